@@ -1,0 +1,3 @@
+"""Differentially private Bayesian models with scikit-learn's interface."""
+
+__version__ = "0.1.0.dev0"
