@@ -1,0 +1,78 @@
+"""Bayesian logistic regression, binary and multinomial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from skdpbayes.privacy.mechanism import Quadratic, RankOne
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LogisticRegression:
+    """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes, with independent normal priors on W.
+
+    A record is ``{"x": (n_columns,), "y": integer class}``; a class outside ``0..n_classes-1`` marks a null
+    record, whose likelihood is constant.
+
+    Attributes
+    ----------
+    n_columns : int
+        Length of x, a constant column for the intercept included where there is one.
+    n_classes : int
+        Two classes have one row of weights, more have one row each.
+    prior_scale : array of shape (n_columns,)
+        Prior standard deviation of each column's weights.
+    """
+
+    n_columns: int = field(metadata={"static": True})
+    n_classes: int = field(metadata={"static": True})
+    prior_scale: Any
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of W."""
+        return 1 if self.n_classes == 2 else self.n_classes
+
+    def init(self):
+        """Zero weights, of shape (n_rows, n_columns)."""
+        return jnp.zeros((self.n_rows, self.n_columns), jnp.float32)
+
+    def log_prior(self, params):
+        """Log density of the normal prior."""
+        return dist.Normal(0.0, self.prior_scale).log_prob(params).sum()
+
+    def log_likelihood(self, params, record):
+        """Log-likelihood of one record; zero for a null record."""
+        logits, label = params @ record["x"], record["y"]
+        if self.n_rows == 1:
+            logits = jnp.concatenate([jnp.zeros_like(logits), logits])
+        known = self._known(label)
+        return jnp.where(known, jax.nn.log_softmax(logits)[jnp.where(known, label, 0)], 0)
+
+    def score(self, params, record):
+        """Gradient: residual times features."""
+        x, label = record["x"], record["y"]
+        residual = (label == self._row_classes()).astype(x.dtype) - self._probabilities(params @ x)
+        return RankOne(jnp.where(self._known(label), residual, 0), x)
+
+    def curvature(self, params, record):
+        """Negative Hessian: ``(diag(p) - p p') (x) x x'``."""
+        x, label = record["x"], record["y"]
+        p = self._probabilities(params @ x)
+        weight = jnp.diag(p) - jnp.outer(p, p)
+        return Quadratic(jnp.where(self._known(label), weight, 0), x)
+
+    def _row_classes(self):
+        return jnp.arange(1, 2) if self.n_rows == 1 else jnp.arange(self.n_classes)
+
+    def _probabilities(self, logits):
+        return jax.nn.sigmoid(logits) if self.n_rows == 1 else jax.nn.softmax(logits)
+
+    def _known(self, label):
+        return (label >= 0) & (label < self.n_classes)

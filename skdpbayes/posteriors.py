@@ -1,0 +1,69 @@
+"""What a fit returns: posteriors over the flattened parameters, in NumPy float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class GaussianPosterior:
+    """Normal posterior.
+
+    Attributes
+    ----------
+    mean : array of shape (n_parameters,)
+    factor : array of shape (n_parameters, n_parameters) or (n_parameters,)
+        Square root of the covariance: ``factor @ factor.T``; a vector stands for a diagonal.
+    """
+
+    mean: np.ndarray
+    factor: np.ndarray
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance, of shape (n_parameters, n_parameters)."""
+        return np.diag(self.factor**2) if self.factor.ndim == 1 else self.factor @ self.factor.T
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter."""
+        return np.abs(self.factor) if self.factor.ndim == 1 else np.sqrt((self.factor**2).sum(axis=1))
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, n_parameters)."""
+        noise = rng.standard_normal((n, len(self.mean)))
+        return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
+
+
+@dataclass(frozen=True)
+class DrawsPosterior:
+    """Posterior represented by Markov chain draws.
+
+    Attributes
+    ----------
+    draws : array of shape (n_chains, n_draws, n_parameters)
+    """
+
+    draws: np.ndarray
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of the draws."""
+        return self.draws.mean(axis=(0, 1))
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance of the draws, of shape (n_parameters, n_parameters)."""
+        return np.cov(self.draws.reshape(-1, self.draws.shape[-1]), rowvar=False).reshape((len(self.mean),) * 2)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter."""
+        return self.draws.std(axis=(0, 1))
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws picked at random (with replacement only if more are asked for than there are)."""
+        flat = self.draws.reshape(-1, self.draws.shape[-1])
+        return flat[rng.choice(len(flat), n, replace=n > len(flat))]

@@ -1,0 +1,364 @@
+"""The private sum: the only code that aggregates training records.
+
+Every solver is a loop over ``update(private_sum(query))``. In round ``t``
+
+1. each record enters the batch independently with probability ``q`` (Poisson sampling);
+2. ``query`` maps one record to one contribution, made of one or more named blocks;
+3. every block is clipped to its norm, the blocks are summed over the batch, and Gaussian noise is added;
+4. the noisy sums, and nothing else, go to ``update``.
+
+The blocks of a round are **one** Gaussian release. A block with clipping norm ``C_b`` and budget share
+``p_b`` gets noise of standard deviation ``sigma * C_b / sqrt(p_b)``. Measured in units of its noise, a record
+moves the release by at most ``sqrt(sum_b p_b) / sigma = 1 / sigma``, so that accounting needs ``(q, sigma, T)``
+alone, however many blocks there are and whatever their clipping norms. A clipping norm may depend on
+earlier releases (adaptive clipping), never on data.
+
+What one record can do to a release is decided here and nowhere else: a contribution that is not finite, or
+larger than its clipping norm, or that comes from a batch slot that was not sampled, is dealt with in
+`_clipped_sum`, whatever the query returned.
+
+Arithmetic is plain floating point ("fast"): `Records` are summed in float32 and the noise is a float32
+Gaussian, so the guarantee is the idealised one of real arithmetic. The two places that an exact integer
+implementation replaces are `_clipped_sum` and `add_noise`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+if TYPE_CHECKING:
+    from skdpbayes.privacy.accounting import GaussianSteps
+
+CHUNK = 384
+"""Batch slots processed at a time. A multiple of 64; larger chunks waste slots, smaller ones launch overhead."""
+
+MAX_SCHEDULE = 64
+"""Most pieces of a piecewise constant noise schedule (a static shape, so that no schedule recompiles)."""
+
+# Gaps are drawn from uniforms of 53 bits; the chance that a record is sampled then differs from q by a relative
+# error far below this margin, by which the sampler's rate stays *under* the rate that the accountant charges.
+_RATE_MARGIN = 2.0**-20
+
+# Squared norms below the first are taken for zero, and contributions whose squared norm exceeds the second are
+# dropped. Between them, what float32 squares lose to underflow (each below 2^-126) is less than a rounding error.
+_SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-60, 2.0**120
+
+
+@dataclass(frozen=True)
+class MechanismSpec:
+    """Everything public that decides what the mechanism does; the run and the accountant read the same object.
+
+    Attributes
+    ----------
+    steps : tuple of GaussianSteps
+        Consecutive pieces of the run; each has a noise multiplier, a sampling rate and a number of steps.
+        The sampling rate is the same in all of them.
+    adjacency : {"zero_out", "add_remove", "replace_one"}
+        The neighbouring relation under which `steps` was calibrated.
+    clipping_norm : float or None
+        l2 bound of one record's contribution. None: adapted from private releases, between public limits.
+    n_chains : int
+        Chains that sample and add noise independently; the accountant composes all of them.
+    """
+
+    steps: tuple[GaussianSteps, ...]
+    adjacency: str
+    clipping_norm: float | None
+    n_chains: int = 1
+
+    @property
+    def n_steps(self) -> int:
+        """Rounds of one chain."""
+        return sum(piece.steps for piece in self.steps)
+
+    @property
+    def sampling_rate(self) -> float:
+        """Probability with which a record enters a batch."""
+        return self.steps[0].sampling_rate
+
+    def composed(self) -> tuple[GaussianSteps, ...]:
+        """Steps that the accountant has to compose: every chain's."""
+        return self.steps * self.n_chains
+
+    def traced(self) -> Mechanism:
+        """Arrays that the compiled loop reads."""
+        if len(self.steps) > MAX_SCHEDULE:
+            raise ValueError(
+                f"A noise schedule may have at most {MAX_SCHEDULE} pieces, got {len(self.steps)}; "
+                "use bucket_schedule to merge steps."
+            )
+        rates = {piece.sampling_rate for piece in self.steps}
+        if len(rates) != 1:
+            raise ValueError(f"All steps must share one sampling rate, got {sorted(rates)}.")
+        (rate,) = rates
+        ends = np.full(MAX_SCHEDULE, np.iinfo(np.int32).max, np.int32)
+        sigmas = np.full(MAX_SCHEDULE, np.float32(np.inf))  # no step lies beyond the schedule; noise would be infinite
+        ends[: len(self.steps)] = np.cumsum([piece.steps for piece in self.steps])
+        sigmas[: len(self.steps)] = [piece.noise_multiplier for piece in self.steps]
+        below = rate if rate == 1 else rate * (1 - _RATE_MARGIN)
+        return Mechanism(
+            rate=np.float32(rate),
+            log_survival=np.float64(-np.inf if rate == 1 else math.log1p(-below)),
+            sigmas=sigmas,
+            ends=ends,
+            n_steps=np.int32(self.n_steps),
+        )
+
+
+class Mechanism(NamedTuple):
+    """`MechanismSpec` as arrays (traced: new values compile nothing)."""
+
+    rate: Any
+    log_survival: Any
+    sigmas: Any
+    ends: Any
+    n_steps: Any
+
+    def noise_multiplier(self, step):
+        """Noise multiplier (standard deviation over clipping norm) in force at a step."""
+        return jnp.asarray(self.sigmas)[jnp.searchsorted(jnp.asarray(self.ends), step, side="right")]
+
+
+class Block(NamedTuple):
+    """Clipping norm (traced) and budget share (a Python float; the shares of a round sum to at most one)."""
+
+    clipping_norm: Any
+    share: float = 1.0
+
+
+class MechanismKeys(NamedTuple):
+    """Keys for sampling and for noise. They are never released."""
+
+    sampling: jax.Array
+    noise: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RankOne:
+    """A contribution ``left right'`` (K x d) that is never formed: the gradient of a generalised linear model."""
+
+    left: jax.Array
+    right: jax.Array
+
+    def squared_norms(self, clipping_norm):
+        return _squares(self.left / clipping_norm) * _squares(self.right)
+
+    def weighted_sum(self, weights):
+        keep = weights > 0
+        left = jnp.where(keep[:, None], self.left * weights[:, None], 0)
+        right = jnp.where(keep[:, None], self.right, 0)
+        return left.T @ right
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Quadratic:
+    """A contribution ``weight (x) vector vector'`` (K x d x K x d), never formed per record: a GLM's curvature."""
+
+    weight: jax.Array  # (K, K)
+    vector: jax.Array  # (d,)
+
+    def squared_norms(self, clipping_norm):
+        return _squares(self.weight / clipping_norm) * _squares(self.vector) ** 2
+
+    def weighted_sum(self, weights):
+        keep = weights > 0
+        vector = jnp.where(keep[:, None], self.vector, 0)
+        weight = jnp.where(keep[:, None, None], self.weight * weights[:, None, None], 0)
+        left = weight[:, :, :, None] * vector[:, None, None, :]  # (B, K, K, d)
+        return jnp.einsum("bkld,be->kdle", left, vector)
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """A contribution that is an array (any shape), one per record."""
+
+    value: jax.Array
+
+    def squared_norms(self, clipping_norm):
+        return _squares(self.value / clipping_norm)
+
+    def weighted_sum(self, weights):
+        column = weights.reshape((-1,) + (1,) * (self.value.ndim - 1))
+        return jnp.sum(jnp.where(column > 0, self.value * column, 0), axis=0)
+
+
+def _squares(values):
+    total = jnp.sum(jnp.square(values), axis=tuple(range(1, values.ndim)))
+    return jnp.where(total < _SMALLEST_SQUARE, 0, total)  # NaN stays NaN
+
+
+def _structured(contribution):
+    """The parts of a block: arrays or structured contributions, in the order of its pytree."""
+    leaves, treedef = jax.tree.flatten(contribution, is_leaf=lambda x: isinstance(x, (RankOne, Quadratic)))
+    return [x if isinstance(x, (RankOne, Quadratic)) else _Dense(x) for x in leaves], treedef
+
+
+def clipping_weights(contributions, clipping_norm, included):
+    """Factors that clip a batch of contributions to norm 1 **in units of the clipping norm**.
+
+    Total: any contribution at all, of NaN, infinities, huge or denormal numbers, gets a finite factor in
+    [0, 1] such that the scaled contribution has norm at most 1; what is not finite, and a norm whose square
+    leaves the float32 range, gets zero.
+
+    Parameters
+    ----------
+    contributions : pytree of arrays, RankOne or Quadratic, batched over a leading axis of length B
+    clipping_norm : scalar, positive
+    included : bool array of shape (B,)
+
+    Returns
+    -------
+    weights : array of shape (B,)
+        Scaled contribution = weight * contribution / clipping_norm.
+    """
+    parts, _ = _structured(contributions)
+    square = sum(part.squared_norms(clipping_norm) for part in parts)
+    size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(contributions))
+    # A float32 sum of `size` squares is off by at most about size * 2^-24: stay under the clipping norm all the same.
+    shortened = 1 - (size + 16) * 2.0**-23
+    usable = included & (square > 0) & (square < _LARGEST_SQUARE)  # NaN compares false
+    return jnp.where(usable, jnp.minimum(1, shortened * jax.lax.rsqrt(jnp.where(usable, square, 1))), 0)
+
+
+def contribution_norm(contribution):
+    """l2 norm of one record's contribution (a pytree of arrays, RankOne or Quadratic)."""
+    parts, _ = _structured(jax.tree.map(lambda leaf: leaf[None], contribution))
+    return jnp.sqrt(sum(part.squared_norms(1.0) for part in parts)[0])
+
+
+def _clipped_sum(contributions, clipping_norm, included):
+    """Sum over a chunk of contributions clipped to norm 1 in units of `clipping_norm`."""
+    weights = clipping_weights(contributions, clipping_norm, included) / clipping_norm
+    parts, treedef = _structured(contributions)
+    return jax.tree.unflatten(treedef, [part.weighted_sum(weights) for part in parts])
+
+
+def sample_chunk(key, mechanism: Mechanism, last, n_records):
+    """Next `CHUNK` candidate slots of a Poisson sample, as record indices after `last`.
+
+    Gaps between sampled indices are independent Geometric(q) variables, so a batch costs O(qN). A gap beyond
+    ``8/q`` is cut there without choosing the record it lands on, and drawing goes on: by memorylessness
+    that is the same law, and it keeps the 53-bit uniform away from its tail, where its grid would distort
+    the chance of inclusion.
+
+    Returns
+    -------
+    indices : int array of shape (CHUNK,)
+        Record indices, zero where not included.
+    included : bool array of shape (CHUNK,)
+    last : int
+        Position to go on from; at least ``n_records - 1`` when the pass is complete.
+    """
+
+    def draw():
+        words = jax.random.bits(key, (2, CHUNK), jnp.uint32)
+        high, low = words[0].astype(jnp.float64), (words[1] >> 11).astype(jnp.float64)
+        uniform = (high * 2.0**21 + (low + 1)) * 2.0**-53  # in (0, 1]: its logarithm is finite
+        longest = jnp.ceil(8 / mechanism.rate.astype(jnp.float64))
+        gap = jnp.floor(jnp.log(uniform) / mechanism.log_survival) + 1
+        return jnp.minimum(gap, longest).astype(jnp.int64), gap <= longest
+
+    def every_record():
+        return jnp.ones(CHUNK, jnp.int64), jnp.ones(CHUNK, bool)
+
+    gap, chosen = jax.lax.cond(mechanism.rate >= 1, every_record, draw)
+    position = last + jnp.cumsum(gap)  # 64 bits: cannot overflow
+    included = chosen & (position < n_records)
+    return jnp.where(included, position, 0).astype(jnp.int32), included, position[-1]
+
+
+def add_noise(key, sums, scales):
+    """``sums + scales * N(0, I)``, leaf by leaf, with an independent key for each leaf."""
+    leaves, treedef = jax.tree.flatten(sums)
+    keys = jax.random.split(key, len(leaves))
+    return jax.tree.unflatten(
+        treedef,
+        [
+            leaf + scale * jax.random.normal(k, leaf.shape, leaf.dtype)
+            for k, leaf, scale in zip(keys, leaves, scales, strict=True)
+        ],
+    )
+
+
+def noise_scales(blocks: Mapping[str, Block], mechanism: Mechanism, step):
+    """Standard deviation of the noise in each block's release at a step (public).
+
+    Raises
+    ------
+    ValueError
+        If the budget shares of the blocks sum to more than one.
+    """
+    total = sum(block.share for block in blocks.values())
+    if not total <= 1 + 1e-9 or any(block.share <= 0 for block in blocks.values()):
+        shares = {name: block.share for name, block in blocks.items()}
+        raise ValueError(f"Budget shares must be positive and sum to at most 1, got {shares}.")
+    sigma = mechanism.noise_multiplier(step)
+    return {name: sigma * block.clipping_norm / math.sqrt(block.share) for name, block in blocks.items()}
+
+
+def private_sum(
+    query: Callable[[Any], Mapping[str, Any]],
+    blocks: Mapping[str, Block],
+    mechanism: Mechanism,
+    keys: MechanismKeys,
+    step,
+    records,
+):
+    """Noisy sums, over a Poisson sample of the records, of clipped contributions.
+
+    Parameters
+    ----------
+    query : callable
+        Maps one record to ``{block name: contribution}``; vectorised here, so it cannot see two records.
+    blocks : mapping of str to Block
+        Clipping norm and budget share of each block of `query`.
+    mechanism : Mechanism
+    keys : MechanismKeys
+    step : int
+        Round; it selects the noise multiplier and fresh randomness.
+    records : Records
+        ``n_records`` and ``take(indices)``.
+
+    Returns
+    -------
+    release : dict
+        For each block, ``sum_i clip(contribution_i, C) + N(0, (sigma C)^2 / share)`` (an estimate of q times
+        the full-data sum), with the shapes of one contribution.
+    """
+    batch_query = jax.vmap(query)
+    sampling_key = jax.random.fold_in(keys.sampling, step)
+
+    def chunk_sums(indices, included):
+        contributions = batch_query(records.take(indices))
+        if set(contributions) != set(blocks):
+            raise ValueError(f"The query returned blocks {sorted(contributions)}, declared are {sorted(blocks)}.")
+        return {name: _clipped_sum(contributions[name], blocks[name].clipping_norm, included) for name in blocks}
+
+    def unfinished(carry):
+        return carry[1] < records.n_records - 1
+
+    def next_chunk(carry):
+        i, last, sums = carry
+        chunk_key = jax.random.fold_in(sampling_key, i)
+        indices, included, last = sample_chunk(chunk_key, mechanism, last, records.n_records)
+        return i + 1, last, jax.tree.map(jnp.add, sums, chunk_sums(indices, included))
+
+    shapes = jax.eval_shape(chunk_sums, jnp.zeros(CHUNK, jnp.int32), jnp.zeros(CHUNK, bool))
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    _, _, sums = jax.lax.while_loop(unfinished, next_chunk, (jnp.int32(0), jnp.int64(-1), zeros))
+
+    # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by
+    # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.
+    sigma = noise_scales({name: Block(1.0, block.share) for name, block in blocks.items()}, mechanism, step)
+    scales = [sigma[name] for name in sums for _ in jax.tree.leaves(sums[name])]
+    noisy = add_noise(jax.random.fold_in(keys.noise, step), sums, scales)
+    return {name: jax.tree.map(lambda x, c=blocks[name].clipping_norm: x * c, noisy[name]) for name in noisy}

@@ -1,0 +1,63 @@
+"""Where keys come from.
+
+Three independent keys drive a fit: sampling, noise and solver. The first two are secrets; the solver key may be
+released (replaying a fit from its releases needs it). Keys are 64-bit Threefry keys: good statistics, but not a
+cryptographic generator, which `privacy_spent_` says.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from skdpbayes.privacy.mechanism import MechanismKeys
+
+RANDOM_SOURCE = "threefry2x32, 64-bit keys (not cryptographic)"
+
+
+class FitKeys(NamedTuple):
+    """Keys of one fit; one of each per chain."""
+
+    mechanism: MechanismKeys
+    solver: jax.Array
+
+
+def is_seeded(random_state) -> bool:
+    """Whether `random_state` makes the fit, its noise included, reproducible by someone who knows the seed."""
+    return random_state is not None
+
+
+def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
+    """Independent keys for sampling, noise and solver, for each chain.
+
+    Parameters
+    ----------
+    random_state : None, int, numpy.random.RandomState or numpy.random.Generator
+        None takes the keys from the operating system's entropy. Anything else is deterministic: whoever can guess
+        the seed can remove the noise.
+    n_chains : int
+
+    Returns
+    -------
+    FitKeys
+        Keys with a leading axis of length `n_chains`.
+    """
+    n_words = 3 * n_chains * 2
+    if random_state is None:
+        words = np.frombuffer(os.urandom(4 * n_words), np.uint32)
+    elif isinstance(random_state, numbers.Integral):
+        words = np.random.SeedSequence(int(random_state)).generate_state(n_words)
+    elif isinstance(random_state, np.random.Generator):
+        words = random_state.integers(0, 2**32, n_words, dtype=np.uint32)
+    elif isinstance(random_state, np.random.RandomState):
+        words = random_state.randint(0, 2**32, n_words, dtype=np.uint32)
+    else:
+        raise ValueError(
+            f"random_state must be None, a non-negative integer, a RandomState or a Generator, got {random_state!r}."
+        )
+    keys = jax.random.wrap_key_data(words.reshape(3, n_chains, 2), impl="threefry2x32")
+    return FitKeys(MechanismKeys(sampling=keys[0], noise=keys[1]), solver=keys[2])

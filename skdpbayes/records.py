@@ -1,0 +1,110 @@
+"""Training records as the compiled loop sees them: padded arrays, and rows that know how to be gathered.
+
+Everything here is a map over single records: no total, mean or count of the data is ever formed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+
+_SLOTS = 16  # non-zeros of a row that are scattered at a time
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SparseRows:
+    """CSR rows; a batch of them is made dense when it is gathered."""
+
+    data: Any
+    columns: Any
+    row_starts: Any  # (n + 1,)
+    template: Any  # zeros of shape (n_columns,): the width as a shape
+
+    def take(self, indices):
+        """Dense rows, of shape (len(indices), n_columns)."""
+        start, stop = self.row_starts[indices], self.row_starts[indices + 1]
+        rows = jnp.arange(indices.shape[0], dtype=jnp.int32)[:, None]
+
+        def scatter(carry):
+            offset, dense = carry
+            slots = start[:, None] + offset + jnp.arange(_SLOTS, dtype=jnp.int32)
+            inside = slots < stop[:, None]
+            slots = jnp.where(inside, slots, 0)
+            dense = dense.at[rows, self.columns[slots]].add(jnp.where(inside, self.data[slots], 0))
+            return offset + _SLOTS, dense
+
+        dense = jnp.zeros((indices.shape[0], self.template.shape[0]), self.data.dtype)
+        longest = jnp.max(stop - start)
+        return jax.lax.while_loop(lambda carry: carry[0] < longest, scatter, (jnp.int32(0), dense))[1]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Records:
+    """A pytree of arrays with a common leading axis, padded; `n_records` of them are real.
+
+    The number of records is a traced value and the arrays are padded to one of a few sizes, so that folds of a
+    cross-validation share one compiled program.
+    """
+
+    fields: Any
+    n_records: Any
+
+    def take(self, indices):
+        """The records at `indices`, as a batch."""
+
+        def rows(field):
+            if isinstance(field, SparseRows):
+                return field.take(indices)
+            return field.at[indices].get(mode="promise_in_bounds")
+
+        return jax.tree.map(rows, self.fields, is_leaf=lambda x: isinstance(x, SparseRows))
+
+
+def padded_size(n: int) -> int:
+    """Smallest of the padded sizes that holds `n`: four per power of two, at least 64."""
+    if n <= 64:
+        return 64
+    step = 2 ** (math.ceil(math.log2(n)) - 3)
+    return step * math.ceil(n / step)
+
+
+def pack_records(**fields) -> Records:
+    """Records from arrays or CSR matrices of equal length, padded with zeros.
+
+    Parameters
+    ----------
+    **fields : array of shape (n, ...) or scipy CSR matrix of shape (n, m)
+        Arrays keep their dtype.
+    """
+    lengths = {name: field.shape[0] for name, field in fields.items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"Fields must have equal lengths, got {lengths}.")
+    (n,) = set(lengths.values())
+    return Records({name: _pad(field, padded_size(n)) for name, field in fields.items()}, np.int32(n))
+
+
+def _pad(field, size):
+    if sparse.issparse(field):
+        field = field.tocsr()
+        n_values = padded_size(field.nnz)
+        starts = np.full(size + 1, field.nnz, np.int32)
+        starts[: field.shape[0] + 1] = field.indptr
+        return SparseRows(
+            _pad(field.data, n_values),
+            _pad(field.indices.astype(np.int32), n_values),
+            starts,
+            np.zeros(field.shape[1], field.dtype),
+        )
+    if len(field) == size:
+        return field
+    out = np.zeros((size, *field.shape[1:]), field.dtype)
+    out[: len(field)] = field
+    return out

@@ -1,0 +1,47 @@
+"""What the driver needs to know of a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from skdpbayes.models.base import Model
+from skdpbayes.privacy.mechanism import Block, Mechanism
+
+
+class Round(NamedTuple):
+    """One kind of round: what a record contributes, and what is done with the noisy sum.
+
+    Attributes
+    ----------
+    query : callable ``(state, key) -> (record -> {block: contribution})``
+        Sees one record at a time, behind the private sum.
+    blocks : callable ``(state) -> {block: Block}``
+        Clipping norm and budget share of each block; public.
+    update : callable ``(state, key, step, release, scales) -> state``
+        Post-processing. `release` estimates the full-data sums (it is divided by the sampling rate), `scales` is
+        the standard deviation of the privacy noise in each block of it. Sees no record.
+    """
+
+    query: Callable[..., Callable[[Any], Mapping[str, Any]]]
+    blocks: Callable[..., Mapping[str, Block]]
+    update: Callable[..., Any]
+
+
+class Solver(Protocol):
+    """A pair of pure functions over a state, for each kind of round.
+
+    A solver is a frozen dataclass registered as a pytree: what shapes the program is static, numbers are traced.
+    """
+
+    def init(self, model: Model, mechanism: Mechanism, key) -> Any:
+        """State before the first round, independent of any data."""
+
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+        """Return the kinds of round."""
+
+    def which(self, step) -> Any:
+        """Index of the round taken at a step (a function of the step alone)."""
+
+    def posterior(self, model: Model, state) -> Any:
+        """Return the posterior that a final state describes: a `GaussianPosterior` or a `DrawsPosterior`."""

@@ -1,0 +1,258 @@
+"""Differentially private variational inference with a Gaussian guide.
+
+The guide is ``theta = mu + L e``, ``e ~ N(0, I)``, over unconstrained parameters. A gradient round releases the
+clipped sum of per-record scores at one drawn theta; prior and entropy stay outside the clip and outside the noise
+(Jalko et al. 2023; d3p and NA-DPVI clip the whole ELBO gradient). From that one release:
+
+* ``mu`` takes an Adam step on the ELBO, and the late iterates are averaged;
+* with ``guide="mean_field"``, L = diag(s) takes one too, by the reparametrisation gradient ``e_j g_j + 1/s_j``.
+
+With ``guide="full_rank"``, every tenth round releases the clipped sum of per-record *curvatures* (negative Hessians
+at the drawn theta) instead, and ``L L' = (prior precision + E_q[curvature])^-1``, which is the fixed point of the
+Gaussian ELBO. The reparametrisation gradient of a full L would put the privacy noise of every round into every
+entry of L; the curvature is a bounded statistic with far less noise.
+
+Two corrections use the noise level, which is public; both vanish with the noise:
+
+* the prior precision is multiplied by ``1 + shrinkage * tau * prior_sd``, tau being the standard deviation of the
+  run's averaged privacy noise in the full-data score: directions in which the noise exceeds the signal go to the
+  prior instead of to the noise;
+* the reported covariance includes the noise. With curvature H the averaged iterate is, to first order, the
+  posterior mean plus ``N(0, tau^2 H^-2)``; seen as an observation of theta under the prior precision P that gives
+  ``cov = (P + H (H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when noise is all there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from numpyro.optim import Adam
+
+from skdpbayes.models.base import Model, curvature, score
+from skdpbayes.posteriors import GaussianPosterior
+from skdpbayes.privacy.mechanism import Block, Mechanism, contribution_norm
+from skdpbayes.solvers.base import Round
+
+CURVATURE_EVERY = 10
+_INITIAL_SD = 0.1  # of the guide, in prior standard deviations
+_TALLY_SHARE = 0.01  # budget share of the private quantile that adapts the clipping norm
+_AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
+
+
+class DPVIState(NamedTuple):
+    """State; every entry is a function of the releases, the solver key and public values."""
+
+    optimiser: Any  # of (mu, log_sd); log_sd is empty for the full-rank guide
+    average: Any  # of the same, over the late rounds
+    n_averaged: Any
+    variance: Any  # sum over the averaged rounds of the noise variance of the score
+    log_clip: Any
+    factor: Any  # L (full rank), of the running curvature
+    curvature: Any
+    curvature_variance: Any  # of one off-diagonal entry
+    n_curvature: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DPVI:
+    """Gaussian variational inference on private gradients.
+
+    Attributes
+    ----------
+    guide : {"full_rank", "mean_field"}
+    adaptive : bool
+        Adapt the clipping norm to a private quantile of the score norms; else it stays at ``clip_start``.
+    learning_rate : float
+        Of Adam, for the mean; log standard deviations move at a tenth of it.
+    clip_start, clip_low, clip_high : float
+        Public starting point and limits of the clipping norm.
+    clip_fraction : float
+        Fraction of scores to clip, when adaptive.
+    curvature_ratio : float
+        Clipping norm of a record's curvature over the square of the score's.
+    shrinkage : float
+        See the module's docstring.
+    """
+
+    guide: str = field(metadata={"static": True})
+    adaptive: bool = field(metadata={"static": True})
+    learning_rate: Any
+    clip_start: Any
+    clip_low: Any
+    clip_high: Any
+    clip_fraction: Any = 0.1
+    curvature_ratio: Any = 0.75
+    shrinkage: Any = 1.0
+
+    def init(self, model: Model, mechanism: Mechanism, key) -> DPVIState:
+        """Guide centred on the model's starting point."""
+        del key
+        mu, _ = ravel_pytree(model.init())
+        sd = _INITIAL_SD / jnp.sqrt(prior_precision(model))
+        full, p = self.guide == "full_rank", mu.size
+        params = (mu, jnp.zeros(0, mu.dtype) if full else jnp.log(sd))
+        zero = jnp.zeros((), mu.dtype)
+        return DPVIState(
+            optimiser=self._adam(mechanism).init(params),
+            average=params,
+            n_averaged=zero,
+            variance=zero,
+            log_clip=jnp.log(jnp.asarray(self.clip_start, mu.dtype)),
+            factor=jnp.diag(sd) if full else jnp.zeros((0, 0), mu.dtype),
+            curvature=jnp.zeros((p, p) if full else (0, 0), mu.dtype),
+            curvature_variance=zero,
+            n_curvature=zero,
+        )
+
+    def which(self, step):
+        """Every tenth round, the first included, asks for the curvature."""
+        return (step % CURVATURE_EVERY == 0).astype(jnp.int32)
+
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+        """A gradient round and, for the full-rank guide, a curvature round."""
+        _, unravel = ravel_pytree(model.init())
+        prior_gradient = jax.grad(lambda flat: model.log_prior(unravel(flat)))
+        precision = prior_precision(model)
+
+        def draw(state, key):
+            mu, log_sd = self._adam(mechanism).get_params(state.optimiser)
+            noise = jax.random.normal(key, mu.shape, mu.dtype)
+            if self.guide == "full_rank":
+                return mu, mu + state.factor @ noise, noise
+            return mu, mu + jnp.exp(log_sd) * noise, noise
+
+        def score_query(state, key):
+            theta, clip = unravel(draw(state, key)[1]), jnp.exp(state.log_clip)
+
+            def query(record):
+                contribution = {"score": score(model, theta, record)}
+                if self.adaptive:
+                    norm = contribution_norm(contribution["score"])
+                    tally = jnp.stack([norm > clip, norm > 0]).astype(clip.dtype)
+                    contribution["tally"] = tally / jnp.sqrt(jnp.asarray(2, clip.dtype))
+                return contribution
+
+            return query
+
+        def score_blocks(state):
+            clip = jnp.exp(state.log_clip)
+            if not self.adaptive:
+                return {"score": Block(clip)}
+            return {"score": Block(clip, 1 - _TALLY_SHARE), "tally": Block(jnp.ones_like(clip), _TALLY_SHARE)}
+
+        def score_update(state, key, step, estimate, scales):
+            _, theta, noise = draw(state, key)
+            tempering = self._tempering(precision, state.log_clip, mechanism, step)
+            gradient = ravel_pytree(estimate["score"])[0] + tempering * prior_gradient(theta)
+            adam = self._adam(mechanism)
+            log_sd = adam.get_params(state.optimiser)[1]
+            log_sd_gradient = jnp.zeros_like(log_sd) if log_sd.size == 0 else gradient * noise * jnp.exp(log_sd) + 1
+            optimiser = adam.update((-gradient, -log_sd_gradient), state.optimiser)
+            counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(theta.dtype)
+            n = state.n_averaged + counted
+            weight = counted / jnp.maximum(n, 1)
+            start = jax.tree.map(lambda new, old: jnp.where(n > 0, old, new), adam.get_params(optimiser), state.average)
+            return state._replace(
+                optimiser=optimiser,
+                average=jax.tree.map(lambda a, x: a + weight * (x - a), start, adam.get_params(optimiser)),
+                n_averaged=n,
+                variance=state.variance + counted * scales["score"] ** 2,
+                log_clip=self._adapted(state.log_clip, estimate, scales, mechanism),
+            )
+
+        def curvature_query(state, key):
+            theta = unravel(draw(state, key)[1])
+            return lambda record: {"curvature": curvature(model, theta, record)}
+
+        def curvature_blocks(state):
+            return {"curvature": Block(self.curvature_ratio * jnp.exp(2 * state.log_clip))}
+
+        def curvature_update(state, key, step, estimate, scales):
+            matrix = estimate["curvature"].reshape(precision.size, precision.size)
+            n = state.n_curvature + 1
+            rate = 2 / (n + 1)  # late-weighted: early rounds measure the curvature elsewhere
+            matrix = (1 - rate) * state.curvature + rate * (matrix + matrix.T) / 2
+            variance = (1 - rate) ** 2 * state.curvature_variance + rate**2 * scales["curvature"] ** 2 / 2
+            values, vectors = jnp.linalg.eigh(denoised(matrix, variance, jnp))
+            tempering = self._tempering(precision, state.log_clip, mechanism, step)
+            total = (vectors * jnp.maximum(values, 0)) @ vectors.T + jnp.diag(tempering * precision)
+            values, vectors = jnp.linalg.eigh(total)
+            return state._replace(
+                curvature=matrix,
+                curvature_variance=variance,
+                n_curvature=n,
+                factor=vectors / jnp.sqrt(jnp.maximum(values, jnp.min(precision))),
+            )
+
+        gradient_round = Round(score_query, score_blocks, score_update)
+        if self.guide == "mean_field":
+            return (gradient_round,)
+        return (gradient_round, Round(curvature_query, curvature_blocks, curvature_update))
+
+    def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
+        """Averaged guide, with the privacy noise in its covariance."""
+        state = jax.tree.map(lambda x: np.asarray(x, np.float64), state._replace(optimiser=None))
+        mean, log_sd = state.average
+        precision = np.asarray(prior_precision(model), np.float64)
+        noise = state.variance / max(state.n_averaged, 1) ** 2  # of the averaged score
+        if self.guide == "mean_field":
+            tempered = precision + self.shrinkage * np.sqrt(noise * precision)
+            information = np.maximum(np.exp(-2 * log_sd) - tempered, 0)
+            total = precision + information**2 / (information + noise + np.finfo(float).tiny)
+            return GaussianPosterior(mean, 1 / np.sqrt(total))
+        values, vectors = np.linalg.eigh(denoised(state.curvature, state.curvature_variance, np))
+        values = np.maximum(values, 0)
+        observed = values**2 / (values + noise + np.finfo(float).tiny)
+        total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
+        return GaussianPosterior(mean, rotation / np.sqrt(total))
+
+    def _adam(self, mechanism):
+        def rate(step):
+            left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(jnp.float32)
+            return self.learning_rate * jnp.clip(2 * left, 0.1, 1)
+
+        return Adam(rate)
+
+    def _tempering(self, precision, log_clip, mechanism, step):
+        tau = mechanism.noise_multiplier(step) * jnp.exp(log_clip) / mechanism.rate
+        tau = tau / jnp.sqrt(mechanism.n_steps.astype(tau.dtype))
+        return 1 + self.shrinkage * tau / jnp.sqrt(precision)
+
+    def _adapted(self, log_clip, estimate, scales, mechanism):
+        """Move the clipping norm so that `clip_fraction` of the score norms exceed it, as fast as the noise allows."""
+        if not self.adaptive:
+            return log_clip
+        above, count = estimate["tally"]
+        n_steps = mechanism.n_steps.astype(log_clip.dtype)
+        count = jnp.maximum(count, 1)
+        spread = scales["tally"] / jnp.sqrt(n_steps) / count  # noise of the fraction, averaged over the run
+        gain = 10 * jnp.minimum(1, 0.03 / jnp.maximum(spread, 1e-6)) / n_steps
+        moved = log_clip + gain * jnp.clip(above / count - self.clip_fraction, -1, 1)
+        return jnp.clip(moved, jnp.log(self.clip_low), jnp.log(self.clip_high))
+
+
+def prior_precision(model: Model):
+    """Diagonal of the prior's negative Hessian at the starting point (exact for independent normal priors)."""
+    flat, unravel = ravel_pytree(model.init())
+    gradient = jax.grad(lambda v: model.log_prior(unravel(v)))
+    return -jax.jvp(gradient, (flat,), (jnp.ones_like(flat),))[1]
+
+
+def denoised(matrix, entry_variance, xp):
+    """Shrink a noisy symmetric matrix towards a multiple of the identity, by the noise's share of its spread.
+
+    As Ledoit and Wolf's estimator, except that the noise's share is known: p^2 entries of variance
+    `entry_variance` against the squared distance from the scaled identity.
+    """
+    p = matrix.shape[0]
+    identity = xp.eye(p, dtype=matrix.dtype)
+    centre = xp.maximum(xp.trace(matrix) / p, 0) * identity
+    spread = xp.sum((matrix - centre) ** 2)
+    kept = xp.clip(1 - p * (p + 1) * entry_variance / xp.maximum(spread, np.finfo(np.float32).tiny), 0, 1)
+    return centre + kept * (matrix - centre)
