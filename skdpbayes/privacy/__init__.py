@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .accounting import (
-        AccountingDisagreement,
+        AccountingError,
         Calibration,
         CrossCheck,
         GaussianSteps,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .report import PrivacyLeakWarning, PrivacySpent
 
 __all__ = [
-    "AccountingDisagreement",
+    "AccountingError",
     "Calibration",
     "CrossCheck",
     "GaussianSteps",

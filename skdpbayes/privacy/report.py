@@ -1,7 +1,7 @@
 """What a fit has spent: the object behind ``privacy_spent_``.
 
-Everything here is public by construction: it is computed from parameters and public metadata, never from records, so
-that changing a record leaves a report equal byte for byte.
+Everything here is public by construction: it is computed from parameters and public metadata, never from
+records, so that changing a record leaves a report equal byte for byte.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ class PrivacySpent:
     not_covered : sequence of str
         What the guarantee does not speak of.
     epsilon_overhead, delta_overhead : float
-        Share of `epsilon` and `delta` that does not come from the steps: finite arithmetic, truncated batches.
-        `delta_overhead` is the share at `epsilon`; elsewhere it is taken to grow as ``1 + exp(epsilon)``.
+        Share of `epsilon` and `delta` that does not come from the steps: finite arithmetic, truncated
+        batches. `delta_overhead` is the share at `epsilon`; elsewhere it is taken to grow as ``1 +
+        exp(epsilon)``.
 
     Raises
     ------
@@ -155,7 +156,7 @@ class PrivacySpent:
         return compose(self.steps, self.adjacency)
 
     def delta_at(self, epsilon: float) -> float:
-        """Return an upper bound on delta at `epsilon`, overheads included; 1 for an epsilon below the overhead."""
+        """Return an upper bound on delta at `epsilon`, overheads included (1 below `epsilon_overhead`)."""
         epsilon = check_epsilon(epsilon)
         if epsilon < self.epsilon_overhead:
             return 1.0
@@ -185,8 +186,8 @@ class PrivacySpent:
     def compose(self, *others: PrivacySpent) -> PrivacyCurve:
         """Return the joint `PrivacyCurve` of this fit and `others`.
 
-        Valid for fits that were all fixed in advance. If a later fit was chosen after seeing an earlier result, a
-        ledger (a privacy filter) is needed instead.
+        Valid for fits that were all fixed in advance. If a later fit was chosen after seeing an earlier
+        result, a ledger (a privacy filter) is needed instead.
 
         Raises
         ------
@@ -200,8 +201,8 @@ class PrivacySpent:
                 raise ValueError(f"compose takes PrivacySpent objects, got {other!r}.")
             if (other.adjacency, other.unit) != (self.adjacency, self.unit):
                 raise ValueError(
-                    f"only fits of one adjacency and one unit compose, got {self.adjacency!r} per {self.unit} and "
-                    f"{other.adjacency!r} per {other.unit}."
+                    f"only fits of one adjacency and one unit compose, got {self.adjacency!r} per {self.unit} "
+                    f"and {other.adjacency!r} per {other.unit}."
                 )
             if other.epsilon_overhead or other.delta_overhead:
                 raise ValueError(
@@ -265,8 +266,9 @@ class PrivacySpent:
         rate = self.sampling_rate if isinstance(self.sampling_rate, float) else "varying"
         sigma = f"{self.noise_multiplier:.4g}" if isinstance(self.noise_multiplier, float) else "varying"
         text = (
-            f"PrivacySpent(epsilon={self.epsilon:.4g}, delta={self.delta:.3g}, {self.adjacency} per {self.unit}, "
-            f"{self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, {self.accountant}, {self.numerics}"
+            f"PrivacySpent(epsilon={self.epsilon:.4g}, delta={self.delta:.3g}, {self.adjacency} per {self.unit},"
+            f" {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, {self.accountant},"
+            f" {self.numerics}"
         )
         if self.seeded:
             text += ", seeded"
@@ -301,9 +303,9 @@ class PrivacySpent:
     def _repr_html_(self) -> str:
         state = "guarantee holds" if self.guarantee_holds else "guarantee void: " + "; ".join(self.voided_by)
         colour = "#1a7f37" if self.guarantee_holds else "#b42318"
+        cell = "text-align:left;padding:1px 12px 1px 0;font-weight:normal;opacity:.7"
         body = "".join(
-            f'<tr><th style="text-align:left;padding:1px 12px 1px 0;font-weight:normal;opacity:.7">{html.escape(name)}'
-            f'</th><td style="text-align:left">{html.escape(value)}</td></tr>'
+            f'<tr><th style="{cell}">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
             for name, value in self._rows()
         )
         return (

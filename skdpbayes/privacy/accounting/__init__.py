@@ -1,7 +1,7 @@
 """From what a mechanism does (steps, sampling rate, noise) to what it promises (epsilon, delta).
 
-`GaussianSteps` describes the releases, `compose` bounds them, `calibrate_noise` inverts the bound. Host only: NumPy and
-SciPy, loaded on first use.
+`GaussianSteps` describes the releases, `compose` bounds them, `calibrate_noise` inverts the bound. Host only:
+NumPy and SciPy, loaded on first use.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from ._steps import ADJACENCIES, GaussianSteps
 if TYPE_CHECKING:
     from ._baselines import baselines, smallest_batch_bound, truncation_delta
     from ._calibration import Calibration, bucket_schedule, calibrate_noise
-    from ._crosscheck import AccountingDisagreement, CrossCheck, crosscheck
-    from ._curve import EpsilonValue, PrivacyCurve, compose, epsilon, selection_epsilon
+    from ._crosscheck import AccountingError, CrossCheck, crosscheck
+    from ._curve import PrivacyCurve, compose
+    from ._epsilon import EpsilonValue, epsilon
+    from ._selection import selection_epsilon
 
 __all__ = [
     "ADJACENCIES",
-    "AccountingDisagreement",
+    "AccountingError",
     "Calibration",
     "CrossCheck",
     "EpsilonValue",
@@ -37,18 +39,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "AccountingDisagreement": "_crosscheck",
+    "AccountingError": "_crosscheck",
     "Calibration": "_calibration",
     "CrossCheck": "_crosscheck",
-    "EpsilonValue": "_curve",
+    "EpsilonValue": "_epsilon",
     "PrivacyCurve": "_curve",
     "baselines": "_baselines",
     "bucket_schedule": "_calibration",
     "calibrate_noise": "_calibration",
     "compose": "_curve",
     "crosscheck": "_crosscheck",
-    "epsilon": "_curve",
-    "selection_epsilon": "_curve",
+    "epsilon": "_epsilon",
+    "selection_epsilon": "_selection",
     "smallest_batch_bound": "_baselines",
     "truncation_delta": "_baselines",
 }

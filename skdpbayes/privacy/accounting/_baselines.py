@@ -1,7 +1,7 @@
 """The accountants of earlier papers, for comparison, and the cost of truncated batches.
 
-All are upper bounds, ordered here from the loosest. They bound ``zero_out`` and ``add_remove`` with sensitivity C
-and ``replace_one`` with sensitivity 2C.
+All are upper bounds, ordered here from the loosest. They bound ``zero_out`` and ``add_remove`` with
+sensitivity C and ``replace_one`` with sensitivity 2C.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def linear_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
 
 
 def advanced_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
-    """Advanced composition of amplified Gaussian rounds (Dwork and Roth 2014, theorem 3.20), best split of delta."""
+    """Advanced composition of amplified Gaussian rounds (Dwork and Roth 2014, theorem 3.20)."""
     if _no_noise(steps):
         return math.inf
 
@@ -116,8 +116,8 @@ def baselines(
     Returns
     -------
     dict of str to float
-        ``"zcdp"`` (no amplification), ``"linear"``, ``"advanced"`` (both with amplification), ``"moments"``, ``"rdp"``
-        and ``"pld"``. All are upper bounds, of the same release.
+        ``"zcdp"`` (no amplification), ``"linear"``, ``"advanced"`` (both with amplification), ``"moments"``,
+        ``"rdp"`` and ``"pld"``. All are upper bounds, of the same release.
     """
     blocks, delta = as_steps(steps), check_delta(delta)
     curve = compose(blocks, adjacency)
@@ -136,8 +136,8 @@ def truncation_delta(
 ) -> float:
     """Return the delta to add when Poisson batches longer than `batch_bound` are cut.
 
-    Cut and uncut runs differ with probability at most ``T P[Bin(N, q) > B]`` on either of two neighbouring data sets;
-    passing from one to the other and back costs ``(1 + exp(epsilon))`` times that.
+    Cut and uncut runs differ with probability at most ``T P[Bin(N, q) > B]`` on either of two neighbouring
+    data sets; passing from one to the other and back costs ``(1 + exp(epsilon))`` times that.
 
     Parameters
     ----------

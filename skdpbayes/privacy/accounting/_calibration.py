@@ -1,8 +1,8 @@
 """The least noise that keeps a promise.
 
-The search starts from the Gaussian with the composed mean and variance of the privacy loss (central limit theorem),
-moves by secant steps on logarithms inside a bracket, and returns only a noise whose epsilon was itself computed and
-found to be at most the one asked for.
+The search starts from the Gaussian with the composed mean and variance of the privacy loss (central limit
+theorem), moves by secant steps on logarithms inside a bracket, and returns only a noise whose epsilon was
+itself computed and found to be at most the one asked for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._crosscheck import AccountingDisagreement, CrossCheck, crosscheck
+from ._crosscheck import AccountingError, CrossCheck, crosscheck
 from ._curve import PrivacyCurve, compose
 from ._gaussian import gaussian_mu
 from ._pair import Pair, kinds
@@ -87,7 +87,8 @@ def calibrate_noise(
     steps : int
         Number of rounds.
     schedule : sequence of (relative multiplier, number of rounds), optional
-        Piecewise constant noise: the multipliers are scaled together, the numbers of rounds add up to `steps`.
+        Piecewise constant noise: the multipliers are scaled together, the numbers of rounds add up to
+        `steps`.
     adjacency : {"zero_out", "add_remove", "replace_one"}
     rtol : float
         The epsilon of the noise returned is in ``[(1 - rtol) * epsilon, epsilon]``; at least 1e-6.
@@ -100,8 +101,9 @@ def calibrate_noise(
     Raises
     ------
     ValueError
-        If an argument is out of range, or if `delta` is so large that a release without any noise would satisfy it.
-    AccountingDisagreement
+        If an argument is out of range, or if `delta` is so large that a release without any noise would
+        satisfy it.
+    AccountingError
         If fourier-accountant, where its guards accept it, contradicts the result.
     """
     epsilon, delta = check_epsilon(epsilon, positive=True), check_delta(delta)
@@ -162,9 +164,9 @@ def _calibrate(
     scale, value = _search(achieved, epsilon, start, rtol)
     check = crosscheck(blocks(scale), value, delta, adjacency)
     if check.disagrees:
-        raise AccountingDisagreement(
-            f"the accountants disagree: epsilon={value!r} at delta={delta!r} for {blocks(scale)!r}, adjacency "
-            f"{adjacency!r}, but {check}. Please report this."
+        raise AccountingError(
+            f"the accountants disagree: epsilon={value!r} at delta={delta!r} for {blocks(scale)!r}, "
+            f"adjacency {adjacency!r}, but {check}. Please report this."
         )
     return Calibration(scale, value, epsilon, delta, adjacency, blocks(scale), check)
 
@@ -216,8 +218,8 @@ def _search(
         if not math.log(_SMALLEST) < x < math.log(_LARGEST):
             break
     raise ValueError(
-        f"no noise multiplier between {_SMALLEST} and {_LARGEST} gives an epsilon within {rtol} below {target!r}; "
-        "check epsilon, delta, sampling_rate and steps."
+        f"no noise multiplier between {_SMALLEST} and {_LARGEST} gives an epsilon within {rtol} below "
+        f"{target!r}; check epsilon, delta, sampling_rate and steps."
     )
 
 
@@ -232,8 +234,9 @@ def _safeguard(x: float, below: tuple[float, float] | None, above: tuple[float, 
 def bucket_schedule(sigmas: Iterable[float], rho: float = 0.02) -> list[tuple[float, int]]:
     """Round a schedule of noise multipliers **down** into geometric buckets.
 
-    The rounds then run with the noise of the schedule or, simpler, of the buckets; accounting for less noise than is
-    added is sound, because the extra noise is post-processing. (The root mean square of a schedule is no bound.)
+    The rounds then run with the noise of the schedule or, simpler, of the buckets; accounting for less noise
+    than is added is sound, because the extra noise is post-processing. (The root mean square of a schedule is
+    no bound.)
 
     Parameters
     ----------

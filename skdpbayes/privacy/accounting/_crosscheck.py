@@ -1,7 +1,8 @@
 """A second opinion: fourier-accountant (Koskela, Jalko and Honkela 2020) behind guards.
 
-fourier-accountant shares no code and no discretisation with our PLD. Alone it is an estimate without an error term
-and silently wrong when its grid does not resolve the loss or its window wraps, so an answer counts only if
+fourier-accountant shares no code and no discretisation with our PLD. Alone it is an estimate without an error
+term and silently wrong when its grid does not resolve the loss or its window wraps, so an answer counts only
+if
 
 * the window holds all but a thousandth of delta (Chernoff, from RDP);
 * on its very grid, (defect of the one-round mass) * (rounds) < 1e-2;
@@ -27,7 +28,7 @@ _MASS_TOLERANCE = 1e-2
 _CONVERGENCE = 1e-2
 
 
-class AccountingDisagreement(RuntimeError):
+class AccountingError(RuntimeError):
     """An accepted cross-check contradicts the reported epsilon: report it as a bug, do not use the noise."""
 
 

@@ -32,8 +32,8 @@ def gaussian_delta(epsilon: ArrayLike, mu: float) -> Floats:
     Returns
     -------
     ndarray of the shape of `epsilon`
-        To a relative error near 1e-10 even where delta is 1e-200: the two terms share the factor phi(t), so only
-        Mills ratios are subtracted.
+        To a relative error near 1e-10 even where delta is 1e-200: the two terms share the factor phi(t), so
+        only Mills ratios are subtracted.
     """
     eps = np.asarray(epsilon, dtype=float)
     low, high = eps / mu - mu / 2.0, eps / mu + mu / 2.0
@@ -47,7 +47,7 @@ def gaussian_delta(epsilon: ArrayLike, mu: float) -> Floats:
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """Return the smallest epsilon at least 0 with ``gaussian_delta(epsilon, mu) <= delta`` (to 1e-12, from above)."""
+    """Return the smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``, from above, to 1e-12."""
     if float(gaussian_delta(0.0, mu)) <= delta:
         return 0.0
     low, high = 0.0, mu * (mu / 2.0 + 1.0)
@@ -83,5 +83,5 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def gaussian_tpr(fpr: Floats, mu: float) -> Floats:
-    """Return the largest true positive rate of a test with false positive rate `fpr` (Dong, Roth and Su 2022)."""
+    """Return the largest true positive rate at false positive rate `fpr` (Dong, Roth and Su 2022)."""
     return special.ndtr(special.ndtri(fpr) + mu)

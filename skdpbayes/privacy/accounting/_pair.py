@@ -110,7 +110,7 @@ class Pair:
 
 
 def normal_masses(edges: Floats) -> Floats:
-    """Return standard normal masses of the n + 1 cells cut by n increasing `edges`, accurate in both tails."""
+    """Return standard normal masses of the n + 1 cells cut by n increasing `edges`, both tails accurate."""
     z = np.concatenate(([-np.inf], edges, [np.inf]))
     tail = special.ndtr(-np.abs(z))
     left, right = tail[:-1], tail[1:]

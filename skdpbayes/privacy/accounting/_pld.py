@@ -1,16 +1,18 @@
 """Privacy loss distributions on an adaptive grid.
 
-One round is discretised by *connecting the dots* (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022): the mass of P
-in each cell of the grid of losses is split between the two ends of the cell so that the masses of P **and** Q are kept.
-The discrete pair dominates the continuous one, so that everything composed from it is an upper bound. Splitting cell by
-cell needs no second differences of delta, which lose all digits for tiny sampling rates.
+One round is discretised by *connecting the dots* (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022): the
+mass of P in each cell of the grid of losses is split between the two ends of the cell so that the masses of P
+**and** Q are kept. The discrete pair dominates the continuous one, so that everything composed from it is an
+upper bound. Splitting cell by cell needs no second differences of delta, which lose all digits for tiny
+sampling rates.
 
-The grid spacing follows the standard deviation of the loss (Gopi, Lee and Wutschitz 2021 argue for the same scaling):
-the discretisation adds at most a share c**2 / 4 to the variance of the composed loss, whatever the parameters.
+The grid spacing follows the standard deviation of the loss (Gopi, Lee and Wutschitz 2021 argue for the same
+scaling): the discretisation adds at most a share c**2 / 4 to the variance of the composed loss, whatever the
+parameters.
 
-Composition is one FFT for all blocks together. What an FFT on a finite window can get wrong is charged to delta:
-mass above the window (a Chernoff bound on the very numbers composed) and rounding. Mass below the window wraps
-upwards, which is pessimistic by itself.
+Composition is one FFT for all blocks together. What an FFT on a finite window can get wrong is charged to
+delta: mass above the window (a Chernoff bound on the very numbers composed) and rounding. Mass below the
+window wraps upwards, which is pessimistic by itself.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _BLOCK = 500.0  # losses are handled in blocks this wide, so that exp never leav
 
 @dataclass(frozen=True)
 class Pmf:
-    """A discrete loss distribution: mass `probs[i]` at loss ``(low + i) * dx`` and `infinity` at plus infinity."""
+    """A discrete loss distribution: mass `probs[i]` at loss ``(low + i) * dx``, `infinity` at infinity."""
 
     dx: float
     low: int
@@ -57,8 +59,8 @@ def discretise(pair: Pair, dx: float, tail: float) -> Pmf:
     dx : float
         Grid spacing.
     tail : float
-        Mass of P that may lie above the top of the grid. It is not dropped: its part that no finite loss explains is
-        kept as mass at infinity.
+        Mass of P that may lie above the top of the grid. It is not dropped: its part that no finite loss
+        explains is kept as mass at infinity.
 
     Returns
     -------
@@ -114,8 +116,9 @@ class LossDistribution:
         if probs.size == 0:
             probs, low = np.zeros(1), 0
         self.dx, self.low, self.infinity = pmf.dx, low, min(pmf.infinity, 1.0)
-        # weight[i] = sum_{j>=i} p_j exp(l_i - l_j); delta(l_i) = infinity + (1 - exp(-dx)) sum_{j>i} weight[j].
-        # Sums of positive terms from the top down: no cancellation, and no exp(-loss) that underflows.
+        # weight[i] = sum_{j>=i} p_j exp(l_i - l_j); delta(l_i) = infinity + (1 - exp(-dx)) sum_{j>i}
+        # weight[j]. Sums of positive terms from the top down: no cancellation, and no exp(-loss) that
+        # underflows.
         self.weight = _discounted_sums(probs, self.dx)
         above = np.concatenate((np.cumsum(self.weight[:0:-1])[::-1], [0.0]))
         self.delta_grid = self.infinity - math.expm1(-self.dx) * above
@@ -131,7 +134,7 @@ class LossDistribution:
         return np.minimum(np.where(position >= self.weight.size, self.infinity, inside), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """Return the smallest epsilon at least 0 with delta(epsilon) <= `delta`; infinity when there is none."""
+        """Return the smallest epsilon >= 0 with delta(epsilon) <= `delta`; infinity when there is none."""
         if delta < self.infinity:
             return math.inf
         index = int(np.searchsorted(-self.delta_grid, -delta))
@@ -172,7 +175,7 @@ def _log_mgf(pmf: Pmf, order: float) -> float:
 
 
 def _chernoff(pmfs: list[tuple[Pmf, int]], std: float, sign: int) -> float:
-    """Return a loss that the composition exceeds (sign 1) or stays below (sign -1) with probability <= TAIL."""
+    """Return a loss that is exceeded (sign 1), or not reached (sign -1), with probability <= TAIL."""
 
     def bound(order: float) -> float:
         mgf = sum(count * _log_mgf(pmf, sign * order) for pmf, count in pmfs)
@@ -195,8 +198,9 @@ def _chernoff(pmfs: list[tuple[Pmf, int]], std: float, sign: int) -> float:
 def convolve(pmfs: list[tuple[Pmf, int]]) -> Pmf:
     """Compose loss distributions of equal spacing, each repeated the given number of times.
 
-    The returned mass at infinity covers the parts' masses at infinity, the mass above the FFT window, and an estimate
-    (Cauchy-Schwarz over the spectrum, twice the root mean square error model) of the rounding of the FFT.
+    The returned mass at infinity covers the parts' masses at infinity, the mass above the FFT window, and an
+    estimate (Cauchy-Schwarz over the spectrum, twice the root mean square error model) of the rounding of the
+    FFT.
     """
     infinity = sum(count * pmf.infinity for pmf, count in pmfs)
     if sum(count for _, count in pmfs) == 1:
@@ -204,7 +208,7 @@ def convolve(pmfs: list[tuple[Pmf, int]]) -> Pmf:
     dx = pmfs[0][0].dx
     centres, variance = [], 0.0
     for pmf, count in pmfs:
-        index = np.arange(pmf.probs.size)
+        index = np.arange(pmf.probs.size, dtype=float)
         mean = _dot(pmf.probs, index) / float(pmf.probs.sum())
         variance += count * _dot(pmf.probs, (index - mean) ** 2)
         centres.append(round(mean))

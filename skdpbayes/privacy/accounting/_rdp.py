@@ -1,9 +1,11 @@
 """Renyi differential privacy of the Poisson-subsampled Gaussian mechanism, by quadrature.
 
 One formula serves all orders and adjacencies: the Renyi divergence of the dominating pair, integrated by the
-trapezoidal rule, which converges exponentially for these integrands: they are analytic in a strip of half-width
-``pi sigma**2`` about the real line, and the step keeps the error below 1e-17. Under ``zero_out`` and ``add_remove`` the
-`remove` direction is the larger one at every order (Mironov, Talwar and Zhang 2019, theorem 5).
+trapezoidal rule, which converges exponentially for these integrands: they are analytic in a strip of
+half-width
+``pi sigma**2`` about the real line, and the step keeps the error below 1e-17. Under ``zero_out`` and
+``add_remove`` the `remove` direction is the larger one at every order (Mironov, Talwar and Zhang 2019,
+theorem 5).
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def _divergence(pair: Pair, order: float) -> float:
     points = math.ceil((top - bottom) / step) + 1
     if points > _MAX_POINTS:
         return math.inf
-    x = bottom + step * np.arange(points)
+    x: Floats = bottom + step * np.arange(points, dtype=float)
     exponent = -0.5 * (x / sigma) ** 2 + order * pair.ratio(x)
     if replace:
         exponent -= (order - 1.0) * pair.ratio(-x)

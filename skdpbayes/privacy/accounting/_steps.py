@@ -1,4 +1,4 @@
-"""What is accounted for: blocks of Poisson-subsampled Gaussian releases, and the adjacency they are judged under.
+"""What is accounted for: blocks of Poisson-subsampled Gaussian releases, and the adjacency.
 
 Standard library only, so that mechanisms and reports can name their steps without loading SciPy.
 """
@@ -19,8 +19,8 @@ class GaussianSteps:
     """A block of identical rounds of the Poisson-subsampled Gaussian mechanism.
 
     Each round includes each record independently with probability `sampling_rate`, sums one vector of norm
-    at most C per included record, and adds Gaussian noise of standard deviation `noise_multiplier * C` to every
-    coordinate.
+    at most C per included record, and adds Gaussian noise of standard deviation `noise_multiplier * C` to
+    every coordinate.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ class GaussianSteps:
     steps : int
         Number of rounds, at least 1.
     sampling : {"poisson"}
-        Other schemes need other accounting (sampling without replacement can cost five times the epsilon) and are
-        refused.
+        Other schemes need other accounting (sampling without replacement can cost five times the epsilon) and
+        are refused.
 
     Raises
     ------
@@ -52,12 +52,13 @@ class GaussianSteps:
         sigma = _real(self.noise_multiplier, "noise_multiplier")
         if not 0.0 <= sigma < math.inf:
             raise ValueError(
-                f"noise_multiplier must be finite and at least 0 (0 means no noise), got {self.noise_multiplier!r}."
+                "noise_multiplier must be finite and at least 0 (0 means no noise), "
+                f"got {self.noise_multiplier!r}."
             )
         if self.sampling != "poisson":
             raise ValueError(
-                f"sampling must be 'poisson', got {self.sampling!r}. Shuffled or fixed-size batches have other, often "
-                "much larger, privacy costs; sample each record independently instead."
+                f"sampling must be 'poisson', got {self.sampling!r}. Shuffled or fixed-size batches have other, "
+                "often much larger, privacy costs; sample each record independently instead."
             )
         object.__setattr__(self, "noise_multiplier", sigma)
         object.__setattr__(self, "sampling_rate", check_sampling_rate(self.sampling_rate))
@@ -84,17 +85,18 @@ def check_sampling_rate(value: Any) -> float:
     rate = _real(value, "sampling_rate")
     if not 0.0 < rate <= 1.0:
         raise ValueError(
-            f"sampling_rate must be in (0, 1], got {value!r}. It is the probability that a record is in a batch: "
-            "expected batch size divided by the number of records; 1 uses every record in every step."
+            f"sampling_rate must be in (0, 1], got {value!r}. It is the probability that a record is in a "
+            "batch: expected batch size divided by the number of records; 1 uses every record in every step."
         )
     return rate
 
 
 def check_count(value: Any, name: str) -> int:
     """Return `value` as a positive int, or raise ValueError."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != int(value) or value < 1:
+    number = _real(value, name)
+    if not (math.isfinite(number) and number == int(number) and number >= 1):
         raise ValueError(f"{name} must be a whole number, at least 1, got {value!r}.")
-    return int(value)
+    return int(number)
 
 
 def check_adjacency(adjacency: Any) -> str:
@@ -109,8 +111,8 @@ def check_delta(delta: Any) -> float:
     value = _real(delta, "delta")
     if not 0.0 < value < 1.0:
         raise ValueError(
-            f"delta must be in (0, 1), got {delta!r}. Gaussian noise gives no pure epsilon guarantee; take a delta well "
-            "below one over the number of records, such as 1e-5."
+            f"delta must be in (0, 1), got {delta!r}. Gaussian noise gives no pure epsilon guarantee; take a "
+            "delta well below one over the number of records, such as 1e-5."
         )
     return value
 
@@ -145,8 +147,8 @@ def as_steps(steps: GaussianSteps | Iterable[GaussianSteps]) -> tuple[GaussianSt
 def merge(blocks: Iterable[GaussianSteps]) -> tuple[GaussianSteps, ...]:
     """Merge equal mechanisms, and all unsampled blocks into one Gaussian release.
 
-    The order of the blocks is immaterial to a composition that was fixed in advance. Gaussian releases at rate 1
-    compose exactly into one Gaussian release: ``1 / sigma**2 = sum(T / sigma_t**2)``.
+    The order of the blocks is immaterial to a composition that was fixed in advance. Gaussian releases at
+    rate 1 compose exactly into one Gaussian release: ``1 / sigma**2 = sum(T / sigma_t**2)``.
     """
     counts: dict[tuple[float, float], int] = {}
     precision = 0.0
