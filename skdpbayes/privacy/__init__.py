@@ -1,0 +1,62 @@
+"""Differential privacy: accounting, calibration and reports.
+
+Importing this module loads neither JAX nor SciPy nor any accountant; names are resolved on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .accounting import (
+        AccountingError,
+        Calibration,
+        CrossCheck,
+        GaussianSteps,
+        PrivacyCurve,
+        baselines,
+        bucket_schedule,
+        calibrate_noise,
+        compose,
+        crosscheck,
+        epsilon,
+        selection_epsilon,
+        smallest_batch_bound,
+        truncation_delta,
+    )
+    from .report import PrivacyLeakWarning, PrivacySpent
+
+__all__ = [
+    "AccountingError",
+    "Calibration",
+    "CrossCheck",
+    "GaussianSteps",
+    "PrivacyCurve",
+    "PrivacyLeakWarning",
+    "PrivacySpent",
+    "baselines",
+    "bucket_schedule",
+    "calibrate_noise",
+    "compose",
+    "crosscheck",
+    "epsilon",
+    "selection_epsilon",
+    "smallest_batch_bound",
+    "truncation_delta",
+]
+
+_REPORT = {"PrivacyLeakWarning", "PrivacySpent"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "report" if name in _REPORT else "accounting"
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

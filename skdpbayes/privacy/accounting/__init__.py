@@ -1,0 +1,68 @@
+"""From what a mechanism does (steps, sampling rate, noise) to what it promises (epsilon, delta).
+
+`GaussianSteps` describes the releases, `compose` bounds them, `calibrate_noise` inverts the bound. Host only:
+NumPy and SciPy, loaded on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._steps import ADJACENCIES, GaussianSteps
+
+if TYPE_CHECKING:
+    from ._baselines import baselines, smallest_batch_bound, truncation_delta
+    from ._calibration import Calibration, bucket_schedule, calibrate_noise
+    from ._crosscheck import AccountingError, CrossCheck, crosscheck
+    from ._curve import PrivacyCurve, compose
+    from ._epsilon import EpsilonValue, epsilon
+    from ._selection import selection_epsilon
+
+__all__ = [
+    "ADJACENCIES",
+    "AccountingError",
+    "Calibration",
+    "CrossCheck",
+    "EpsilonValue",
+    "GaussianSteps",
+    "PrivacyCurve",
+    "baselines",
+    "bucket_schedule",
+    "calibrate_noise",
+    "compose",
+    "crosscheck",
+    "epsilon",
+    "selection_epsilon",
+    "smallest_batch_bound",
+    "truncation_delta",
+]
+
+_HOME = {
+    "AccountingError": "_crosscheck",
+    "Calibration": "_calibration",
+    "CrossCheck": "_crosscheck",
+    "EpsilonValue": "_epsilon",
+    "PrivacyCurve": "_curve",
+    "baselines": "_baselines",
+    "bucket_schedule": "_calibration",
+    "calibrate_noise": "_calibration",
+    "compose": "_curve",
+    "crosscheck": "_crosscheck",
+    "epsilon": "_epsilon",
+    "selection_epsilon": "_selection",
+    "smallest_batch_bound": "_baselines",
+    "truncation_delta": "_baselines",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

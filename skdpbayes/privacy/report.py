@@ -1,0 +1,366 @@
+"""What a fit has spent: the object behind ``privacy_spent_``.
+
+Everything here is public by construction: it is computed from parameters and public metadata, never from
+records, so that changing a record leaves a report equal byte for byte.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from .accounting._steps import GaussianSteps, as_steps, check_adjacency, check_delta, check_epsilon
+
+if TYPE_CHECKING:
+    from .accounting import PrivacyCurve
+
+_NOT_COVERED = (
+    "scoring or validating on the training records",
+    "choosing hyper-parameters or features by looking at the records",
+    "timing and other side channels",
+)
+
+
+class PrivacyLeakWarning(UserWarning):
+    """Something read from the records is about to be treated as public: the guarantee no longer holds."""
+
+
+@dataclass(frozen=True, repr=False)
+class PrivacySpent:
+    """The privacy guarantee of one fit, and the conditions under which it holds.
+
+    Parameters
+    ----------
+    epsilon : float
+        Upper bound at `delta`, overheads included. Infinity when there was no noise.
+    delta : float
+        In (0, 1), overheads included.
+    adjacency : {"zero_out", "add_remove", "replace_one"}
+    steps : sequence of GaussianSteps
+        What was released.
+    clipping_norm : float
+        C, the bound on the norm of one record's contribution.
+    unit : str
+        What one record is: ``"row"``, ``"document"``.
+    grid : float or None
+        Spacing of the integer grid of secure numerics, None for plain floats.
+    accountant : str
+        As `PrivacyCurve.accountant`.
+    crosscheck : str or mapping
+        Result of the independent accountant.
+    cumulative : sequence of GaussianSteps
+        What **earlier** fits of the same instance released.
+    numerics : {"fast", "secure"}
+        ``"fast"`` is idealised: real-number Gaussian noise is assumed where floats are used.
+    random_source : str
+        Where keys and noise come from.
+    seeded : bool
+        Whether the keys follow from a seed somebody may know.
+    public : mapping
+        What was taken as public (number of records, classes, bounds, hyper-parameters).
+    voided_by : sequence of str
+        Reasons why the guarantee does not hold; empty when it does.
+    not_covered : sequence of str
+        What the guarantee does not speak of.
+    epsilon_overhead, delta_overhead : float
+        Share of `epsilon` and `delta` that does not come from the steps: finite arithmetic, truncated
+        batches. `delta_overhead` is the share at `epsilon`; elsewhere it is taken to grow as ``1 +
+        exp(epsilon)``.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range or is not made of JSON's types.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    steps: tuple[GaussianSteps, ...]
+    clipping_norm: float
+    unit: str = "row"
+    grid: float | None = None
+    accountant: str = "pld"
+    crosscheck: Any = "not run"
+    cumulative: tuple[GaussianSteps, ...] = ()
+    numerics: str = "fast"
+    random_source: str = ""
+    seeded: bool = False
+    public: Mapping[str, Any] = field(default_factory=dict)
+    voided_by: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = _NOT_COVERED
+    epsilon_overhead: float = 0.0
+    delta_overhead: float = 0.0
+
+    def __post_init__(self) -> None:
+        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        put("epsilon", check_epsilon(self.epsilon))
+        put("delta", check_delta(self.delta))
+        put("adjacency", check_adjacency(self.adjacency))
+        put("steps", as_steps(self.steps))
+        put("cumulative", as_steps(self.cumulative) if self.cumulative else ())
+        put("clipping_norm", _positive(self.clipping_norm, "clipping_norm"))
+        put("grid", None if self.grid is None else _positive(self.grid, "grid"))
+        if self.numerics not in ("fast", "secure"):
+            raise ValueError(f"numerics must be 'fast' or 'secure', got {self.numerics!r}.")
+        if not 0.0 <= self.delta_overhead < self.delta:
+            raise ValueError(
+                f"delta_overhead must be in [0, delta={self.delta}), got {self.delta_overhead!r}."
+            )
+        if not 0.0 <= self.epsilon_overhead <= self.epsilon:
+            raise ValueError(
+                f"epsilon_overhead must be in [0, epsilon={self.epsilon}], got {self.epsilon_overhead!r}."
+            )
+        put("epsilon_overhead", float(self.epsilon_overhead))
+        put("delta_overhead", float(self.delta_overhead))
+        put("seeded", bool(self.seeded))
+        for name in ("unit", "accountant", "random_source"):
+            put(name, str(getattr(self, name)))
+        put("crosscheck", _pure(self.crosscheck, "crosscheck"))
+        put("public", _pure(dict(self.public), "public"))
+        put("voided_by", _texts(self.voided_by, "voided_by"))
+        put("not_covered", _texts(self.not_covered, "not_covered"))
+
+    # What follows from the steps is derived, so that it cannot disagree with them.
+
+    @property
+    def sampling_rate(self) -> float | tuple[tuple[float, int], ...]:
+        """The sampling rate, or pairs (rate, number of rounds) when it varies."""
+        return _summary([(block.sampling_rate, block.steps) for block in self.steps])
+
+    @property
+    def noise_multiplier(self) -> float | tuple[tuple[float, int], ...]:
+        """Standard deviation over C, or pairs (multiplier, number of rounds) when it varies."""
+        return _summary([(block.noise_multiplier, block.steps) for block in self.steps])
+
+    @property
+    def n_steps(self) -> int:
+        """Number of rounds."""
+        return sum(block.steps for block in self.steps)
+
+    @property
+    def guarantee_holds(self) -> bool:
+        """Whether nothing in `voided_by` voids the guarantee."""
+        return not self.voided_by
+
+    @property
+    def curve(self) -> PrivacyCurve:
+        """The `PrivacyCurve` of the steps (overheads not included)."""
+        from .accounting import compose
+
+        return compose(self.steps, self.adjacency)
+
+    def delta_at(self, epsilon: float) -> float:
+        """Return an upper bound on delta at `epsilon`, overheads included (1 below `epsilon_overhead`)."""
+        epsilon = check_epsilon(epsilon)
+        if epsilon < self.epsilon_overhead:
+            return 1.0
+        growth = 1.0
+        if self.delta_overhead > 0.0 and epsilon > self.epsilon:
+            growth = math.exp(min(epsilon - self.epsilon, 700.0))  # at least (1 + e^a) / (1 + e^b) for a > b
+        return min(self.curve.delta(epsilon - self.epsilon_overhead) + growth * self.delta_overhead, 1.0)
+
+    def epsilon_at(self, delta: float) -> float:
+        """Return an upper bound on epsilon at `delta`, overheads included; infinity when there is none."""
+        delta = check_delta(delta)
+        if self.delta_overhead == 0.0:
+            return self.curve.epsilon(delta) + self.epsilon_overhead
+        if delta <= self.delta_overhead:
+            return math.inf
+        remaining = delta - self.delta_overhead
+        simple = self.curve.epsilon(remaining) + self.epsilon_overhead
+        if simple <= self.epsilon:
+            return simple
+        # Above the reported epsilon the overhead grows: halve what is left until it suffices.
+        for share in (0.9, 0.5, 0.1):
+            candidate = self.curve.epsilon(share * remaining) + self.epsilon_overhead
+            if self.delta_at(candidate) <= delta:
+                return candidate
+        return math.inf
+
+    def compose(self, *others: PrivacySpent) -> PrivacyCurve:
+        """Return the joint `PrivacyCurve` of this fit and `others`.
+
+        Valid for fits that were all fixed in advance. If a later fit was chosen after seeing an earlier
+        result, a ledger (a privacy filter) is needed instead.
+
+        Raises
+        ------
+        ValueError
+            If adjacencies or units differ, or if a fit has overheads, which a curve of steps cannot carry.
+        """
+        from .accounting import compose
+
+        for other in (self, *others):
+            if not isinstance(other, PrivacySpent):
+                raise ValueError(f"compose takes PrivacySpent objects, got {other!r}.")
+            if (other.adjacency, other.unit) != (self.adjacency, self.unit):
+                raise ValueError(
+                    f"only fits of one adjacency and one unit compose, got {self.adjacency!r} per {self.unit} "
+                    f"and {other.adjacency!r} per {other.unit}."
+                )
+            if other.epsilon_overhead or other.delta_overhead:
+                raise ValueError(
+                    "a fit with overheads does not reduce to its steps; add its overheads by hand."
+                )
+        return compose([block for spent in (self, *others) for block in spent.steps], self.adjacency)
+
+    @property
+    def cumulative_epsilon(self) -> float:
+        """Epsilon at `delta` of this fit and all earlier fits of the instance, as a plan fixed in advance.
+
+        Overheads are this fit's, once for every fit is the caller's to add.
+        """
+        from .accounting import compose
+
+        if not self.cumulative:
+            return self.epsilon
+        curve = compose(self.cumulative + self.steps, self.adjacency)
+        return curve.epsilon(self.delta - self.delta_overhead) + self.epsilon_overhead
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON's types; infinity becomes the string ``"inf"``."""
+        out: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in ("steps", "cumulative"):
+                value = [block.to_dict() for block in value]
+            out[item.name] = _finite(value)
+        return out
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return `to_dict` as strict JSON with sorted keys."""
+        return json.dumps(self.to_dict(), sort_keys=True, indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> PrivacySpent:
+        """Rebuild from `to_dict`.
+
+        Raises
+        ------
+        ValueError
+            If fields are missing or unknown, or values are out of range.
+        """
+        known = {item.name for item in fields(cls)}
+        if set(record) - known or {"epsilon", "delta", "adjacency", "steps", "clipping_norm"} - set(record):
+            raise ValueError(
+                f"not a PrivacySpent record: expected the fields {sorted(known)}, got {sorted(record)}."
+            )
+        values = dict(record)
+        values["epsilon"] = float(values["epsilon"])
+        for name in ("steps", "cumulative"):
+            values[name] = tuple(GaussianSteps(**block) for block in values.get(name, ()))
+        return cls(**values)
+
+    @classmethod
+    def from_json(cls, text: str) -> PrivacySpent:
+        """Rebuild from `to_json`."""
+        return cls.from_dict(json.loads(text))
+
+    def __repr__(self) -> str:
+        rate = self.sampling_rate if isinstance(self.sampling_rate, float) else "varying"
+        sigma = f"{self.noise_multiplier:.4g}" if isinstance(self.noise_multiplier, float) else "varying"
+        text = (
+            f"PrivacySpent(epsilon={self.epsilon:.4g}, delta={self.delta:.3g}, {self.adjacency} per {self.unit},"
+            f" {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, {self.accountant},"
+            f" {self.numerics}"
+        )
+        if self.seeded:
+            text += ", seeded"
+        if not self.guarantee_holds:
+            text += f", GUARANTEE VOID: {'; '.join(self.voided_by)}"
+        return text.replace("\n", " ") + ")"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("adjacency", f"{self.adjacency}, per {self.unit}"),
+            ("noise multiplier", _words(self.noise_multiplier)),
+            ("sampling rate", _words(self.sampling_rate)),
+            ("steps", f"{self.n_steps}"),
+            ("clipping norm", f"{self.clipping_norm:.6g}"),
+            ("accountant", self.accountant),
+            ("cross-check", str(self.crosscheck)),
+            (
+                "numerics",
+                self.numerics + (" (idealised)" if self.numerics == "fast" else f", grid {self.grid}"),
+            ),
+            ("randomness", (self.random_source or "not stated") + (", seeded" if self.seeded else "")),
+            (
+                "taken as public",
+                ", ".join(f"{name}={value}" for name, value in self.public.items()) or "nothing",
+            ),
+            ("not covered", "; ".join(self.not_covered) or "nothing listed"),
+        ]
+        if self.cumulative:
+            rows.insert(0, ("with earlier fits", f"epsilon {self.cumulative_epsilon:.4g}"))
+        return rows
+
+    def _repr_html_(self) -> str:
+        state = "guarantee holds" if self.guarantee_holds else "guarantee void: " + "; ".join(self.voided_by)
+        colour = "#1a7f37" if self.guarantee_holds else "#b42318"
+        cell = "text-align:left;padding:1px 12px 1px 0;font-weight:normal;opacity:.7"
+        body = "".join(
+            f'<tr><th style="{cell}">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
+            for name, value in self._rows()
+        )
+        return (
+            '<div style="border:1px solid #8886;border-radius:6px;padding:8px 12px;max-width:44em">'
+            f"<div><b>(&epsilon; = {self.epsilon:.4g}, &delta; = {self.delta:.3g})</b> differential privacy, "
+            f'<span style="color:{colour}">{html.escape(state)}</span></div>'
+            f'<table style="border-collapse:collapse;font-size:90%">{body}</table></div>'
+        )
+
+
+def _positive(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 < float(value) < math.inf:
+        raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
+    return float(value)
+
+
+def _texts(values: Iterable[str], name: str) -> tuple[str, ...]:
+    if isinstance(values, str):
+        raise ValueError(f"{name} must be a sequence of str, got the str {values!r}.")
+    return tuple(str(value) for value in values)
+
+
+def _pure(value: Any, name: str) -> Any:
+    """Return `value` rebuilt from JSON's types (NumPy scalars and arrays converted), or raise ValueError."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(key): _pure(item, name) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return _pure(value.tolist(), name)
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        return [_pure(item, name) for item in value]
+    raise ValueError(f"{name} must be made of numbers, strings, lists and dicts, got {value!r}.")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _summary(pairs: list[tuple[float, int]]) -> float | tuple[tuple[float, int], ...]:
+    return pairs[0][0] if len({value for value, _ in pairs}) == 1 else tuple(pairs)
+
+
+def _words(summary: float | tuple[tuple[float, int], ...]) -> str:
+    if isinstance(summary, float):
+        return f"{summary:.6g}"
+    shown = ", ".join(f"{value:.4g} ({count} steps)" for value, count in summary[:4])
+    return shown + (f" and {len(summary) - 4} more blocks" if len(summary) > 4 else "")
