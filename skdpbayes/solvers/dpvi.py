@@ -148,7 +148,7 @@ class DPVI:
 
         def score_update(state, key, step, estimate, scales):
             _, theta, noise = draw(state, key)
-            tempering = self._tempering(precision, state.log_clip, mechanism, step)
+            tempering = self._tempering(precision, state, mechanism, step)
             gradient = ravel_pytree(estimate["score"])[0] + tempering * prior_gradient(theta)
             adam = self._adam(mechanism)
             log_sd = adam.get_params(state.optimiser)[1]
@@ -180,15 +180,11 @@ class DPVI:
             matrix = (1 - rate) * state.curvature + rate * (matrix + matrix.T) / 2
             variance = (1 - rate) ** 2 * state.curvature_variance + rate**2 * scales["curvature"] ** 2 / 2
             values, vectors = jnp.linalg.eigh(denoised(matrix, variance, jnp))
-            tempering = self._tempering(precision, state.log_clip, mechanism, step)
+            state = state._replace(curvature=matrix, curvature_variance=variance, n_curvature=n)
+            tempering = self._tempering(precision, state, mechanism, step)
             total = (vectors * jnp.maximum(values, 0)) @ vectors.T + jnp.diag(tempering * precision)
             values, vectors = jnp.linalg.eigh(total)
-            return state._replace(
-                curvature=matrix,
-                curvature_variance=variance,
-                n_curvature=n,
-                factor=vectors / jnp.sqrt(jnp.maximum(values, jnp.min(precision))),
-            )
+            return state._replace(factor=vectors / jnp.sqrt(jnp.maximum(values, jnp.min(precision))))
 
         gradient_round = Round(score_query, score_blocks, score_update)
         if self.guide == "mean_field":
@@ -202,8 +198,7 @@ class DPVI:
         precision = np.asarray(prior_precision(model), np.float64)
         noise = state.variance / max(state.n_averaged, 1) ** 2  # of the averaged score
         if self.guide == "mean_field":
-            tempered = precision + self.shrinkage * np.sqrt(noise * precision)
-            information = np.maximum(np.exp(-2 * log_sd) - tempered, 0)
+            information = np.maximum(np.exp(-2 * log_sd) - precision, 0)
             total = precision + information**2 / (information + noise + np.finfo(float).tiny)
             return GaussianPosterior(mean, 1 / np.sqrt(total))
         values, vectors = np.linalg.eigh(denoised(state.curvature, state.curvature_variance, np))
@@ -219,10 +214,16 @@ class DPVI:
 
         return Adam(rate)
 
-    def _tempering(self, precision, log_clip, mechanism, step):
-        tau = mechanism.noise_multiplier(step) * jnp.exp(log_clip) / mechanism.rate
-        tau = tau / jnp.sqrt(mechanism.n_steps.astype(tau.dtype))
-        return 1 + self.shrinkage * tau / jnp.sqrt(precision)
+    def _tempering(self, precision, state, mechanism, step):
+        tau = mechanism.noise_multiplier(step) * jnp.exp(state.log_clip) / mechanism.rate
+        noise = tau**2 / mechanism.n_steps.astype(tau.dtype)
+        if self.guide == "full_rank":
+            typical = jnp.trace(state.curvature) / precision.size
+            noise_floor = jnp.sqrt(2 * state.curvature_variance / precision.size)
+            typical = jnp.maximum(typical, noise_floor)
+        else:
+            typical = jnp.mean(jnp.exp(-2 * self._adam(mechanism).get_params(state.optimiser)[1]))
+        return 1 + self.shrinkage * noise / jnp.maximum(typical, jnp.min(precision))
 
     def _adapted(self, log_clip, estimate, scales, mechanism):
         """Move the clipping norm so that `clip_fraction` of the score norms exceed it, as fast as the noise allows."""
