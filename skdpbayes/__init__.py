@@ -1,3 +1,26 @@
-"""Differentially private Bayesian models with scikit-learn's interface."""
+"""Differentially private Bayesian models with scikit-learn's interface.
+
+Importing this package loads neither JAX nor an accountant; they are loaded by the first `fit`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0.dev0"
+__all__ = ["DPBayesianLogisticRegression"]
+
+if TYPE_CHECKING:
+    from skdpbayes.estimators import DPBayesianLogisticRegression
+
+
+def __getattr__(name: str):
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from skdpbayes import estimators
+
+    return getattr(estimators, name)
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

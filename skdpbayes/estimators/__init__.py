@@ -1,0 +1,5 @@
+"""scikit-learn estimators."""
+
+from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
+
+__all__ = ["DPBayesianLogisticRegression"]

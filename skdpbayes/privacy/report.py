@@ -43,8 +43,8 @@ class PrivacySpent:
     adjacency : {"zero_out", "add_remove", "replace_one"}
     steps : sequence of GaussianSteps
         What was released.
-    clipping_norm : float
-        C, the bound on the norm of one record's contribution.
+    clipping_norm : float or None
+        C, the bound on the norm of one record's contribution; None when it was adapted to earlier releases.
     unit : str
         What one record is: ``"row"``, ``"document"``.
     grid : float or None
@@ -82,7 +82,7 @@ class PrivacySpent:
     delta: float
     adjacency: str
     steps: tuple[GaussianSteps, ...]
-    clipping_norm: float
+    clipping_norm: float | None
     unit: str = "row"
     grid: float | None = None
     accountant: str = "pld"
@@ -104,7 +104,7 @@ class PrivacySpent:
         put("adjacency", check_adjacency(self.adjacency))
         put("steps", as_steps(self.steps))
         put("cumulative", as_steps(self.cumulative) if self.cumulative else ())
-        put("clipping_norm", _positive(self.clipping_norm, "clipping_norm"))
+        put("clipping_norm", None if self.clipping_norm is None else _positive(self.clipping_norm, "clipping_norm"))
         put("grid", None if self.grid is None else _positive(self.grid, "grid"))
         if self.numerics not in ("fast", "secure"):
             raise ValueError(f"numerics must be 'fast' or 'secure', got {self.numerics!r}.")
@@ -282,7 +282,7 @@ class PrivacySpent:
             ("noise multiplier", _words(self.noise_multiplier)),
             ("sampling rate", _words(self.sampling_rate)),
             ("steps", f"{self.n_steps}"),
-            ("clipping norm", f"{self.clipping_norm:.6g}"),
+            ("clipping norm", "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}"),
             ("accountant", self.accountant),
             ("cross-check", str(self.crosscheck)),
             (

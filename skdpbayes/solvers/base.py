@@ -45,3 +45,6 @@ class Solver(Protocol):
 
     def posterior(self, model: Model, state) -> Any:
         """Return the posterior that a final state describes: a `GaussianPosterior` or a `DrawsPosterior`."""
+
+    def diagnostics(self, state) -> dict:
+        """Public facts about the run, from the final state."""

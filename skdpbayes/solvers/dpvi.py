@@ -207,6 +207,10 @@ class DPVI:
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))
 
+    def diagnostics(self, state: DPVIState) -> dict:
+        """The clipping norm reached."""
+        return {"clipping_norm": float(np.exp(state.log_clip))}
+
     def _adam(self, mechanism):
         def rate(step):
             left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(jnp.float32)

@@ -1,0 +1,119 @@
+"""Feature rows as numbers, one row at a time: what `fit`, `predict` and `transform` do to X before anything else.
+
+Every function here is total and maps each row by itself. What is in a row never raises and never changes another
+row: a cell that is not a number becomes NaN, and a row with a NaN or an infinity becomes the null row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+_BLOCK = 65536  # rows handled at a time, to bound temporaries
+
+
+def as_numeric(X):
+    """A two-dimensional float array or CSR matrix; cells that are not numbers become NaN.
+
+    Raises
+    ------
+    ValueError
+        For what is public: the number of dimensions, an empty axis, a complex dtype.
+    """
+    if sparse.issparse(X):
+        X = sparse.csr_array(X)
+    else:
+        X = np.asarray(X)
+    if X.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: X has dtype {X.dtype}.")
+    if X.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got {'scalar array' if X.ndim == 0 else f'{X.ndim}D array'} instead. Reshape your "
+            "data with X.reshape(-1, 1) if it has a single feature or X.reshape(1, -1) if it is a single sample."
+        )
+    if X.shape[0] == 0:
+        raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+    if X.shape[1] == 0:
+        raise ValueError(f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
+    if X.dtype.kind not in "fiub":
+        return _parsed(X)
+    return X if X.dtype.kind == "f" else X.astype(np.float64)
+
+
+def _parsed(X):
+    out = np.empty(X.shape, np.float64)
+    for target, cell in zip(np.nditer(out, op_flags=["writeonly"]), X.flat, strict=True):
+        target[...] = _number(cell)
+    return out
+
+
+def _number(cell) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
+
+
+def bounded_rows(X, bound: float, *, intercept: bool, dtype=np.float64):
+    """Rows scaled down to norm `bound` where they exceed it, null rows zeroed, with a constant column appended.
+
+    Parameters
+    ----------
+    X : array or CSR array of shape (n, d), from `as_numeric`
+    bound : float
+        Largest l2 norm of a row (the constant column not counted).
+    intercept : bool
+        Append a column of ones (zero in null rows, so that a null row contributes nothing).
+    dtype : numpy dtype
+
+    Returns
+    -------
+    rows : array or CSR array of shape (n, d + intercept)
+    null : bool array of shape (n,)
+        Rows that held a NaN or an infinity (after conversion to `dtype`).
+    """
+    if sparse.issparse(X):
+        return _bounded_sparse(X, bound, intercept, dtype)
+    n, d = X.shape
+    rows, null = np.zeros((n, d + intercept), dtype), np.empty(n, bool)
+    for start in range(0, n, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        with np.errstate(over="ignore", invalid="ignore"):
+            block = X[part].astype(dtype, copy=True)
+        null[part] = ~np.isfinite(block).all(axis=1)
+        block[null[part]] = 0
+        peak = np.abs(block).max(axis=1).astype(np.float64)
+        with np.errstate(under="ignore"):
+            norm = peak * np.sqrt(np.square(block / _or_one(peak)[:, None], dtype=np.float64).sum(axis=1))
+        rows[part, :d] = block * _factor(norm, bound)[:, None]
+        if intercept:
+            rows[part, d] = ~null[part]
+    return rows, null
+
+
+def _bounded_sparse(X, bound, intercept, dtype):
+    with np.errstate(over="ignore", invalid="ignore"):
+        X = sparse.csr_array(X, dtype=dtype, copy=True)
+    X.sum_duplicates()
+    owner = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+    null = np.zeros(X.shape[0], bool)
+    null[owner[~np.isfinite(X.data)]] = True
+    X.data[null[owner]] = 0
+    peak = np.zeros(X.shape[0])
+    np.maximum.at(peak, owner, np.abs(X.data))
+    with np.errstate(under="ignore"):
+        squares = np.square(X.data / _or_one(peak)[owner], dtype=np.float64)
+    norm = peak * np.sqrt(np.bincount(owner, squares, minlength=X.shape[0]))
+    X.data = (X.data * _factor(norm, bound)[owner]).astype(dtype)
+    if intercept:
+        X = sparse.hstack([X, sparse.csr_array((~null).astype(dtype)[:, None])], format="csr")
+    return X, null
+
+
+def _or_one(peak):
+    return np.where(peak > 0, peak, 1.0)
+
+
+def _factor(norm, bound):
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.minimum(1.0, bound / np.maximum(norm, np.finfo(np.float64).tiny))

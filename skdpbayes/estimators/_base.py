@@ -1,0 +1,122 @@
+"""What every private estimator does, once: check parameters, plan the noise, run, report."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import warnings
+from functools import lru_cache
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from skdpbayes.privacy import PrivacyLeakWarning
+
+ADJACENCIES = ("zero_out", "add_remove", "replace_one")
+
+
+def check_number(name, value, low, high=math.inf, *, none=False, integral=False, closed=False):
+    """Raise a `ValueError` that names parameter, value and range unless `value` lies in ``(low, high]``.
+
+    Parameters
+    ----------
+    closed : bool
+        Whether `low` itself is allowed.
+    """
+    kind = numbers.Integral if integral else numbers.Real
+    if none and value is None:
+        return
+    inside = isinstance(value, kind) and not isinstance(value, (bool, np.bool_)) and low <= value <= high
+    if not inside or (value == low and not closed):
+        wanted = f"{'an integer' if integral else 'a number'} in {'[' if closed else '('}{low}, {high}]"
+        raise ValueError(f"{name} must be {wanted}{' or None' if none else ''}, got {value!r}.")
+
+
+def check_choice(name, value, choices):
+    """Raise a `ValueError` unless `value` is one of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+class PrivateEstimator(BaseEstimator):
+    """Common part of the estimators; subclasses name their models and parameters."""
+
+    def _check_privacy_parameters(self):
+        check_number("epsilon", self.epsilon, 0)
+        check_number("delta", self.delta, 0)
+        if self.delta >= 1:
+            raise ValueError(f"delta must be below 1, got {self.delta!r}.")
+        check_choice("adjacency", self.adjacency, ADJACENCIES)
+        check_number("sampling_rate", self.sampling_rate, 0, 1, none=True)
+        check_number("n_steps", self.n_steps, 0, 2**31 - 2, none=True, integral=True)
+        check_number("clipping_norm", self.clipping_norm, 1e-30, 1e30, none=True)
+
+    def _sampling_rate(self, n_records, expected_batch):
+        """The sampling rate asked for, or one that samples `expected_batch` records where N is public."""
+        if self.sampling_rate is not None:
+            return float(self.sampling_rate)
+        if self.adjacency == "add_remove":
+            raise ValueError(
+                "sampling_rate=None takes the number of records from X, but under adjacency='add_remove' that number "
+                "is not public. Pass sampling_rate (expected batch size over a public guess of the number of "
+                "records), or use adjacency='zero_out' if the number of records may be known."
+            )
+        return min(1.0, expected_batch / n_records)
+
+    def _plan_noise(self, n_steps, sampling_rate, schedule=None):
+        """Steps whose composition is (epsilon, delta)-private; cached, since all inputs are public."""
+        from skdpbayes.privacy import calibrate_noise
+
+        return calibrate_noise(
+            float(self.epsilon), float(self.delta), sampling_rate, n_steps, schedule=schedule, adjacency=self.adjacency
+        )
+
+    def _report(self, spec, *, public, voided_by=()):
+        """`PrivacySpent` of this fit, from the very steps that run; earlier fits of this instance are carried along."""
+        from skdpbayes.privacy import PrivacySpent
+        from skdpbayes.privacy.random import RANDOM_SOURCE
+
+        epsilon, accountant, crosscheck = _account(spec.composed(), float(self.delta), self.adjacency)
+        earlier = getattr(self, "privacy_spent_", None)
+        return PrivacySpent(
+            epsilon=epsilon,
+            delta=float(self.delta),
+            adjacency=self.adjacency,
+            steps=spec.composed(),
+            clipping_norm=spec.clipping_norm,
+            accountant=accountant,
+            crosscheck=crosscheck,
+            cumulative=() if earlier is None else earlier.cumulative + earlier.steps,
+            random_source=RANDOM_SOURCE,
+            seeded=self.random_state is not None,
+            public=public,
+            voided_by=voided_by,
+        )
+
+    def _warn_if_seeded(self):
+        if self.random_state is not None and not _warned:
+            _warned.append("seed")
+            warnings.warn(
+                "random_state is set: whoever knows or guesses the seed can remove the privacy noise. Use "
+                "random_state=None for a fit that is released. (This is said once.)",
+                PrivacyLeakWarning,
+                stacklevel=4,
+            )
+
+
+_warned: list[str] = []
+
+
+@lru_cache(maxsize=256)
+def _account(steps, delta, adjacency):
+    """Epsilon, accountant and cross-check of a list of steps; fails closed if the two accountants disagree."""
+    from skdpbayes.privacy import AccountingError, compose, crosscheck
+
+    curve = compose(steps, adjacency)
+    epsilon = curve.epsilon(delta)
+    if not math.isfinite(epsilon):
+        return epsilon, curve.accountant, "not run: no noise"
+    check = crosscheck(steps, epsilon, delta, adjacency)
+    if check.disagrees:
+        raise AccountingError(f"The independent accountant contradicts epsilon={epsilon:.6g}: {check}.")
+    return epsilon, curve.accountant, str(check)

@@ -1,0 +1,499 @@
+"""Private Bayesian logistic regression."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from scipy import sparse
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from skdpbayes._rows import as_numeric, bounded_rows
+from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
+from skdpbayes.privacy import PrivacyLeakWarning
+
+_FULL_RANK_UP_TO = 300  # parameters
+_DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
+_PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
+
+
+class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
+    """Bayesian logistic regression under (epsilon, delta)-differential privacy.
+
+    A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one record: the
+    fitted estimator, everything it exposes and every noisy sum released on the way are (epsilon, delta)-differentially
+    private with respect to one row, for an adversary who knows all other rows, the parameters and the code. Scoring
+    on training data, plain grid search and feature selection outside of `fit` are not covered, nor is timing, and
+    arithmetic is plain floating point (`privacy_spent_` lists all this).
+
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        Privacy budget; ``float("inf")`` gives the non-private model.
+    delta : float, default=1e-5
+        Privacy failure probability; well below one over the number of rows.
+    solver : {"dpvi", "sgld"}, default="dpvi"
+        Variational inference with a Gaussian posterior, or Langevin dynamics.
+    adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
+        `sampling_rate` must be given.
+    classes : array-like of shape (n_classes,), default=None
+        The public set of labels. None takes it from y, which is not private: it warns, and `privacy_spent_`
+        records that the guarantee does not hold. Labels outside `classes` make a row contribute nothing.
+    data_norm : float, default=None
+        Public bound on the l2 norm of a row (the intercept not counted); longer rows are scaled down to it, here and
+        in predictions. None means ``sqrt(n_features)``, right for standardised features. It is never learnt from data.
+    fit_intercept : bool, default=True
+    prior_scale : float, default=1.0
+        Standard deviation of the normal prior on every coefficient and intercept.
+    clipping_norm : float, default=None
+        l2 bound on a row's contribution to a gradient. None adapts it (`dpvi`) to a privately estimated quantile
+        of the gradient norms, whose cost is part of epsilon, or takes a quarter of the bound on a row's norm (`sgld`).
+        Smaller means less noise and more bias.
+    sampling_rate : float, default=None
+        Probability with which each row enters a batch. None: 4096 rows (`dpvi`) or 65536 (`sgld`) expected.
+    n_steps : int, default=None
+        Number of rounds. None: 500 (`dpvi`) or 2000 (`sgld`).
+    learning_rate : float, default=None
+        Adam's step for `dpvi` (None: 0.2). For `sgld`, the Langevin step size in units of the log posterior
+        (None: the largest that both the budget and a public bound on the curvature allow). A step size too large
+        for the budget is refused; a smaller one spends less than epsilon.
+    guide : {"auto", "full_rank", "mean_field"}, default="auto"
+        Covariance of `dpvi`'s Gaussian. "auto" is full rank up to 300 parameters.
+    step_schedule : {"constant", "decreasing"}, default="constant"
+        Step sizes of `sgld`; decreasing ones fall as t^(-1/3).
+    n_chains : int, default=1
+        Independent chains of `sgld`, each with its own batches and noise; they share the budget.
+    n_posterior_samples : int, default=1000
+        Posterior draws kept for predictions (`sgld` keeps as many iterates in all, if the run is long enough).
+    random_state : None, int, RandomState or Generator, default=None
+        None draws keys from the operating system. An integer makes the fit, **noise included**, reproducible, by
+        anyone who knows it: it warns once and is recorded.
+    verbose : int, default=0
+        Print public quantities only: what is about to run and what it costs.
+
+    Attributes
+    ----------
+    coef_ : array of shape (1, n_features) or (n_classes, n_features)
+        Posterior mean of the coefficients.
+    intercept_ : array of shape (1,) or (n_classes,)
+    classes_ : array of shape (n_classes,)
+    posterior_ : GaussianPosterior or DrawsPosterior
+        Over the flattened (coefficients, intercept) of each row of `coef_`.
+    posterior_samples_ : dict
+        ``"coef"`` of shape (n_posterior_samples, *coef_.shape) and ``"intercept"``.
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    n_iter_ : int
+        Rounds run.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+    diagnostics_ : dict
+        `sgld`: ``"step_size"``, and ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: ``"clipping_norm"``
+        reached.
+
+    Notes
+    -----
+    No row raises: a row with NaN or infinity contributes nothing in `fit`, and is predicted as an all-zero row. Object
+    cells that are not numbers count as NaN. Only ``classes=None`` looks at labels, and may raise on them.
+
+    `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et al. (2019) with the
+    temperature corrected. See ``docs/solvers.md`` for where and why we differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(2000, 3))
+    >>> y = (X @ [2.0, -1.0, 0.0] + rng.logistic(size=2000) > 0).astype(int)
+    >>> model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1]).fit(X, y)
+    >>> model.predict_proba(X[:5]).shape
+    (5, 2)
+    >>> model.privacy_spent_.epsilon <= 1.0
+    True
+    """
+
+    def __init__(
+        self,
+        epsilon=1.0,
+        delta=1e-5,
+        *,
+        solver="dpvi",
+        adjacency="zero_out",
+        classes=None,
+        data_norm=None,
+        fit_intercept=True,
+        prior_scale=1.0,
+        clipping_norm=None,
+        sampling_rate=None,
+        n_steps=None,
+        learning_rate=None,
+        guide="auto",
+        step_schedule="constant",
+        n_chains=1,
+        n_posterior_samples=1000,
+        random_state=None,
+        verbose=0,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.solver = solver
+        self.adjacency = adjacency
+        self.classes = classes
+        self.data_norm = data_norm
+        self.fit_intercept = fit_intercept
+        self.prior_scale = prior_scale
+        self.clipping_norm = clipping_norm
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.learning_rate = learning_rate
+        self.guide = guide
+        self.step_schedule = step_schedule
+        self.n_chains = n_chains
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.input_tags.string = True
+        return tags
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(self, X, y):
+        """Fit the posterior to private data.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For parameters out of range and for what is public: shapes, dtypes, feature names. With
+            ``classes=None`` also for labels that do not make a classification problem.
+        """
+        self._check_parameters()
+        X, y, classes, voided_by = self._validate(X, y)
+        n, d = X.shape
+        data_norm = math.sqrt(d) if self.data_norm is None else float(self.data_norm)
+        model, solver, spec = self._plan(n, d, len(classes), data_norm)
+        report = self._report(spec, public=self._public(n, classes, data_norm), voided_by=voided_by)
+        self._warn_if_seeded()
+        if self.verbose:
+            print(f"[{type(self).__name__}] {self.solver}: {report!r}")
+        state, draws_rng = self._run(model, solver, spec, X, y, classes, data_norm)
+
+        self.privacy_spent_ = report
+        self.classes_, self.n_iter_, self.data_norm_ = classes, spec.n_steps, data_norm
+        self._set_posterior(model, solver, state, draws_rng)
+        return self
+
+    def _check_parameters(self):
+        self._check_privacy_parameters()
+        check_choice("solver", self.solver, ("dpvi", "sgld"))
+        check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
+        check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))
+        check_number("data_norm", self.data_norm, 0, 1e15, none=True)
+        check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
+        check_number("learning_rate", self.learning_rate, 0, none=True)
+        check_number("n_chains", self.n_chains, 1, 1024, integral=True, closed=True)
+        check_number("n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True)
+        if self.solver == "dpvi" and self.n_chains != 1:
+            raise ValueError(f"n_chains={self.n_chains!r} needs solver='sgld'; 'dpvi' runs one optimisation.")
+
+    def _validate(self, X, y):
+        """Numbers and labels, from public metadata alone unless classes have to be inferred."""
+        X = self._numeric(X, reset=True)
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
+            )
+        y = column_or_1d(y, warn=True)
+        if len(y) != X.shape[0]:
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: X has {X.shape[0]}, y has {len(y)}."
+            )
+        if self.classes is not None:
+            classes = np.unique(column_or_1d(self.classes))
+            if len(classes) < 2:
+                raise ValueError(f"classes must name at least two labels, got {list(classes)}.")
+            return X, y, classes, ()
+        warnings.warn(
+            "classes=None takes the set of labels from y, which is not private. Pass classes=[...].",
+            PrivacyLeakWarning,
+            stacklevel=3,
+        )
+        check_classification_targets(y)
+        classes = np.unique(y)
+        if len(classes) < 2:
+            raise ValueError(f"Classifier can't train when only one class is present in y: {classes[0]!r}.")
+        return X, y, classes, ("the set of classes was taken from y (classes=None)",)
+
+    def _public(self, n, classes, data_norm):
+        public = {"n_features": int(self.n_features_in_), "classes": [str(c) for c in classes], "data_norm": data_norm}
+        if self.adjacency != "add_remove":
+            public["n_samples"] = int(n)
+        return public | {"hyper-parameters": "all constructor parameters"}
+
+    def _plan(self, n, d, n_classes, data_norm):
+        """Model, solver and mechanism; functions of public quantities."""
+        from skdpbayes.models.logistic import LogisticRegression
+
+        columns = d + bool(self.fit_intercept)
+        row_norm = math.hypot(data_norm, bool(self.fit_intercept))
+        model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32))
+        plan = self._plan_dpvi if self.solver == "dpvi" else self._plan_sgld
+        return (model, *plan(n, model.n_rows * columns, n_classes, row_norm))
+
+    def _plan_dpvi(self, n, n_parameters, n_classes, row_norm):
+        from skdpbayes.privacy.mechanism import MechanismSpec
+        from skdpbayes.solvers.dpvi import DPVI
+
+        private = math.isfinite(self.epsilon)
+        rate = self._sampling_rate(n, 4096)
+        n_steps = self.n_steps or 500
+        full_rank = n_parameters <= _FULL_RANK_UP_TO if self.guide == "auto" else self.guide == "full_rank"
+        adaptive = private and self.clipping_norm is None
+        clip = self.clipping_norm or (row_norm / 4 if private else _never_clips(row_norm, n_classes))
+        solver = DPVI(
+            guide="full_rank" if full_rank else "mean_field",
+            adaptive=adaptive,
+            learning_rate=np.float32(self.learning_rate or 0.2),
+            clip_start=np.float32(clip),
+            clip_low=np.float32(clip / 8 if adaptive else clip),
+            clip_high=np.float32(clip * 8 if adaptive else clip),
+        )
+        steps = self._plan_noise(n_steps, rate).steps
+        return solver, MechanismSpec(steps, self.adjacency, None if adaptive else float(clip))
+
+    def _plan_sgld(self, n, n_parameters, n_classes, row_norm):
+        from skdpbayes.privacy import GaussianSteps
+        from skdpbayes.privacy.mechanism import MechanismSpec
+        from skdpbayes.solvers.sgld import SGLD, decreasing_blocks, noise_multiplier, step_size
+
+        private = math.isfinite(self.epsilon)
+        rate = self._sampling_rate(n, 65536)
+        n_steps = self.n_steps or 2000
+        clip = self.clipping_norm or (row_norm / 4 if private else _never_clips(row_norm, n_classes))
+        blocks = [(1.0, n_steps)] if self.step_schedule == "constant" else decreasing_blocks(n_steps)
+        schedule = [(size**-0.5, count * self.n_chains) for size, count in blocks]
+        noise = self._plan_noise(n_steps * self.n_chains, rate, schedule).noise_multiplier
+        largest = step_size(noise, rate, clip)
+        if self.learning_rate is not None:
+            first = float(self.learning_rate)
+            if first > largest * (1 + 1e-9):
+                raise ValueError(
+                    f"learning_rate={first:g} is too large for epsilon={self.epsilon:g}: the noise that makes the chain "
+                    f"sample the posterior would not be private enough. At most {largest:g} is allowed with this "
+                    "clipping norm, sampling rate and number of steps; fewer steps or a smaller clipping_norm allow more."
+                )
+        else:
+            if self.adjacency == "add_remove":
+                raise ValueError(
+                    "learning_rate=None takes the number of records from X, which adjacency='add_remove' keeps private. "
+                    "Pass learning_rate, or use adjacency='zero_out'."
+                )
+            curvature = n * row_norm**2 / (4 if n_classes == 2 else 2) + self.prior_scale**-2
+            first = min(largest, 1 / curvature)
+        steps = tuple(
+            GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks
+        )
+        solver = SGLD(n_draws=-(-self.n_posterior_samples // self.n_chains), clipping_norm=np.float32(clip))
+        return solver, MechanismSpec(steps, self.adjacency, float(clip), self.n_chains)
+
+    def _run(self, model, solver, spec, X, y, classes, data_norm):
+        """The private loop, and a generator for posterior draws that depends on the solver key alone."""
+        import jax
+
+        from skdpbayes.inference import run
+        from skdpbayes.privacy.random import fit_keys
+        from skdpbayes.records import pack_records
+
+        rows, _ = bounded_rows(X, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
+        if sparse.issparse(rows) and rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO:
+            rows = rows.toarray()
+        keys = fit_keys(self.random_state, spec.n_chains)
+        state, _ = run(keys, model, solver, spec, pack_records(x=rows, y=_codes(y, classes)))
+        return jax.device_get(state), np.random.default_rng(np.asarray(jax.random.key_data(keys.solver)).ravel())
+
+    def _set_posterior(self, model, solver, state, rng):
+        self.posterior_ = solver.posterior(model, state)
+        rows = (model.n_rows, model.n_columns)
+        mean = self._split(self.posterior_.mean.reshape(1, *rows))
+        self.coef_, self.intercept_ = mean["coef"][0], mean["intercept"][0]
+        draws = self.posterior_.sample(rng, self.n_posterior_samples)
+        self.posterior_samples_ = self._split(draws.reshape(-1, *rows))
+        self.diagnostics_ = solver.diagnostics(state)
+
+    # --------------------------------------------------------------- predicting
+
+    def predict_proba(self, X):
+        """Posterior predictive probability of each class, averaged over the posterior draws.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Not protected. Rows with NaN or infinity are predicted as all-zero rows, with a warning.
+
+        Returns
+        -------
+        probabilities : array of shape (n_samples, n_classes)
+        """
+        return self._over_rows(X, lambda p: p.mean(axis=1))
+
+    def predict_log_proba(self, X):
+        """Logarithm of `predict_proba`, of shape (n_samples, n_classes)."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X):
+        """Log-odds of the posterior predictive probability, so that its sign agrees with `predict`.
+
+        Returns
+        -------
+        scores : array of shape (n_samples,) for two classes, else the log probabilities, (n_samples, n_classes)
+        """
+        log_proba = self.predict_log_proba(X)
+        if log_proba.shape[1] > 2:
+            return log_proba
+        largest = np.finfo(np.float64).max
+        return np.clip(log_proba[:, 1] - log_proba[:, 0], -largest, largest)
+
+    def predict(self, X):
+        """Most probable class of each row, of shape (n_samples,)."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def predict_interval(self, X, level=0.95):
+        """Equal-tailed credible interval of each class probability.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        level : float, default=0.95
+            Posterior mass of the interval, in (0, 1).
+
+        Returns
+        -------
+        lower, upper : arrays of shape (n_samples, n_classes)
+        """
+        check_number("level", level, 0, 1)
+        tails = [(1 - level) / 2, (1 + level) / 2]
+        bounds = self._over_rows(X, lambda p: np.moveaxis(np.quantile(p, tails, axis=1), 0, -1))
+        return bounds[..., 0], bounds[..., 1]
+
+    def log_predictive_density(self, X, y):
+        """Log posterior predictive probability of each label, of shape (n_samples,).
+
+        Raises
+        ------
+        ValueError
+            If `y` holds a label outside `classes_`.
+        """
+        log_proba = self.predict_log_proba(X)
+        codes = _codes(column_or_1d(y), self.classes_)
+        if (codes < 0).any():
+            raise ValueError(f"y holds labels that are not in classes_ = {list(self.classes_)}.")
+        return log_proba[np.arange(len(codes)), codes]
+
+    def sample_posterior(self, n_samples=1000, random_state=None):
+        """Fresh posterior draws.
+
+        Parameters
+        ----------
+        n_samples : int, default=1000
+        random_state : None, int or numpy.random.Generator
+
+        Returns
+        -------
+        draws : dict
+            ``"coef"`` of shape (n_samples, *coef_.shape) and ``"intercept"`` of shape (n_samples, len(intercept_)).
+        """
+        check_is_fitted(self)
+        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        return self._split(draws.reshape(n_samples, len(self.intercept_), -1))
+
+    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+        """Labels drawn from the posterior predictive: a posterior draw each, then labels given it.
+
+        Returns
+        -------
+        labels : array of shape (n_samples, n_rows)
+        """
+        rng = np.random.default_rng(random_state)
+        draws = self.sample_posterior(n_samples, rng)
+        proba = self._over_rows(X, lambda p: p, draws)  # (n_rows, n_samples, n_classes)
+        cumulative = proba.cumsum(axis=-1)[..., :-1]
+        return self.classes_[(rng.random(proba.shape[:2])[..., None] > cumulative).sum(axis=-1)].T
+
+    def _over_rows(self, X, summary, draws=None):
+        """``summary(p)`` for blocks of rows, p being the class probabilities of each draw (rows, draws, classes)."""
+        X = self._features(X)
+        draws = self.posterior_samples_ if draws is None else draws
+        n_draws, n_rows, d = draws["coef"].shape
+        weights, intercept = draws["coef"].reshape(-1, d).T, draws["intercept"].ravel()
+        block = max(1, _PREDICT_BLOCK // len(intercept))
+        out = []
+        for start in range(0, X.shape[0], block):
+            logits = (X[start : start + block] @ weights + intercept).reshape(-1, n_draws, n_rows)
+            if n_rows == 1:
+                out.append(summary(np.concatenate([expit(-logits), expit(logits)], axis=2)))
+            else:
+                out.append(summary(softmax(logits, axis=2)))
+        return np.concatenate(out)
+
+    def _features(self, X):
+        check_is_fitted(self)
+        X = self._numeric(X, reset=False)
+        rows, null = bounded_rows(X, self.data_norm_, intercept=False)
+        if null.any():
+            warnings.warn(f"{null.sum()} rows hold NaN or infinity; they are predicted as all-zero rows.", stacklevel=4)
+        return rows
+
+    def _numeric(self, X, *, reset):
+        """X as numbers, with feature names and their number checked (or remembered)."""
+        numeric = as_numeric(X)
+        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
+        return numeric
+
+    def _split(self, draws):
+        """Draws of shape (n, n_rows, n_columns) as coefficients and intercepts."""
+        d = self.n_features_in_
+        intercept = draws[:, :, d] if self.fit_intercept else np.zeros(draws.shape[:2])
+        return {"coef": np.ascontiguousarray(draws[:, :, :d]), "intercept": np.ascontiguousarray(intercept)}
+
+
+def _never_clips(row_norm, n_classes):
+    """Bound on the norm of a gradient: residuals have norm at most 1 (two classes) or sqrt(2)."""
+    return 1.01 * row_norm * (1 if n_classes == 2 else math.sqrt(2))
+
+
+def _codes(y, classes):
+    """Position of each label in `classes`, -1 for anything else; never raises on a label."""
+    if y.dtype.kind == "O":
+        position = {label: k for k, label in enumerate(classes.tolist())}
+        return np.array([_lookup(position, label) for label in y], np.int32)
+    codes = np.full(len(y), -1, np.int32)
+    for k, label in enumerate(classes):
+        codes[y == label] = k
+    return codes
+
+
+def _lookup(position, label):
+    try:
+        return position.get(label, -1)
+    except TypeError:  # not hashable
+        return -1

@@ -1,0 +1,142 @@
+"""Stochastic gradient Langevin dynamics, whose own noise is the privacy noise.
+
+    theta' = theta + h (release / q + grad log prior(theta)),      noise of h release / q: sqrt(2 h)
+
+The chain needs Gaussian noise of variance 2h on theta (temperature 1: its stationary law is the posterior; Algorithm 1
+of Li et al. 2019 adds half of that and samples the posterior at temperature 1/2). All of it comes from the mechanism:
+the clipped sum enters with factor h/q, so that its noise multiplier must be ``sigma = q sqrt(2/h) / C``. Read the
+other way round, a noise multiplier determines the step size, ``h = 2 q^2 / (C sigma)^2``; that is how this solver gets
+it, so the chain and the accountant cannot disagree. A larger step would need less noise than privacy does: the
+largest step that a budget allows is the one of the calibrated multiplier (`step_size_bound`). A smaller step spends
+less than the budget.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from skdpbayes.models.base import Model, score
+from skdpbayes.posteriors import DrawsPosterior
+from skdpbayes.privacy.mechanism import MAX_SCHEDULE, Block, Mechanism
+from skdpbayes.solvers.base import Round
+
+
+def step_size(noise_multiplier: float, sampling_rate: float, clipping_norm: float) -> float:
+    """Step size whose Langevin noise is that of the mechanism: ``2 q^2 / (C sigma)^2``.
+
+    With the calibrated noise multiplier of a budget this is the largest step size that the budget allows.
+    """
+    if noise_multiplier == 0:
+        return math.inf
+    return 2 * (sampling_rate / (clipping_norm * noise_multiplier)) ** 2
+
+
+def noise_multiplier(step: float, sampling_rate: float, clipping_norm: float) -> float:
+    """Inverse of `step_size`: ``q sqrt(2/h) / C``."""
+    return sampling_rate * math.sqrt(2 / step) / clipping_norm
+
+
+def decreasing_blocks(n_steps: int, power: float = 1 / 3) -> list[tuple[float, int]]:
+    """Step sizes proportional to ``t^-power``, made piecewise constant on at most 64 geometric blocks.
+
+    Returns
+    -------
+    blocks : list of (relative step size, number of steps)
+        The relative step size of a block is that of its last step, so that no step exceeds the law's.
+    """
+    edges = np.unique(np.round(np.geomspace(1, n_steps, min(MAX_SCHEDULE, n_steps))).astype(int))
+    counts = np.diff(np.concatenate([[0], edges]))
+    return [(float(end) ** -power, int(count)) for end, count in zip(edges, counts, strict=True)]
+
+
+class SGLDState(NamedTuple):
+    """State; the draws are iterates, each of them released."""
+
+    theta: Any
+    draws: Any  # (n_draws, n_parameters), NaN where no iterate fell
+    time: Any  # sum of the step sizes so far
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SGLD:
+    """Langevin dynamics on private gradients.
+
+    Attributes
+    ----------
+    n_draws : int
+        Iterates kept per chain, evenly spaced in Langevin time after the burn-in.
+    clipping_norm : float
+    burn_in : float
+        Fraction of the Langevin time discarded.
+    """
+
+    n_draws: int = field(metadata={"static": True})
+    clipping_norm: Any
+    burn_in: Any = 0.5
+
+    def init(self, model: Model, mechanism: Mechanism, key) -> SGLDState:
+        """Start each chain at a draw near the model's starting point."""
+        del mechanism
+        theta, _ = ravel_pytree(model.init())
+        theta = theta + 0.1 * jax.random.normal(key, theta.shape, theta.dtype)
+        draws = jnp.full((self.n_draws, theta.size), jnp.nan, theta.dtype)
+        return SGLDState(theta, draws, jnp.zeros((), theta.dtype))
+
+    def which(self, step):
+        """Only one kind of round."""
+        return jnp.zeros_like(step)
+
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+        """A Langevin step."""
+        _, unravel = ravel_pytree(model.init())
+        prior_gradient = jax.grad(lambda flat: model.log_prior(unravel(flat)))
+        total = self._total_time(mechanism)
+        clip = jnp.asarray(self.clipping_norm, jnp.float32)
+
+        def query(state, key):
+            del key
+            theta = unravel(state.theta)
+            return lambda record: {"score": score(model, theta, record)}
+
+        def update(state, key, step, estimate, scales):
+            del key
+            h = 2 / scales["score"] ** 2
+            gradient = ravel_pytree(estimate["score"])[0] + prior_gradient(state.theta)
+            theta = state.theta + h * gradient
+            time = state.time + h
+            progress = (time / total - self.burn_in) / (1 - self.burn_in)
+            slot = jnp.clip((progress * self.n_draws).astype(jnp.int32), 0, self.n_draws - 1)
+            kept = jnp.where(progress > 0, theta, state.draws[slot])
+            return SGLDState(theta, state.draws.at[slot].set(kept), time)
+
+        return (Round(query, lambda state: {"score": Block(clip)}, update),)
+
+    def posterior(self, model: Model, state: SGLDState) -> DrawsPosterior:
+        """Draws of all chains (rows that no iterate reached, in short runs, are left out)."""
+        del model
+        draws = np.asarray(state.draws, np.float64).reshape(-1, *state.draws.shape[-2:])
+        return DrawsPosterior(draws[:, ~np.isnan(draws).any(axis=(0, 2))])
+
+    def diagnostics(self, state: SGLDState) -> dict:
+        """Split R-hat and effective sample size of each parameter, over all chains."""
+        from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+        draws = self.posterior(None, state).draws
+        if draws.shape[1] < 4:
+            nothing = np.full(draws.shape[2], np.nan)
+            return {"r_hat": nothing, "ess": nothing}
+        return {"r_hat": split_gelman_rubin(draws), "ess": effective_sample_size(draws)}
+
+    def _total_time(self, mechanism):
+        ends = jnp.minimum(jnp.asarray(mechanism.ends), mechanism.n_steps)
+        counts = jnp.diff(ends, prepend=0)
+        scale = jnp.asarray(mechanism.sigmas) * self.clipping_norm / mechanism.rate
+        return jnp.sum(jnp.where(counts > 0, counts * 2 / scale**2, 0)).astype(jnp.float32)
