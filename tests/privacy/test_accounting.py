@@ -676,3 +676,15 @@ def test_normal_masses_sum_to_one_and_keep_the_tails():
     assert masses.sum() == pytest.approx(1.0)
     assert masses[0] == pytest.approx(special.ndtr(-30.0), rel=1e-12)
     assert masses[4] == pytest.approx(special.ndtr(-30.0), rel=1e-10)
+
+
+@pytest.mark.parametrize("count", [100, 10**4, 10**6])
+def test_fft_rounding_is_charged(count):
+    # Two losses: the composition is binomial, known to all digits.
+    p = 0.3
+    out = _pld.convolve([(_pld.Pmf(0.01, 0, np.array([1 - p, p]), 0.0), count)])
+    exact = stats.binom.pmf(out.low + np.arange(out.probs.size), count, p)
+    above = np.cumsum((exact - out.probs)[::-1])  # what the upper tails lack
+    rounding = out.infinity - _pld.TAIL
+    assert np.max(above) <= rounding
+    assert 0 < rounding < 1e-14 * count + 1e-12
