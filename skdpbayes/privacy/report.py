@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .accounting._steps import GaussianSteps, as_steps, check_adjacency, check_delta, check_epsilon
 
 if TYPE_CHECKING:
-    from .accounting import PrivacyCurve
+    from .accounting import Calibration, PrivacyCurve
 
 _NOT_COVERED = (
     "scoring or validating on the training records",
@@ -201,8 +201,8 @@ class PrivacySpent:
                 raise ValueError(f"compose takes PrivacySpent objects, got {other!r}.")
             if (other.adjacency, other.unit) != (self.adjacency, self.unit):
                 raise ValueError(
-                    f"only fits of one adjacency and one unit compose, got {self.adjacency!r} per {self.unit} "
-                    f"and {other.adjacency!r} per {other.unit}."
+                    f"only fits of one adjacency and one unit compose, got {self.adjacency!r} per "
+                    f"{self.unit} and {other.adjacency!r} per {other.unit}."
                 )
             if other.epsilon_overhead or other.delta_overhead:
                 raise ValueError(
@@ -222,6 +222,30 @@ class PrivacySpent:
             return self.epsilon
         curve = compose(self.cumulative + self.steps, self.adjacency)
         return curve.epsilon(self.delta - self.delta_overhead) + self.epsilon_overhead
+
+    @classmethod
+    def from_calibration(cls, calibration: Calibration, clipping_norm: float, **others: Any) -> PrivacySpent:
+        """Report a run with the noise of a `Calibration`.
+
+        Parameters
+        ----------
+        calibration : Calibration
+        clipping_norm : float
+        **others
+            Further fields. Overheads given here are added to the calibrated epsilon and delta.
+        """
+        return cls(
+            epsilon=calibration.epsilon + others.get("epsilon_overhead", 0.0),
+            delta=calibration.delta + others.get("delta_overhead", 0.0),
+            adjacency=calibration.adjacency,
+            steps=calibration.steps,
+            clipping_norm=clipping_norm,
+            **{
+                "accountant": calibration.curve.accountant,
+                "crosscheck": str(calibration.crosscheck),
+                **others,
+            },
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON's types; infinity becomes the string ``"inf"``."""
@@ -266,9 +290,9 @@ class PrivacySpent:
         rate = self.sampling_rate if isinstance(self.sampling_rate, float) else "varying"
         sigma = f"{self.noise_multiplier:.4g}" if isinstance(self.noise_multiplier, float) else "varying"
         text = (
-            f"PrivacySpent(epsilon={self.epsilon:.4g}, delta={self.delta:.3g}, {self.adjacency} per {self.unit},"
-            f" {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, {self.accountant},"
-            f" {self.numerics}"
+            f"PrivacySpent(epsilon={self.epsilon:.4g}, delta={self.delta:.3g}, {self.adjacency} per "
+            f"{self.unit}, {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, "
+            f"{self.accountant}, {self.numerics}"
         )
         if self.seeded:
             text += ", seeded"
@@ -305,7 +329,8 @@ class PrivacySpent:
         colour = "#1a7f37" if self.guarantee_holds else "#b42318"
         cell = "text-align:left;padding:1px 12px 1px 0;font-weight:normal;opacity:.7"
         body = "".join(
-            f'<tr><th style="{cell}">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
+            f'<tr><th style="{cell}">{html.escape(name)}</th><td style="text-align:left">'
+            f"{html.escape(value)}</td></tr>"
             for name, value in self._rows()
         )
         return (

@@ -72,7 +72,10 @@ class CrossCheck:
     def __str__(self) -> str:
         if not self.accepted:
             return f"fourier-accountant not applicable: {self.reason}"
-        return f"fourier-accountant: delta({self.epsilon:.4g}) is {self.ratio:.3f} of the reported {self.delta:.3g}"
+        return (
+            f"fourier-accountant: delta({self.epsilon:.4g}) is {self.ratio:.3f} of the "
+            f"reported {self.delta:.3g}"
+        )
 
 
 def crosscheck(

@@ -47,7 +47,7 @@ def gaussian_delta(epsilon: ArrayLike, mu: float) -> Floats:
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """Return the smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``, from above, to 1e-12."""
+    """Return the smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``, from above."""
     if float(gaussian_delta(0.0, mu)) <= delta:
         return 0.0
     low, high = 0.0, mu * (mu / 2.0 + 1.0)

@@ -57,8 +57,8 @@ class GaussianSteps:
             )
         if self.sampling != "poisson":
             raise ValueError(
-                f"sampling must be 'poisson', got {self.sampling!r}. Shuffled or fixed-size batches have other, "
-                "often much larger, privacy costs; sample each record independently instead."
+                f"sampling must be 'poisson', got {self.sampling!r}. Shuffled or fixed-size batches have "
+                "other, often much larger, privacy costs; sample each record independently instead."
             )
         object.__setattr__(self, "noise_multiplier", sigma)
         object.__setattr__(self, "sampling_rate", check_sampling_rate(self.sampling_rate))

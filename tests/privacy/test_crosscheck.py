@@ -1,0 +1,102 @@
+"""The second opinion counts only where it can be trusted."""
+
+import math
+import sys
+import warnings
+
+import fourier_accountant
+import pytest
+
+from skdpbayes.privacy import GaussianSteps, compose, crosscheck, epsilon
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps"),
+    [(0.01, 2.0, 10**4), (0.1, 20.0, 10**4), (0.01, 1.0, 100), (0.5, 3.0, 100), (0.1, 1.0, 1)],
+)
+def test_agrees_with_the_accountant(adjacency, q, sigma, steps):
+    blocks = GaussianSteps(sigma, q, steps)
+    check = crosscheck(blocks, compose(blocks, adjacency).epsilon(1e-5), 1e-5, adjacency)
+    assert check.accepted, check.reason
+    assert 0.98 <= check.ratio <= 1.001
+    assert not check.disagrees
+    assert check.estimate == pytest.approx(check.ratio * 1e-5)
+    assert "0.99" in str(check) or "1.00" in str(check)
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "silently_wrong", "truth"),
+    [(1e-3, 0.5, 100, 6.95, 2.108), (0.1, 0.5, 10**4, 19.8, 782.3)],
+)
+def test_known_silent_failures_are_rejected(q, sigma, steps, silently_wrong, truth):
+    alone = fourier_accountant.get_epsilon_R(1e-5, sigma, q, steps)
+    assert alone == pytest.approx(silently_wrong, rel=0.01)  # the library by itself, at its defaults
+    blocks = GaussianSteps(sigma, q, steps)
+    for claim in (silently_wrong, truth):
+        check = crosscheck(blocks, claim, 1e-5)
+        assert not check.accepted
+        assert check.estimate is None and check.ratio is None and not check.disagrees
+        assert "not applicable" in str(check)
+    with pytest.raises(ValueError, match="pld"):
+        epsilon(blocks, 1e-5, method="fourier")
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.25])
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_a_wrong_epsilon_is_seen(factor, adjacency):
+    blocks = [GaussianSteps(1.0, 0.02, 300), GaussianSteps(2.0, 0.01, 100)]
+    right = compose(blocks, adjacency).epsilon(1e-5)
+    assert crosscheck(blocks, factor * right, 1e-5, adjacency).disagrees
+    assert not crosscheck(blocks, right, 1e-5, adjacency).disagrees
+
+
+def test_a_wrong_adjacency_is_seen():
+    blocks = GaussianSteps(2.0, 0.05, 500)
+    assert crosscheck(blocks, compose(blocks).epsilon(1e-5), 1e-5, "replace_one").disagrees
+
+
+def test_nothing_is_printed_or_warned(capfd):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        crosscheck(GaussianSteps(2.0, 0.01, 1000), 0.6, 1e-5)
+        crosscheck(GaussianSteps(0.3, 0.01, 1000), 30.0, 1e-5, "replace_one")
+    out = capfd.readouterr()
+    assert out.out == out.err == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "eps", "delta", "reason"),
+    [
+        (GaussianSteps(1.0, 1.0, 10), 1.0, 1e-5, "rate 1"),
+        (GaussianSteps(0.0, 0.1, 10), 1.0, 1e-5, "no noise"),
+        (GaussianSteps(1.0, 0.1, 10), math.inf, 1e-5, "positive finite"),
+        (GaussianSteps(1.0, 0.1, 10), 0.0, 1e-5, "positive finite"),
+        (GaussianSteps(1.0, 0.1, 10), 1.0, 1e-12, "floor"),
+    ],
+)
+def test_what_it_cannot_do_is_rejected_with_a_reason(steps, eps, delta, reason):
+    check = crosscheck(steps, eps, delta)
+    assert not check.accepted
+    assert reason in check.reason
+
+
+def test_a_missing_library_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fourier_accountant", None)
+    check = crosscheck(GaussianSteps(1.0, 0.1, 10), 1.0, 1e-5)
+    assert not check.accepted and "not installed" in check.reason
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_fourier_epsilon_is_a_guarded_estimate(adjacency):
+    blocks = GaussianSteps(2.0, 0.05, 300)
+    answer = epsilon(blocks, 1e-5, adjacency, method="fourier")
+    assert answer == pytest.approx(epsilon(blocks, 1e-5, adjacency), rel=1e-3)
+    assert answer.is_upper_bound is False and answer.method == "fourier"
+    assert epsilon(GaussianSteps(0.0, 0.1, 1), 1e-5, adjacency, "fourier") == math.inf
+
+
+def test_results_are_plain_data():
+    check = crosscheck(GaussianSteps(2.0, 0.05, 300), 2.0, 1e-5)
+    record = check.to_dict()
+    assert record["accepted"] is True and set(map(type, record.values())) <= {bool, str, float, int}

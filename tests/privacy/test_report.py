@@ -1,0 +1,222 @@
+"""The report of a fit: plain public data that says when it does not hold."""
+
+import dataclasses
+import html
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from skdpbayes.privacy import (
+    GaussianSteps,
+    PrivacyLeakWarning,
+    PrivacySpent,
+    calibrate_noise,
+    compose,
+    truncation_delta,
+)
+
+STEPS = (GaussianSteps(2.0, 0.05, 300),)
+
+
+def spent(**changes):
+    eps = compose(STEPS).epsilon(1e-5)
+    fields = {
+        "epsilon": eps,
+        "delta": 1e-5,
+        "adjacency": "zero_out",
+        "steps": STEPS,
+        "clipping_norm": 1.5,
+        "crosscheck": {"accepted": True, "ratio": 0.999},
+        "random_source": "os.urandom, ChaCha20",
+        "public": {"n_records": 1000, "classes": [0, 1], "bounds": [-1.0, 1.0]},
+    }
+    return PrivacySpent(**(fields | changes))
+
+
+def test_derived_values_follow_the_steps():
+    report = spent()
+    assert (report.sampling_rate, report.noise_multiplier, report.n_steps) == (0.05, 2.0, 300)
+    varied = spent(steps=[GaussianSteps(2.0, 0.05, 300), GaussianSteps(4.0, 0.05, 10)])
+    assert varied.noise_multiplier == ((2.0, 300), (4.0, 10))
+    assert varied.sampling_rate == 0.05
+    assert varied.n_steps == 310
+
+
+def test_round_trips_are_equal():
+    for report in (
+        spent(),
+        spent(
+            epsilon=math.inf,
+            steps=[GaussianSteps(0.0, 0.1, 3)],
+            seeded=True,
+            grid=2.0**-16,
+            numerics="secure",
+        ),
+        spent(cumulative=[GaussianSteps(1.0, 0.1, 3)], voided_by=["labels inferred"], crosscheck="rejected"),
+    ):
+        text = report.to_json()
+        assert PrivacySpent.from_json(text) == report
+        assert PrivacySpent.from_json(text).to_json() == text
+        assert pickle.loads(pickle.dumps(report)) == report
+        json.loads(text, parse_constant=pytest.fail)  # strict JSON: no Infinity, no NaN
+    assert spent() != spent(seeded=True)
+
+
+def test_numpy_values_become_plain():
+    report = spent(
+        clipping_norm=np.float32(1.5),
+        public={"n_records": np.int64(1000), "classes": np.array([0, 1]), "bounds": (-1.0, np.float64(1.0))},
+    )
+    assert report == spent()
+    assert report.to_json() == spent().to_json()
+    assert type(report.public["n_records"]) is int
+
+
+def test_it_is_immutable_and_keeps_its_own_copy():
+    public = {"classes": [0, 1]}
+    report = spent(public=public)
+    public["classes"].append(2)
+    assert report.public == {"classes": [0, 1]}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.epsilon = 0.0
+
+
+def test_epsilon_and_delta_elsewhere():
+    report = spent()
+    assert report.epsilon_at(1e-5) == report.epsilon
+    assert report.delta_at(report.epsilon) <= 1e-5 * (1 + 1e-9)
+    assert report.epsilon_at(1e-7) > report.epsilon > report.epsilon_at(1e-3)
+    assert report.curve == compose(STEPS)
+
+
+@pytest.mark.parametrize("delta", [2e-6, 5e-6, 1.1e-5, 1e-4])
+def test_overheads_are_part_of_every_answer(delta):
+    overhead = 1e-6
+    base = compose(STEPS)
+    report = spent(
+        epsilon=base.epsilon(1e-5) + 0.01,
+        delta=1e-5 + overhead,
+        delta_overhead=overhead,
+        epsilon_overhead=0.01,
+    )
+    eps = report.epsilon_at(delta)
+    assert report.delta_at(eps) <= delta * (1 + 1e-9)
+    # Truncation with this overhead at the reported epsilon, computed from scratch at the new one
+    growth = (1 + math.exp(eps)) / (1 + math.exp(report.epsilon))
+    assert base.delta(eps - 0.01) + overhead * growth <= delta * (1 + 1e-9)
+    assert eps > base.epsilon(delta)
+    assert report.epsilon_at(overhead) == math.inf
+    assert report.delta_at(0.005) == 1.0
+
+
+def test_overhead_grows_at_least_as_truncation_does():
+    eps = compose(STEPS).epsilon(1e-5)
+    report = spent(delta=2e-5, delta_overhead=truncation_delta(10000, 0.05, 650, 300, eps))
+    later = eps + 1.0
+    assert report.delta_at(later) >= compose(STEPS).delta(later) + truncation_delta(
+        10000, 0.05, 650, 300, later
+    )
+
+
+def test_from_calibration():
+    found = calibrate_noise(1.0, 1e-5, 0.02, 500)
+    report = PrivacySpent.from_calibration(
+        found, 2.0, seeded=True, delta_overhead=1e-9, epsilon_overhead=1e-4
+    )
+    assert report.epsilon == found.epsilon + 1e-4
+    assert report.delta == 1e-5 + 1e-9
+    assert (report.steps, report.accountant, report.clipping_norm) == (found.steps, "pld", 2.0)
+    assert report.crosscheck == str(found.crosscheck)
+    assert report.seeded
+
+
+def test_refits_compose():
+    report = spent(cumulative=STEPS + STEPS)
+    assert report.cumulative_epsilon == compose(STEPS * 3).epsilon(1e-5)
+    assert report.cumulative_epsilon > report.epsilon
+    assert spent().cumulative_epsilon == spent().epsilon
+
+
+def test_compose_refuses_what_does_not_fit():
+    assert spent().compose(spent(), spent()) == compose(STEPS * 3)
+    assert spent().compose() == compose(STEPS)
+    for other, message in [
+        (spent(adjacency="replace_one"), "adjacency"),
+        (spent(unit="document"), "unit"),
+        (spent(delta_overhead=1e-9), "overheads"),
+        (3, "PrivacySpent"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            spent().compose(other)
+
+
+def test_what_voids_the_guarantee_is_said_everywhere():
+    assert spent().guarantee_holds
+    report = spent(voided_by=("classes were read from y",), seeded=True)
+    assert not report.guarantee_holds
+    assert "VOID: classes were read from y" in repr(report)
+    assert "seeded" in repr(report)
+    assert "void: classes were read from y" in report._repr_html_()
+    assert "VOID" not in repr(spent())
+
+
+def test_repr_is_one_line():
+    report = spent(voided_by=("two\nlines",), steps=[GaussianSteps(2.0, 0.05, 3), GaussianSteps(3.0, 0.1, 3)])
+    assert "\n" not in repr(report)
+    assert repr(spent()).startswith("PrivacySpent(epsilon=")
+
+
+def test_html_escapes_everything_a_user_can_name():
+    evil = "<script>alert('x')</script>"
+    report = spent(
+        unit=evil, accountant=evil, crosscheck=evil, random_source=evil, public={evil: evil},
+        voided_by=(evil,), not_covered=(evil,), cumulative=STEPS,
+    )  # fmt: skip
+    card = report._repr_html_()
+    assert "<script" not in card
+    assert card.count(html.escape(evil)) == 8
+    assert "with earlier fits" in card
+    assert card.count("<tr>") == card.count("</tr>") == 12
+
+
+def test_many_blocks_are_abridged():
+    report = spent(steps=[GaussianSteps(1.0 + i, 0.05, 2) for i in range(9)])
+    assert "5 more blocks" in report._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": math.nan}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"adjacency": "swap"}, "adjacency"),
+        ({"steps": []}, "steps"),
+        ({"clipping_norm": 0.0}, "clipping_norm"),
+        ({"grid": -1.0}, "grid"),
+        ({"numerics": "exact"}, "numerics"),
+        ({"delta_overhead": 1e-4}, "delta_overhead"),
+        ({"epsilon_overhead": 1e4}, "epsilon_overhead"),
+        ({"public": {"model": object()}}, "public"),
+        ({"voided_by": "a string"}, "voided_by"),
+    ],
+)
+def test_fields_are_checked(changes, message):
+    with pytest.raises(ValueError, match=message):
+        spent(**changes)
+
+
+def test_foreign_records_are_refused():
+    record = spent().to_dict()
+    with pytest.raises(ValueError, match="not a PrivacySpent"):
+        PrivacySpent.from_dict(record | {"color": "red"})
+    del record["steps"]
+    with pytest.raises(ValueError, match="not a PrivacySpent"):
+        PrivacySpent.from_dict(record)
+
+
+def test_leak_warning_is_a_user_warning():
+    assert issubclass(PrivacyLeakWarning, UserWarning)
