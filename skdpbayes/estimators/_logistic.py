@@ -375,6 +375,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
 
     def predict(self, X):
         """Most probable class of each row, of shape (n_samples,)."""
+        check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def predict_interval(self, X, level=0.95):
@@ -441,6 +442,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
 
     def _over_rows(self, X, summary, draws=None):
         """``summary(p)`` for blocks of rows, p being the class probabilities of each draw (rows, draws, classes)."""
+        check_is_fitted(self)
         X = self._features(X)
         draws = self.posterior_samples_ if draws is None else draws
         n_draws, n_rows, d = draws["coef"].shape
@@ -456,7 +458,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         return np.concatenate(out)
 
     def _features(self, X):
-        check_is_fitted(self)
         X = self._numeric(X, reset=False)
         rows, null = bounded_rows(X, self.data_norm_, intercept=False)
         if null.any():

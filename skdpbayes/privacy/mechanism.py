@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 if TYPE_CHECKING:
     from skdpbayes.privacy.accounting import GaussianSteps
@@ -133,13 +134,6 @@ class Block(NamedTuple):
     share: float = 1.0
 
 
-class MechanismKeys(NamedTuple):
-    """Keys for sampling and for noise. They are never released."""
-
-    sampling: jax.Array
-    noise: jax.Array
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RankOne:
@@ -173,8 +167,9 @@ class Quadratic:
         keep = weights > 0
         vector = jnp.where(keep[:, None], self.vector, 0)
         weight = jnp.where(keep[:, None, None], self.weight * weights[:, None, None], 0)
-        left = weight[:, :, :, None] * vector[:, None, None, :]  # (B, K, K, d)
-        return jnp.einsum("bkld,be->kdle", left, vector)
+        batch, k, _ = weight.shape
+        left = (weight[:, :, :, None] * vector[:, None, None, :]).reshape(batch, -1)
+        return (left.T @ vector).reshape(k, k, *(vector.shape[1],) * 2).transpose(0, 2, 1, 3)  # one matrix product
 
 
 @dataclass(frozen=True)
@@ -277,16 +272,16 @@ def sample_chunk(key, mechanism: Mechanism, last, n_records):
 
 
 def add_noise(key, sums, scales):
-    """``sums + scales * N(0, I)``, leaf by leaf, with an independent key for each leaf."""
-    leaves, treedef = jax.tree.flatten(sums)
-    keys = jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(
-        treedef,
-        [
-            leaf + scale * jax.random.normal(k, leaf.shape, leaf.dtype)
-            for k, leaf, scale in zip(keys, leaves, scales, strict=True)
-        ],
-    )
+    """``sums + scales * N(0, I)``: one draw for all blocks of a release.
+
+    Parameters
+    ----------
+    sums, scales : dicts with the same keys
+        Arrays, and the standard deviation of each one's noise.
+    """
+    flat, unravel = ravel_pytree(sums)
+    noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))
+    return {name: jax.tree.map(lambda x, z, s=scales[name]: x + s * z, sums[name], noise[name]) for name in sums}
 
 
 def noise_scales(blocks: Mapping[str, Block], mechanism: Mechanism, step):
@@ -305,11 +300,24 @@ def noise_scales(blocks: Mapping[str, Block], mechanism: Mechanism, step):
     return {name: sigma * block.clipping_norm / math.sqrt(block.share) for name, block in blocks.items()}
 
 
+def _chunk_sums(query, blocks, batch, included):
+    contributions = jax.vmap(query)(batch)
+    if set(contributions) != set(blocks):
+        raise ValueError(f"The query returned blocks {sorted(contributions)}, declared are {sorted(blocks)}.")
+    return {name: _clipped_sum(contributions[name], blocks[name].clipping_norm, included) for name in blocks}
+
+
+def zero_sums(query, blocks, batch):
+    """Zeros with the shapes of a release; `batch` is a batch of one record, of which only the shapes count."""
+    shapes = jax.eval_shape(lambda b: _chunk_sums(query, blocks, b, jnp.ones(1, bool)), batch)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+
 def private_sum(
     query: Callable[[Any], Mapping[str, Any]],
     blocks: Mapping[str, Block],
     mechanism: Mechanism,
-    keys: MechanismKeys,
+    keys,
     step,
     records,
 ):
@@ -322,9 +330,10 @@ def private_sum(
     blocks : mapping of str to Block
         Clipping norm and budget share of each block of `query`.
     mechanism : Mechanism
-    keys : MechanismKeys
+    keys : FitKeys
+        Of this round: ``keys.sampling`` and ``keys.noise`` must never be used for another one.
     step : int
-        Round; it selects the noise multiplier and fresh randomness.
+        Round; it selects the noise multiplier.
     records : Records
         ``n_records`` and ``take(indices)``.
 
@@ -335,8 +344,6 @@ def private_sum(
         the full-data sum), with the shapes of one contribution.
     """
     batch_query = jax.vmap(query)
-    sampling_key = jax.random.fold_in(keys.sampling, step)
-
     def chunk_sums(indices, included):
         contributions = batch_query(records.take(indices))
         if set(contributions) != set(blocks):
@@ -348,17 +355,15 @@ def private_sum(
 
     def next_chunk(carry):
         i, last, sums = carry
-        chunk_key = jax.random.fold_in(sampling_key, i)
+        chunk_key = jax.random.fold_in(keys.sampling, i)
         indices, included, last = sample_chunk(chunk_key, mechanism, last, records.n_records)
-        return i + 1, last, jax.tree.map(jnp.add, sums, chunk_sums(indices, included))
+        return i + 1, last, jax.tree.map(jnp.add, sums, _chunk_sums(query, blocks, records.take(indices), included))
 
-    shapes = jax.eval_shape(chunk_sums, jnp.zeros(CHUNK, jnp.int32), jnp.zeros(CHUNK, bool))
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    zeros = zero_sums(query, blocks, jax.eval_shape(records.take, jnp.zeros(1, jnp.int32)))
     _, _, sums = jax.lax.while_loop(unfinished, next_chunk, (jnp.int32(0), jnp.int64(-1), zeros))
 
     # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by
     # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.
     sigma = noise_scales({name: Block(1.0, block.share) for name, block in blocks.items()}, mechanism, step)
-    scales = [sigma[name] for name in sums for _ in jax.tree.leaves(sums[name])]
-    noisy = add_noise(jax.random.fold_in(keys.noise, step), sums, scales)
+    noisy = add_noise(keys.noise, sums, sigma)
     return {name: jax.tree.map(lambda x, c=blocks[name].clipping_norm: x * c, noisy[name]) for name in noisy}

@@ -12,23 +12,22 @@ import os
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-
-from skdpbayes.privacy.mechanism import MechanismKeys
 
 RANDOM_SOURCE = "threefry2x32, 64-bit keys (not cryptographic)"
 
 
 class FitKeys(NamedTuple):
-    """Keys of one fit; one of each per chain."""
+    """Independent keys of one fit, or of one of its rounds. Only the solver's may be released."""
 
-    mechanism: MechanismKeys
+    sampling: jax.Array
+    noise: jax.Array
     solver: jax.Array
 
-
-def is_seeded(random_state) -> bool:
-    """Whether `random_state` makes the fit, its noise included, reproducible by someone who knows the seed."""
-    return random_state is not None
+    def at(self, step) -> FitKeys:
+        """Keys of one round (one vectorised hash for all three)."""
+        return FitKeys(*jax.vmap(jax.random.fold_in, in_axes=(0, None))(jnp.stack(self), step))
 
 
 def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
@@ -60,4 +59,4 @@ def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
             f"random_state must be None, a non-negative integer, a RandomState or a Generator, got {random_state!r}."
         )
     keys = jax.random.wrap_key_data(words.reshape(3, n_chains, 2), impl="threefry2x32")
-    return FitKeys(MechanismKeys(sampling=keys[0], noise=keys[1]), solver=keys[2])
+    return FitKeys(*keys)

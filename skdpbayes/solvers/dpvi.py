@@ -179,12 +179,11 @@ class DPVI:
             rate = 2 / (n + 1)  # late-weighted: early rounds measure the curvature elsewhere
             matrix = (1 - rate) * state.curvature + rate * (matrix + matrix.T) / 2
             variance = (1 - rate) ** 2 * state.curvature_variance + rate**2 * scales["curvature"] ** 2 / 2
-            values, vectors = jnp.linalg.eigh(denoised(matrix, variance, jnp))
             state = state._replace(curvature=matrix, curvature_variance=variance, n_curvature=n)
             tempering = self._tempering(precision, state, mechanism, step)
-            total = (vectors * jnp.maximum(values, 0)) @ vectors.T + jnp.diag(tempering * precision)
+            total = denoised(matrix, variance, jnp) + jnp.diag(tempering * precision)
             values, vectors = jnp.linalg.eigh(total)
-            return state._replace(factor=vectors / jnp.sqrt(jnp.maximum(values, jnp.min(precision))))
+            return state._replace(factor=vectors / jnp.sqrt(jnp.maximum(values, jnp.min(tempering * precision))))
 
         gradient_round = Round(score_query, score_blocks, score_update)
         if self.guide == "mean_field":
