@@ -328,7 +328,14 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             rows = rows.toarray()
         keys = fit_keys(self.random_state, spec.n_chains)
         state, _ = run(keys, model, solver, spec, pack_records(x=rows, y=_codes(y, classes)))
-        return jax.device_get(state), np.random.default_rng(np.asarray(jax.random.key_data(keys.solver)).ravel())
+        return jax.device_get(state), self._draws_rng(keys)
+
+    @staticmethod
+    def _draws_rng(keys):
+        """Generator of the posterior draws: a function of the solver key, which may be released."""
+        import jax
+
+        return np.random.default_rng(np.asarray(jax.random.key_data(keys.solver)).ravel())
 
     def _set_posterior(self, model, solver, state, rng):
         self.posterior_ = solver.posterior(model, state)
