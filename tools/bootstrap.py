@@ -44,7 +44,8 @@ CAUSES = (
     ),
     (
         ("No matching distribution found",),
-        "the registry has no file of that package for this Python and system.",
+        "the registry did not offer that package for this Python and system. If it is the first of the list, the "
+        "registry (see `pip config list`) was most likely not reached at all.",
     ),
 )
 
