@@ -151,7 +151,9 @@ def main() -> None:
         [name, f"{f['us_per_step']:.1f}", f"{f['fastest_us_per_step']:.1f}", f"{f['ratio']:.2f}"]
         for name, f in figures.items()
     ]
-    print(f"N={N_RECORDS}, d={N_FEATURES}, expected batch {BATCH}, one thread, {options.rounds} turns of {options.steps} steps")
+    print(
+        f"N={N_RECORDS}, d={N_FEATURES}, expected batch {BATCH}, one thread, {options.rounds} turns of {options.steps} steps"
+    )
     print(_log.table(["implementation", "us/step", "fastest", "ratio"], rows))
     record = {"steps": options.steps, "rounds": options.rounds, "figures": figures}
     print(json.dumps(record))

@@ -42,11 +42,18 @@ def adult(seed: int) -> Problem:
     encode = adult_preprocessor().fit(data.X_train)
     labels = [(y == data.classes[1]).to_numpy(dtype=np.int64) for y in (data.y_train, data.y_test)]
     return Problem(
-        "adult", encode.transform(data.X_train), labels[0], encode.transform(data.X_test), labels[1], data.data_norm
+        "adult",
+        encode.transform(data.X_train),
+        labels[0],
+        encode.transform(data.X_test),
+        labels[1],
+        data.data_norm,
     )
 
 
-def _figures(accuracy: float | None = None, auc: float | None = None, log_loss: float | None = None) -> dict[str, float]:
+def _figures(
+    accuracy: float | None = None, auc: float | None = None, log_loss: float | None = None
+) -> dict[str, float]:
     given = {"accuracy": accuracy, "auc": auc, "log_loss": log_loss}
     return {name: value for name, value in given.items() if value is not None}
 
@@ -88,7 +95,9 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["breast-cancer"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(".672/.722 .758/.901 .898/.957 .939/.986", ".658/.733 .834/.913 .919/.978 .954/.991"),
+            **_two_peers(
+                ".672/.722 .758/.901 .898/.957 .939/.986", ".658/.733 .834/.913 .919/.978 .954/.991"
+            ),
             INF: [("not private", _figures(0.971, 0.995))],
         },
     ),
@@ -96,7 +105,9 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["digits-0"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(".902/.631 .902/.699 .912/.870 .942/.956", ".860/.650 .903/.836 .905/.994 .902/1.00"),
+            **_two_peers(
+                ".902/.631 .902/.699 .912/.870 .942/.956", ".860/.650 .903/.836 .905/.994 .902/1.00"
+            ),
             INF: [("not private", _figures(0.999, 1.0))],
         },
     ),
@@ -104,7 +115,9 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["synth-A"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(".647/.692 .765/.853 .807/.891 .812/.894", ".768/.864 .786/.890 .788/.894 .788/.894"),
+            **_two_peers(
+                ".647/.692 .765/.853 .807/.891 .812/.894", ".768/.864 .786/.890 .788/.894 .788/.894"
+            ),
             INF: [("not private", _figures(0.812, 0.895))],
         },
     ),
@@ -142,12 +155,16 @@ def score(estimator: Any, problem: Problem) -> dict[str, float]:
 
 
 def run(
-    name: str, epsilons: tuple[float, ...], seeds: int, make: Callable[[float, Problem, int], Any] = make_estimator
+    name: str,
+    epsilons: tuple[float, ...],
+    seeds: int,
+    make: Callable[[float, Problem, int], Any] = make_estimator,
 ) -> list[dict[str, Any]]:
     """Fit and score a task at each level with each seed; one record a level, with the values of every seed."""
     task = TASKS[name]
     records = [
-        {"task": name, "epsilon": e, "delta": DELTA, "seconds": [], **{m: [] for m in METRICS}} for e in epsilons
+        {"task": name, "epsilon": e, "delta": DELTA, "seconds": [], **{m: [] for m in METRICS}}
+        for e in epsilons
     ]
     problem = None
     for seed in range(seeds):
@@ -192,7 +209,9 @@ def main() -> None:
     """Run what the command line asks for, print the table, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK")
-    parser.add_argument("--epsilons", nargs="+", type=float, help="levels (default: those of each task; inf: not private)")
+    parser.add_argument(
+        "--epsilons", nargs="+", type=float, help="levels (default: those of each task; inf: not private)"
+    )
     parser.add_argument("--seeds", type=int, default=10, help="fits per level (default: %(default)s)")
     options = parser.parse_args()
     if options.seeds < 1:
@@ -203,11 +222,15 @@ def main() -> None:
         records += run(name, tuple(options.epsilons or TASKS[name].epsilons), options.seeds)
         print(f"{name}: done", flush=True)
     rows = [row for record in records for row in rows_of(record)]
-    print(f"\nTest split, mean of {options.seeds} fits and its standard error. Ours: (epsilon, {DELTA:g}), defaults.")
+    print(
+        f"\nTest split, mean of {options.seeds} fits and its standard error. Ours: (epsilon, {DELTA:g}), defaults."
+    )
     print("diffprivlib: pure epsilon, best C on the test set. The last columns: ours less theirs.\n")
     header = ["task", "accuracy", "AUC", "log-loss", "s/fit", "accuracy ahead", "AUC ahead"]
     print(_log.table(header, rows))
-    path = _log.append("utility", {"seeds": options.seeds, "records": [loggable(record) for record in records]})
+    path = _log.append(
+        "utility", {"seeds": options.seeds, "records": [loggable(record) for record in records]}
+    )
     print(f"\nAppended to {path.relative_to(_log.ROOT)}")
 
 

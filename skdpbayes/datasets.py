@@ -269,7 +269,9 @@ def _checked_adult(train: Any, test: Any, target: str, source: str) -> tuple[Any
     for name, part, expected in (("training", train, _ADULT_TRAIN), ("test", test, _ADULT_TEST)):
         missing = [column for column in ADULT_DESCRIPTIONS if column not in part.columns]
         if missing:
-            raise ValueError(f"The Adult table of {source} lacks the columns {missing}; use the original table.")
+            raise ValueError(
+                f"The Adult table of {source} lacks the columns {missing}; use the original table."
+            )
         X = part[list(ADULT_DESCRIPTIONS)].reset_index(drop=True)
         numeric = [column for column in X.columns if column not in ADULT_CATEGORIES]
         X = X.astype({column: np.int64 for column in numeric})

@@ -86,7 +86,9 @@ def check_python():
 
 def _runs(name):
     # A version manager's shim can be on the path and name no installed Python.
-    return subprocess.run([name, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    return (
+        subprocess.run([name, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    )
 
 
 def make(env, lock, package):
@@ -108,12 +110,18 @@ def make(env, lock, package):
     # Another lock's whole environment of the same Python is added to; anything else is started anew.
     others = [other for other in env.glob("*.stamp") if other != stamp] if env.exists() else []
     if stamp.is_file() or not others:
-        print(f"Making the environment {env} with {sys.executable} (the first time takes a few minutes) ...", flush=True)
+        print(
+            f"Making the environment {env} with {sys.executable} (the first time takes a few minutes) ...",
+            flush=True,
+        )
         shutil.rmtree(env, ignore_errors=True)
         env.mkdir(parents=True)
         (env / MARKER).touch()
         created = subprocess.run(
-            [sys.executable, "-m", "venv", str(env)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [sys.executable, "-m", "venv", str(env)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         if created.returncode:
             stop(
