@@ -1,8 +1,8 @@
 """Frozen problems: the peers' tasks, on which we report, and simulated ones, on which defaults may be tuned.
 
-The two lists share nothing. A figure that is reported on :data:`PEER_TASKS` (or on Adult's test split) says something
-only as long as no default was chosen there; defaults are chosen on :data:`DEVELOPMENT_PROBLEMS`. Both are frozen: to
-change one is to begin a new table.
+The two lists share nothing. A figure that is reported on :data:`PEER_TASKS` (or on Adult's test split) says
+something only as long as no default was chosen there; defaults are chosen on :data:`DEVELOPMENT_PROBLEMS`.
+Both are frozen: to change one is to begin a new table.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def clip_rows(X: Array, norm: float) -> Array:
     return X * np.minimum(1.0, norm / np.maximum(lengths, np.finfo(float).tiny))
 
 
-# --- The peers' tasks, as design/benchmarks.md words them -------------------------------------------------------------
-# Labels are drawn from the rows as they were before the clip. Where the wording leaves an order of draws open it is
-# features, weights, labels.
+# --- The peers' tasks ---------------------------------------------------------------------------------------
+# Labels are drawn from the rows as they were before the clip. Where the wording leaves an order of draws open
+# it is features, weights, labels.
 
 
 def breast_cancer(seed: int, norm: float = 30.0**0.5) -> Problem:
-    """scikit-learn's breast-cancer table, 70/30, standardised with the whole table's moments (public by declaration)."""
+    """scikit-learn's breast-cancer table, 70/30, standardised with the whole table's moments."""
     from sklearn.datasets import load_breast_cancer
     from sklearn.model_selection import train_test_split
 
@@ -67,7 +67,7 @@ def digits_0(seed: int) -> Problem:
 
 def synth_a(seed: int) -> Problem:
     """Draw 30000 + 10000 Gaussian rows, d=50, weights of norm 2.5 new for each seed, intercept .5."""
-    rng = np.random.RandomState(1000 + seed)  # noqa: NPY002 - the frozen definition names this generator
+    rng = np.random.RandomState(1000 + seed)
     X = rng.standard_normal((40_000, 50))
     w = rng.standard_normal(50)
     y = (rng.uniform(size=40_000) < expit(X @ (2.5 * w / np.linalg.norm(w)) + 0.5)).astype(np.int64)
@@ -96,10 +96,10 @@ PEER_TASKS: dict[str, Callable[[int], Problem]] = {
 }
 
 
-# --- Simulated problems for development -------------------------------------------------------------------------------
-# A family draws rows given the generator, their number and the number of columns. What a family needs to know of its
-# columns (rates, loadings) it draws from a generator of its own, seeded by the number of columns: the population is
-# part of the problem, and only rows and weights change with the seed.
+# --- Simulated problems for development ---------------------------------------------------------------------
+# A family draws rows given the generator, their number and the number of columns. What a family needs to know
+# of its columns (rates, loadings) it draws from a generator of its own, seeded by the number of columns: the
+# population is part of the problem, and only rows and weights change with the seed.
 
 Family = Callable[[np.random.Generator, int, int], Array]
 

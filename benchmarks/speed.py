@@ -1,8 +1,8 @@
 """Microseconds per step: our private fit beside NumPyro's non-private variational inference, in one run.
 
-``make bench-speed``. Bayesian logistic regression, N=32561, d=105, expected batch 326, one thread, warm. Absolute
-times move from machine to machine and with whatever else runs, so the contenders take turns and what counts is the
-median of the ratios within a turn.
+``make bench-speed``. Bayesian logistic regression, N=32561, d=105, expected batch 326, one thread, warm.
+Absolute times move from machine to machine and with whatever else runs, so the contenders take turns and what
+counts is the median of the ratios within a turn.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def make_data() -> tuple[Float32, NDArray[np.int64]]:
 def numpyro_svi(X: Float32, y: NDArray[np.int64], n_steps: int) -> Callable[[], float]:
     """Set up SVI with AutoNormal and Adam, all steps in one compiled scan; not private.
 
-    Tuned to be the fastest of what was tried: the analytic entropy of TraceMeanField_ELBO, plain bits modulo N as
-    indices, drawn for all steps at once (``randint`` in every step costs a third of the step), and gathers that do not
-    check their indices.
+    Tuned to be the fastest of what was tried: the analytic entropy of TraceMeanField_ELBO, plain bits modulo
+    N as indices, drawn for all steps at once (``randint`` in every step costs a third of the step), and
+    gathers that do not check their indices.
     """
     import jax
     import jax.numpy as jnp
@@ -88,7 +88,7 @@ def numpyro_svi(X: Float32, y: NDArray[np.int64], n_steps: int) -> Callable[[], 
 
 
 def ours(X: Float32, y: NDArray[np.int64], n_steps: int) -> Callable[[], float]:
-    """Set up two private fits that differ by `n_steps` steps; their difference is the time of the steps alone.
+    """Set up two private fits that differ by `n_steps` steps; their difference is the time of the steps.
 
     What a fit does once (checks, calibration, posterior draws) is in both and cancels.
     """
@@ -152,7 +152,8 @@ def main() -> None:
         for name, f in figures.items()
     ]
     print(
-        f"N={N_RECORDS}, d={N_FEATURES}, expected batch {BATCH}, one thread, {options.rounds} turns of {options.steps} steps"
+        f"N={N_RECORDS}, d={N_FEATURES}, expected batch {BATCH}, one thread, "
+        f"{options.rounds} turns of {options.steps} steps"
     )
     print(_log.table(["implementation", "us/step", "fastest", "ratio"], rows))
     record = {"steps": options.steps, "rounds": options.rounds, "figures": figures}

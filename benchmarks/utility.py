@@ -1,9 +1,10 @@
 """Accuracy, AUC and log-loss of the default logistic regression, beside the peers' frozen figures.
 
-``make bench-utility``, or with a choice: ``make bench-utility UTILITY_ARGS="--tasks adult --epsilons 1 --seeds 3"``.
-This is the only program that may read test splits to judge defaults, so each run is appended to
-``results/utility.jsonl`` with its commit. Guarantees differ: ours is (epsilon, 1e-5), diffprivlib's is pure epsilon,
-so the comparison is with a weaker promise of ours; its figures take the best C on the test set, ours take no choice.
+``make bench-utility``, or with a choice: ``make bench-utility UTILITY_ARGS="--tasks adult --epsilons 1
+--seeds 3"``. This is the only program that may read test splits to judge defaults, so each run is appended to
+``results/utility.jsonl`` with its commit. Guarantees differ: ours is (epsilon, 1e-5), diffprivlib's is pure
+epsilon, so the comparison is with a weaker promise of ours; its figures take the best C on the test set, ours
+take no choice.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ METRICS = ("accuracy", "auc", "log_loss")
 
 @dataclass(frozen=True)
 class Task:
-    """Problems by seed, the levels they are run at, and by level what peers reached there: (name, figure) pairs."""
+    """Problems by seed, levels to run them at, and by level what peers reached: (name, figures) pairs."""
 
     problem: Callable[[int], Problem]
     epsilons: tuple[float, ...]
@@ -35,7 +36,7 @@ class Task:
 
 
 def adult(seed: int) -> Problem:
-    """Adult in its original split, encoded with public constants; the seed changes nothing but the fit's noise."""
+    """Adult in its original split, encoded with public constants; the seed only changes the fit's noise."""
     from skdpbayes.datasets import adult_preprocessor, load_adult
 
     data = load_adult()
@@ -160,7 +161,7 @@ def run(
     seeds: int,
     make: Callable[[float, Problem, int], Any] = make_estimator,
 ) -> list[dict[str, Any]]:
-    """Fit and score a task at each level with each seed; one record a level, with the values of every seed."""
+    """Fit and score a task at each level with each seed; one record a level, with every seed's values."""
     task = TASKS[name]
     records = [
         {"task": name, "epsilon": e, "delta": DELTA, "seconds": [], **{m: [] for m in METRICS}}
@@ -223,7 +224,8 @@ def main() -> None:
         print(f"{name}: done", flush=True)
     rows = [row for record in records for row in rows_of(record)]
     print(
-        f"\nTest split, mean of {options.seeds} fits and its standard error. Ours: (epsilon, {DELTA:g}), defaults."
+        f"\nTest split, mean of {options.seeds} fits and its standard error. "
+        f"Ours: (epsilon, {DELTA:g}), default parameters."
     )
     print("diffprivlib: pure epsilon, best C on the test set. The last columns: ours less theirs.\n")
     header = ["task", "accuracy", "AUC", "log-loss", "s/fit", "accuracy ahead", "AUC ahead"]

@@ -1,7 +1,7 @@
 """Who earns more than 50,000 dollars? A private Bayesian answer from census data, in one picture.
 
-``make demo`` runs this. It fits logistic regression to the UCI Adult table with differential privacy, prints how good
-and how honest the probabilities are on people that it has not seen, and draws ``adult.png``.
+``make demo`` runs this. It fits logistic regression to the UCI Adult table with differential privacy, prints
+how good and how honest the probabilities are on people that it has not seen, and draws ``adult.png``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from skdpbayes.datasets import adult_preprocessor, load_adult
 DELTA = 1e-5
 DARK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d1603d", "#9a9a9a"
 
-# Upper ends of the columns that the documentation of scikit-learn's breast-cancer table prints; the lower ones are 0.
+# Upper ends of the columns that the documentation of scikit-learn's breast-cancer table prints; the lower
+# ones are 0.
 BREAST_CANCER_UPPER = (
     28.11, 39.28, 188.5, 2501.0, 0.163, 0.345, 0.427, 0.201, 0.304, 0.097,
     2.873, 4.885, 21.98, 542.2, 0.031, 0.135, 0.396, 0.053, 0.079, 0.03,
@@ -35,10 +36,11 @@ BREAST_CANCER_UPPER = (
 
 @dataclass(frozen=True)
 class Task:
-    """A table with what is public about it: labels (the second is the one asked for), bound on rows, preparation.
+    """A table with what is public about it: labels (the second is asked for), bound on rows, preparation.
 
-    `effects` are what to show of the coefficients: a name, and the weight of each prepared column in it. Levels of one
-    category mean something beside each other only, so theirs are differences. When empty, every column is shown.
+    `effects` are what to show of the coefficients: a name, and the weight of each prepared column in it.
+    Levels of one category mean something beside each other only, so theirs are differences. When empty, every
+    column is shown.
     """
 
     title: str
@@ -82,8 +84,9 @@ def adult() -> Task:
         )
     ]
     return Task(
-        "UCI Adult (1994 census)", "income above $50,000", data.X_train, data.y_train, data.X_test, data.y_test,
-        data.classes, adult_preprocessor(), data.data_norm, tuple(effects),
+        "UCI Adult (1994 census)", "income above $50,000",
+        data.X_train, data.y_train, data.X_test, data.y_test, data.classes,
+        adult_preprocessor(), data.data_norm, tuple(effects),
     )  # fmt: skip
 
 
@@ -121,7 +124,7 @@ def load() -> Task:
     """Adult where it can be had; else say why and take the smaller table."""
     try:
         return adult()
-    except (OSError, ConnectionError) as error:
+    except OSError as error:
         print(f"Adult is not to be had here: {error}\nGoing on with scikit-learn's breast-cancer table.\n")
         return breast_cancer()
 
@@ -212,7 +215,7 @@ def draw(task: Task, model: Pipeline, reference: Pipeline, path: str, n_coeffici
     top, bottom, right = (figure.add_subplot(grid[spot]) for spot in ((0, 0), (1, 0), (slice(None), 1)))
     epsilon = model[-1].epsilon
     figure.suptitle(
-        f"{task.title}: Bayesian logistic regression with (ε = {epsilon:g}, δ = {DELTA:g}) differential privacy",
+        f"{task.title}: Bayesian logistic regression, ({epsilon:g}, {DELTA:g})-differentially private",
         fontsize=13.5, fontweight="bold", x=0.01, ha="left",
     )  # fmt: skip
 

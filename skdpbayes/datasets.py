@@ -1,8 +1,8 @@
 """Public data sets with public schemas, for examples and benchmarks.
 
-Everything a private fit must know about a table beside its rows (column names, categories, bounds, labels) is a
-constant of this module, copied from the documentation that its publishers wrote. Nothing is measured on the rows:
-a bound that is computed from the data is a data release that nobody accounted for.
+Everything a private fit must know about a table beside its rows (column names, categories, bounds, labels) is
+a constant of this module, copied from the documentation that its publishers wrote. Nothing is measured on the
+rows: a bound that is computed from the data is a data release that nobody accounted for.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ DATA_HOME_VARIABLE = "SKDPBAYES_DATA_HOME"
 
 ADULT_CLASSES = ("<=50K", ">50K")
 
-# Attribute list of adult.names (UCI Machine Learning Repository). "?" is its marker of an unknown value; the
-# documentation says that unknowns occur, and these three are the columns that carry them.
+# Attribute list of adult.names (UCI Machine Learning Repository). "?" is its marker of an unknown value;
+# the repository's table of variables says that these three columns have unknown values.
 ADULT_CATEGORIES: dict[str, tuple[str, ...]] = {
     "workclass": (
-        "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov", "Without-pay",
-        "Never-worked", "?",
+        "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov",
+        "Without-pay", "Never-worked", "?",
     ),
     "education": (
-        "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th", "7th-8th",
-        "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool",
+        "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th",
+        "7th-8th", "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool",
     ),
     "marital-status": (
         "Married-civ-spouse", "Divorced", "Never-married", "Separated", "Widowed", "Married-spouse-absent",
@@ -45,17 +45,19 @@ ADULT_CATEGORIES: dict[str, tuple[str, ...]] = {
     "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
     "sex": ("Female", "Male"),
     "native-country": (
-        "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany", "Outlying-US(Guam-USVI-etc)",
-        "India", "Japan", "Greece", "South", "China", "Cuba", "Iran", "Honduras", "Philippines", "Italy", "Poland",
-        "Jamaica", "Vietnam", "Mexico", "Portugal", "Ireland", "France", "Dominican-Republic", "Laos", "Ecuador",
-        "Taiwan", "Haiti", "Columbia", "Hungary", "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia",
-        "El-Salvador", "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands", "?",
+        "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany",
+        "Outlying-US(Guam-USVI-etc)", "India", "Japan", "Greece", "South", "China", "Cuba", "Iran",
+        "Honduras", "Philippines", "Italy", "Poland", "Jamaica", "Vietnam", "Mexico", "Portugal", "Ireland",
+        "France", "Dominican-Republic", "Laos", "Ecuador", "Taiwan", "Haiti", "Columbia", "Hungary",
+        "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia", "El-Salvador", "Trinadad&Tobago",
+        "Peru", "Hong", "Holand-Netherlands", "?",
     ),
 }  # fmt: skip
 
-# adult.names gives the census filter (age above 16, more than 0 hours a week) and calls the columns continuous. The
-# other ends are what the fields can hold: the survey's public-use files report ages up to 90, hours have two digits,
-# capital gains five and capital losses four, and years of schooling are the sixteen levels of `education`.
+# adult.names gives the census filter (age above 16, more than 0 hours a week) and calls the columns
+# continuous. The other ends are declared here: the survey's public-use files report ages up to 90, hours and
+# dollars end at the largest number of two, five and four digits, and schooling has the sixteen levels of
+# `education`. A declared end that is exceeded costs accuracy (the value is set to the end), never privacy.
 ADULT_BOUNDS: dict[str, tuple[float, float]] = {
     "age": (17.0, 90.0),
     "education-num": (1.0, 16.0),
@@ -94,11 +96,11 @@ _ADULT_TEST = (16_281, 3_846)
 _ADULT_DESCR = """\
 UCI Adult: does a person of the 1994 US Current Population Survey earn more than 50,000 dollars a year?
 
-32561 training and 16281 test rows, 14 columns, in the original order and split. Becker and Kohavi (1996), "Adult",
-UCI Machine Learning Repository, https://doi.org/10.24432/C5XW20, CC BY 4.0.
+32561 training and 16281 test rows, 14 columns, in the original order and split. Becker and Kohavi (1996),
+"Adult", UCI Machine Learning Repository, https://doi.org/10.24432/C5XW20, CC BY 4.0.
 
-`categories` and `bounds` are constants written from the documentation of the data set and never computed from its
-rows; "?" marks an unknown value and is a category like the others.
+`categories` and `bounds` are constants written from the documentation of the data set and never computed from
+its rows; "?" marks an unknown value and is a category like the others.
 """
 
 
@@ -108,8 +110,8 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
     Parameters
     ----------
     data_home : path-like or None, default=None
-        Folder that holds ``adult.csv.gz`` (14 columns, ``income`` and ``split``). When None, the folder that the
-        environment variable ``SKDPBAYES_DATA_HOME`` names, and when that is unset or empty,
+        Folder that holds ``adult.csv.gz`` (14 columns, ``income`` and ``split``). When None, the folder that
+        the environment variable ``SKDPBAYES_DATA_HOME`` names, and when that is unset or empty,
         :func:`sklearn.datasets.fetch_openml` downloads the table once.
 
     Returns
@@ -164,21 +166,22 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
 def adult_preprocessor(scaling: str = "unit") -> Any:
     """Return a transformer of the Adult columns that learns nothing from the rows.
 
-    Six columns are one-hot encoded with their public categories and four are scaled by their public bounds. Left out
-    are ``fnlwgt`` (a survey weight), ``education-num`` (a copy of ``education``), ``relationship`` and
-    ``native-country``.
+    Six columns are one-hot encoded with their public categories and four are scaled by their public bounds.
+    Left out are ``fnlwgt`` (a survey weight), ``education-num`` (a copy of ``education``), ``relationship``
+    and ``native-country``.
 
     Parameters
     ----------
     scaling : {"unit", "symmetric"}, default="unit"
-        Scale the numeric columns to [0, 1] or to [-1, 1]. Values outside the bounds are set to the nearer bound.
+        Scale the numeric columns to [0, 1] or to [-1, 1]. Values outside the bounds are set to the nearer
+        bound.
 
     Returns
     -------
     preprocessor : :class:`~sklearn.compose.ColumnTransformer`
-        Unfitted. Its ``fit`` looks at column names only, so it costs no privacy inside a pipeline. It returns 58
-        columns, in rows of Euclidean norm at most ``sqrt(10)``. An unknown category becomes zeros and a number that
-        cannot be read becomes NaN, so that no value whatever raises.
+        Unfitted. Its ``fit`` looks at column names only, so it costs no privacy inside a pipeline. It returns
+        58 columns, in rows of Euclidean norm at most ``sqrt(10)``. An unknown category becomes zeros and a
+        number that cannot be read becomes NaN, so that no value whatever raises.
 
     Raises
     ------
@@ -230,8 +233,8 @@ def _read_adult(home: Path, origin: str) -> tuple[Any, Any, Any, Any]:
     path = home / "adult.csv.gz"
     if not path.is_file():
         raise FileNotFoundError(
-            f"Adult was looked for at {str(path)!r}, because {origin} names that folder, and there is no such file. "
-            f"Put adult.csv.gz there, or name no folder to download the table from OpenML."
+            f"Adult was looked for at {str(path)!r}, because {origin} names that folder, and there is no "
+            f"such file. Put adult.csv.gz there, or name no folder to download the table from OpenML."
         )
     table = pd.read_csv(path, keep_default_na=False)
     table = table.rename(columns=lambda name: name.replace("_", "-"))
@@ -241,16 +244,16 @@ def _read_adult(home: Path, origin: str) -> tuple[Any, Any, Any, Any]:
 
 def _fetch_adult() -> tuple[Any, Any, Any, Any]:
     """Download Adult from OpenML, or read scikit-learn's cache of it."""
-    from urllib.error import URLError
+    from http.client import HTTPException
 
     from sklearn.datasets import fetch_openml
 
     try:
         table = fetch_openml("adult", version=2, as_frame=True).frame
-    except (URLError, OSError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise ConnectionError(
-            f"Adult could not be downloaded from OpenML ({type(error).__name__}: {error}). Check the network, or put "
-            f"adult.csv.gz in a folder and name the folder by data_home or the environment variable "
+            f"Adult could not be had from OpenML ({type(error).__name__}: {error}). Check the network, or "
+            f"put adult.csv.gz in a folder and name the folder by data_home or the environment variable "
             f"{DATA_HOME_VARIABLE}."
         ) from error
     for name in ADULT_CATEGORIES:  # OpenML gives categorical columns with unknowns as missing values.
@@ -280,7 +283,7 @@ def _checked_adult(train: Any, test: Any, target: str, source: str) -> tuple[Any
         if found != expected:
             raise ValueError(
                 f"The {name} part of the Adult table of {source} has {found[0]} rows, {found[1]} of them "
-                f"{ADULT_CLASSES[1]!r}; the original has {expected[0]} and {expected[1]}. Use the original table."
+                f"{ADULT_CLASSES[1]!r}; the original has {expected[0]} and {expected[1]}. Use the original."
             )
         parts += [X, y]
     return parts[0], parts[1], parts[2], parts[3]

@@ -1,8 +1,8 @@
 """Make the environment that a lock file describes, whole or not at all. Standard library only.
 
-``python3 tools/bootstrap.py --env .venv --lock requirements/test.lock --package`` is what ``make`` runs first. A stamp
-that names the lock's content is written last; without it (an interrupted run, a new lock, another Python) the
-environment is made again. Whatever is missing on the machine is said by name.
+``python3 tools/bootstrap.py --env .venv --lock requirements/test.lock --package`` is what ``make`` runs
+first. A stamp that names the lock's content is written last; without it (an interrupted run, a new lock,
+another Python) the environment is made again. Whatever is missing on the machine is said by name.
 """
 
 import argparse
@@ -21,8 +21,8 @@ MARKER = "made-by-skdpbayes-make"
 CAUSES = (
     (
         ("DO NOT MATCH THE HASHES",),
-        "a downloaded file differs from the locked one. The registry or a mirror serves other files; nothing was "
-        "installed.",
+        "a downloaded file differs from the locked one. The registry or a mirror serves other "
+        "files; nothing was installed.",
     ),
     (("No space left on device",), "the disk is full. The environment needs about 1 GB."),
     (
@@ -39,13 +39,13 @@ CAUSES = (
             "Connection refused",
             "Network is unreachable",
         ),
-        "the package registry cannot be reached. Check the network (or the proxy, or the index that `pip config list` "
-        "shows) and run make again; what was downloaded is kept in pip's cache.",
+        "the package registry cannot be reached. Check the network (or the proxy, or the index that "
+        "`pip config list` shows) and run make again; what was downloaded is kept in pip's cache.",
     ),
     (
         ("No matching distribution found",),
-        "the registry did not offer that package for this Python and system. If it is the first of the list, the "
-        "registry (see `pip config list`) was most likely not reached at all.",
+        "the registry did not offer that package for this Python and system. If it is the first of the "
+        "list, the registry (see `pip config list`) was most likely not reached at all.",
     ),
 )
 
@@ -79,8 +79,9 @@ def check_python():
             missing.append(name)
     if missing:
         stop(
-            f"{sys.executable} has no module {' and no module '.join(missing)}, so it cannot make an environment with "
-            f"pip. On Debian and Ubuntu: apt install python3-venv (or python{found[0]}.{found[1]}-venv)."
+            f"{sys.executable} has no module {' and no module '.join(missing)}, so it cannot make an "
+            f"environment with pip. On Debian and Ubuntu: apt install python3-venv "
+            f"(or python{found[0]}.{found[1]}-venv)."
         )
 
 
@@ -125,7 +126,8 @@ def make(env, lock, package):
         )
         if created.returncode:
             stop(
-                f"{sys.executable} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv."
+                f"{sys.executable} -m venv failed:\n{created.stdout}\n"
+                "On Debian and Ubuntu: apt install python3-venv."
             )
     kept = {other.name: other.read_text() for other in others if other.is_file()}
     for name in kept:  # Not whole while pip is at work.
