@@ -93,6 +93,8 @@ ADULT_DATA_NORM = float(np.sqrt(len(_ENCODED) + len(_SCALED)))
 _ADULT_TRAIN = (32_561, 7_841)
 _ADULT_TEST = (16_281, 3_846)
 
+_NETWORK_SECONDS = 20.0
+
 _ADULT_DESCR = """\
 UCI Adult: does a person of the 1994 US Current Population Survey earn more than 50,000 dollars a year?
 
@@ -244,18 +246,24 @@ def _read_adult(home: Path, origin: str) -> tuple[Any, Any, Any, Any]:
 
 def _fetch_adult() -> tuple[Any, Any, Any, Any]:
     """Download Adult from OpenML, or read scikit-learn's cache of it."""
+    import socket
     from http.client import HTTPException
 
     from sklearn.datasets import fetch_openml
 
+    # fetch_openml sets no limit, and a network that drops packets would keep the caller waiting for minutes.
+    patience = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_NETWORK_SECONDS)
     try:
-        table = fetch_openml("adult", version=2, as_frame=True).frame
+        table = fetch_openml("adult", version=2, as_frame=True, n_retries=1).frame
     except (OSError, HTTPException, ValueError) as error:
         raise ConnectionError(
             f"Adult could not be had from OpenML ({type(error).__name__}: {error}). Check the network, or "
             f"put adult.csv.gz in a folder and name the folder by data_home or the environment variable "
             f"{DATA_HOME_VARIABLE}."
         ) from error
+    finally:
+        socket.setdefaulttimeout(patience)
     for name in ADULT_CATEGORIES:  # OpenML gives categorical columns with unknowns as missing values.
         table[name] = table[name].astype(object).where(table[name].notna(), "?").astype(str)
     # OpenML joined the two original files; which came first shows in the published number of rows above 50K.
