@@ -1,0 +1,76 @@
+# `make help` lists the commands. All that is needed is make, Python 3.11 to 3.13 and a package registry.
+PYTHON ?= python3
+VENV ?= .venv
+# Where real data sets lie, if anywhere; without it they are downloaded from their public source.
+DATA_HOME ?= $(or $(SKDPBAYES_DATA_HOME),$(wildcard ../shared/data))
+TEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+UTILITY_ARGS ?=
+
+PY := $(VENV)/bin/python
+export SKDPBAYES_DATA_HOME := $(if $(DATA_HOME),$(abspath $(DATA_HOME)))
+# Without a screen matplotlib must not look for one.
+export MPLBACKEND ?= Agg
+
+# Each test process keeps to one thread, so that the processes do not compete for cores.
+ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
+	XLA_FLAGS="--xla_cpu_multi_thread_eigen=false $$XLA_FLAGS"
+PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow bench bench-speed bench-utility lint docs lock clean env env-dev python
+
+help: ## list the commands
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
+
+demo: env ## fit a private model to census data; prints a report and draws adult.png (under a minute)
+	@$(PY) examples/adult.py
+
+test: env ## run the tests, but for the slow ones
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-slow: env ## run the slow tests
+	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+bench: bench-speed bench-utility ## run all benchmarks
+
+bench-speed: env ## time of one step, beside non-private NumPyro
+	$(PY) -m benchmarks.speed
+
+bench-utility: env ## utility on Adult and on the peers' tasks, beside the peers' figures
+	$(PY) -m benchmarks.utility $(UTILITY_ARGS)
+
+lint: env-dev ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+docs: env-dev ## build the documentation into docs/_build
+	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
+	$(PY) -m sphinx -W -b html docs docs/_build/html
+
+# Both locks in one command, the second held to the pins of the first.
+LOCK_OPTIONS = --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+	--no-emit-index-url --no-annotate --only-binary :all: --custom-compile-command "make lock" \
+	--group build pyproject.toml $(LOCK_ARGS)
+lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer versions)
+	@$(PYTHON) tools/bootstrap.py --env .venv-lock --lock requirements/uv.lock
+	.venv-lock/bin/uv pip compile $(LOCK_OPTIONS) --extra test --output-file requirements/test.lock
+	.venv-lock/bin/uv pip compile $(LOCK_OPTIONS) --extra test --extra dev --extra docs \
+		--constraint requirements/test.lock --output-file requirements/dev.lock
+
+clean: ## remove the environments and everything that was built
+	rm -rf .venv .venv.lock .venv-lock .venv-lock.lock .pytest_cache .ruff_cache .mypy_cache .hypothesis \
+		docs/_build build dist adult.png
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+env: python
+	@$(PYTHON) tools/bootstrap.py --env $(VENV) --lock requirements/test.lock --package
+
+env-dev: env
+	@$(PYTHON) tools/bootstrap.py --env $(VENV) --lock requirements/dev.lock --package
+
+python:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+	  echo "skdpbayes: '$(PYTHON)' is not on the path. Install Python 3.11, 3.12 or 3.13, or run make PYTHON=/path/to/python." >&2; \
+	  exit 1; }

@@ -1,0 +1,1 @@
+"""Benchmarks, one module a table: ``make bench`` runs them all. Figures come from runs."""

@@ -1,0 +1,57 @@
+"""Where a benchmark's figures go: JSON lines under ``results/``, each with the commit that it ran on."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _git(*words: str) -> str | None:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def context() -> dict[str, Any]:
+    """Describe what ran: commit, whether the tree had changes, versions. No names of machines or people."""
+    try:
+        commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
+    except FileNotFoundError:  # No git here, as in an unpacked archive.
+        commit, changes = None, None
+    return {
+        "commit": commit,
+        "uncommitted_changes": None if changes is None else bool(changes),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "versions": {
+            name: version(name) for name in ("skdpbayes", "jax", "numpyro", "scikit-learn", "numpy")
+        },
+    }
+
+
+def append(name: str, record: dict[str, Any]) -> Path:
+    """Append `record` to ``results/<name>.jsonl`` and return that path."""
+    path = ROOT / "results" / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as stream:
+        stream.write(json.dumps({**context(), **record}) + "\n")
+    return path
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Lay out a table: first column to the left, the others to the right."""
+    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+
+    def line(cells: list[str]) -> str:
+        padded = [
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(header), "  ".join("-" * w for w in widths), *map(line, rows)])

@@ -1,0 +1,165 @@
+"""Microseconds per step: our private fit beside NumPyro's non-private variational inference, in one run.
+
+``make bench-speed``. Bayesian logistic regression, N=32561, d=105, expected batch 326, one thread, warm.
+Absolute times move from machine to machine and with whatever else runs, so the contenders take turns and what
+counts is the median of the ratios within a turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import _log
+
+N_RECORDS, N_FEATURES, SAMPLING_RATE = 32_561, 105, 0.01
+BATCH = 326
+
+Float32 = NDArray[np.float32]
+# A contender gets the data and the number of steps, and returns what runs them: seconds for those steps.
+Contender = Callable[[Float32, NDArray[np.int64], int], Callable[[], float]]
+
+
+def use_one_thread() -> None:
+    """Keep this process to one core and one thread; only before jax is imported."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+def make_data() -> tuple[Float32, NDArray[np.int64]]:
+    """Draw Gaussian rows of norm at most 1.2 sqrt(d), with labels from a logistic model."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((N_RECORDS, N_FEATURES))
+    w = rng.standard_normal(N_FEATURES) / N_FEATURES**0.5
+    y = (rng.uniform(size=N_RECORDS) < 1 / (1 + np.exp(-X @ w))).astype(np.int64)
+    return X.astype(np.float32), y
+
+
+def numpyro_svi(X: Float32, y: NDArray[np.int64], n_steps: int) -> Callable[[], float]:
+    """Set up SVI with AutoNormal and Adam, all steps in one compiled scan; not private.
+
+    Tuned to be the fastest of what was tried: the analytic entropy of TraceMeanField_ELBO, plain bits modulo
+    N as indices, drawn for all steps at once (``randint`` in every step costs a third of the step), and
+    gathers that do not check their indices.
+    """
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import SVI, TraceMeanField_ELBO
+    from numpyro.infer.autoguide import AutoNormal
+
+    def model(x: Any, labels: Any) -> None:
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([N_FEATURES]).to_event(1))
+        with numpyro.plate("records", N_RECORDS, subsample_size=BATCH):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=labels)
+
+    svi = SVI(model, AutoNormal(model), numpyro.optim.Adam(1e-3), TraceMeanField_ELBO())
+    features, labels = jnp.asarray(X), jnp.asarray(y, dtype=jnp.float32)
+    state = svi.init(jax.random.key(0), features[:BATCH], labels[:BATCH])
+
+    @jax.jit
+    def run(state: Any, key: Any, features: Any, labels: Any) -> Any:
+        bits = jax.random.bits(key, (n_steps, BATCH), jnp.uint32)
+        batches = (bits % jnp.uint32(N_RECORDS)).astype(jnp.int32)
+
+        def step(state: Any, batch: Any) -> tuple[Any, None]:
+            x = features.at[batch].get(mode="promise_in_bounds")
+            return svi.update(state, x, labels.at[batch].get(mode="promise_in_bounds"))[0], None
+
+        return jax.lax.scan(step, state, batches)[0]
+
+    def timed() -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(run(state, jax.random.key(1), features, labels))
+        return time.perf_counter() - start
+
+    return timed
+
+
+def ours(X: Float32, y: NDArray[np.int64], n_steps: int) -> Callable[[], float]:
+    """Set up two private fits that differ by `n_steps` steps; their difference is the time of the steps.
+
+    What a fit does once (checks, calibration, posterior draws) is in both and cancels.
+    """
+    from skdpbayes import DPBayesianLogisticRegression
+
+    def fit(steps: int) -> float:
+        estimator = DPBayesianLogisticRegression(
+            classes=[0, 1],
+            data_norm=1.2 * N_FEATURES**0.5,
+            sampling_rate=SAMPLING_RATE,
+            n_steps=steps,
+            n_posterior_samples=2,
+        )
+        start = time.perf_counter()
+        estimator.fit(X, y)
+        return time.perf_counter() - start
+
+    base = n_steps // 10
+    return lambda: -fit(base) + fit(base + n_steps)
+
+
+CONTENDERS: dict[str, Contender] = {
+    "NumPyro SVI AutoNormal, not private": numpyro_svi,
+    "skdpbayes dpvi, private": ours,
+}
+
+
+def measure(names: list[str], n_steps: int, rounds: int) -> dict[str, list[float]]:
+    """Microseconds per step of each contender, turn by turn; the first turn compiles and is dropped."""
+    X, y = make_data()
+    runs = {name: CONTENDERS[name](X, y, n_steps) for name in names}
+    turns: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds + 1):
+        for name, run in runs.items():
+            turns[name].append(run() / n_steps * 1e6)
+    return {name: values[1:] for name, values in turns.items()}
+
+
+def main() -> None:
+    """Measure, print a table and one line of JSON, and log."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--steps", type=int, default=10_000, help="steps per turn (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="turns that count (default: %(default)s)")
+    parser.add_argument("--floor-only", action="store_true", help="only the non-private floor")
+    options = parser.parse_args()
+
+    use_one_thread()
+    names = list(CONTENDERS)[:1] if options.floor_only else list(CONTENDERS)
+    turns = measure(names, options.steps, options.rounds)
+    floor = np.array(turns[names[0]])
+    figures = {
+        name: {
+            "us_per_step": float(np.median(values)),
+            "fastest_us_per_step": float(np.min(values)),
+            "ratio": float(np.median(np.array(values) / floor)),
+        }
+        for name, values in turns.items()
+    }
+    rows = [
+        [name, f"{f['us_per_step']:.1f}", f"{f['fastest_us_per_step']:.1f}", f"{f['ratio']:.2f}"]
+        for name, f in figures.items()
+    ]
+    print(
+        f"N={N_RECORDS}, d={N_FEATURES}, expected batch {BATCH}, one thread, "
+        f"{options.rounds} turns of {options.steps} steps"
+    )
+    print(_log.table(["implementation", "us/step", "fastest", "ratio"], rows))
+    record = {"steps": options.steps, "rounds": options.rounds, "figures": figures}
+    print(json.dumps(record))
+    _log.append("speed", record)
+
+
+if __name__ == "__main__":
+    main()

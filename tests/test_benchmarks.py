@@ -1,0 +1,68 @@
+"""The benchmarks' problems and programs, with scikit-learn's estimator in the place of ours."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks import _log, utility
+from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, clip_rows
+
+SMALL = [name for name, recipe in _RECIPES.items() if recipe.n_train * recipe.d <= 10**6]
+
+
+@pytest.mark.parametrize("name", [*PEER_TASKS, *SMALL])
+def test_problem_is_fixed_by_its_seed(name):
+    make = {**PEER_TASKS, **DEVELOPMENT_PROBLEMS}[name]
+    first, again, other = make(3), make(3), make(4)
+    assert first.name == name
+    for part in ("X_train", "y_train", "X_test", "y_test"):
+        np.testing.assert_array_equal(getattr(first, part), getattr(again, part))
+    assert not np.array_equal(first.X_train, other.X_train)
+    assert first.X_train.shape[0] == first.y_train.shape[0]
+    assert first.X_test.shape == (len(first.y_test), first.X_train.shape[1])
+    assert set(first.y_train) == set(first.y_test) == set(first.classes)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_development_problem_has_the_declared_prevalence(name):
+    problem = DEVELOPMENT_PROBLEMS[name](0)
+    y = np.concatenate([problem.y_train, problem.y_test])
+    # Five standard errors, and what the reference sample of 4000 rows adds to them.
+    assert y.mean() == pytest.approx(_RECIPES[name].prevalence, abs=5 * (0.25 / len(y) + 0.05 / 4_000) ** 0.5)
+
+
+@pytest.mark.parametrize("name", PEER_TASKS)
+def test_peer_tasks_keep_their_norm(name):
+    problem = PEER_TASKS[name](0)
+    longest = max(np.linalg.norm(X, axis=1).max() for X in (problem.X_train, problem.X_test))
+    assert longest <= problem.data_norm * (1 + 1e-12)
+
+
+def test_clip_rows_leaves_short_rows_alone():
+    X = np.array([[3.0, 4.0], [0.0, 0.0], [0.3, 0.4]])
+    np.testing.assert_allclose(clip_rows(X, 1.0), [[0.6, 0.8], [0.0, 0.0], [0.3, 0.4]])
+
+
+def test_utility_scores_logs_and_compares(monkeypatch, tmp_path, capsys):
+    seen = []
+
+    def make(epsilon, problem, seed):
+        seen.append((epsilon, seed))
+        return LogisticRegression(max_iter=1000)
+
+    records = utility.run("breast-cancer", (1.0, utility.INF), 2, make)
+    assert seen == [(1.0, 0), (utility.INF, 0), (1.0, 1), (utility.INF, 1)]
+    peers = utility.rows_of(records[0])[1:]
+    assert [row[0].strip() for row in peers] == ["diffprivlib", "noisy gradient descent"]
+    ahead = np.mean(records[0]["auc"]) - 0.957
+    assert peers[0][-1] == f"{ahead:+.3f}"
+
+    monkeypatch.setattr(_log, "ROOT", tmp_path)
+    path = _log.append("utility", {"records": [utility.loggable(record) for record in records]})
+    line = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert [record["epsilon"] for record in line["records"]] == ["1", "inf"]
+    assert line["records"][0]["accuracy"] == records[0]["accuracy"]
