@@ -28,8 +28,8 @@ NULL = -1  # label of a null record
 def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, seed=0):
     """Model, solver, spec and keys of a run with a given noise multiplier instead of a calibrated one."""
     estimator = DPBayesianLogisticRegression(
-        epsilon=1.0, classes=[0, 1], fit_intercept=False, solver=solver, clipping_norm=clip, sampling_rate=rate,
-        n_steps=n_steps, guide="mean_field", n_posterior_samples=10,
+        epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, clipping_norm=clip, sampling_rate=rate,
+        n_steps=n_steps, guide="mean_field", n_posterior_samples=10, learning_rate=1e-9,
     )  # fmt: skip
     model, solver, spec = estimator._plan(n, d, 2, 1e3)
     spec = MechanismSpec((GaussianSteps(noise, rate, n_steps),), "zero_out", clip)
@@ -67,9 +67,10 @@ def check_noise(solver):
 
 
 def batches(solver, n, rate, n_steps):
-    """Inclusion masks, (n_steps, n): record i moves coordinate i alone, and there is no noise to speak of."""
-    out = transcript(solver, 100 * np.eye(n), np.arange(n) % 2, noise=1e-6, rate=rate, n_steps=n_steps)
-    return np.abs(out) > 0.05
+    """Inclusion masks, (n_steps, n): record i moves coordinate i alone, and the noise is known from null records."""
+    how = dict(noise=1e3, rate=rate, n_steps=n_steps, clip=0.02)  # such that the parameters hardly move
+    noise = transcript(solver, np.eye(n), np.full(n, NULL), **how)
+    return np.abs(transcript(solver, np.eye(n), np.arange(n) % 2, **how) - noise) > 0.01
 
 
 def check_sampling(solver):
@@ -110,7 +111,7 @@ def check_contribution(solver):
         for label in (0, 1, 7):
             X[5], y[5] = value, label
             # One round: there are no past releases to be equal, and later rounds are the same function of the state.
-            how = dict(noise=1e-6, rate=rate, n_steps=1, clip=clip)
+            how = dict(noise=10.0, rate=rate, n_steps=1, clip=clip)
             with np.errstate(over="ignore"):
                 first = transcript(solver, X, y, **how)
                 assert np.isfinite(first).all(), f"{name}: not finite"
@@ -118,7 +119,7 @@ def check_contribution(solver):
                 X0[5], y0[5] = 0, NULL
                 second = transcript(solver, X0, y0, **how)
             moved = np.linalg.norm(first - second)
-            assert moved <= clip * (1 + 1e-5), f"{name}: moved the sum by {moved} with clipping norm {clip}"
+            assert moved <= clip * (1 + 1e-4), f"{name}: moved the sum by {moved} with clipping norm {clip}"
 
 
 def check_number_of_records(solver):
