@@ -49,7 +49,11 @@ def accuracy():
             row["rdp_excess"] = curve.rdp_epsilon(DELTA) / eps - 1
             start = time.perf_counter()
             check = crosscheck(steps, eps, DELTA)
-            row |= {"check": check.accepted, "ratio": check.ratio, "check_ms": 1e3 * (time.perf_counter() - start)}
+            row |= {
+                "check": check.accepted,
+                "ratio": check.ratio,
+                "check_ms": 1e3 * (time.perf_counter() - start),
+            }
         rows.append(row)
     return rows
 
@@ -61,7 +65,9 @@ def calibration():
         start = time.perf_counter()
         found = calibrate_noise(eps, DELTA, rate, count)
         seconds = time.perf_counter() - start
-        rows.append({"epsilon": eps, "q": rate, "T": count, "sigma": found.noise_multiplier, "ms": 1e3 * seconds})
+        rows.append(
+            {"epsilon": eps, "q": rate, "T": count, "sigma": found.noise_multiplier, "ms": 1e3 * seconds}
+        )
         rows[-1]["below"] = 1 - found.epsilon / eps
     return rows
 
@@ -70,13 +76,20 @@ def library():
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     rows = []
-    for rate, sigma, count in [(0.01, 2.0, 10**4), (0.1, 20.0, 10**4), (1e-3, 1.0, 10**4), (1e-4, 1.0, 10**5)]:
+    for rate, sigma, count in [
+        (0.01, 2.0, 10**4),
+        (0.1, 20.0, 10**4),
+        (1e-3, 1.0, 10**4),
+        (1e-4, 1.0, 10**5),
+    ]:
         start = time.perf_counter()
         one = pld.from_gaussian_mechanism(sigma, sampling_prob=rate, use_connect_dots=True)
         theirs = one.self_compose(count).get_epsilon_for_delta(DELTA)
         seconds = time.perf_counter() - start
         ours = compose(GaussianSteps(sigma, rate, count)).epsilon(DELTA)
-        rows.append({"q": rate, "sigma": sigma, "T": count, "theirs/ours": theirs / ours, "their_ms": 1e3 * seconds})
+        rows.append(
+            {"q": rate, "sigma": sigma, "T": count, "theirs/ours": theirs / ours, "their_ms": 1e3 * seconds}
+        )
     return rows
 
 

@@ -8,6 +8,7 @@ import fourier_accountant
 import pytest
 
 from skdpbayes.privacy import GaussianSteps, compose, crosscheck, epsilon
+from skdpbayes.privacy.accounting import _crosscheck
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
@@ -100,3 +101,18 @@ def test_results_are_plain_data():
     check = crosscheck(GaussianSteps(2.0, 0.05, 300), 2.0, 1e-5)
     record = check.to_dict()
     assert record["accepted"] is True and set(map(type, record.values())) <= {bool, str, float, int}
+
+
+def test_an_answer_that_moves_with_the_grid_is_rejected(monkeypatch):
+    sizes = []
+
+    def drifting(library, blocks, eps, adjacency, size, radius):
+        sizes.append(size)
+        return 1e-5 * (1 + 2**17 / size)
+
+    monkeypatch.setattr(_crosscheck, "_library_delta", drifting)
+    check = crosscheck(GaussianSteps(2.0, 0.05, 300), 2.0, 1e-5)
+    assert not check.accepted and "no convergence" in check.reason
+    assert sizes == [2**k for k in range(15, 22)]
+    monkeypatch.setattr(_crosscheck, "_library_delta", lambda *a: -1e-9)
+    assert not crosscheck(GaussianSteps(2.0, 0.05, 300), 2.0, 1e-5).accepted
