@@ -3,7 +3,7 @@
 Three tables, about two minutes in all:
 
 1. epsilon at delta = 1e-5 over a grid of (rate, noise, rounds): excess over the limit of ever finer grids
-   (extrapolated from two finer ones, the error being quadratic in the spacing), RDP's excess, and the cross-check;
+   (extrapolated from two finer ones, the error being quadratic in the spacing), RDP's excess, cross-check;
 2. calibration: time and number of digits, cache empty;
 3. dp_accounting's PLD at its default interval on some of the points: excess and time.
 """
@@ -95,7 +95,8 @@ def library():
 
 def summary(values):
     values = [value for value in values if value is not None and math.isfinite(value)]
-    return f"median {statistics.median(values):.3g}, range {min(values):.3g} to {max(values):.3g}, n={len(values)}"
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return f"median {middle:.3g}, range {low:.3g} to {high:.3g}, n={len(values)}"
 
 
 def main():
