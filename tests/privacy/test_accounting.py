@@ -247,6 +247,7 @@ def test_gaussian_delta_keeps_relative_accuracy_in_the_tail():
         (3.0, 12.0),
         (100.0, 5.0),
         (1e-3, 1e-4),
+        (9.0, 99.0),
     ]:
         e, m = mpmath.mpf(eps), mpmath.mpf(mu)
         truth = float(phi(m / 2 - e / m) - mpmath.exp(e) * phi(-m / 2 - e / m))
