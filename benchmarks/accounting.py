@@ -3,7 +3,7 @@
 Three tables, about two minutes in all:
 
 1. epsilon at delta = 1e-5 over a grid of (rate, noise, rounds): excess over the limit of ever finer grids
-   (extrapolated from two finer ones, the error being quadratic in the spacing), RDP's excess, and the cross-check;
+   (extrapolated from two finer ones, the error being quadratic in the spacing), RDP's excess, cross-check;
 2. calibration: time and number of digits, cache empty;
 3. dp_accounting's PLD at its default interval on some of the points: excess and time.
 """
@@ -49,7 +49,11 @@ def accuracy():
             row["rdp_excess"] = curve.rdp_epsilon(DELTA) / eps - 1
             start = time.perf_counter()
             check = crosscheck(steps, eps, DELTA)
-            row |= {"check": check.accepted, "ratio": check.ratio, "check_ms": 1e3 * (time.perf_counter() - start)}
+            row |= {
+                "check": check.accepted,
+                "ratio": check.ratio,
+                "check_ms": 1e3 * (time.perf_counter() - start),
+            }
         rows.append(row)
     return rows
 
@@ -61,7 +65,9 @@ def calibration():
         start = time.perf_counter()
         found = calibrate_noise(eps, DELTA, rate, count)
         seconds = time.perf_counter() - start
-        rows.append({"epsilon": eps, "q": rate, "T": count, "sigma": found.noise_multiplier, "ms": 1e3 * seconds})
+        rows.append(
+            {"epsilon": eps, "q": rate, "T": count, "sigma": found.noise_multiplier, "ms": 1e3 * seconds}
+        )
         rows[-1]["below"] = 1 - found.epsilon / eps
     return rows
 
@@ -70,19 +76,27 @@ def library():
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     rows = []
-    for rate, sigma, count in [(0.01, 2.0, 10**4), (0.1, 20.0, 10**4), (1e-3, 1.0, 10**4), (1e-4, 1.0, 10**5)]:
+    for rate, sigma, count in [
+        (0.01, 2.0, 10**4),
+        (0.1, 20.0, 10**4),
+        (1e-3, 1.0, 10**4),
+        (1e-4, 1.0, 10**5),
+    ]:
         start = time.perf_counter()
         one = pld.from_gaussian_mechanism(sigma, sampling_prob=rate, use_connect_dots=True)
         theirs = one.self_compose(count).get_epsilon_for_delta(DELTA)
         seconds = time.perf_counter() - start
         ours = compose(GaussianSteps(sigma, rate, count)).epsilon(DELTA)
-        rows.append({"q": rate, "sigma": sigma, "T": count, "theirs/ours": theirs / ours, "their_ms": 1e3 * seconds})
+        rows.append(
+            {"q": rate, "sigma": sigma, "T": count, "theirs/ours": theirs / ours, "their_ms": 1e3 * seconds}
+        )
     return rows
 
 
 def summary(values):
     values = [value for value in values if value is not None and math.isfinite(value)]
-    return f"median {statistics.median(values):.3g}, range {min(values):.3g} to {max(values):.3g}, n={len(values)}"
+    middle, low, high = statistics.median(values), min(values), max(values)
+    return f"median {middle:.3g}, range {low:.3g} to {high:.3g}, n={len(values)}"
 
 
 def main():

@@ -6,8 +6,10 @@ import warnings
 
 import fourier_accountant
 import pytest
+from scipy import stats
 
 from skdpbayes.privacy import GaussianSteps, compose, crosscheck, epsilon
+from skdpbayes.privacy.accounting import _crosscheck, _rdp
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
@@ -100,3 +102,42 @@ def test_results_are_plain_data():
     check = crosscheck(GaussianSteps(2.0, 0.05, 300), 2.0, 1e-5)
     record = check.to_dict()
     assert record["accepted"] is True and set(map(type, record.values())) <= {bool, str, float, int}
+
+
+def test_an_answer_that_moves_with_the_grid_is_rejected(monkeypatch):
+    sizes = []
+
+    def drifting(library, blocks, eps, adjacency, size, radius):
+        sizes.append(size)
+        return 1e-5 * (1 + 2**17 / size)
+
+    monkeypatch.setattr(_crosscheck, "_library_delta", drifting)
+    check = crosscheck(GaussianSteps(2.0, 0.05, 300), 2.0, 1e-5)
+    assert not check.accepted and "no convergence" in check.reason
+    assert sizes == [2**k for k in range(15, 22)]
+    monkeypatch.setattr(_crosscheck, "_library_delta", lambda *a: -1e-9)
+    assert not crosscheck(GaussianSteps(2.0, 0.05, 300), 2.0, 1e-5).accepted
+
+
+def test_a_grid_that_does_not_resolve_one_round_is_never_asked(monkeypatch):
+    monkeypatch.setattr(_crosscheck, "_library_delta", lambda *a: 1e-5)  # agrees with anything
+    check = crosscheck(GaussianSteps(0.5, 0.1, 10**4), 19.8, 1e-5)
+    assert not check.accepted and "too coarse" in check.reason
+    assert crosscheck(GaussianSteps(2.0, 0.05, 300), 2.0, 1e-5).accepted
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_mass_defect_vanishes_on_a_fine_grid(adjacency):
+    blocks = (GaussianSteps(2.0, 0.3, 10),)
+    coarse, fine = (_crosscheck._mass_defect(blocks, adjacency, size, 30.0) for size in (2**6, 2**15))
+    assert coarse > 1e-2
+    assert fine < 1e-6
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 5.0])
+def test_the_window_holds_the_loss(mu):
+    orders = _rdp.ORDERS
+    radius = _rdp.log_moment_radius(orders * mu**2 / 2, 1e-6)
+    outside = stats.norm.sf(radius, mu**2 / 2, mu) + stats.norm.cdf(-radius, mu**2 / 2, mu)
+    assert outside <= 1e-6
+    assert radius <= mu**2 / 2 + 7.0 * mu

@@ -112,6 +112,14 @@ def test_overheads_are_part_of_every_answer(delta):
     assert report.delta_at(0.005) == 1.0
 
 
+def test_an_overhead_of_epsilon_alone_shifts_the_curve():
+    base = compose(STEPS)
+    report = spent(epsilon=base.epsilon(1e-5) + 0.25, epsilon_overhead=0.25)
+    for delta in (1e-7, 1e-5, 1e-3):
+        assert report.epsilon_at(delta) == base.epsilon(delta) + 0.25
+    assert report.delta_at(1.0) == base.delta(0.75)
+
+
 def test_overhead_grows_at_least_as_truncation_does():
     eps = compose(STEPS).epsilon(1e-5)
     report = spent(delta=2e-5, delta_overhead=truncation_delta(10000, 0.05, 650, 300, eps))

@@ -89,6 +89,7 @@ def calibrate_noise(
     schedule : sequence of (relative multiplier, number of rounds), optional
         Piecewise constant noise: the multipliers are scaled together, the numbers of rounds add up to
         `steps`.
+        Time grows with the number of levels (some 10 ms each): round long schedules with `bucket_schedule`.
     adjacency : {"zero_out", "add_remove", "replace_one"}
     rtol : float
         The epsilon of the noise returned is in ``[(1 - rtol) * epsilon, epsilon]``; at least 1e-6.

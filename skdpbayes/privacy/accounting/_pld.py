@@ -166,33 +166,51 @@ def _discounted_sums(probs: Floats, dx: float) -> Floats:
     return out
 
 
-def _log_mgf(pmf: Pmf, order: float) -> float:
-    exponents = (order * pmf.dx) * (pmf.low + np.arange(pmf.probs.size))
+def _log_mgf(losses: Floats, probs: Floats, order: float) -> float:
+    exponents = order * losses
     top = float(max(exponents[0], exponents[-1]))
     # Bounded below, so that no time goes into denormal numbers; this can only raise the bound.
     exponents = np.maximum(exponents - top, -600.0)
-    return top + math.log(_dot(pmf.probs, np.exp(exponents)))
+    return top + math.log(_dot(probs, np.exp(exponents)))
+
+
+def _coarsen(losses: Floats, probs: Floats) -> tuple[Floats, Floats]:
+    """Return about 2000 points with the mass and the mean of equally many neighbours each."""
+    width = probs.size // 2000 + 1
+    padded = np.zeros(-(-probs.size // width) * width)
+    padded[: probs.size] = probs
+    return losses[::width] + 0.5 * (width - 1) * (losses[1] - losses[0]), padded.reshape(-1, width).sum(
+        axis=1
+    )
 
 
 def _chernoff(pmfs: list[tuple[Pmf, int]], std: float, sign: int) -> float:
-    """Return a loss that is exceeded (sign 1), or not reached (sign -1), with probability <= TAIL."""
+    """Return a loss that is exceeded (sign 1), or not reached (sign -1), with probability <= TAIL.
 
-    def bound(order: float) -> float:
-        mgf = sum(count * _log_mgf(pmf, sign * order) for pmf, count in pmfs)
+    The order of the moment is sought on a coarse copy; the bound returned uses all points.
+    """
+    exact = [
+        (sign * pmf.dx * (pmf.low + np.arange(pmf.probs.size, dtype=float)), pmf.probs, count)
+        for pmf, count in pmfs
+    ]
+    coarse = [(*_coarsen(losses, probs), count) for losses, probs, count in exact if probs.size > 1]
+
+    def bound(parts: list[tuple[Floats, Floats, int]], order: float) -> float:
+        mgf = sum(count * _log_mgf(losses, probs, order) for losses, probs, count in parts)
         return (mgf - math.log(TAIL)) / order
 
-    ends = [pmf.low + (pmf.probs.size - 1 if sign > 0 else 0) for pmf, _ in pmfs]
-    best = float(sum(sign * end * pmf.dx * count for end, (pmf, count) in zip(ends, pmfs, strict=True)))
     start = math.sqrt(-2.0 * math.log(TAIL)) / std  # optimal when the composition is Gaussian
+    best, value = start, math.inf
     for factor in (0.7, 1.4):
-        order, last = start * (1.0 if factor < 1.0 else factor), math.inf
+        order = start
         for _ in range(40):
-            value = bound(order)
-            best = min(best, value)
-            if not value < last:
+            trial = bound(coarse, order)
+            if trial > value:
                 break
-            order, last = order * factor, value
-    return sign * best
+            best, value, order = order, trial, order * factor
+        start *= 1.4
+    support = sum(float(max(losses[0], losses[-1])) * count for losses, _, count in exact)
+    return sign * min(bound(exact, best), support)
 
 
 def convolve(pmfs: list[tuple[Pmf, int]]) -> Pmf:
