@@ -114,7 +114,14 @@ def crosscheck(
         import fourier_accountant
     except ImportError:
         return reject("fourier-accountant is not installed")
-    radius = max(log_moment_radius(total_rdp(blocks, adjacency), 1e-3 * delta), 1.05 * epsilon + 1e-3)
+    # The library indexes its grid by log(1 - q), the smallest loss of a round: outside the window the index turns
+    # negative, and NumPy silently counts it from the other end.
+    smallest_loss = max(-math.log1p(-block.sampling_rate) for block in blocks)
+    radius = max(
+        log_moment_radius(total_rdp(blocks, adjacency), 1e-3 * delta),
+        1.05 * epsilon + 1e-3,
+        1.1 * smallest_loss,
+    )
     if not math.isfinite(radius):
         return reject("no finite window")
     previous: float | None = None
