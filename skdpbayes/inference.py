@@ -113,13 +113,13 @@ def _loop(source, keys: FitKeys, model: Model, solver: Solver, mechanism: Mechan
     rounds = solver.rounds(model, mechanism)
 
     def take(round_: Round, step, step_keys, state):
-        blocks = round_.blocks(state)
-        release = source.release(round_.query(state, step_keys.solver), blocks, mechanism, step_keys, step)
+        blocks, point = round_.blocks(state), round_.point(state, step_keys.solver)
+        release = source.release(round_.query(state, point), blocks, mechanism, step_keys, step)
         # The barrier keeps the compiler from mixing what follows with the sum: replayed releases give the same bits.
         release = jax.lax.optimization_barrier(release)
         estimate = jax.tree.map(lambda x: x / mechanism.rate, release)
         scales = {name: s / mechanism.rate for name, s in noise_scales(blocks, mechanism, step).items()}
-        return round_.update(state, step_keys.solver, step, estimate, scales), ravel_pytree(release)[0]
+        return round_.update(state, point, step, estimate, scales), ravel_pytree(release)[0]
 
     def one_step(step, carry):
         state, transcript = carry

@@ -45,7 +45,7 @@ class LogisticRegression:
 
     def log_prior(self, params):
         """Log density of the normal prior."""
-        return dist.Normal(0.0, self.prior_scale).log_prob(params).sum()
+        return dist.Normal(jnp.zeros((), params.dtype), self.prior_scale).log_prob(params).sum()
 
     def log_likelihood(self, params, record):
         """Log-likelihood of one record; zero for a null record."""

@@ -124,7 +124,7 @@ class Mechanism(NamedTuple):
 
     def noise_multiplier(self, step):
         """Noise multiplier (standard deviation over clipping norm) in force at a step."""
-        return jnp.asarray(self.sigmas)[jnp.searchsorted(jnp.asarray(self.ends), step, side="right")]
+        return jnp.asarray(self.sigmas)[jnp.sum(jnp.asarray(self.ends) <= step)]
 
 
 class Block(NamedTuple):
@@ -254,21 +254,17 @@ def sample_chunk(key, mechanism: Mechanism, last, n_records):
         Position to go on from; at least ``n_records - 1`` when the pass is complete.
     """
 
-    def draw():
-        words = jax.random.bits(key, (2, CHUNK), jnp.uint32)
-        high, low = words[0].astype(jnp.float64), (words[1] >> 11).astype(jnp.float64)
-        uniform = (high * 2.0**21 + (low + 1)) * 2.0**-53  # in (0, 1]: its logarithm is finite
-        longest = jnp.ceil(8 / mechanism.rate.astype(jnp.float64))
-        gap = jnp.floor(jnp.log(uniform) / mechanism.log_survival) + 1
-        return jnp.minimum(gap, longest).astype(jnp.int64), gap <= longest
-
-    def every_record():
-        return jnp.ones(CHUNK, jnp.int64), jnp.ones(CHUNK, bool)
-
-    gap, chosen = jax.lax.cond(mechanism.rate >= 1, every_record, draw)
+    words = jax.random.bits(key, (2, CHUNK), jnp.uint32)
+    high, low = words[0].astype(jnp.float64), (words[1] >> 11).astype(jnp.float64)
+    uniform = (high * 2.0**21 + (low + 1)) * 2.0**-53  # in (0, 1]: its logarithm is finite
+    longest = jnp.ceil(8 / mechanism.rate.astype(jnp.float64))
+    gap = jnp.floor(jnp.log(uniform) / mechanism.log_survival) + 1
+    chosen, gap = gap <= longest, jnp.minimum(gap, longest).astype(jnp.int64)
     position = last + jnp.cumsum(gap)  # 64 bits: cannot overflow
     included = chosen & (position < n_records)
-    return jnp.where(included, position, 0).astype(jnp.int32), included, position[-1]
+    indices = jnp.where(included, position, 0).astype(jnp.int32)
+    # Without the barrier XLA computes an index anew for every feature that it gathers.
+    return *jax.lax.optimization_barrier((indices, included)), position[-1]
 
 
 def add_noise(key, sums, scales):
@@ -350,17 +346,27 @@ def private_sum(
             raise ValueError(f"The query returned blocks {sorted(contributions)}, declared are {sorted(blocks)}.")
         return {name: _clipped_sum(contributions[name], blocks[name].clipping_norm, included) for name in blocks}
 
-    def unfinished(carry):
-        return carry[1] < records.n_records - 1
+    def one_pass(next_slots):
+        def next_chunk(carry):
+            i, last, sums = carry
+            indices, included, last = next_slots(i, last)
+            chunk = _chunk_sums(query, blocks, records.take(indices), included)
+            return i + 1, last, jax.tree.map(jnp.add, sums, chunk)
 
-    def next_chunk(carry):
-        i, last, sums = carry
-        chunk_key = jax.random.fold_in(keys.sampling, i)
-        indices, included, last = sample_chunk(chunk_key, mechanism, last, records.n_records)
-        return i + 1, last, jax.tree.map(jnp.add, sums, _chunk_sums(query, blocks, records.take(indices), included))
+        zeros = zero_sums(query, blocks, jax.eval_shape(records.take, jnp.zeros(1, jnp.int32)))
+        start = (jnp.int32(0), jnp.int64(-1), zeros)
+        return jax.lax.while_loop(lambda carry: carry[1] < records.n_records - 1, next_chunk, start)[2]
 
-    zeros = zero_sums(query, blocks, jax.eval_shape(records.take, jnp.zeros(1, jnp.int32)))
-    _, _, sums = jax.lax.while_loop(unfinished, next_chunk, (jnp.int32(0), jnp.int64(-1), zeros))
+    def sampled(i, last):
+        return sample_chunk(jax.random.fold_in(keys.sampling, i), mechanism, last, records.n_records)
+
+    def every_record(i, last):
+        del i
+        position = last + 1 + jnp.arange(CHUNK, dtype=jnp.int64)
+        included = position < records.n_records
+        return jnp.where(included, position, 0).astype(jnp.int32), included, position[-1]
+
+    sums = jax.lax.cond(mechanism.rate >= 1, lambda: one_pass(every_record), lambda: one_pass(sampled))
 
     # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by
     # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.

@@ -14,15 +14,18 @@ class Round(NamedTuple):
 
     Attributes
     ----------
-    query : callable ``(state, key) -> (record -> {block: contribution})``
+    point : callable ``(state, key) -> point``
+        Where the query is evaluated (a draw of the parameters, say); computed once, for query and update.
+    query : callable ``(state, point) -> (record -> {block: contribution})``
         Sees one record at a time, behind the private sum.
     blocks : callable ``(state) -> {block: Block}``
         Clipping norm and budget share of each block; public.
-    update : callable ``(state, key, step, release, scales) -> state``
+    update : callable ``(state, point, step, release, scales) -> state``
         Post-processing. `release` estimates the full-data sums (it is divided by the sampling rate), `scales` is
         the standard deviation of the privacy noise in each block of it. Sees no record.
     """
 
+    point: Callable[..., Any]
     query: Callable[..., Callable[[Any], Mapping[str, Any]]]
     blocks: Callable[..., Mapping[str, Block]]
     update: Callable[..., Any]

@@ -52,7 +52,7 @@ class DPVIState(NamedTuple):
     n_averaged: Any
     variance: Any  # sum over the averaged rounds of the noise variance of the score
     log_clip: Any
-    factor: Any  # L (full rank), of the running curvature
+    root: Any  # Cholesky factor of the guide's precision (full rank)
     curvature: Any
     curvature_variance: Any  # of one off-diagonal entry
     n_curvature: Any
@@ -104,7 +104,7 @@ class DPVI:
             n_averaged=zero,
             variance=zero,
             log_clip=jnp.log(jnp.asarray(self.clip_start, mu.dtype)),
-            factor=jnp.diag(sd) if full else jnp.zeros((0, 0), mu.dtype),
+            root=jnp.diag(1 / sd) if full else jnp.zeros((0, 0), mu.dtype),
             curvature=jnp.zeros((p, p) if full else (0, 0), mu.dtype),
             curvature_variance=zero,
             n_curvature=zero,
@@ -124,11 +124,11 @@ class DPVI:
             mu, log_sd = self._adam(mechanism).get_params(state.optimiser)
             noise = jax.random.normal(key, mu.shape, mu.dtype)
             if self.guide == "full_rank":
-                return mu, mu + state.factor @ noise, noise
-            return mu, mu + jnp.exp(log_sd) * noise, noise
+                return mu + jax.scipy.linalg.solve_triangular(state.root, noise, lower=True, trans=1), noise
+            return mu + jnp.exp(log_sd) * noise, noise
 
-        def score_query(state, key):
-            theta, clip = unravel(draw(state, key)[1]), jnp.exp(state.log_clip)
+        def score_query(state, point):
+            theta, clip = unravel(point[0]), jnp.exp(state.log_clip)
 
             def query(record):
                 contribution = {"score": score(model, theta, record)}
@@ -146,8 +146,8 @@ class DPVI:
                 return {"score": Block(clip)}
             return {"score": Block(clip, 1 - _TALLY_SHARE), "tally": Block(jnp.ones_like(clip), _TALLY_SHARE)}
 
-        def score_update(state, key, step, estimate, scales):
-            _, theta, noise = draw(state, key)
+        def score_update(state, point, step, estimate, scales):
+            theta, noise = point
             tempering = self._tempering(precision, state, mechanism, step)
             gradient = ravel_pytree(estimate["score"])[0] + tempering * prior_gradient(theta)
             adam = self._adam(mechanism)
@@ -166,14 +166,16 @@ class DPVI:
                 log_clip=self._adapted(state.log_clip, estimate, scales, mechanism),
             )
 
-        def curvature_query(state, key):
-            theta = unravel(draw(state, key)[1])
+        def curvature_query(state, point):
+            del state
+            theta = unravel(point[0])
             return lambda record: {"curvature": curvature(model, theta, record)}
 
         def curvature_blocks(state):
             return {"curvature": Block(self.curvature_ratio * jnp.exp(2 * state.log_clip))}
 
-        def curvature_update(state, key, step, estimate, scales):
+        def curvature_update(state, point, step, estimate, scales):
+            del point
             matrix = estimate["curvature"].reshape(precision.size, precision.size)
             n = state.n_curvature + 1
             rate = 2 / (n + 1)  # late-weighted: early rounds measure the curvature elsewhere
@@ -181,14 +183,17 @@ class DPVI:
             variance = (1 - rate) ** 2 * state.curvature_variance + rate**2 * scales["curvature"] ** 2 / 2
             state = state._replace(curvature=matrix, curvature_variance=variance, n_curvature=n)
             tempering = self._tempering(precision, state, mechanism, step)
-            total = denoised(matrix, variance, jnp) + jnp.diag(tempering * precision)
-            values, vectors = jnp.linalg.eigh(total)
-            return state._replace(factor=vectors / jnp.sqrt(jnp.maximum(values, jnp.min(tempering * precision))))
+            # 2 sqrt(p variance) is the edge of the noise's spectrum: with it the matrix is positive definite as soon as
+            # the true curvature is (up to rare draws, in which the last factor stays).
+            edge = 2 * jnp.sqrt(precision.size * variance)
+            total = denoised(matrix, variance, jnp) + jnp.diag(tempering * precision + edge)
+            root = jnp.linalg.cholesky(total)
+            return state._replace(root=jnp.where(jnp.isfinite(root).all(), root, state.root))
 
-        gradient_round = Round(score_query, score_blocks, score_update)
+        gradient_round = Round(draw, score_query, score_blocks, score_update)
         if self.guide == "mean_field":
             return (gradient_round,)
-        return (gradient_round, Round(curvature_query, curvature_blocks, curvature_update))
+        return (gradient_round, Round(draw, curvature_query, curvature_blocks, curvature_update))
 
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
         """Averaged guide, with the privacy noise in its covariance."""

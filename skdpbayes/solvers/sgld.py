@@ -101,23 +101,21 @@ class SGLD:
         total = self._total_time(mechanism)
         clip = jnp.asarray(self.clipping_norm, jnp.float32)
 
-        def query(state, key):
-            del key
-            theta = unravel(state.theta)
-            return lambda record: {"score": score(model, theta, record)}
+        def query(state, theta):
+            del state
+            return lambda record: {"score": score(model, unravel(theta), record)}
 
-        def update(state, key, step, estimate, scales):
-            del key
+        def update(state, theta, step, estimate, scales):
             h = 2 / scales["score"] ** 2
-            gradient = ravel_pytree(estimate["score"])[0] + prior_gradient(state.theta)
-            theta = state.theta + h * gradient
+            gradient = ravel_pytree(estimate["score"])[0] + prior_gradient(theta)
+            theta = theta + h * gradient
             time = state.time + h
             progress = (time / total - self.burn_in) / (1 - self.burn_in)
             slot = jnp.clip((progress * self.n_draws).astype(jnp.int32), 0, self.n_draws - 1)
             kept = jnp.where(progress > 0, theta, state.draws[slot])
             return SGLDState(theta, state.draws.at[slot].set(kept), time)
 
-        return (Round(query, lambda state: {"score": Block(clip)}, update),)
+        return (Round(lambda state, key: state.theta, query, lambda state: {"score": Block(clip)}, update),)
 
     def posterior(self, model: Model, state: SGLDState) -> DrawsPosterior:
         """Draws of all chains (rows that no iterate reached, in short runs, are left out)."""
