@@ -1,5 +1,8 @@
 """Sphinx configuration: `make docs`."""
 
+from docutils import nodes
+from docutils.utils.math import latex2mathml
+
 import skdpbayes
 
 project = "skdpbayes"
@@ -12,7 +15,6 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.mathjax",
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -29,3 +31,27 @@ html_theme = "furo"
 html_title = f"skdpbayes {release}"
 html_copy_source = False
 html_show_sphinx = False
+
+# Formulas become MathML, which browsers draw by themselves: MathJax would come from another server at every visit.
+html_math_renderer = "mathml"
+
+
+def _mathml(node, as_block):
+    mathml = latex2mathml.tex2mathml(node.astext(), as_block=as_block)
+    return mathml.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em"/>')
+
+
+def _inline(self, node):
+    self.body.append(_mathml(node, as_block=False))
+    raise nodes.SkipNode
+
+
+def _block(self, node):
+    mathml = _mathml(node, as_block=True)
+    self.body.append(f'<div class="math" style="overflow-x:auto;padding:.4em 0">{mathml}</div>')
+    raise nodes.SkipNode
+
+
+def setup(app):
+    """Register the renderer of formulas."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
