@@ -276,6 +276,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             clip_start=np.float32(clip),
             clip_low=np.float32(clip / 8 if adaptive else clip),
             clip_high=np.float32(clip * 8 if adaptive else clip),
+            n_records=np.float32(n if self.adjacency != "add_remove" else 4096 / rate),
         )
         steps = self._plan_noise(n_steps, rate).steps
         return solver, MechanismSpec(steps, self.adjacency, None if adaptive else float(clip))

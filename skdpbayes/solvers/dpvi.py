@@ -31,7 +31,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from numpyro.optim import Adam
 
 from skdpbayes.models.base import Model, curvature, score
 from skdpbayes.posteriors import GaussianPosterior
@@ -47,8 +46,9 @@ _AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
 class DPVIState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
-    optimiser: Any  # of (mu, log_sd); log_sd is empty for the full-rank guide
-    average: Any  # of the same, over the late rounds
+    guide: Any  # (mu, log_sd); log_sd is empty for the full-rank guide
+    moments: Any  # Adam's averages of the gradient and its square
+    average: Any  # of the guide, over the late rounds
     n_averaged: Any
     variance: Any  # sum over the averaged rounds of the noise variance of the score
     log_clip: Any
@@ -72,6 +72,8 @@ class DPVI:
         Of Adam, for the mean; log standard deviations move at a tenth of it.
     clip_start, clip_low, clip_high : float
         Public starting point and limits of the clipping norm.
+    n_records : float
+        Public number of records, or a public guess of it; it only limits the learning rate.
     clip_fraction : float
         Fraction of scores to clip, when adaptive.
     curvature_ratio : float
@@ -86,9 +88,11 @@ class DPVI:
     clip_start: Any
     clip_low: Any
     clip_high: Any
+    n_records: Any
     clip_fraction: Any = 0.1
     curvature_ratio: Any = 0.75
-    shrinkage: Any = 1.0
+    shrinkage: Any = 4.0
+    rate_limit: Any = 0.1
 
     def init(self, model: Model, mechanism: Mechanism, key) -> DPVIState:
         """Guide centred on the model's starting point."""
@@ -99,7 +103,8 @@ class DPVI:
         params = (mu, jnp.zeros(0, mu.dtype) if full else jnp.log(sd))
         zero = jnp.zeros((), mu.dtype)
         return DPVIState(
-            optimiser=self._adam(mechanism).init(params),
+            guide=params,
+            moments=jax.tree.map(jnp.zeros_like, (params, params)),
             average=params,
             n_averaged=zero,
             variance=zero,
@@ -121,7 +126,7 @@ class DPVI:
         precision = prior_precision(model)
 
         def draw(state, key):
-            mu, log_sd = self._adam(mechanism).get_params(state.optimiser)
+            mu, log_sd = state.guide
             noise = jax.random.normal(key, mu.shape, mu.dtype)
             if self.guide == "full_rank":
                 return mu + jax.scipy.linalg.solve_triangular(state.root, noise, lower=True, trans=1), noise
@@ -150,17 +155,17 @@ class DPVI:
             theta, noise = point
             tempering = self._tempering(precision, state, mechanism, step)
             gradient = ravel_pytree(estimate["score"])[0] + tempering * prior_gradient(theta)
-            adam = self._adam(mechanism)
-            log_sd = adam.get_params(state.optimiser)[1]
+            log_sd = state.guide[1]
             log_sd_gradient = jnp.zeros_like(log_sd) if log_sd.size == 0 else gradient * noise * jnp.exp(log_sd) + 1
-            optimiser = adam.update((-gradient, -log_sd_gradient), state.optimiser)
+            rate = self._rate(step, gradient.size, scales["score"], mechanism)
+            guide, moments = _adam((gradient, log_sd_gradient), state.guide, state.moments, step, (rate, rate / 10))
             counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(theta.dtype)
             n = state.n_averaged + counted
             weight = counted / jnp.maximum(n, 1)
-            start = jax.tree.map(lambda new, old: jnp.where(n > 0, old, new), adam.get_params(optimiser), state.average)
             return state._replace(
-                optimiser=optimiser,
-                average=jax.tree.map(lambda a, x: a + weight * (x - a), start, adam.get_params(optimiser)),
+                guide=guide,
+                moments=moments,
+                average=jax.tree.map(lambda a, x: jnp.where(n > 0, a + weight * (x - a), x), state.average, guide),
                 n_averaged=n,
                 variance=state.variance + counted * scales["score"] ** 2,
                 log_clip=self._adapted(state.log_clip, estimate, scales, mechanism),
@@ -197,7 +202,7 @@ class DPVI:
 
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
         """Averaged guide, with the privacy noise in its covariance."""
-        state = jax.tree.map(lambda x: np.asarray(x, np.float64), state._replace(optimiser=None))
+        state = jax.tree.map(lambda x: np.asarray(x, np.float64), state._replace(moments=None))
         mean, log_sd = state.average
         precision = np.asarray(prior_precision(model), np.float64)
         noise = state.variance / max(state.n_averaged, 1) ** 2  # of the averaged score
@@ -215,12 +220,17 @@ class DPVI:
         """The clipping norm reached."""
         return {"clipping_norm": float(np.exp(state.log_clip))}
 
-    def _adam(self, mechanism):
-        def rate(step):
-            left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(jnp.float32)
-            return self.learning_rate * jnp.clip(2 * left, 0.1, 1)
+    def _rate(self, step, n_parameters, scale, mechanism):
+        """Learning rate of the mean at a step.
 
-        return Adam(rate)
+        Constant, then falling to a tenth; and never so large that the privacy noise in the iterates spreads the
+        logits of a generalised linear model by much: with step r and gradient noise s the iterates have variance
+        ``r s / (2 h)`` in a direction of curvature h, which adds up to ``r s P / (2 N w)`` in the logits (w the
+        likelihood's mean curvature), and the average of iterates spread like that is inflated.
+        """
+        left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(scale.dtype)
+        calm = self.rate_limit * self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
+        return jnp.minimum(self.learning_rate * jnp.clip(2 * left, 0.1, 1), calm)
 
     def _tempering(self, precision, state, mechanism, step):
         tau = mechanism.noise_multiplier(step) * jnp.exp(state.log_clip) / mechanism.rate
@@ -230,7 +240,7 @@ class DPVI:
             noise_floor = jnp.sqrt(2 * state.curvature_variance / precision.size)
             typical = jnp.maximum(typical, noise_floor)
         else:
-            typical = jnp.mean(jnp.exp(-2 * self._adam(mechanism).get_params(state.optimiser)[1]))
+            typical = jnp.mean(jnp.exp(-2 * state.guide[1]))
         return 1 + self.shrinkage * noise / jnp.maximum(typical, jnp.min(precision))
 
     def _adapted(self, log_clip, estimate, scales, mechanism):
@@ -244,6 +254,18 @@ class DPVI:
         gain = 10 * jnp.minimum(1, 0.03 / jnp.maximum(spread, 1e-6)) / n_steps
         moved = log_clip + gain * jnp.clip(above / count - self.clip_fraction, -1, 1)
         return jnp.clip(moved, jnp.log(self.clip_low), jnp.log(self.clip_high))
+
+
+def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
+    """One ascent step of Adam, with a learning rate for each leaf."""
+    first, second = moments
+    first = jax.tree.map(lambda m, g: decay[0] * m + (1 - decay[0]) * g, first, gradient)
+    second = jax.tree.map(lambda v, g: decay[1] * v + (1 - decay[1]) * g**2, second, gradient)
+    bias = [1 - jnp.asarray(d, jnp.float32) ** (step + 1).astype(jnp.float32) for d in decay]
+    params = jax.tree.map(
+        lambda x, m, v, rate: x + rate * (m / bias[0]) / (jnp.sqrt(v / bias[1]) + 1e-8), params, first, second, rates
+    )
+    return params, (first, second)
 
 
 def prior_precision(model: Model):
