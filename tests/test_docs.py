@@ -15,11 +15,11 @@ from skdpbayes.privacy import PrivacyLeakWarning
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(
-    path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if BLOCK.search(path.read_text("utf-8"))
+    path
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    if BLOCK.search(path.read_text("utf-8"))
 )
-MODULES = sorted(
-    info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes.") if not info.name.endswith("__main__")
-)
+MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,9 @@ def test_pages_are_found():
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name):
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
-    assert not result.failed, f"{result.failed} of {result.attempted} examples in {name} failed; see the output"
+    assert not result.failed, (
+        f"{result.failed} of {result.attempted} examples in {name} failed; see the output"
+    )
 
 
 def test_examples_are_found():
@@ -56,3 +58,8 @@ def test_examples_are_found():
         test.name for name in MODULES for test in finder.find(importlib.import_module(name)) if test.examples
     }
     assert any(name.endswith("DPBayesianLogisticRegression") for name in with_examples)
+
+
+def test_citation_names_this_version():
+    lines = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
+    assert f"version: {skdpbayes.__version__}" in lines
