@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from skdpbayes.models.base import Model
 from skdpbayes.privacy.mechanism import Mechanism, MechanismSpec, noise_scales, private_sum, zero_sums
-from skdpbayes.privacy.random import FitKeys
+from skdpbayes.privacy.random import FitKeys, wrap_keys
 from skdpbayes.records import Records
 from skdpbayes.solvers.base import Round, Solver
 
@@ -79,7 +79,7 @@ def replay(transcript, solver_keys, model: Model, solver: Solver, spec: Mechanis
     """
     transcript = transcript if spec.n_chains > 1 else transcript[None]
     source = _FromTranscript(jnp.asarray(transcript), example)
-    unused = jax.random.wrap_key_data(jnp.zeros((spec.n_chains, 2), jnp.uint32), impl="threefry2x32")
+    unused = wrap_keys(jnp.zeros((spec.n_chains, 2)))
     keys = FitKeys(unused, unused, solver_keys)
     return _run(source, _FromTranscript(0, None), keys, model, solver, spec, None)[0]
 

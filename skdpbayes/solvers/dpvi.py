@@ -52,7 +52,7 @@ class DPVIState(NamedTuple):
     n_averaged: Any
     variance: Any  # sum over the averaged rounds of the noise variance of the score
     log_clip: Any
-    root: Any  # Cholesky factor of the guide's precision (full rank)
+    factor: Any  # L, of the running curvature (full rank)
     curvature: Any
     curvature_variance: Any  # of one off-diagonal entry
     n_curvature: Any
@@ -109,7 +109,7 @@ class DPVI:
             n_averaged=zero,
             variance=zero,
             log_clip=jnp.log(jnp.asarray(self.clip_start, mu.dtype)),
-            root=jnp.diag(1 / sd) if full else jnp.zeros((0, 0), mu.dtype),
+            factor=jnp.diag(sd) if full else jnp.zeros((0, 0), mu.dtype),
             curvature=jnp.zeros((p, p) if full else (0, 0), mu.dtype),
             curvature_variance=zero,
             n_curvature=zero,
@@ -129,7 +129,7 @@ class DPVI:
             mu, log_sd = state.guide
             noise = jax.random.normal(key, mu.shape, mu.dtype)
             if self.guide == "full_rank":
-                return mu + jax.scipy.linalg.solve_triangular(state.root, noise, lower=True, trans=1), noise
+                return mu + state.factor @ noise, noise
             return mu + jnp.exp(log_sd) * noise, noise
 
         def score_query(state, point):
@@ -193,7 +193,8 @@ class DPVI:
             edge = 2 * jnp.sqrt(precision.size * variance)
             total = denoised(matrix, variance, jnp) + jnp.diag(tempering * precision + edge)
             root = jnp.linalg.cholesky(total)
-            return state._replace(root=jnp.where(jnp.isfinite(root).all(), root, state.root))
+            factor = jax.scipy.linalg.solve_triangular(root, jnp.eye(precision.size, dtype=root.dtype), lower=True).T
+            return state._replace(factor=jnp.where(jnp.isfinite(factor).all(), factor, state.factor))
 
         gradient_round = Round(draw, score_query, score_blocks, score_update)
         if self.guide == "mean_field":
