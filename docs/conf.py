@@ -23,7 +23,7 @@ exclude_patterns = ["_build"]
 default_role = "code"  # single backquotes in docstrings are code
 
 autosummary_generate = True
-# A class's members are listed by _templates/autosummary/class.rst, without what scikit-learn adds to every estimator.
+# _templates/autosummary/class.rst lists the members, without what scikit-learn adds to every estimator.
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
 
@@ -32,7 +32,7 @@ html_title = f"skdpbayes {release}"
 html_copy_source = False
 html_show_sphinx = False
 
-# Formulas become MathML, which browsers draw by themselves: MathJax would come from another server at every visit.
+# Formulas become MathML, which browsers draw by themselves: MathJax would come from another server.
 html_math_renderer = "mathml"
 
 
