@@ -147,7 +147,7 @@ class RankOne:
 
     def weighted_sum(self, weights):
         left = jnp.where((weights > 0)[:, None], self.left * weights[:, None], 0)
-        return _product(left, self.right, weights)
+        return _summed_outer(left, self.right, weights)
 
 
 @jax.tree_util.register_dataclass
@@ -166,7 +166,7 @@ class Quadratic:
         left = self.weight[:, :, :, None] * weights[:, None, None, None] * self.vector[:, None, None, :]
         _, k, _, d = left.shape
         flat = jnp.where(keep, left, 0).reshape(-1, k * k * d)
-        return _product(flat, self.vector, weights).reshape(k, k, d, d).transpose(0, 2, 1, 3)
+        return _summed_outer(flat, self.vector, weights).reshape(k, k, d, d).transpose(0, 2, 1, 3)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _Dense:
         return jnp.sum(jnp.where(column > 0, self.value * column, 0), axis=0)
 
 
-def _product(left, right, weights):
+def _summed_outer(left, right, weights):
     """``left' right`` without the rows of zero weight, of which `left` is clear but `right` may not be.
 
     A row of `right` that is not finite makes the product so; only then is it worth a pass over `right` to clear it.
