@@ -182,7 +182,9 @@ def check_contribution(solver):
                     assert moved == 0, f"{name}: a record with an unknown label contributes"
         X1, y1 = X.copy(), y.copy()
         X1[5], y1[5] = 3.0, 0
-        assert np.linalg.norm((released(planned, X1, y1) - without)[0] / unit) > 0.9, "no record was looked at"
+        assert np.linalg.norm((released(planned, X1, y1) - without)[0] / unit) > 0.9, (
+            "no record was looked at"
+        )
 
 
 def check_number_of_records(solver):
@@ -213,7 +215,9 @@ def check_keys(solver):
     noise, mask = released(planned, np.eye(n), null, keys), batches(planned, n, keys)
     for name in ("sampling", "solver"):
         changed = keys._replace(**{name: getattr(other, name)})
-        assert np.array_equal(released(planned, np.eye(n), null, changed), noise), f"noise from the {name} key"
+        assert np.array_equal(released(planned, np.eye(n), null, changed), noise), (
+            f"noise from the {name} key"
+        )
     changed = keys._replace(noise=other.noise)
     assert (released(planned, np.eye(n), null, changed) != noise).mean() > 0.99, "noise not from its key"
     for name in ("noise", "solver"):
