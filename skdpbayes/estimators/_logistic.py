@@ -85,7 +85,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
     posterior_ : GaussianPosterior or DrawsPosterior
         Over the flattened (coefficients, intercept) of each row of `coef_`.
     posterior_samples_ : dict
-        ``"coef"`` of shape (n_posterior_samples, *coef_.shape) and ``"intercept"``.
+        ``"coef"``, ``n_posterior_samples`` arrays like `coef_`, and ``"intercept"``, as many like `intercept_`.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     n_iter_ : int
@@ -429,7 +429,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         Returns
         -------
         draws : dict
-            ``"coef"`` of shape (n_samples, *coef_.shape) and ``"intercept"`` of shape (n_samples, len(intercept_)).
+            ``"coef"``, `n_samples` arrays like `coef_`, and ``"intercept"``, as many like `intercept_`.
         """
         check_is_fitted(self)
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
