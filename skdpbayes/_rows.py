@@ -84,8 +84,10 @@ def bounded_rows(X, bound: float, *, intercept: bool, dtype=np.float64):
         block[null[part]] = 0
         peak = np.abs(block).max(axis=1).astype(np.float64)
         with np.errstate(under="ignore"):
-            norm = peak * np.sqrt(np.square(block / _or_one(peak)[:, None], dtype=np.float64).sum(axis=1))
-        rows[part, :d] = block * _factor(norm, bound)[:, None]
+            direction = block / _or_one(peak)[:, None]
+            # The largest entry of a row as long as the bound: norms themselves could overflow.
+            largest = bound / np.maximum(np.sqrt(np.square(direction).sum(axis=1)), 1)
+            rows[part, :d] = np.where((peak > largest)[:, None], direction * largest[:, None], block)
         if intercept:
             rows[part, d] = ~null[part]
     return rows, null
@@ -102,9 +104,10 @@ def _bounded_sparse(X, bound, intercept, dtype):
     peak = np.zeros(X.shape[0])
     np.maximum.at(peak, owner, np.abs(X.data))
     with np.errstate(under="ignore"):
-        squares = np.square(X.data / _or_one(peak)[owner], dtype=np.float64)
-    norm = peak * np.sqrt(np.bincount(owner, squares, minlength=X.shape[0]))
-    X.data = (X.data * _factor(norm, bound)[owner]).astype(dtype)
+        direction = X.data / _or_one(peak)[owner]
+        root = np.sqrt(np.bincount(owner, np.square(direction), minlength=X.shape[0]))
+        largest = bound / np.maximum(root, 1)
+        X.data = np.where((peak > largest)[owner], direction * largest[owner], X.data).astype(dtype)
     if intercept:
         X = sparse.hstack([X, sparse.csr_array((~null).astype(dtype)[:, None])], format="csr")
     return X, null
@@ -112,8 +115,3 @@ def _bounded_sparse(X, bound, intercept, dtype):
 
 def _or_one(peak):
     return np.where(peak > 0, peak, 1.0)
-
-
-def _factor(norm, bound):
-    with np.errstate(over="ignore", divide="ignore"):
-        return np.minimum(1.0, bound / np.maximum(norm, np.finfo(np.float64).tiny))

@@ -141,7 +141,7 @@ def _loop(source, keys: FitKeys, model: Model, solver: Solver, mechanism: Mechan
     state = solver.init(model, mechanism, jax.random.fold_in(keys.solver, _BEFORE_THE_FIRST_STEP))
     transcript = None
     if capacity is not None:
-        sizes = [jax.eval_shape(lambda s, r=r: take(r, 0, keys, s)[1], state).size for r in rounds]
+        sizes = [jax.eval_shape(lambda s, r=r: take(r, jnp.int32(0), keys, s)[1], state).size for r in rounds]
         transcript = jnp.zeros((capacity, max(sizes)), jnp.float32)
     return jax.lax.fori_loop(0, mechanism.n_steps, one_step, (state, transcript))
 

@@ -143,11 +143,11 @@ class RankOne:
     right: jax.Array
 
     def squared_norms(self, clipping_norm):
-        return _squares(self.left / clipping_norm) * _squares(self.right)
+        return _product(_squares(self.left / clipping_norm), _squares(self.right))
 
     def weighted_sum(self, weights):
         left = jnp.where((weights > 0)[:, None], self.left * weights[:, None], 0)
-        return _product(left, self.right, weights)
+        return _summed_outer(left, self.right, weights)
 
 
 @jax.tree_util.register_dataclass
@@ -159,14 +159,14 @@ class Quadratic:
     vector: jax.Array  # (d,)
 
     def squared_norms(self, clipping_norm):
-        return _squares(self.weight / clipping_norm) * _squares(self.vector) ** 2
+        return _product(_squares(self.weight / clipping_norm), _squares(self.vector) ** 2)
 
     def weighted_sum(self, weights):
         keep = (weights > 0)[:, None, None, None]
         left = self.weight[:, :, :, None] * weights[:, None, None, None] * self.vector[:, None, None, :]
         _, k, _, d = left.shape
         flat = jnp.where(keep, left, 0).reshape(-1, k * k * d)
-        return _product(flat, self.vector, weights).reshape(k, k, d, d).transpose(0, 2, 1, 3)
+        return _summed_outer(flat, self.vector, weights).reshape(k, k, d, d).transpose(0, 2, 1, 3)
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _Dense:
         return jnp.sum(jnp.where(column > 0, self.value * column, 0), axis=0)
 
 
-def _product(left, right, weights):
+def _summed_outer(left, right, weights):
     """``left' right`` without the rows of zero weight, of which `left` is clear but `right` may not be.
 
     A row of `right` that is not finite makes the product so; only then is it worth a pass over `right` to clear it.
@@ -200,6 +200,12 @@ def _squares(values):
     flat = values.reshape(values.shape[0], -1)
     total = jnp.sum(jnp.square(flat), axis=1)
     return jnp.where(total < _SMALLEST_SQUARE, 0, total)  # NaN stays NaN
+
+
+def _product(one, other):
+    """Product of the squared norms of two factors; NaN where a factor taken for zero might hide a large product."""
+    hidden = (jnp.minimum(one, other) == 0) & (jnp.maximum(one, other) > 2.0**20)
+    return jnp.where(hidden, jnp.nan, one * other)
 
 
 def _structured(contribution):
@@ -350,13 +356,6 @@ def private_sum(
         For each block, ``sum_i clip(contribution_i, C) + N(0, (sigma C)^2 / share)`` (an estimate of q times
         the full-data sum), with the shapes of one contribution.
     """
-    batch_query = jax.vmap(query)
-    def chunk_sums(indices, included):
-        contributions = batch_query(records.take(indices))
-        if set(contributions) != set(blocks):
-            raise ValueError(f"The query returned blocks {sorted(contributions)}, declared are {sorted(blocks)}.")
-        return {name: _clipped_sum(contributions[name], blocks[name].clipping_norm, included) for name in blocks}
-
     def one_pass(next_slots):
         def next_chunk(carry):
             i, last, sums = carry

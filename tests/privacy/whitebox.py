@@ -1,94 +1,146 @@
 """White-box checks of the mechanism inside a running solver. Each raises AssertionError when its guarantee fails.
 
 They look at transcripts (every release of a run) with the data chosen so that a transcript shows one thing: null
-records show the noise, ``X = 100 I`` without noise shows the batches, and a record swapped for a null one under the
-same keys shows what that record contributes.
+records show the noise, ``X = I`` beside null records shows the batches, and a record swapped for
+a null one under the same keys shows what that record contributes.
 """
 
+import contextlib
+import dataclasses
 import io
 import pickle
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from scipy import stats
 
-from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes._rows import bounded_rows
+from skdpbayes import DPBayesianLogisticRegression, _rows, inference
 from skdpbayes.estimators import _logistic
-from skdpbayes.inference import replay, run
-from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.mechanism import MechanismSpec
-from skdpbayes.privacy.random import fit_keys
+from skdpbayes.privacy import GaussianSteps, mechanism, random
 from skdpbayes.records import pack_records
 
 NULL = -1  # label of a null record
 
 
-def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, seed=0):
-    """Model, solver, spec and keys of a run with a given noise multiplier instead of a calibrated one."""
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class OneKind:
+    """A solver that takes rounds of one kind only."""
+
+    solver: Any
+    kind: int = dataclasses.field(metadata={"static": True})
+
+    def init(self, *arguments):
+        return self.solver.init(*arguments)
+
+    def rounds(self, *arguments):
+        return (self.solver.rounds(*arguments)[self.kind],)
+
+    def which(self, step):
+        return jnp.zeros_like(step)
+
+
+def plan(
+    solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", adaptive=False, kind=None, chains=1
+):
+    """Model, solver and spec of a run with a given noise multiplier instead of a calibrated one.
+
+    An adaptive clipping norm is held at `clip`; the tallies that would move it are released all the same.
+    """
     estimator = DPBayesianLogisticRegression(
         epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, clipping_norm=clip, sampling_rate=rate,
-        n_steps=n_steps, guide="mean_field", n_posterior_samples=10, learning_rate=1e-9,
+        n_steps=n_steps, guide=guide, n_posterior_samples=10, learning_rate=1e-9,
     )  # fmt: skip
-    model, solver, spec = estimator._plan(n, d, 2, 1e3)
-    spec = MechanismSpec((GaussianSteps(noise, rate, n_steps),), "zero_out", clip)
-    return model, solver, spec, fit_keys(seed)
+    model, solver, _ = estimator._plan(n, d, 2, 1e3)
+    if adaptive:
+        solver = dataclasses.replace(solver, adaptive=True)
+    if kind is not None:
+        solver = OneKind(solver, kind)
+    spec = mechanism.MechanismSpec((GaussianSteps(noise, rate, n_steps),), "zero_out", clip, chains)
+    return model, solver, spec
 
 
-def transcript(solver, X, y, **how):
-    """All releases of a run, (n_steps, d)."""
-    model, solver, spec, keys = plan(solver, *X.shape, **how)
-    records = pack_records(x=X.astype(np.float32), y=y.astype(np.int32))
-    return np.asarray(run(keys, model, solver, spec, records, record=True)[1], np.float64)
+def units(model, solver, spec):
+    """Of each kind of round, ``C_b / sqrt(share_b)`` of every coordinate: noise over noise multiplier."""
+    traced, key = spec.traced(), jax.random.key(0)
+    state = solver.init(model, traced, key)
+    example = {"x": jnp.zeros((1, model.n_columns), jnp.float32), "y": jnp.zeros(1, jnp.int32)}
+    out = []
+    for round_ in solver.rounds(model, traced):
+        blocks = round_.blocks(state)
+        assert sum(block.share for block in blocks.values()) <= 1 + 1e-9
+        sums = mechanism.zero_sums(round_.query(state, round_.point(state, key)), blocks, example)
+        filled = {
+            name: jax.tree.map(lambda x, b=blocks[name]: jnp.full_like(x, b.clipping_norm * b.share**-0.5), sums[name])
+            for name in sums
+        }  # fmt: skip
+        out.append(np.asarray(ravel_pytree(filled)[0], np.float64))
+    return out
+
+
+def released(planned, X, y, keys=None):
+    """All releases of a run, ([chains,] n_steps, size)."""
+    model, solver, spec = planned
+    keys = random.fit_keys(0, spec.n_chains) if keys is None else keys
+    with np.errstate(over="ignore"):
+        records = pack_records(x=X.astype(np.float32), y=y.astype(np.int32))
+    return np.asarray(inference.run(keys, model, solver, spec, records, record=True)[1], np.float64)
 
 
 def check_noise(solver):
-    """Noise of every coordinate and round is N(0, (sigma C)^2), independent."""
-    n, d, n_steps, noise, clip = 50, 40, 600, 1.7, 0.5
-    out = transcript(
-        solver, np.ones((n, d)), np.full(n, NULL), noise=noise, rate=0.1, n_steps=n_steps, clip=clip
-    ) / (noise * clip)
-    squares = np.square(out)
-    for name, sums, size in (
-        ("all", squares.sum(), out.size),
-        ("coordinate", squares.sum(axis=0), n_steps),
-        ("round", squares.sum(axis=1), d),
-    ):
-        tail = np.minimum(stats.chi2.cdf(sums, size), stats.chi2.sf(sums, size))
-        assert np.min(tail) > 1e-7, f"variance of the noise, by {name}"
-    assert stats.kstest(out.ravel(), "norm").pvalue > 1e-7, "noise is not normal"
-    gram = out @ out.T / np.sqrt(d)
-    np.fill_diagonal(gram, 0)
-    assert np.abs(gram).max() < 7, "noise is reused between rounds"
-    cross = out.T @ out / np.sqrt(n_steps)
-    np.fill_diagonal(cross, 0)
-    assert np.abs(cross).max() < 7, "noise is reused between coordinates"
+    """Noise of every coordinate and round is N(0, (sigma C)^2 / share), independent."""
+    n, d, n_steps, noise = 50, 64, 1500, 1.7
+    how = dict(guide="full_rank", adaptive=True) if solver == "dpvi" else {}
+    planned = plan(solver, n, d, noise=noise, rate=0.1, n_steps=n_steps, clip=0.5, **how)
+    releases = released(planned, np.ones((n, d)), np.full(n, NULL))
+    kinds = np.asarray(planned[1].which(jnp.arange(n_steps)))
+    for kind, unit in enumerate(units(*planned)):
+        out = releases[kinds == kind, : unit.size] / (noise * unit)
+        squares = np.square(out)
+        for name, sums, size in (
+            ("all", squares.sum(), out.size),
+            ("coordinate", squares.sum(axis=0), out.shape[0]),
+            ("round", squares.sum(axis=1), out.shape[1]),
+        ):
+            tail = np.minimum(stats.chi2.cdf(sums, size), stats.chi2.sf(sums, size))
+            assert np.min(tail) > 1e-8, f"variance of the noise, by {name}"
+        assert stats.kstest(out.ravel(), "norm").pvalue > 1e-7, "noise is not normal"
+        out = out[:, -1000:]  # the last coordinates, a tally among them
+        for name, matrix in (("rounds", out), ("coordinates", out.T)):
+            gram = matrix @ matrix.T / np.linalg.norm(matrix, axis=1) ** 2 * np.sqrt(matrix.shape[1])
+            np.fill_diagonal(gram, 0)
+            assert np.abs(gram).max() < 7.5, f"noise is reused between {name}"
 
 
-def batches(solver, n, rate, n_steps):
+def batches(planned, n, keys=None):
     """Inclusion masks, (n_steps, n): record i moves coordinate i alone, and the noise is known from null records."""
-    how = dict(noise=1e3, rate=rate, n_steps=n_steps, clip=0.02)  # such that the parameters hardly move
-    noise = transcript(solver, np.eye(n), np.full(n, NULL), **how)
-    return np.abs(transcript(solver, np.eye(n), np.arange(n) % 2, **how) - noise) > 0.01
+    noise = released(planned, np.eye(n), np.full(n, NULL), keys)
+    return np.abs(released(planned, np.eye(n), np.arange(n) % 2, keys) - noise) > 0.01
 
 
 def check_sampling(solver):
-    """Each record enters each batch independently with probability q."""
-    n, rate, n_steps = 400, 0.07, 400
-    mask = batches(solver, n, rate, n_steps)
+    """Each record enters each batch independently with probability q, and always when q is one."""
+    n, rate, n_steps = 400, 0.25, 400
+    how = dict(noise=1e4, n_steps=n_steps, clip=0.02)  # such that the parameters hardly move
+    mask = batches(plan(solver, n, n, rate=rate, **how), n)
     assert 1e-7 < stats.binomtest(int(mask.sum()), mask.size, rate).pvalue, "sampling rate"
     by_record = stats.binom.cdf(mask.sum(axis=0), n_steps, rate)
     assert 1e-8 < by_record.min() and by_record.max() < 1 - 1e-8, "a record's sampling rate"
     sizes = mask.sum(axis=1)
     statistic = (n_steps - 1) * sizes.var(ddof=1) / (n * rate * (1 - rate))
-    assert 1e-7 < min(stats.chi2.cdf(statistic, n_steps - 1), stats.chi2.sf(statistic, n_steps - 1)), "batch sizes"
+    assert 1e-7 < min(stats.chi2.cdf(statistic, n_steps - 1), stats.chi2.sf(statistic, n_steps - 1)), (
+        "batch sizes"
+    )
     centred = (mask - rate) / np.sqrt(rate * (1 - rate))
     for name, matrix, size in (("rounds", centred @ centred.T, n), ("records", centred.T @ centred, n_steps)):
         np.fill_diagonal(matrix, 0)
         assert np.abs(matrix).max() / np.sqrt(size) < 9, f"batches depend on each other between {name}"
     again = mask[:, 1:][mask[:, :-1]]  # does including a record change the odds of the next one?
     assert stats.binomtest(int(again.sum()), again.size, rate).pvalue > 1e-7, "inclusion of neighbours"
+    assert batches(plan(solver, n, n, rate=1.0, **how), n).all(), "a full batch lacks records"
 
 
 AWKWARD = {
@@ -103,56 +155,120 @@ AWKWARD = {
 
 
 def check_contribution(solver):
-    """With keys, batch and past releases equal, nulling one record moves a release by at most the clipping norm."""
-    n, d, rate, clip = 60, 7, 0.9, 0.5
+    """With keys, batch and state equal, nulling one record moves a release by at most 1 in units of its noise.
+
+    That is the clipping norm, of all blocks together. A record with an unknown label moves nothing.
+    """
+    n, d = 60, 7
+    # One round: there are no past releases to be equal, and later rounds are the same function of the state.
+    how = dict(noise=10.0, rate=0.9, n_steps=1, clip=0.5)
+    kinds = [dict(adaptive=True), dict(guide="full_rank", kind=1)] if solver == "dpvi" else [{}]
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(n, d)), rng.integers(0, 2, n)
-    for name, value in AWKWARD.items():
-        for label in (0, 1, 7):
-            X[5], y[5] = value, label
-            # One round: there are no past releases to be equal, and later rounds are the same function of the state.
-            how = dict(noise=10.0, rate=rate, n_steps=1, clip=clip)
-            with np.errstate(over="ignore"):
-                first = transcript(solver, X, y, **how)
-                assert np.isfinite(first).all(), f"{name}: not finite"
-                X0, y0 = X.copy(), y.copy()
-                X0[5], y0[5] = 0, NULL
-                second = transcript(solver, X0, y0, **how)
-            moved = np.linalg.norm(first - second)
-            assert moved <= clip * (1 + 1e-4), f"{name}: moved the sum by {moved} with clipping norm {clip}"
+    X[5], y[5] = 0, NULL
+    for kind in kinds:
+        planned = plan(solver, n, d, **how, **kind)
+        (unit,) = units(*planned)
+        without = released(planned, X, y)
+        for name, value in AWKWARD.items():
+            for label in (0, 1, 7):
+                X1, y1 = X.copy(), y.copy()
+                X1[5], y1[5] = value, label
+                with_it = released(planned, X1, y1)
+                assert np.isfinite(with_it).all(), f"{name}: not finite"
+                moved = np.linalg.norm((with_it - without)[0] / unit)
+                assert moved <= 1 + 1e-4, f"{name}: moved the release by {moved} times the clipping norm"
+                if label == 7:
+                    assert moved == 0, f"{name}: a record with an unknown label contributes"
+        X1, y1 = X.copy(), y.copy()
+        X1[5], y1[5] = 3.0, 0
+        assert np.linalg.norm((released(planned, X1, y1) - without)[0] / unit) > 0.9, (
+            "no record was looked at"
+        )
 
 
 def check_number_of_records(solver):
     """The release does not depend on the number of records: null records more change nothing at all."""
     rng = np.random.default_rng(2)
     X, y = rng.normal(size=(90, 4)), rng.integers(0, 2, 90)
-    how = dict(noise=1.0, rate=0.35, n_steps=3)
-    more = transcript(solver, np.vstack([X, np.zeros((6, 4))]), np.r_[y, np.full(6, NULL)], **how)
-    assert np.array_equal(transcript(solver, X, y, **how), more), "the number of records shows"
+    planned = plan(solver, 90, 4, noise=1.0, rate=0.35, n_steps=3)
+    more = released(planned, np.vstack([X, np.zeros((6, 4))]), np.r_[y, np.full(6, NULL)])
+    assert np.array_equal(released(planned, X, y), more), "the number of records shows"
 
 
 def check_keys(solver):
-    """Keys for sampling, noise and the solver differ, within a fit and between fits."""
-    del solver
+    """Keys for sampling, noise and the solver differ, everywhere; each decides its own thing and nothing else."""
     seen = set()
     for state in (None, None, 0, 1, 2**32 + 5, 5):
-        keys = fit_keys(state, n_chains=2)
-        for key in keys:
-            for row in np.asarray(jax.random.key_data(key)):
-                assert tuple(row) not in seen, "a key is used twice"
-                seen.add(tuple(row))
+        keys = random.fit_keys(state, n_chains=2)
+        chains = [jax.tree.map(lambda key, i=i: key[i], keys) for i in range(2)]
+        for group in (*chains, *(chain.at(step) for chain in chains for step in (0, 1, 77))):
+            for key in group:
+                row = tuple(np.asarray(jax.random.key_data(key)).tolist())
+                assert row not in seen, "a key is used twice"
+                seen.add(row)
+
+    n = 40
+    planned = plan(solver, n, n, noise=1e4, rate=0.5, n_steps=30, clip=0.02)
+    keys, other = random.fit_keys(0), random.fit_keys(1)
+    null = np.full(n, NULL)
+    noise, mask = released(planned, np.eye(n), null, keys), batches(planned, n, keys)
+    for name in ("sampling", "solver"):
+        changed = keys._replace(**{name: getattr(other, name)})
+        assert np.array_equal(released(planned, np.eye(n), null, changed), noise), (
+            f"noise from the {name} key"
+        )
+    changed = keys._replace(noise=other.noise)
+    assert (released(planned, np.eye(n), null, changed) != noise).mean() > 0.99, "noise not from its key"
+    for name in ("noise", "solver"):
+        changed = keys._replace(**{name: getattr(other, name)})
+        assert np.array_equal(batches(planned, n, changed), mask), f"batches from the {name} key"
+
+
+def check_chains(solver):
+    """Each chain releases what it would release alone, with its own keys."""
+    if solver == "dpvi":
+        return
+    n = 24
+    how = dict(noise=1e4, rate=0.5, n_steps=20, clip=0.02)
+    keys = random.fit_keys(3, 2)
+    both = released(plan(solver, n, n, chains=2, **how), np.eye(n), np.arange(n) % 2, keys)
+    for chain in range(2):
+        own = jax.tree.map(lambda key, c=chain: key[c : c + 1], keys)
+        alone = released(plan(solver, n, n, **how), np.eye(n), np.arange(n) % 2, own)
+        np.testing.assert_allclose(both[chain], alone, atol=5e-3, err_msg="chains share keys or batches")
+
+
+@contextlib.contextmanager
+def recorded():
+    """Have fits keep their releases: a list that they are appended to."""
+    original, kept = inference.run, []
+
+    def run(*arguments, **options):
+        state, releases = original(*arguments, **(options | {"record": True}))
+        kept.append(releases)
+        return state, releases
+
+    inference.run = run
+    try:
+        yield kept
+    finally:
+        inference.run = original
 
 
 def fitted(solver, n=311, **parameters):
-    """A fitted estimator with its data and transcript, through the estimator's own code."""
+    """A fitted estimator with its data and releases, through the estimator's own code."""
     rng = np.random.default_rng(3)
-    X = rng.normal(size=(n, 3))
+    X = rng.normal(size=(n, 3)) + [0.5, 0, -2]  # a fit that standardised would show
     y = rng.integers(0, 2, n)
+    parameters = ({"n_chains": 2} if solver == "sgld" else {}) | parameters
     estimator = DPBayesianLogisticRegression(
         epsilon=1.0, classes=[0, 1], solver=solver, sampling_rate=0.3, n_steps=40, n_posterior_samples=50,
         random_state=11, **parameters,
     )  # fmt: skip
-    return estimator.fit(X, y), X, y
+    with recorded() as kept:
+        estimator.fit(X, y)
+    return estimator, X, y, kept[-1]
 
 
 def public_attributes(estimator):
@@ -161,35 +277,39 @@ def public_attributes(estimator):
     return {name: pickle.dumps(getattr(estimator, name)) for name in names}
 
 
-def check_replay(solver):
-    """Every fitted attribute follows, bit for bit, from the releases and the solver key, without data."""
-    for parameters in ({}, {"guide": "mean_field"}) if solver == "dpvi" else ({"n_chains": 2},):
-        estimator, X, y = fitted(solver, **parameters)
-        model, plan_solver, spec = estimator._plan(len(X), X.shape[1], 2, estimator.data_norm_)
-        keys = fit_keys(11, spec.n_chains)
-        rows, _ = bounded_rows(X, estimator.data_norm_, intercept=True, dtype=np.float32)
-        records = pack_records(x=rows, y=_logistic._codes(y, estimator.classes_))
-        _, releases = run(keys, model, plan_solver, spec, records, record=True)
+def check_replay(solver, guide="auto"):
+    """Every fitted attribute follows, bit for bit, from the releases and the solver key, without data.
 
-        blank = DPBayesianLogisticRegression(**estimator.get_params())
-        blank.n_features_in_, blank.classes_ = 3, np.array([0, 1])
-        blank.data_norm_, blank.n_iter_, blank.privacy_spent_ = np.sqrt(3), 40, estimator.privacy_spent_
-        example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
-        state = replay(releases, keys.solver, model, plan_solver, spec, example)
-        blank._set_posterior(model, plan_solver, jax.device_get(state), estimator._draws_rng(keys))
-        want, got = public_attributes(estimator), public_attributes(blank)
-        assert want.keys() == got.keys(), f"not a function of the releases: {set(want) ^ set(got)}"
-        for name in want:
-            if name not in ("data_norm_",):
-                assert want[name] == got[name], f"{name} is not a function of the releases"
-    
+    And the releases are those of the mechanism on the rows, each bounded by itself: nothing was fitted before.
+    """
+    estimator, X, y, releases = fitted(solver, guide=guide)
+    model, plan_solver, spec = estimator._plan(len(X), X.shape[1], 2, np.sqrt(3))
+    keys = random.fit_keys(11, spec.n_chains)
+    rows, _ = _rows.bounded_rows(X, np.sqrt(3), intercept=True, dtype=np.float32)
+    records = pack_records(x=rows, y=_logistic._codes(y, np.array([0, 1])))
+    again = inference.run(keys, model, plan_solver, spec, records, record=True)[1]
+    assert np.array_equal(releases, again), "the fit released something else"
+
+    blank = DPBayesianLogisticRegression(**estimator.get_params())
+    blank.n_features_in_, blank.classes_ = 3, np.array([0, 1])
+    blank.data_norm_, blank.n_iter_ = np.sqrt(3), 40
+    blank.privacy_spent_ = blank._report(spec, public=blank._public(len(X), blank.classes_, blank.data_norm_))
+    example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
+    state = inference.replay(releases, keys.solver, model, plan_solver, spec, example)
+    blank._set_posterior(model, plan_solver, jax.device_get(state), estimator._draws_rng(keys))
+    want, got = public_attributes(estimator), public_attributes(blank)
+    assert want.keys() == got.keys(), f"not a function of the releases: {set(want) ^ set(got)}"
+    for name in want.keys() - {"data_norm_"}:  # the type of a public number
+        assert want[name] == got[name], f"{name} is not a function of the releases"
+    assert estimator.data_norm_ == blank.data_norm_
+
 
 def check_memory(solver):
     """The fitted object holds no record, no key and nothing as long as the data."""
-    estimator, X, _ = fitted(solver)
+    estimator, X, *_ = fitted(solver)
     n, text = len(X), pickle.dumps(estimator)
-    keys = fit_keys(11, 1)
-    for secret in (keys.sampling, keys.noise):
+    keys = random.fit_keys(11, estimator.n_chains)
+    for secret in (*keys.sampling, *keys.noise):
         assert np.asarray(jax.random.key_data(secret)).tobytes() not in text, "a key is stored"
     for row in X:
         for dtype in (np.float64, np.float32):
@@ -206,5 +326,12 @@ def check_memory(solver):
 
 
 CHECKS = [
-    check_noise, check_sampling, check_contribution, check_number_of_records, check_keys, check_replay, check_memory,
-]  # fmt: skip
+    check_noise,
+    check_sampling,
+    check_contribution,
+    check_number_of_records,
+    check_keys,
+    check_chains,
+    check_replay,
+    check_memory,
+]

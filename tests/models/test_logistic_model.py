@@ -1,0 +1,96 @@
+"""Logistic regression: closed forms against autodiff and against the formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import log_softmax
+
+from skdpbayes.models.base import curvature, score
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.privacy.mechanism import Quadratic, RankOne, contribution_norm
+
+D = 4
+CLASSES = [2, 3, 5]
+
+
+def case(n_classes, seed=0):
+    rng = np.random.default_rng(seed)
+    model = LogisticRegression(D, n_classes, np.linspace(0.5, 2, D).astype(np.float32))
+    theta = rng.normal(size=model.init().shape).astype(np.float32)
+    return model, theta, rng.normal(size=D).astype(np.float32)
+
+
+def record(x, label):
+    return {"x": jnp.asarray(x), "y": jnp.int32(label)}
+
+
+def labels(n_classes):
+    return [-1, *range(n_classes), n_classes, 99]
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_likelihood_is_the_softmax(n_classes):
+    model, theta, x = case(n_classes)
+    logits = theta @ x
+    want = log_softmax(np.r_[0, logits] if n_classes == 2 else logits)
+    got = [float(model.log_likelihood(theta, record(x, k))) for k in range(n_classes)]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert np.exp(got).sum() == pytest.approx(1, abs=1e-5)
+    for label in (-1, n_classes, 99):
+        assert float(model.log_likelihood(theta, record(x, label))) == 0
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_score_and_curvature_equal_autodiff(n_classes):
+    model, theta, x = case(n_classes)
+    gradient = jax.jit(jax.grad(model.log_likelihood))
+    hessian = jax.jit(jax.hessian(model.log_likelihood))
+    for label in labels(n_classes):
+        one = record(x, label)
+        closed, curved = score(model, theta, one), curvature(model, theta, one)
+        assert isinstance(closed, RankOne) and isinstance(curved, Quadratic)
+        outer = np.outer(closed.left, closed.right)
+        np.testing.assert_allclose(outer, gradient(theta, one), atol=1e-5)
+        square = np.einsum("ij,d,e->idje", curved.weight, curved.vector, curved.vector)
+        np.testing.assert_allclose(square, -hessian(theta, one), atol=1e-5)
+        assert float(contribution_norm(closed)) == pytest.approx(np.linalg.norm(outer), rel=1e-4, abs=1e-9)
+        assert float(contribution_norm(curved)) == pytest.approx(np.linalg.norm(square), rel=1e-4, abs=1e-9)
+        if label not in range(n_classes):
+            assert not outer.any() and not square.any()
+        else:
+            assert outer.any() and square.any()
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_norms_stay_below_their_bounds(n_classes):
+    """sqrt(2) (1 for two classes) times the row's norm for the score, half its square (a quarter) for the curvature."""
+    bound, curve = (1, 0.25) if n_classes == 2 else (2**0.5, 0.5)
+    model, *_ = case(n_classes)
+
+    @jax.jit
+    @jax.vmap
+    def norms(theta, x, label):
+        one = {"x": x, "y": label}
+        return contribution_norm(score(model, theta, one)), contribution_norm(curvature(model, theta, one))
+
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=(500, *model.init().shape)).astype(np.float32) * rng.choice([0, 0.1, 1, 30], (500, 1, 1))
+    x = rng.normal(size=(500, D)).astype(np.float32)
+    slopes, curves = norms(theta.astype(np.float32), x, np.arange(500) % n_classes)
+    length = np.linalg.norm(x, axis=1)
+    assert (np.asarray(slopes) <= bound * length * (1 + 1e-5)).all()
+    assert (np.asarray(curves) <= curve * length**2 * (1 + 1e-5)).all()
+    assert (np.asarray(slopes) / length).max() > 0.9 * bound
+    assert (np.asarray(curves) / length**2).max() > 0.9 * (curve if n_classes == 2 else 1 / n_classes)
+
+
+def test_prior_is_independent_and_normal():
+    model, theta, _ = case(3)
+    want = stats.norm(0, np.linspace(0.5, 2, D)).logpdf(theta).sum()
+    assert float(model.log_prior(theta)) == pytest.approx(want, rel=1e-5)
+
+
+def test_two_classes_have_one_row_of_weights():
+    assert [case(k)[0].init().shape for k in CLASSES] == [(1, D), (3, D), (5, D)]

@@ -1,0 +1,296 @@
+"""The private sum by itself: the clip is total, the noise is as accounted, every record has its chance and no more."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.privacy import GaussianSteps
+from skdpbayes.privacy.mechanism import (
+    CHUNK,
+    MAX_SCHEDULE,
+    Block,
+    MechanismSpec,
+    Quadratic,
+    RankOne,
+    private_sum,
+    sample_chunk,
+)
+from skdpbayes.privacy.random import fit_keys
+from skdpbayes.records import Records, pack_records
+
+K, D = 3, 5
+
+
+def traced(noise, rate, steps=1000):
+    return MechanismSpec((GaussianSteps(noise, rate, steps),), "zero_out", 1.0).traced()
+
+
+def summed(query, shares=(1.0,)):
+    """A compiled private sum of a query with blocks 0, 1, ...: (records, clipping norms, noise, rate, step) -> sums."""
+
+    @jax.jit
+    def program(records, norms, mechanism, keys, step):
+        blocks = {str(i): Block(norms[i], share) for i, share in enumerate(shares)}
+        return private_sum(query, blocks, mechanism, keys.at(step), step, records)
+
+    def call(records, norms=(1.0,), noise=0.0, rate=1.0, step=0, seed=0):
+        with jax.enable_x64(True):
+            keys = jax.tree.map(lambda key: key[0], fit_keys(seed))
+            norms = tuple(np.float32(norm) for norm in norms)
+            out = program(records, norms, jax.tree.map(jnp.asarray, traced(noise, rate)), keys, np.int32(step))
+            return jax.tree.map(np.asarray, out)
+
+    return call
+
+
+# The clip
+
+STRUCTURES = {
+    "dense": lambda r: r["left"],
+    "rank one": lambda r: RankOne(r["left"], r["right"]),
+    "quadratic": lambda r: Quadratic(r["weight"], r["right"]),
+    "rank one and dense": lambda r: {"a": RankOne(r["left"], r["right"]), "b": r["weight"]},
+    "quadratic and dense": lambda r: {"a": Quadratic(r["weight"], r["right"]), "b": r["left"]},
+    "all": lambda r: {
+        "a": RankOne(r["left"], r["right"]), "b": Quadratic(r["weight"], r["right"]), "c": r["weight"], "d": r["right"],
+    },
+}  # fmt: skip
+CLIPPED = {name: summed(lambda r, f=f: {"0": f(r)}) for name, f in STRUCTURES.items()}
+
+
+def in_float64(name, record):
+    """The contribution, formed in float64."""
+    left, right, weight = (record[key].astype(np.float64) for key in ("left", "right", "weight"))
+    outer, square = np.multiply.outer(left, right), np.einsum("ij,d,e->idje", weight, right, right)
+    parts = {
+        "dense": [left], "rank one": [outer], "quadratic": [square], "rank one and dense": [outer, weight],
+        "quadratic and dense": [square, left], "all": [outer, square, weight, right],
+    }  # fmt: skip
+    return np.concatenate([part.ravel() for part in parts[name]])
+
+
+anything = st.floats(width=32) | st.sampled_from([1e-45, 1e-42, 1e-38, 1e-25, 1e-12, 1e12, 1e18, 1e30, 1e38, 3e38]).map(
+    lambda v: float(np.float32(v))
+)  # fmt: skip
+shapes = {"left": (K,), "right": (D,), "weight": (K, K)}
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+@settings(max_examples=150, deadline=None)
+@given(
+    record=st.fixed_dictionaries(
+        {key: hnp.arrays(np.float32, shape, elements=anything) for key, shape in shapes.items()}
+    ),
+    log_norm=st.floats(-30, 30),
+)
+@example({"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": np.zeros((K, K), "f")}, 0.0)
+@example({"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": np.ones((K, K), "f")}, 0.0)
+@example({"left": np.ones(K, "f"), "right": np.full(D, 1e8, "f"), "weight": np.full((K, K), 1e-12, "f")}, 0.0)
+@example({"left": np.full(K, 1e14, "f"), "right": np.full(D, 1e-12, "f"), "weight": np.ones((K, K), "f")}, 0.0)
+@example({"left": np.full(K, 1e-38, "f"), "right": np.full(D, 1e18, "f"), "weight": np.ones((K, K), "f")}, 18.0)
+@example({"left": np.zeros(K, "f"), "right": np.full(D, np.inf, "f"), "weight": np.zeros((K, K), "f")}, 0.0)
+def test_any_contribution_is_clipped(name, record, log_norm):
+    norm = np.float32(10.0**log_norm)
+    out = CLIPPED[name](pack_records(**{key: value[None] for key, value in record.items()}), (norm,))["0"]
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(out)]).astype(np.float64)
+    assert np.isfinite(flat).all()
+    assert np.linalg.norm(flat) <= norm
+    with np.errstate(all="ignore"):
+        truth = in_float64(name, record)
+        length = np.linalg.norm(truth) / norm
+        smallest = np.abs(truth[truth != 0]).min(initial=np.inf)
+    if not np.isfinite(truth).all():
+        assert not flat.any()
+    elif 1e-4 < length < 1e4 and smallest > 1e-5 * np.abs(truth).max() and 1e-15 < norm < 1e15:
+        if all(1e-8 < np.abs(value).max() < 1e8 for value in record.values()):
+            np.testing.assert_allclose(flat, truth / max(1, length), rtol=1e-4, atol=1e-4 * norm * min(1, length))
+
+
+def ordinary(n, seed=0):
+    rng = np.random.default_rng(seed)
+    fields = {key: rng.normal(size=(n, *shape)).astype(np.float32) for key, shape in shapes.items()}
+    return pack_records(**fields)
+
+
+def test_structured_sums_equal_dense_sums():
+    def structured(r):
+        return {"0": RankOne(r["left"], r["right"]), "1": Quadratic(r["weight"], r["right"])}
+
+    def dense(r):
+        square = r["weight"][:, None, :, None] * r["right"][None, :, None, None] * r["right"][None, None, None, :]
+        return {"0": jnp.outer(r["left"], r["right"]), "1": square}
+
+    records, how = ordinary(700), dict(norms=(2.0, 8.0), noise=1.0, rate=0.8)
+    got, want = summed(structured, (0.5, 0.5))(records, **how), summed(dense, (0.5, 0.5))(records, **how)
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-3)
+
+
+class Generic:
+    """A logistic regression without closed forms."""
+
+    def __init__(self, model):
+        self.log_likelihood = model.log_likelihood
+
+
+def test_closed_forms_equal_the_generic_path():
+    from skdpbayes.models.base import curvature, score
+
+    model = LogisticRegression(D, K, np.ones(D, np.float32))
+    theta = jnp.asarray(np.random.default_rng(1).normal(size=(K, D)), jnp.float32)
+    rng = np.random.default_rng(2)
+    records = pack_records(
+        x=rng.normal(size=(500, D)).astype(np.float32), y=rng.integers(-1, K + 1, 500).astype(np.int32)
+    )
+
+    def query(m):
+        return lambda r: {"0": score(m, theta, r), "1": jnp.zeros(1)}
+
+    def curved(m):
+        return lambda r: {"0": curvature(m, theta, r), "1": jnp.zeros(1)}
+
+    how = dict(norms=(1.0, 1.0), noise=1.0, rate=0.7)
+    for make in (query, curved):
+        got, want = (summed(make(m), (0.9, 0.1))(records, **how)["0"] for m in (model, Generic(model)))
+        np.testing.assert_allclose(np.ravel(got), np.ravel(want), rtol=1e-4, atol=1e-3)
+
+
+# Several blocks are one release
+
+TWO_BLOCKS = summed(lambda r: {"0": 1e9 * r["v"], "1": -1e9 * r["w"]}, (0.8, 0.2))
+
+
+def test_one_record_moves_all_blocks_together_by_at_most_one():
+    record = pack_records(v=np.ones((1, 500), np.float32), w=np.ones((1, 500), np.float32))
+    norms = (3.0, 0.01)
+    out = TWO_BLOCKS(record, norms)
+    lengths = [np.linalg.norm(out[str(i)].astype(np.float64)) / norms[i] for i in range(2)]
+    assert max(lengths) <= 1 and min(lengths) > 0.999
+    assert 0.8 * lengths[0] ** 2 + 0.2 * lengths[1] ** 2 <= 1
+
+
+def test_noise_of_each_block_follows_its_share_and_is_its_own():
+    null = pack_records(v=np.zeros((1, 500), np.float32), w=np.zeros((1, 500), np.float32))
+    norms, noise, steps = (3.0, 0.01), 1.3, 40
+    out = [TWO_BLOCKS(null, norms, noise=noise, step=step) for step in range(steps)]
+    scaled = [np.concatenate([o[str(i)] for o in out]) / noise / norms[i] for i in range(2)]
+    for draws, share in zip(scaled, (0.8, 0.2), strict=True):
+        squares = np.sum(draws.astype(np.float64) ** 2) * share
+        assert 1e-8 < stats.chi2.cdf(squares, draws.size) < 1 - 1e-8
+        assert len(np.unique(draws)) > 0.99 * draws.size
+    correlation = np.corrcoef(*scaled)[0, 1]
+    assert abs(correlation) < 6 / math.sqrt(500 * steps)
+
+
+@pytest.mark.parametrize("shares", [(0.8, 0.3), (1.0, 1e-6), (1.0, 0.0), (1.2, -0.2)])
+def test_shares_that_are_not_a_budget_are_refused(shares):
+    with pytest.raises(ValueError, match="Budget shares must be positive and sum to at most 1"):
+        summed(lambda r: {"0": r["left"], "1": r["right"]}, shares)(ordinary(3), (1.0, 1.0))
+
+
+def test_blocks_that_were_not_declared_are_refused():
+    with pytest.raises(ValueError, match=r"returned blocks \['0', '1'\], declared are \['0'\]"):
+        summed(lambda r: {"0": r["left"], "1": r["right"]})(ordinary(3))
+
+
+# Batches
+
+SIZE = 1024
+INCLUDED = summed(lambda r: {"0": (jnp.arange(SIZE) == r["i"]).astype(jnp.float32)})
+
+
+def records_up_to(n):
+    return Records({"i": np.arange(SIZE, dtype=np.int32)}, np.int32(n))
+
+
+def test_full_batches_use_each_record_exactly_once():
+    for n in (1, 63, 64, 65, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1, SIZE):
+        np.testing.assert_allclose(INCLUDED(records_up_to(n))["0"], np.arange(SIZE) < n, atol=1e-3, err_msg=str(n))
+
+
+def test_an_empty_batch_is_pure_noise():
+    noise = INCLUDED(records_up_to(0), noise=2.0, rate=1e-9)["0"]
+    assert 1e-8 < stats.chi2.cdf(np.sum(noise.astype(np.float64) ** 2) / 4, SIZE) < 1 - 1e-8
+    np.testing.assert_array_equal(INCLUDED(records_up_to(SIZE), noise=2.0, rate=1e-9)["0"], noise)
+
+
+def test_batches_of_several_chunks_are_bernoulli():
+    rate, rounds = 0.6, 300
+    mask = np.stack([INCLUDED(records_up_to(1000), rate=rate, step=t)["0"] for t in range(rounds)]) > 0.5
+    assert not mask[:, 1000:].any()
+    mask = mask[:, :1000]
+    assert mask.sum(axis=1).min() > CHUNK + 100
+    assert stats.binomtest(int(mask.sum()), mask.size, rate).pvalue > 1e-7
+    halves = mask[:, :500].sum(axis=1), mask[:, 500:].sum(axis=1)
+    assert abs(np.corrcoef(*halves)[0, 1]) < 6 / math.sqrt(rounds)
+    equal = []
+    for row in mask:
+        gaps = np.diff(np.flatnonzero(row), prepend=-1)
+        equal.append(np.mean(gaps[CHUNK : CHUNK + 100] == gaps[:100]))
+    assert np.mean(equal) == pytest.approx(rate / (2 - rate), abs=0.03), "chunks share their gaps"
+
+
+@pytest.mark.parametrize("rate", [1e-5, 0.01, 0.35, 0.97])
+def test_gaps_are_geometric(rate):
+    """Also beyond 8/q, where the sampler cuts a gap and goes on."""
+    with jax.enable_x64(True):
+        mechanism = jax.tree.map(jnp.asarray, traced(1.0, rate))
+        keys = jax.random.split(jax.random.key(5, impl="threefry2x32"), 3000)
+        draw = jax.jit(jax.vmap(lambda key: sample_chunk(key, mechanism, jnp.int64(-1), jnp.int64(2**31 - 1))))
+        indices, included, last = (np.asarray(x) for x in draw(keys))
+    gaps = np.concatenate([np.diff(i[m].astype(np.int64), prepend=-1) for i, m in zip(indices, included, strict=True)])
+    assert gaps.min() >= 1
+    assert (last >= indices.max(axis=1)).all()
+    law = stats.geom(rate)
+    assert abs(gaps.mean() * rate - 1) < 6 * math.sqrt((1 - rate) / len(gaps)) + 1e-9
+    edges = np.unique(law.ppf([0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1 - 2e-4, 1 - 2e-5]))
+    edges = np.concatenate([[0], edges, [np.inf]])
+    expected = np.diff(law.cdf(edges)) * len(gaps)
+    observed = np.histogram(gaps, bins=np.concatenate([edges[:-1] + 0.5, [np.inf]]))[0]
+    keep = expected > 5
+    statistic = np.sum((observed - expected)[keep] ** 2 / expected[keep])
+    assert stats.chi2.sf(statistic, keep.sum()) > 1e-7, (observed, expected)
+    cuts = (~included).mean()  # slots that only carry a gap on
+    if rate < 0.05:
+        assert cuts == pytest.approx(math.exp(-8), rel=0.3)
+
+
+def test_the_sampler_never_exceeds_the_rate_that_is_charged():
+    for rate in (1e-6, 0.01, 0.5, 0.999):
+        assert 0 < -np.expm1(traced(1.0, rate).log_survival) <= rate
+    assert traced(1.0, 1.0).log_survival == -np.inf
+
+
+# Specification
+
+
+def test_schedules_hold_up_to_their_boundaries():
+    pieces = (GaussianSteps(2.0, 0.1, 3), GaussianSteps(1.0, 0.1, 1), GaussianSteps(5.0, 0.1, 4))
+    spec = MechanismSpec(pieces, "zero_out", 1.0)
+    mechanism = spec.traced()
+    got = [float(mechanism.noise_multiplier(step)) for step in range(9)]
+    assert got == [2, 2, 2, 1, 5, 5, 5, 5, math.inf]
+    assert spec.n_steps == mechanism.n_steps == 8
+    assert MechanismSpec(pieces, "zero_out", 1.0, n_chains=3).composed() == pieces * 3
+
+
+def test_a_full_schedule_fits_and_a_longer_one_is_refused():
+    pieces = tuple(GaussianSteps(1.0 + i, 0.1, 2) for i in range(MAX_SCHEDULE))
+    mechanism = MechanismSpec(pieces, "zero_out", 1.0).traced()
+    assert float(mechanism.noise_multiplier(2 * MAX_SCHEDULE - 1)) == MAX_SCHEDULE
+    with pytest.raises(ValueError, match=f"at most {MAX_SCHEDULE} pieces, got {MAX_SCHEDULE + 1}"):
+        MechanismSpec((*pieces, GaussianSteps(1.0, 0.1, 1)), "zero_out", 1.0).traced()
+
+
+def test_rates_that_differ_are_refused():
+    pieces = (GaussianSteps(2.0, 0.1, 3), GaussianSteps(2.0, 0.2, 3))
+    with pytest.raises(ValueError, match="must share one sampling rate"):
+        MechanismSpec(pieces, "zero_out", 1.0).traced()

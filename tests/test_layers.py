@@ -1,0 +1,92 @@
+"""Imports point one way, and what users import first loads nothing heavy."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import skdpbayes
+
+ROOT = Path(skdpbayes.__file__).parent
+
+# What each part may import of ours (itself aside).
+ALLOWED = {
+    "": {"estimators"},
+    "_rows": set(),
+    "datasets": set(),
+    "estimators": {"_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},
+    "inference": {"models.base", "privacy.mechanism", "privacy.random", "records", "solvers.base"},
+    "models": {"privacy.mechanism"},
+    "posteriors": set(),
+    "privacy.accounting": set(),
+    "privacy.mechanism": {"privacy.accounting"},
+    "privacy.random": set(),
+    "privacy.report": {"privacy.accounting"},
+    "records": set(),
+    "solvers": {"models.base", "posteriors", "privacy.mechanism"},
+}
+
+
+def names_imported(path):
+    """Modules of ours that a file imports, anywhere in it."""
+    package = path.relative_to(ROOT.parent).with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level]) if node.level else ""
+            home = ".".join(part for part in (base, node.module) if part)
+            found = [f"{home}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in found:
+            if name.split(".")[0] == "skdpbayes":
+                yield ".".join(name.split(".")[1:])
+
+
+def within(name, part):
+    return name == part or name.startswith(f"{part}.")
+
+
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_one_way(path):
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+    if name == "privacy":  # names of its own modules, resolved when they are asked for
+        assert all(within(other, "privacy") for other in names_imported(path))
+        return
+    homes = [part for part in ALLOWED if part and within(name, part)] or [""]
+    assert homes != [""] or name == "", f"{name} has no place among the layers"
+    for other in names_imported(path):
+        fine = within(other, homes[0]) or any(within(other, part) for part in ALLOWED[homes[0]])
+        assert fine or not homes[0], f"{name} imports {other}"
+
+
+def test_the_check_of_layers_sees_imports():
+    found = set(names_imported(ROOT / "inference.py"))
+    assert {"models.base.Model", "privacy.mechanism.private_sum", "solvers.base.Solver"} <= found
+    assert "privacy.accounting._steps.GaussianSteps" in set(names_imported(ROOT / "privacy" / "report.py"))
+
+
+@pytest.mark.parametrize("module", ["skdpbayes", "skdpbayes.estimators", "skdpbayes.privacy", "skdpbayes.datasets"])
+def test_importing_loads_nothing_heavy(module):
+    code = (
+        f"import sys, {module}; "
+        "heavy = {'jax', 'jaxlib', 'numpyro', 'dp_accounting', 'fourier_accountant'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_estimator_is_built_cloned_and_shown_without_jax():
+    code = (
+        "import sys; from skdpbayes import DPBayesianLogisticRegression as E; from sklearn.base import clone; "
+        "e = clone(E(epsilon=2.0)); repr(e); e._repr_html_(); e.get_params(); "
+        "sys.exit(int('jax' in sys.modules or 'dp_accounting' in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

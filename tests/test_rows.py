@@ -1,0 +1,150 @@
+"""Rows as numbers: total, and one row at a time."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import sparse
+
+from skdpbayes._rows import as_numeric, bounded_rows
+
+CELLS = [1.5, "2.5", "two", None, 10**400, -(10**30), np.nan, np.inf, -np.inf, 1e300, 5e-324, True, b"3", object(), [1]]
+
+
+def test_cells_that_are_not_numbers_become_nan():
+    X = np.empty((len(CELLS), 1), object)
+    X[:, 0] = CELLS
+    got = as_numeric(X)
+    want = [1.5, 2.5, *[np.nan] * 3, -1e30, np.nan, np.inf, -np.inf, 1e300, 5e-324, 1, 3, np.nan, np.nan]
+    np.testing.assert_array_equal(got[:, 0], want)
+    assert got.dtype == np.float64
+
+
+def test_cells_do_not_influence_each_other():
+    X = np.empty((len(CELLS), 2), object)
+    X[:, 0], X[:, 1] = CELLS, 1.0
+    alone = [as_numeric(X[i : i + 1]) for i in range(len(X))]
+    np.testing.assert_array_equal(as_numeric(X), np.concatenate(alone))
+
+
+@pytest.mark.parametrize(
+    ("column", "want"),
+    [
+        (pd.array([1, None], dtype="Int64"), [1, np.nan]),
+        (pd.array([1.5, None], dtype="Float64"), [1.5, np.nan]),
+        (pd.array([True, None], dtype="boolean"), [1, np.nan]),
+        (pd.array(["1.5", None], dtype="string"), [1.5, np.nan]),
+        (pd.Categorical([3, None]), [3, np.nan]),
+        (pd.Categorical(["a", "7"]), [np.nan, 7]),
+    ],
+)
+def test_pandas_dtypes(column, want):
+    for frame in (pd.DataFrame({"a": column}), pd.DataFrame({"a": column, "b": ["x", "y"]})):
+        np.testing.assert_array_equal(as_numeric(frame)[:, 0], want)
+
+
+def test_dates_are_no_numbers_and_raise_nothing():
+    frame = pd.DataFrame({"when": pd.to_datetime(["2020-01-01", None]), "a": [1.0, 2.0]})
+    assert np.isnan(as_numeric(frame)[:, 0]).all() or np.isnan(as_numeric(frame)[1, 0])
+    assert as_numeric(frame[["when"]]).dtype.kind == "f"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint64", "bool", "<U3", "S3"])
+def test_numpy_dtypes(dtype):
+    X = np.array([[0, 1], [1, 1]]).astype(dtype)
+    got = as_numeric(X)
+    assert got.dtype.kind == "f"
+    np.testing.assert_array_equal(got, [[0, 1], [1, 1]])
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
+def test_complex_is_refused(make):
+    with pytest.raises(ValueError, match="Complex data not supported"):
+        as_numeric(make(np.ones((2, 2), complex)))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2, 2), (0, 3), (3, 0)])
+def test_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"Expected 2D array|Found array with 0"):
+        as_numeric(np.zeros(shape))
+
+
+floats = st.floats() | st.sampled_from([1.7e308, -1.7e308, 1e200, 1e38, 4e38, 1e-320, 5e-324, -0.0])
+matrices = hnp.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 5)), elements=floats)
+
+
+@settings(max_examples=300, deadline=None)
+@given(matrices, st.floats(1e-30, 1e15), st.booleans(), st.sampled_from([np.float32, np.float64]))
+def test_rows_are_bounded_one_by_one(X, bound, intercept, dtype):
+    rows, null = bounded_rows(X, bound, intercept=intercept, dtype=dtype)
+    d = X.shape[1]
+    assert rows.dtype == dtype and rows.shape == (len(X), d + intercept)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(null, ~np.isfinite(X.astype(dtype)).all(axis=1))
+    assert np.isfinite(rows).all()
+    assert not rows[null].any()
+    if intercept:
+        np.testing.assert_array_equal(rows[:, d], ~null)
+    lengths = np.linalg.norm(rows[:, :d].astype(np.float64), axis=1)
+    assert (lengths <= bound * (1 + 1e-6) + 1e-44).all()
+    for i in range(len(X)):
+        alone = bounded_rows(X[i : i + 1], bound, intercept=intercept, dtype=dtype)
+        np.testing.assert_array_equal(rows[i : i + 1], alone[0])
+        np.testing.assert_array_equal(null[i : i + 1], alone[1])
+        if not null[i]:
+            length = math.hypot(*X[i])
+            if length <= bound * (1 - 1e-6):
+                np.testing.assert_array_equal(rows[i, :d], X[i].astype(dtype), "a short row was changed")
+            elif bound > 1e-20 and length > bound * (1 + 1e-6):
+                assert lengths[i] >= bound * (1 - 1e-6), "a long row was shortened too much"
+
+
+def test_the_longest_float64_rows_keep_their_direction():
+    rows, null = bounded_rows(np.full((1, 9), 1.7e308), 3.0, intercept=False)
+    assert not null.any()
+    np.testing.assert_allclose(rows, 1.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(matrices, st.floats(1e-3, 1e3), st.booleans(), st.sampled_from([np.float32, np.float64]))
+def test_sparse_equals_dense(X, bound, intercept, dtype):
+    X[np.abs(X) < 1] = 0  # some structure
+    dense, null = bounded_rows(X, bound, intercept=intercept, dtype=dtype)
+    rows, null_too = bounded_rows(as_numeric(sparse.csr_matrix(X)), bound, intercept=intercept, dtype=dtype)
+    assert sparse.issparse(rows) and rows.dtype == dtype
+    np.testing.assert_array_equal(null, null_too)
+    np.testing.assert_allclose(rows.toarray(), dense, rtol=1e-6, atol=1e-30)
+
+
+def test_sparse_formats_and_duplicates():
+    rows, columns, values = [0, 0, 1, 2, 2], [1, 1, 0, 2, 0], [2.0, 3.0, 4.0, 0.0, np.nan]
+    coo = sparse.coo_matrix((values, (rows, columns)), shape=(4, 3))
+    want, null = bounded_rows(coo.toarray(), 4.0, intercept=True)
+    for X in (coo, coo.tocsc(), coo.tolil(), sparse.csr_array(coo)):
+        got, null_too = bounded_rows(as_numeric(X), 4.0, intercept=True)
+        np.testing.assert_allclose(got.toarray(), want)
+        np.testing.assert_array_equal(null_too, null)
+    duplicated = sparse.csr_matrix((np.array([2.0, 3.0]), np.array([1, 1]), np.array([0, 2])), shape=(1, 3))
+    np.testing.assert_allclose(bounded_rows(as_numeric(duplicated), 4.0, intercept=False)[0].toarray(), [[0, 4, 0]])
+
+
+def test_blocks_of_rows_do_not_show(monkeypatch):
+    from skdpbayes import _rows
+
+    X = np.random.default_rng(0).normal(size=(23, 4)) * 3
+    X[11, 2] = np.inf
+    want = bounded_rows(X, 2.0, intercept=True)
+    monkeypatch.setattr(_rows, "_BLOCK", 5)
+    for a, b in zip(bounded_rows(X, 2.0, intercept=True), want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_input_is_left_alone():
+    for X in (np.full((3, 2), 100.0), np.full((3, 2), 100.0, np.float32), sparse.csr_array(np.full((3, 2), 100.0))):
+        before = X.copy()
+        bounded_rows(as_numeric(X), 1.0, intercept=False, dtype=X.dtype)
+        assert abs(X - before).max() == 0
