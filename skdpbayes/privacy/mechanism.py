@@ -376,7 +376,7 @@ def private_sum(
         included = position < records.n_records
         return jnp.where(included, position, 0).astype(jnp.int32), included, position[-1]
 
-    sums = jax.lax.cond(mechanism.rate >= 1, lambda: one_pass(every_record), lambda: one_pass(sampled))
+    sums = jax.lax.cond(jnp.isneginf(mechanism.log_survival), lambda: one_pass(every_record), lambda: one_pass(sampled))
 
     # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by
     # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.
