@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -237,6 +238,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             PrivacyLeakWarning,
             stacklevel=3,
         )
+        assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         classes = np.unique(y)
         if len(classes) < 2:
