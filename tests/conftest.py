@@ -13,3 +13,16 @@ def seeds_are_for_tests(monkeypatch):
     from skdpbayes.estimators import _base
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
+
+
+@pytest.fixture
+def compiled_quickly(monkeypatch):
+    """The same programs compiled in two thirds of the time, for tests that need many."""
+    import jax
+
+    from skdpbayes import inference
+
+    options = {"xla_backend_optimization_level": 0}
+    for name, static in (("_one_chain", ("capacity",)), ("_chains", ("capacity", "axes"))):
+        program = jax.jit(getattr(inference, name).__wrapped__, static_argnames=static, compiler_options=options)
+        monkeypatch.setattr(inference, name, program)

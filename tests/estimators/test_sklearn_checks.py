@@ -10,5 +10,5 @@ pytestmark = pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWa
 
 
 @parametrize_with_checks([DPBayesianLogisticRegression(epsilon=1.0, n_steps=100, n_posterior_samples=100)])
-def test_scikit_learn_check(estimator, check):
+def test_scikit_learn_check(estimator, check, compiled_quickly):
     check(estimator)

@@ -368,14 +368,14 @@ def sampling_key_kept(patch):
 
 
 @pytest.mark.parametrize(("change", "check", "solver"), OUTSIDE_THE_LOOP)
-def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch):
+def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch, compiled_quickly):
     change(monkeypatch)
     with pytest.raises(AssertionError):
         getattr(whitebox, check)(solver)
 
 
 @pytest.mark.parametrize(("change", "check", "solver"), MUTANTS)
-def test_mutant_is_noticed(change, check, solver, monkeypatch, no_compiled_programs):
+def test_mutant_is_noticed(change, check, solver, monkeypatch, compiled_quickly, no_compiled_programs):
     change(monkeypatch)
     with pytest.raises(AssertionError):
         getattr(whitebox, check)(solver)
