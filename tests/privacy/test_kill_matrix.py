@@ -40,17 +40,6 @@ def mutant(check, *solvers, quick=True, compiled=True):
     return register
 
 
-@pytest.fixture
-def no_compiled_programs():
-    def clear():
-        inference._one_chain.clear_cache()
-        inference._chains.clear_cache()
-
-    clear()
-    yield
-    clear()
-
-
 def scaled_noise(patch, factor):
     original = mechanism.add_noise
 
@@ -375,7 +364,7 @@ def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch, 
 
 
 @pytest.mark.parametrize(("change", "check", "solver"), MUTANTS)
-def test_mutant_is_noticed(change, check, solver, monkeypatch, compiled_quickly, no_compiled_programs):
+def test_mutant_is_noticed(change, check, solver, monkeypatch, no_compiled_programs):
     change(monkeypatch)
     with pytest.raises(AssertionError):
         getattr(whitebox, check)(solver)
