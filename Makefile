@@ -61,7 +61,7 @@ lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer ve
 
 clean: ## remove the environments and everything that was built
 	rm -rf .venv .venv.lock .venv-lock .venv-lock.lock .pytest_cache .ruff_cache .mypy_cache .hypothesis \
-		docs/_build build dist adult.png
+		docs/_build docs/generated build dist adult.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: python

@@ -119,21 +119,17 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
     Returns
     -------
     data : :class:`~sklearn.utils.Bunch`
-        X_train, X_test : DataFrame of shape (32561, 14) and (16281, 14)
-            Original order; categories are strings and unknown ones are "?".
-        y_train, y_test : Series of "<=50K" or ">50K"
-        classes : list of str
-            The labels.
-        feature_descriptions : dict
-            Column name to description.
-        categories : dict
-            Column name to tuple of str, from ``adult.names``.
-        bounds : dict
-            Column name to (lower, upper).
-        data_norm : float
-            The largest Euclidean norm of a row that :func:`adult_preprocessor` can return.
-        DESCR : str
-            Source and licence.
+        With the entries
+
+        - ``X_train``, ``X_test``: DataFrames of shape (32561, 14) and (16281, 14), in the original order; categories
+          are strings and unknown ones are "?".
+        - ``y_train``, ``y_test``: Series of "<=50K" or ">50K".
+        - ``classes``: list of the labels.
+        - ``feature_descriptions``: dict from column name to description.
+        - ``categories``: dict from column name to tuple of str, from ``adult.names``.
+        - ``bounds``: dict from column name to (lower, upper).
+        - ``data_norm``: the largest Euclidean norm of a row that :func:`adult_preprocessor` can return.
+        - ``DESCR``: source and licence.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from skdpbayes.models.base import Model
 from skdpbayes.privacy.mechanism import Mechanism, MechanismSpec, noise_scales, private_sum, zero_sums
-from skdpbayes.privacy.random import FitKeys
+from skdpbayes.privacy.random import FitKeys, wrap_keys
 from skdpbayes.records import Records
 from skdpbayes.solvers.base import Round, Solver
 
@@ -79,7 +79,7 @@ def replay(transcript, solver_keys, model: Model, solver: Solver, spec: Mechanis
     """
     transcript = transcript if spec.n_chains > 1 else transcript[None]
     source = _FromTranscript(jnp.asarray(transcript), example)
-    unused = jax.random.wrap_key_data(jnp.zeros((spec.n_chains, 2), jnp.uint32), impl="threefry2x32")
+    unused = wrap_keys(jnp.zeros((spec.n_chains, 2)))
     keys = FitKeys(unused, unused, solver_keys)
     return _run(source, _FromTranscript(0, None), keys, model, solver, spec, None)[0]
 
@@ -141,7 +141,7 @@ def _loop(source, keys: FitKeys, model: Model, solver: Solver, mechanism: Mechan
     state = solver.init(model, mechanism, jax.random.fold_in(keys.solver, _BEFORE_THE_FIRST_STEP))
     transcript = None
     if capacity is not None:
-        sizes = [jax.eval_shape(lambda s, r=r: take(r, 0, keys, s)[1], state).size for r in rounds]
+        sizes = [jax.eval_shape(lambda s, r=r: take(r, jnp.int32(0), keys, s)[1], state).size for r in rounds]
         transcript = jnp.zeros((capacity, max(sizes)), jnp.float32)
     return jax.lax.fori_loop(0, mechanism.n_steps, one_step, (state, transcript))
 

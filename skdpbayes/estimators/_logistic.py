@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
@@ -86,7 +87,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
     posterior_ : GaussianPosterior or DrawsPosterior
         Over the flattened (coefficients, intercept) of each row of `coef_`.
     posterior_samples_ : dict
-        ``"coef"`` of shape (n_posterior_samples, *coef_.shape) and ``"intercept"``.
+        ``"coef"``, ``n_posterior_samples`` arrays like `coef_`, and ``"intercept"``, as many like `intercept_`.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     n_iter_ : int
@@ -94,8 +95,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
     diagnostics_ : dict
-        `sgld`: ``"step_size"``, and ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: ``"clipping_norm"``
-        reached.
+        `sgld`: ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: the ``"clipping_norm"`` reached.
 
     Notes
     -----
@@ -196,7 +196,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         self._warn_if_seeded()
         if self.verbose:
             print(f"[{type(self).__name__}] {self.solver}: {report!r}")
-        self.privacy_spent_ = report  # before the first noise: a fit that is interrupted counts
+        self._charge(report, voided_by)
         state, draws_rng = self._run(model, solver, spec, X, y, classes, data_norm)
 
         self.classes_, self.n_iter_, self.data_norm_ = classes, spec.n_steps, data_norm
@@ -232,6 +232,11 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             classes = np.unique(column_or_1d(self.classes))
             if len(classes) < 2:
                 raise ValueError(f"classes must name at least two labels, got {list(classes)}.")
+            if {y.dtype.kind, classes.dtype.kind} in ({text, number} for text in "US" for number in "biuf"):
+                raise ValueError(
+                    f"y has dtype {y.dtype} and classes {classes.dtype}: no label can be in classes. Give both as "
+                    "strings or both as numbers."
+                )
             return X, y, classes, ()
         warnings.warn(
             "classes=None takes the set of labels from y, which is not private. Pass classes=[...].",
@@ -271,6 +276,10 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         full_rank = n_parameters <= _FULL_RANK_UP_TO if self.guide == "auto" else self.guide == "full_rank"
         adaptive = private and self.clipping_norm is None
         clip = self.clipping_norm or (row_norm / 4 if private else _never_clips(row_norm, n_classes))
+        steps = self._plan_noise(n_steps, rate).steps
+        n_guess = n if self.adjacency != "add_remove" else 4096 / rate
+        # Noise of the averaged score in units of the clipping norm and of the signal, a sum over the records.
+        noise = steps[0].noise_multiplier / (rate * math.sqrt(n_steps)) * math.sqrt(n_parameters) / n_guess
         solver = DPVI(
             guide="full_rank" if full_rank else "mean_field",
             adaptive=adaptive,
@@ -278,8 +287,9 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             clip_start=np.float32(clip),
             clip_low=np.float32(clip / 8 if adaptive else clip),
             clip_high=np.float32(clip * 8 if adaptive else clip),
+            clip_fraction=np.float32(min(max(5 * noise, 0.002), 0.1)),
+            n_records=np.float32(n_guess),
         )
-        steps = self._plan_noise(n_steps, rate).steps
         return solver, MechanismSpec(steps, self.adjacency, None if adaptive else float(clip))
 
     def _plan_sgld(self, n, n_parameters, n_classes, row_norm):
@@ -347,6 +357,15 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         draws = self.posterior_.sample(rng, self.n_posterior_samples)
         self.posterior_samples_ = self._split(draws.reshape(-1, *rows))
         self.diagnostics_ = solver.diagnostics(state)
+        worst = np.max(self.diagnostics_.get("r_hat", 0.0))
+        if worst > 1.1:
+            warnings.warn(
+                f"The chains have not mixed: R-hat is {worst:.2f} (should be below 1.1), so that the draws do not "
+                "represent the posterior. Take more n_steps, a smaller clipping_norm (it allows larger steps), or "
+                "solver='dpvi'.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
 
     # --------------------------------------------------------------- predicting
 
@@ -430,7 +449,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         Returns
         -------
         draws : dict
-            ``"coef"`` of shape (n_samples, *coef_.shape) and ``"intercept"`` of shape (n_samples, len(intercept_)).
+            ``"coef"``, `n_samples` arrays like `coef_`, and ``"intercept"``, as many like `intercept_`.
         """
         check_is_fitted(self)
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)

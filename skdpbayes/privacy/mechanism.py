@@ -146,10 +146,8 @@ class RankOne:
         return _product(_squares(self.left / clipping_norm), _squares(self.right))
 
     def weighted_sum(self, weights):
-        keep = weights > 0
-        left = jnp.where(keep[:, None], self.left * weights[:, None], 0)
-        right = jnp.where(keep[:, None], self.right, 0)
-        return left.T @ right
+        left = jnp.where((weights > 0)[:, None], self.left * weights[:, None], 0)
+        return _summed_outer(left, self.right, weights)
 
 
 @jax.tree_util.register_dataclass
@@ -164,12 +162,11 @@ class Quadratic:
         return _product(_squares(self.weight / clipping_norm), _squares(self.vector) ** 2)
 
     def weighted_sum(self, weights):
-        keep = weights > 0
-        vector = jnp.where(keep[:, None], self.vector, 0)
-        weight = jnp.where(keep[:, None, None], self.weight * weights[:, None, None], 0)
-        batch, k, _ = weight.shape
-        left = (weight[:, :, :, None] * vector[:, None, None, :]).reshape(batch, -1)
-        return (left.T @ vector).reshape(k, k, *(vector.shape[1],) * 2).transpose(0, 2, 1, 3)  # one matrix product
+        keep = (weights > 0)[:, None, None, None]
+        left = self.weight[:, :, :, None] * weights[:, None, None, None] * self.vector[:, None, None, :]
+        _, k, _, d = left.shape
+        flat = jnp.where(keep, left, 0).reshape(-1, k * k * d)
+        return _summed_outer(flat, self.vector, weights).reshape(k, k, d, d).transpose(0, 2, 1, 3)
 
 
 @dataclass(frozen=True)
@@ -186,8 +183,22 @@ class _Dense:
         return jnp.sum(jnp.where(column > 0, self.value * column, 0), axis=0)
 
 
+def _summed_outer(left, right, weights):
+    """``left' right`` without the rows of zero weight, of which `left` is clear but `right` may not be.
+
+    A row of `right` that is not finite makes the product so; only then is it worth a pass over `right` to clear it.
+    """
+
+    def cleared():
+        return left.T @ jnp.where((weights > 0)[:, None], right, 0)
+
+    product = left.T @ right
+    return jax.lax.cond(jnp.isfinite(product).all(), lambda: product, cleared)
+
+
 def _squares(values):
-    total = jnp.sum(jnp.square(values), axis=tuple(range(1, values.ndim)))
+    flat = values.reshape(values.shape[0], -1)
+    total = jnp.sum(jnp.square(flat), axis=1)
     return jnp.where(total < _SMALLEST_SQUARE, 0, total)  # NaN stays NaN
 
 
@@ -365,7 +376,7 @@ def private_sum(
         included = position < records.n_records
         return jnp.where(included, position, 0).astype(jnp.int32), included, position[-1]
 
-    sums = jax.lax.cond(mechanism.rate >= 1, lambda: one_pass(every_record), lambda: one_pass(sampled))
+    sums = jax.lax.cond(jnp.isneginf(mechanism.log_survival), lambda: one_pass(every_record), lambda: one_pass(sampled))
 
     # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by
     # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.

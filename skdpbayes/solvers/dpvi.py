@@ -5,21 +5,26 @@ clipped sum of per-record scores at one drawn theta; prior and entropy stay outs
 (Jalko et al. 2023; d3p and NA-DPVI clip the whole ELBO gradient). From that one release:
 
 * ``mu`` takes an Adam step on the ELBO, and the late iterates are averaged;
-* with ``guide="mean_field"``, L = diag(s) takes one too, by the reparametrisation gradient ``e_j g_j + 1/s_j``.
+* with ``guide="mean_field"``, ``L = diag(exp u)`` takes one in u, by the reparametrisation gradient
+  ``g_j e_j exp(u_j) + 1``.
 
 With ``guide="full_rank"``, every tenth round releases the clipped sum of per-record *curvatures* (negative Hessians
 at the drawn theta) instead, and ``L L' = (prior precision + E_q[curvature])^-1``, which is the fixed point of the
 Gaussian ELBO. The reparametrisation gradient of a full L would put the privacy noise of every round into every
 entry of L; the curvature is a bounded statistic with far less noise.
 
-Two corrections use the noise level, which is public; both vanish with the noise:
+What follows corrects for the noise, whose level is public; all of it vanishes with the noise:
 
-* the prior precision is multiplied by ``1 + shrinkage * tau * prior_sd``, tau being the standard deviation of the
-  run's averaged privacy noise in the full-data score: directions in which the noise exceeds the signal go to the
-  prior instead of to the noise;
-* the reported covariance includes the noise. With curvature H the averaged iterate is, to first order, the
-  posterior mean plus ``N(0, tau^2 H^-2)``; seen as an observation of theta under the prior precision P that gives
-  ``cov = (P + H (H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when noise is all there is.
+* the prior precision P is multiplied by ``1 + tau^2 / h``: tau is the standard deviation of the averaged privacy
+  noise in the full-data score, h the mean curvature known so far. With curvature H in a direction, the posterior
+  mean given the noisy score is that of a prior with precision ``P (1 + tau^2 / H)`` and no noise: where the noise
+  exceeds the signal, the fit goes to the prior instead of to the noise;
+* the reported covariance includes the noise. The averaged iterate is, to first order, the posterior mean plus
+  ``N(0, tau^2 H^-2)``; seen as an observation of theta under the prior that gives
+  ``cov = (P + H (H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when noise is all there is;
+* the released curvature is shrunk by its noise's share (`denoised`), and while the guide runs, the edge of the noise's
+  spectrum is added to it, which keeps it positive definite;
+* the learning rate is limited (`_rate`), and fewer scores are clipped where the noise is small (`clip_fraction`).
 """
 
 from __future__ import annotations
@@ -31,7 +36,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from numpyro.optim import Adam
 
 from skdpbayes.models.base import Model, curvature, score
 from skdpbayes.posteriors import GaussianPosterior
@@ -47,12 +51,14 @@ _AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
 class DPVIState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
-    optimiser: Any  # of (mu, log_sd); log_sd is empty for the full-rank guide
-    average: Any  # of the same, over the late rounds
+    guide: Any  # (mu, log_sd); log_sd is empty for the full-rank guide
+    moments: Any  # Adam's averages of the gradient and its square
+    average: Any  # of the guide, over the late rounds
     n_averaged: Any
+    tempering: Any  # factor of the prior precision
     variance: Any  # sum over the averaged rounds of the noise variance of the score
     log_clip: Any
-    root: Any  # Cholesky factor of the guide's precision (full rank)
+    factor: Any  # L, of the running curvature (full rank)
     curvature: Any
     curvature_variance: Any  # of one off-diagonal entry
     n_curvature: Any
@@ -72,12 +78,14 @@ class DPVI:
         Of Adam, for the mean; log standard deviations move at a tenth of it.
     clip_start, clip_low, clip_high : float
         Public starting point and limits of the clipping norm.
+    n_records : float
+        Public number of records, or a public guess of it; it only limits the learning rate.
     clip_fraction : float
-        Fraction of scores to clip, when adaptive.
+        Fraction of scores to clip, when adaptive: clipping is a bias, which is worth it where the noise is larger.
     curvature_ratio : float
         Clipping norm of a record's curvature over the square of the score's.
-    shrinkage : float
-        See the module's docstring.
+    rate_limit : float
+        See `_rate`.
     """
 
     guide: str = field(metadata={"static": True})
@@ -86,9 +94,10 @@ class DPVI:
     clip_start: Any
     clip_low: Any
     clip_high: Any
-    clip_fraction: Any = 0.1
+    clip_fraction: Any
+    n_records: Any
     curvature_ratio: Any = 0.75
-    shrinkage: Any = 1.0
+    rate_limit: Any = 0.1
 
     def init(self, model: Model, mechanism: Mechanism, key) -> DPVIState:
         """Guide centred on the model's starting point."""
@@ -99,12 +108,14 @@ class DPVI:
         params = (mu, jnp.zeros(0, mu.dtype) if full else jnp.log(sd))
         zero = jnp.zeros((), mu.dtype)
         return DPVIState(
-            optimiser=self._adam(mechanism).init(params),
+            guide=params,
+            moments=jax.tree.map(jnp.zeros_like, (params, params)),
             average=params,
             n_averaged=zero,
+            tempering=zero + 1,
             variance=zero,
             log_clip=jnp.log(jnp.asarray(self.clip_start, mu.dtype)),
-            root=jnp.diag(1 / sd) if full else jnp.zeros((0, 0), mu.dtype),
+            factor=jnp.diag(sd) if full else jnp.zeros((0, 0), mu.dtype),
             curvature=jnp.zeros((p, p) if full else (0, 0), mu.dtype),
             curvature_variance=zero,
             n_curvature=zero,
@@ -121,10 +132,10 @@ class DPVI:
         precision = prior_precision(model)
 
         def draw(state, key):
-            mu, log_sd = self._adam(mechanism).get_params(state.optimiser)
+            mu, log_sd = state.guide
             noise = jax.random.normal(key, mu.shape, mu.dtype)
             if self.guide == "full_rank":
-                return mu + jax.scipy.linalg.solve_triangular(state.root, noise, lower=True, trans=1), noise
+                return mu + state.factor @ noise, noise
             return mu + jnp.exp(log_sd) * noise, noise
 
         def score_query(state, point):
@@ -148,19 +159,20 @@ class DPVI:
 
         def score_update(state, point, step, estimate, scales):
             theta, noise = point
-            tempering = self._tempering(precision, state, mechanism, step)
+            tempering = self._tempering(precision, state, scales["score"], mechanism)
             gradient = ravel_pytree(estimate["score"])[0] + tempering * prior_gradient(theta)
-            adam = self._adam(mechanism)
-            log_sd = adam.get_params(state.optimiser)[1]
+            log_sd = state.guide[1]
             log_sd_gradient = jnp.zeros_like(log_sd) if log_sd.size == 0 else gradient * noise * jnp.exp(log_sd) + 1
-            optimiser = adam.update((-gradient, -log_sd_gradient), state.optimiser)
+            rate = self._rate(step, gradient.size, scales["score"], mechanism)
+            guide, moments = _adam((gradient, log_sd_gradient), state.guide, state.moments, step, (rate, rate / 10))
             counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(theta.dtype)
             n = state.n_averaged + counted
             weight = counted / jnp.maximum(n, 1)
-            start = jax.tree.map(lambda new, old: jnp.where(n > 0, old, new), adam.get_params(optimiser), state.average)
             return state._replace(
-                optimiser=optimiser,
-                average=jax.tree.map(lambda a, x: a + weight * (x - a), start, adam.get_params(optimiser)),
+                guide=guide,
+                moments=moments,
+                tempering=tempering,
+                average=jax.tree.map(lambda a, x: jnp.where(n > 0, a + weight * (x - a), x), state.average, guide),
                 n_averaged=n,
                 variance=state.variance + counted * scales["score"] ** 2,
                 log_clip=self._adapted(state.log_clip, estimate, scales, mechanism),
@@ -182,13 +194,13 @@ class DPVI:
             matrix = (1 - rate) * state.curvature + rate * (matrix + matrix.T) / 2
             variance = (1 - rate) ** 2 * state.curvature_variance + rate**2 * scales["curvature"] ** 2 / 2
             state = state._replace(curvature=matrix, curvature_variance=variance, n_curvature=n)
-            tempering = self._tempering(precision, state, mechanism, step)
             # 2 sqrt(p variance) is the edge of the noise's spectrum: with it the matrix is positive definite as soon as
             # the true curvature is (up to rare draws, in which the last factor stays).
             edge = 2 * jnp.sqrt(precision.size * variance)
-            total = denoised(matrix, variance, jnp) + jnp.diag(tempering * precision + edge)
+            total = denoised(matrix, variance, jnp) + jnp.diag(state.tempering * precision + edge)
             root = jnp.linalg.cholesky(total)
-            return state._replace(root=jnp.where(jnp.isfinite(root).all(), root, state.root))
+            factor = jax.scipy.linalg.solve_triangular(root, jnp.eye(precision.size, dtype=root.dtype), lower=True).T
+            return state._replace(factor=jnp.where(jnp.isfinite(factor).all(), factor, state.factor))
 
         gradient_round = Round(draw, score_query, score_blocks, score_update)
         if self.guide == "mean_field":
@@ -197,12 +209,12 @@ class DPVI:
 
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
         """Averaged guide, with the privacy noise in its covariance."""
-        state = jax.tree.map(lambda x: np.asarray(x, np.float64), state._replace(optimiser=None))
+        state = jax.tree.map(lambda x: np.asarray(x, np.float64), state._replace(moments=None))
         mean, log_sd = state.average
         precision = np.asarray(prior_precision(model), np.float64)
         noise = state.variance / max(state.n_averaged, 1) ** 2  # of the averaged score
         if self.guide == "mean_field":
-            information = np.maximum(np.exp(-2 * log_sd) - precision, 0)
+            information = np.maximum(np.exp(-2 * log_sd) - state.tempering * precision, 0)
             total = precision + information**2 / (information + noise + np.finfo(float).tiny)
             return GaussianPosterior(mean, 1 / np.sqrt(total))
         values, vectors = np.linalg.eigh(denoised(state.curvature, state.curvature_variance, np))
@@ -215,23 +227,26 @@ class DPVI:
         """The clipping norm reached."""
         return {"clipping_norm": float(np.exp(state.log_clip))}
 
-    def _adam(self, mechanism):
-        def rate(step):
-            left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(jnp.float32)
-            return self.learning_rate * jnp.clip(2 * left, 0.1, 1)
+    def _rate(self, step, n_parameters, scale, mechanism):
+        """Learning rate of the mean at a step.
 
-        return Adam(rate)
+        Constant, then falling to a tenth; and never so large that the privacy noise in the iterates spreads the
+        logits of a generalised linear model by much: with step r and gradient noise s the iterates have variance
+        ``r s / (2 h)`` in a direction of curvature h, which adds up to ``r s P / (2 N w)`` in the logits (w the
+        likelihood's mean curvature), and the average of iterates spread like that is inflated.
+        """
+        left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(scale.dtype)
+        calm = self.rate_limit * self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
+        return jnp.minimum(self.learning_rate * jnp.clip(2 * left, 0.1, 1), calm)
 
-    def _tempering(self, precision, state, mechanism, step):
-        tau = mechanism.noise_multiplier(step) * jnp.exp(state.log_clip) / mechanism.rate
-        noise = tau**2 / mechanism.n_steps.astype(tau.dtype)
+    def _tempering(self, precision, state, scale, mechanism):
+        """Factor of the prior precision: ``1 + tau^2 / h``, h being the mean curvature known so far."""
+        noise = scale**2 / (mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM))
         if self.guide == "full_rank":
-            typical = jnp.trace(state.curvature) / precision.size
-            noise_floor = jnp.sqrt(2 * state.curvature_variance / precision.size)
-            typical = jnp.maximum(typical, noise_floor)
+            known = mean_curvature(state.curvature, state.curvature_variance, jnp)
         else:
-            typical = jnp.mean(jnp.exp(-2 * self._adam(mechanism).get_params(state.optimiser)[1]))
-        return 1 + self.shrinkage * noise / jnp.maximum(typical, jnp.min(precision))
+            known = jnp.mean(jnp.exp(-2 * state.guide[1]) - state.tempering * precision)
+        return 1 + noise / jnp.maximum(known, jnp.min(precision))
 
     def _adapted(self, log_clip, estimate, scales, mechanism):
         """Move the clipping norm so that `clip_fraction` of the score norms exceed it, as fast as the noise allows."""
@@ -246,6 +261,18 @@ class DPVI:
         return jnp.clip(moved, jnp.log(self.clip_low), jnp.log(self.clip_high))
 
 
+def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
+    """One ascent step of Adam, with a learning rate for each leaf."""
+    first, second = moments
+    first = jax.tree.map(lambda m, g: decay[0] * m + (1 - decay[0]) * g, first, gradient)
+    second = jax.tree.map(lambda v, g: decay[1] * v + (1 - decay[1]) * g**2, second, gradient)
+    bias = [1 - jnp.asarray(d, jnp.float32) ** (step + 1).astype(jnp.float32) for d in decay]
+    params = jax.tree.map(
+        lambda x, m, v, rate: x + rate * (m / bias[0]) / (jnp.sqrt(v / bias[1]) + 1e-8), params, first, second, rates
+    )
+    return params, (first, second)
+
+
 def prior_precision(model: Model):
     """Diagonal of the prior's negative Hessian at the starting point (exact for independent normal priors)."""
     flat, unravel = ravel_pytree(model.init())
@@ -253,15 +280,22 @@ def prior_precision(model: Model):
     return -jax.jvp(gradient, (flat,), (jnp.ones_like(flat),))[1]
 
 
+def mean_curvature(matrix, entry_variance, xp):
+    """Mean eigenvalue of a noisy symmetric matrix, shrunk to zero by the noise's share of its square."""
+    p = matrix.shape[0]
+    mean = xp.maximum(xp.trace(matrix) / p, 0)
+    return mean * xp.clip(1 - 2 * entry_variance / p / xp.maximum(mean**2, np.finfo(np.float32).tiny), 0, 1)
+
+
 def denoised(matrix, entry_variance, xp):
     """Shrink a noisy symmetric matrix towards a multiple of the identity, by the noise's share of its spread.
 
-    As Ledoit and Wolf's estimator, except that the noise's share is known: p^2 entries of variance
-    `entry_variance` against the squared distance from the scaled identity.
+    As Ledoit and Wolf's estimator, except that the noise's share is known: p (p + 1) times `entry_variance` (the
+    variance of an off-diagonal entry, half of a diagonal one's) against the squared distance from the identity's
+    multiple.
     """
     p = matrix.shape[0]
-    identity = xp.eye(p, dtype=matrix.dtype)
-    centre = xp.maximum(xp.trace(matrix) / p, 0) * identity
+    centre = mean_curvature(matrix, entry_variance, xp) * xp.eye(p, dtype=matrix.dtype)
     spread = xp.sum((matrix - centre) ** 2)
     kept = xp.clip(1 - p * (p + 1) * entry_variance / xp.maximum(spread, np.finfo(np.float32).tiny), 0, 1)
     return centre + kept * (matrix - centre)

@@ -7,7 +7,7 @@ of Li et al. 2019 adds half of that and samples the posterior at temperature 1/2
 the clipped sum enters with factor h/q, so that its noise multiplier must be ``sigma = q sqrt(2/h) / C``. Read the
 other way round, a noise multiplier determines the step size, ``h = 2 q^2 / (C sigma)^2``; that is how this solver gets
 it, so the chain and the accountant cannot disagree. A larger step would need less noise than privacy does: the
-largest step that a budget allows is the one of the calibrated multiplier (`step_size_bound`). A smaller step spends
+largest step that a budget allows is the one of the calibrated multiplier (`step_size`). A smaller step spends
 less than the budget.
 """
 

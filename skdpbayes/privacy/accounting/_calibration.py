@@ -106,6 +106,15 @@ def calibrate_noise(
         satisfy it.
     AccountingError
         If fourier-accountant, where its guards accept it, contradicts the result.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import calibrate_noise
+    >>> found = calibrate_noise(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=10_000)
+    >>> round(found.noise_multiplier, 1)
+    3.8
+    >>> 0.999 <= found.epsilon <= 1.0
+    True
     """
     epsilon, delta = check_epsilon(epsilon, positive=True), check_delta(delta)
     rate, count, adjacency = (
@@ -251,6 +260,12 @@ def bucket_schedule(sigmas: Iterable[float], rho: float = 0.02) -> list[tuple[fl
     list of (float, int)
         The smallest multiplier of each bucket and its number of rounds, increasing. Make steps of it with
         ``[GaussianSteps(sigma, sampling_rate, count) for sigma, count in buckets]``.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import bucket_schedule
+    >>> bucket_schedule([2.0, 1.01, 1.0, 2.0])
+    [(1.0, 2), (2.0, 2)]
     """
     values = sorted(float(sigma) for sigma in sigmas)
     if not values or not all(0.0 < value < math.inf for value in values):

@@ -222,5 +222,14 @@ def compose(steps: GaussianSteps | Iterable[GaussianSteps], adjacency: str = "ze
     -------
     PrivacyCurve
         Nothing is computed until it is asked.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, compose
+    >>> curve = compose([GaussianSteps(2.0, 0.01, 5000), GaussianSteps(4.0, 0.01, 5000)])
+    >>> 1.5 < curve.epsilon(1e-5) < 2.2
+    True
+    >>> curve.delta(curve.epsilon(1e-5)) <= 1e-5
+    True
     """
     return _compose(as_steps(steps), check_adjacency(adjacency))

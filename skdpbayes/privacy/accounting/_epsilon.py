@@ -63,6 +63,14 @@ def epsilon(
     ------
     ValueError
         For unknown names or values out of range, and for ``"fourier"`` where its result cannot be trusted.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, epsilon
+    >>> round(epsilon(GaussianSteps(2.0, 0.01, 10_000), 1e-5), 2)
+    2.16
+    >>> round(epsilon(GaussianSteps(2.0, 0.01, 10_000), 1e-5, method="rdp"), 2)
+    2.35
     """
     curve = compose(steps, adjacency)
     delta = check_delta(delta)

@@ -40,6 +40,13 @@ def selection_epsilon(curve: PrivacyCurve, delta: float, mean: float, eta: float
     ------
     ValueError
         If a value is out of range.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, compose, selection_epsilon
+    >>> one = compose(GaussianSteps(10.0, 1.0, 1))
+    >>> one.epsilon(1e-5) < selection_epsilon(one, 1e-5, mean=10) < 10 * one.epsilon(1e-6)
+    True
     """
     delta = check_delta(delta)
     if not (math.isfinite(mean) and mean >= 1.0):

@@ -1,0 +1,65 @@
+"""The Python blocks of README.md and docs/*.md run, and so do the examples in docstrings."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+import skdpbayes
+from skdpbayes.privacy import PrivacyLeakWarning
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = sorted(
+    path
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    if BLOCK.search(path.read_text("utf-8"))
+)
+MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
+
+
+@pytest.fixture(autouse=True)
+def only_the_documented_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("default", PrivacyLeakWarning)
+        yield
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page(page):
+    """The blocks of a page run one after the other, in a namespace of their own."""
+    text = page.read_text("utf-8")
+    namespace = {"__name__": "__main__"}
+    for block in BLOCK.finditer(text):
+        above = text.count("\n", 0, block.start(1))  # so that a traceback shows the line of the page
+        exec(compile("\n" * above + block[1], str(page), "exec"), namespace)
+
+
+def test_pages_are_found():
+    assert {"README.md", "quickstart.md", "privacy.md", "architecture.md"} <= {page.name for page in PAGES}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert not result.failed, (
+        f"{result.failed} of {result.attempted} examples in {name} failed; see the output"
+    )
+
+
+def test_examples_are_found():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    with_examples = {
+        test.name for name in MODULES for test in finder.find(importlib.import_module(name)) if test.examples
+    }
+    assert any(name.endswith("DPBayesianLogisticRegression") for name in with_examples)
+
+
+def test_citation_names_this_version():
+    lines = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
+    assert f"version: {skdpbayes.__version__}" in lines
