@@ -10,6 +10,7 @@ from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -198,7 +199,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         self._charge(report, voided_by)
         state, draws_rng = self._run(model, solver, spec, X, y, classes, data_norm)
 
-        self.privacy_spent_ = report
         self.classes_, self.n_iter_, self.data_norm_ = classes, spec.n_steps, data_norm
         self._set_posterior(model, solver, state, draws_rng)
         return self
@@ -241,6 +241,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             PrivacyLeakWarning,
             stacklevel=3,
         )
+        assert_all_finite(y, input_name="y")
         check_classification_targets(y)
         classes = np.unique(y)
         if len(classes) < 2:

@@ -40,17 +40,6 @@ def mutant(check, *solvers, quick=True, compiled=True):
     return register
 
 
-@pytest.fixture
-def no_compiled_programs():
-    def clear():
-        inference._one_chain.clear_cache()
-        inference._chains.clear_cache()
-
-    clear()
-    yield
-    clear()
-
-
 def scaled_noise(patch, factor):
     original = mechanism.add_noise
 
@@ -368,7 +357,7 @@ def sampling_key_kept(patch):
 
 
 @pytest.mark.parametrize(("change", "check", "solver"), OUTSIDE_THE_LOOP)
-def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch):
+def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch, compiled_quickly):
     change(monkeypatch)
     with pytest.raises(AssertionError):
         getattr(whitebox, check)(solver)

@@ -1,0 +1,419 @@
+"""Private logistic regression as its users see it."""
+
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes.privacy import PrivacyLeakWarning, compose
+
+rng = np.random.default_rng(0)
+N, D = 400, 3
+X = rng.normal(size=(N, D))
+y = (X @ [2.0, -1.0, 0.0] + 0.5 + rng.logistic(size=N) > 0).astype(int)
+LETTERS = np.where(y, "yes", "no")
+
+
+def estimator(**parameters):
+    """An estimator of the one size that these tests compile."""
+    return DPBayesianLogisticRegression(
+        **({"classes": [0, 1], "n_steps": 100, "n_posterior_samples": 200, "random_state": 0} | parameters)
+    )
+
+
+@pytest.fixture(scope="module")
+def model():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)
+        return estimator(epsilon=np.inf).fit(X, y)
+
+
+# Labels
+
+
+def test_public_classes_give_no_warning_and_a_guarantee():
+    fit = estimator(random_state=None).fit(X, y)
+    assert fit.privacy_spent_.guarantee_holds
+    assert fit.privacy_spent_.public["classes"] == ["0", "1"]
+
+
+def test_inferred_classes_warn_and_void_the_guarantee():
+    with pytest.warns(PrivacyLeakWarning, match="classes=None takes the set of labels from y"):
+        fit = estimator(classes=None).fit(X, y)
+    assert fit.privacy_spent_.voided_by == ("the set of classes was taken from y (classes=None)",)
+    assert "GUARANTEE VOID" in repr(fit.privacy_spent_)
+
+
+def test_labels_outside_the_classes_are_ignored():
+    strange = y.astype(float)
+    strange[:7] = [2, -1, 99, np.nan, np.inf, 0.5, -np.inf]
+    null = X.copy()
+    null[:7] = np.nan
+    one, other = estimator().fit(X, strange), estimator().fit(null, y)
+    np.testing.assert_array_equal(one.coef_, other.coef_)
+    assert not np.array_equal(one.coef_, estimator().fit(X, y).coef_)
+
+
+@pytest.mark.parametrize("dtype", [str, object, "string", "category"])
+def test_labels_may_be_strings(dtype, model):
+    labels = pd.Series(LETTERS, dtype=dtype) if dtype in ("string", "category") else LETTERS.astype(dtype)
+    fit = estimator(classes=["yes", "no"], epsilon=np.inf).fit(X, labels)
+    assert list(fit.classes_) == ["no", "yes"]
+    np.testing.assert_array_equal(fit.coef_, model.coef_)
+    assert (fit.predict(X) == np.where(model.predict(X), "yes", "no")).all()
+
+
+def test_labels_that_are_objects_raise_nothing():
+    labels = LETTERS.astype(object)
+    labels[:5] = [None, ["yes"], {"yes"}, np.nan, 3]
+    null = X.copy()
+    null[:5] = np.nan
+    fit = estimator(classes=["no", "yes"]).fit(X, labels)
+    np.testing.assert_array_equal(fit.coef_, estimator(classes=["no", "yes"]).fit(null, LETTERS).coef_)
+
+
+@pytest.mark.parametrize("dtype", ["Int64", "boolean", "Float64"])
+def test_missing_labels_raise_nothing(dtype):
+    labels = pd.Series(y, dtype="Int64").astype(dtype)
+    labels[:4] = pd.NA
+    null = X.copy()
+    null[:4] = np.nan
+    np.testing.assert_array_equal(estimator().fit(X, labels).coef_, estimator().fit(null, y).coef_)
+
+
+# Rows
+
+BAD_ROWS = {"NaN": np.nan, "inf": np.inf, "-inf": -np.inf, "1e300": 1e300, "1e-320": 1e-320, "1e38": 1e38}
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+def test_bad_records_raise_nothing_and_spoil_nothing(solver):
+    bad = X.copy()
+    for i, value in enumerate(BAD_ROWS.values()):
+        bad[i] = value
+        bad[i + 10, 1] = value
+    fit = estimator(solver=solver, sampling_rate=0.3).fit(bad, y)
+    assert np.isfinite(fit.coef_).all() and np.isfinite(fit.predict_proba(X)).all()
+
+
+def test_cells_that_are_no_numbers_raise_nothing():
+    frame = pd.DataFrame(X, columns=list("abc")).astype(object)
+    frame.iloc[0, 0], frame.iloc[1, 1], frame.iloc[2, 2] = "forty", None, [1, 2]
+    null = X.copy()
+    null[:3] = np.nan
+    np.testing.assert_array_equal(estimator().fit(frame, y).coef_, estimator().fit(null, y).coef_)
+
+
+def test_null_rows_are_predicted_with_a_warning(model):
+    bad = X[:4].copy()
+    bad[1, 2], bad[3, 0] = np.nan, np.inf
+    with pytest.warns(UserWarning, match="2 rows hold NaN or infinity"):
+        got = model.predict_proba(bad)
+    np.testing.assert_array_equal(got[[1, 3]], model.predict_proba(np.zeros((2, D))))
+    np.testing.assert_array_equal(got[[0, 2]], model.predict_proba(X[[0, 2]]))
+
+
+def test_rows_longer_than_the_bound_are_shortened_everywhere():
+    fit = estimator(data_norm=1.0, epsilon=np.inf).fit(X, y)
+    shortened = X / np.maximum(1, np.linalg.norm(X, axis=1))[:, None]
+    np.testing.assert_allclose(fit.predict_proba(X), fit.predict_proba(shortened))
+    again = estimator(data_norm=1.0, epsilon=np.inf).fit(shortened, y)
+    np.testing.assert_allclose(fit.coef_, again.coef_, rtol=1e-3, atol=1e-3)
+
+
+def test_pandas_in_and_names_are_checked(model):
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    fit = estimator(epsilon=np.inf).fit(frame, pd.Series(y))
+    assert list(fit.feature_names_in_) == ["a", "b", "c"]
+    np.testing.assert_array_equal(fit.predict_proba(frame), model.predict_proba(X))
+    with pytest.raises(ValueError, match="feature names should match"):
+        fit.predict(frame[["b", "a", "c"]])
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        fit.predict(X)
+
+
+def test_sparse_output_of_a_column_transformer():
+    frame = pd.DataFrame({"level": rng.choice(["p", "q", "r"], N), "z": X[:, 0]})
+    encode = OneHotEncoder(categories=[["p", "q", "r"]], handle_unknown="ignore")
+    for passed in ("passthrough", "drop"):
+        prepare = ColumnTransformer([("levels", encode, ["level"])], remainder=passed, sparse_threshold=1.0)
+        assert sparse.issparse(prepare.fit_transform(frame))
+        dense = prepare.set_params(sparse_threshold=1.0).fit_transform(frame).toarray()
+        pipe = make_pipeline(prepare, estimator(data_norm=3.0)).fit(frame, y)
+        want = estimator(data_norm=3.0).fit(dense, y)
+        np.testing.assert_allclose(pipe[-1].coef_, want.coef_, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(pipe.predict_proba(frame), want.predict_proba(dense), rtol=1e-4)
+        assert pipe.score(frame, y) > 0
+
+
+# Predictions
+
+
+def test_it_learns(model):
+    assert model.score(X, y) > 0.75
+    np.testing.assert_allclose(model.coef_[0], [2.0, -1.0, 0.0], atol=0.6)
+    assert model.coef_.shape == (1, D) and model.intercept_.shape == (1,)
+
+
+def test_probabilities_average_the_draws(model):
+    draws = model.posterior_samples_
+    assert draws["coef"].shape == (200, 1, D) and draws["intercept"].shape == (200, 1)
+    rows = X[:9] * np.minimum(1, D**0.5 / np.linalg.norm(X[:9], axis=1))[:, None]
+    want = (1 / (1 + np.exp(-(rows @ draws["coef"][:, 0].T + draws["intercept"][:, 0])))).mean(axis=1)
+    np.testing.assert_allclose(model.predict_proba(X[:9])[:, 1], want)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)).sum(axis=1), 1)
+
+
+def test_decisions_agree_with_predictions(model):
+    scores = model.decision_function(X)
+    assert scores.shape == (N,)
+    np.testing.assert_array_equal(scores > 0, model.predict(X) == 1)
+    np.testing.assert_array_equal(model.predict(X), model.predict_proba(X).argmax(axis=1))
+
+
+def test_intervals_hold_the_draws(model):
+    lower, upper = model.predict_interval(X, 0.5)
+    assert lower.shape == upper.shape == (N, 2)
+    proba = model.predict_proba(X)
+    assert (lower <= upper).all() and (lower[:, 1] < proba[:, 1]).mean() > 0.95
+    wide = model.predict_interval(X, 0.99)
+    assert (wide[0] <= lower).all() and (wide[1] >= upper).all()
+    np.testing.assert_allclose(lower[:, 0], 1 - upper[:, 1])
+    for level in (0, 1.5, "all", None):
+        with pytest.raises(ValueError, match="level must be a number in"):
+            model.predict_interval(X, level)
+
+
+def test_predictive_density_is_that_of_the_labels(model):
+    density = model.log_predictive_density(X, y)
+    np.testing.assert_array_equal(density, model.predict_log_proba(X)[np.arange(N), y])
+    with pytest.raises(ValueError, match="labels that are not in classes_"):
+        model.log_predictive_density(X[:2], [0, 2])
+
+
+def test_posterior_draws(model):
+    draws = model.sample_posterior(20_000, random_state=1)
+    assert draws["coef"].shape == (20_000, 1, D) and draws["intercept"].shape == (20_000, 1)
+    sd = model.posterior_.std
+    np.testing.assert_allclose(draws["coef"].mean(axis=0)[0], model.coef_[0], atol=0.05 * sd.max())
+    np.testing.assert_allclose(draws["coef"].std(axis=0)[0], sd[:D], rtol=0.05)
+    again = model.sample_posterior(20_000, random_state=1)
+    np.testing.assert_array_equal(draws["coef"], again["coef"])
+    assert not np.array_equal(draws["coef"], model.sample_posterior(20_000)["coef"])
+
+
+def test_predictive_draws(model):
+    labels = model.sample_posterior_predictive(X[:50], 4000, random_state=2)
+    assert labels.shape == (4000, 50) and set(np.unique(labels)) <= {0, 1}
+    np.testing.assert_allclose(labels.mean(axis=0), model.predict_proba(X[:50])[:, 1], atol=0.05)
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+def test_three_classes(solver):
+    z = np.digitize(X[:, 0], [-0.5, 0.5])
+    fit = estimator(classes=[0, 1, 2], solver=solver, epsilon=20.0, n_steps=300, guide="mean_field").fit(X, z)
+    assert fit.coef_.shape == (3, D) and fit.intercept_.shape == (3,)
+    np.testing.assert_allclose(fit.predict_proba(X).sum(axis=1), 1)
+    assert fit.score(X, z) > 0.5
+    assert fit.decision_function(X).shape == (N, 3)
+    np.testing.assert_array_equal(fit.decision_function(X).argmax(axis=1), fit.predict(X))
+    assert fit.sample_posterior_predictive(X[:4], 7).shape == (7, 4)
+
+
+def test_no_intercept():
+    fit = estimator(fit_intercept=False).fit(X, y)
+    assert not fit.intercept_.any() and not fit.posterior_samples_["intercept"].any()
+    assert fit.posterior_.mean.shape == (D,)
+
+
+# scikit-learn's machinery
+
+
+def test_clones_and_grid_search():
+    search = GridSearchCV(estimator(), {"prior_scale": [0.1, 1.0], "epsilon": [0.5, 5.0]}, cv=2, error_score="raise")
+    search.fit(X, y)
+    assert search.best_estimator_.privacy_spent_.epsilon <= 5.0
+    copy = clone(search.best_estimator_)
+    assert copy.get_params() == search.best_estimator_.get_params()
+    assert not hasattr(copy, "privacy_spent_")
+
+
+def test_fit_changes_no_parameter():
+    fit = estimator(classes=(0, 1))
+    before = dict(fit.get_params())
+    fit.fit(X, y)
+    assert fit.get_params() == before and fit.get_params()["classes"] is before["classes"]
+
+
+def test_a_pickle_predicts_equally_and_without_jax(model, tmp_path):
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    np.save(tmp_path / "X.npy", X)
+    code = (
+        "import pickle, sys, numpy as np; m = pickle.load(open('model.pkl', 'rb')); X = np.load('X.npy'); "
+        "np.save('p.npy', m.predict_proba(X)); m.predict(X); m.predict_interval(X); m.sample_posterior(3); "
+        "m.privacy_spent_.to_json(); repr(m); sys.exit('jax' in sys.modules or 'numpyro' in sys.modules)"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=False).returncode == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "p.npy"), model.predict_proba(X))
+
+
+# Privacy, as reported
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "add_remove", "replace_one"])
+@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+def test_no_more_is_spent_than_was_asked_for(solver, adjacency):
+    rates = {"sampling_rate": 0.3}
+    if adjacency == "add_remove" and solver == "sgld":
+        rates["learning_rate"] = 1e-6
+    for epsilon, delta in ((0.5, 1e-5), (3.0, 1e-6)):
+        fit = estimator(solver=solver, adjacency=adjacency, epsilon=epsilon, delta=delta, **rates)
+        if solver == "sgld" and adjacency != "add_remove":
+            fit.set_params(n_chains=2)
+        spent = fit.fit(X, y).privacy_spent_
+        assert spent.epsilon <= epsilon and (spent.delta, spent.adjacency) == (delta, adjacency)
+        assert compose(spent.steps, adjacency).epsilon(delta) == pytest.approx(spent.epsilon)
+        assert spent.n_steps == 100 * fit.n_chains and spent.sampling_rate == 0.3
+        if solver == "dpvi":
+            assert spent.epsilon > 0.99 * epsilon
+        assert ("n_samples" in spent.public) == (adjacency != "add_remove")
+
+
+def test_add_remove_refuses_what_would_read_the_number_of_records():
+    with pytest.raises(ValueError, match="sampling_rate=None takes the number of records"):
+        estimator(adjacency="add_remove").fit(X, y)
+    with pytest.raises(ValueError, match="learning_rate=None takes the number of records"):
+        estimator(adjacency="add_remove", solver="sgld", sampling_rate=0.1).fit(X, y)
+    fits = [
+        estimator(adjacency="add_remove", sampling_rate=0.3).fit(X[:n], y[:n]).privacy_spent_ for n in (400, 399)
+    ]
+    assert fits[0].to_json() == fits[1].to_json()
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+def test_the_report_does_not_depend_on_the_records(solver):
+    other, labels = X.copy(), y.copy()
+    other[3], labels[3] = np.nan, 17
+    other[4] = 1e6
+    reports = [estimator(solver=solver).fit(*data).privacy_spent_ for data in ((X, y), (other, labels))]
+    assert pickle.dumps(reports[0]) == pickle.dumps(reports[1])
+    assert reports[0].to_json() == reports[1].to_json()
+
+
+def test_refits_accumulate():
+    fit = estimator(epsilon=1.0)
+    first = fit.fit(X, y).privacy_spent_
+    second = fit.fit(X, y).privacy_spent_
+    third = fit.set_params(epsilon=0.5).fit(X, y).privacy_spent_
+    assert first.cumulative == () and first.cumulative_epsilon == first.epsilon
+    assert second.cumulative == first.steps
+    assert third.cumulative == first.steps + second.steps
+    assert first.epsilon < second.cumulative_epsilon < third.cumulative_epsilon < 2.5
+
+
+def test_the_budget_is_charged_before_noise_is_drawn(monkeypatch):
+    from skdpbayes import inference
+
+    fit = estimator()
+    with monkeypatch.context() as patch:
+        patch.setattr(inference, "run", lambda *arguments, **options: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fit.fit(X, y)
+    spent = fit.fit(X, y).privacy_spent_
+    assert spent.cumulative == spent.steps, "a fit that was interrupted cost nothing"
+
+
+def test_seeds_are_deterministic_and_recorded():
+    a, b, c = (estimator(random_state=seed).fit(X, y) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(a.coef_, b.coef_)
+    np.testing.assert_array_equal(a.posterior_samples_["coef"], b.posterior_samples_["coef"])
+    assert not np.array_equal(a.coef_, c.coef_)
+    assert a.privacy_spent_.seeded and ", seeded" in repr(a.privacy_spent_)
+    fresh = [estimator(random_state=None).fit(X, y) for _ in range(2)]
+    assert not fresh[0].privacy_spent_.seeded
+    assert not np.array_equal(fresh[0].coef_, fresh[1].coef_)
+    for state in (np.random.RandomState(1), np.random.default_rng(1)):
+        assert estimator(random_state=state).fit(X, y).privacy_spent_.seeded
+
+
+def test_seeds_warn_once(monkeypatch):
+    from skdpbayes.estimators import _base
+
+    monkeypatch.setattr(_base, "_warned", [])
+    with pytest.warns(PrivacyLeakWarning, match="whoever knows or guesses the seed"):
+        estimator().fit(X, y)
+    estimator().fit(X, y)
+
+
+def test_what_is_shown_holds_no_secret(capsys):
+    from skdpbayes.privacy.random import fit_keys
+
+    keys = [int(word) for key in fit_keys(0) for word in np.asarray(jax.random.key_data(key)).ravel()]
+    fit = estimator(random_state=0, verbose=1).fit(X, y)
+    printed = capsys.readouterr().out
+    assert "epsilon" in printed
+    shown = printed + repr(fit) + fit._repr_html_() + repr(fit.privacy_spent_) + fit.privacy_spent_._repr_html_()
+    shown += fit.privacy_spent_.to_json() + json.dumps(fit.diagnostics_)
+    for value in X.ravel():
+        assert f"{value:.9g}"[:10] not in shown
+    for key in keys:
+        assert str(key) not in shown
+
+
+def test_infinite_epsilon_says_so(model):
+    assert model.privacy_spent_.epsilon == math.inf
+    assert model.privacy_spent_.noise_multiplier == 0
+
+
+# Errors
+
+NUMBERS = "must be (a number|an integer) in "
+BAD = [
+    *[({"epsilon": v}, f"epsilon {NUMBERS}") for v in (0, -1, math.nan, "1", None, True)],
+    *[({"delta": v}, f"delta (must be below 1|{NUMBERS[:-1]})") for v in (0, -1e-5, 1, 2, math.nan, "x", None)],
+    *[({"solver": v}, "solver must be one of 'dpvi', 'sgld'") for v in ("nuts", None, 3)],
+    *[({"adjacency": v}, "adjacency must be one of 'zero_out'") for v in ("add", None)],
+    *[({"classes": v}, "classes must name at least two labels") for v in ([0], [1, 1])],
+    *[({"data_norm": v}, f"data_norm {NUMBERS}") for v in (0, -1, math.inf, math.nan, "x")],
+    *[({"prior_scale": v}, f"prior_scale {NUMBERS}") for v in (0, -1, math.inf, None)],
+    *[({"clipping_norm": v}, f"clipping_norm {NUMBERS}") for v in (0, -1, math.inf, math.nan)],
+    *[({"sampling_rate": v}, f"sampling_rate {NUMBERS}") for v in (0, -0.1, 1.1, math.nan)],
+    *[({"n_steps": v}, f"n_steps {NUMBERS}") for v in (0, -1, 1.5, "x", True, 2**31)],
+    *[({"learning_rate": v}, f"learning_rate {NUMBERS}") for v in (0, -1, math.nan, "x")],
+    *[({"guide": v}, "guide must be one of 'auto'") for v in ("diagonal", None)],
+    *[({"step_schedule": v}, "step_schedule must be one of 'constant'") for v in ("linear", None)],
+    *[({"n_chains": v, "solver": "sgld"}, f"n_chains {NUMBERS}") for v in (0, 1.5, None, 2000)],
+    ({"n_chains": 2}, "n_chains=2 needs solver='sgld'"),
+    *[({"n_posterior_samples": v}, f"n_posterior_samples {NUMBERS}") for v in (0, -1, 2.5, None)],
+    *[({"random_state": v}, "random_state must be") for v in ("x", 1.5, -1)],
+]
+
+
+@pytest.mark.parametrize(("parameters", "message"), BAD, ids=lambda v: str(v) if isinstance(v, dict) else "")
+def test_bad_parameters_are_named(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        estimator(**parameters).fit(X, y)
+
+
+def test_public_shapes_are_checked():
+    for wrong, message in ((y[:-1], "inconsistent numbers of samples"), (None, "requires y"), (X, "1d array")):
+        with pytest.raises(ValueError, match=message):
+            estimator().fit(X, wrong)
+    with pytest.raises(ValueError, match="X has 2 features, but DPBayesianLogisticRegression is expecting 3"):
+        estimator().fit(X, y).predict(X[:, :2])

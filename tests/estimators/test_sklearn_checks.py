@@ -1,0 +1,14 @@
+"""scikit-learn's own checks of estimators, none of them expected to fail."""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skdpbayes import DPBayesianLogisticRegression
+
+# The checks give no classes, and seeds.
+pytestmark = pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning")
+
+
+@parametrize_with_checks([DPBayesianLogisticRegression(epsilon=1.0, n_steps=100, n_posterior_samples=100)])
+def test_scikit_learn_check(estimator, check, compiled_quickly):
+    check(estimator)

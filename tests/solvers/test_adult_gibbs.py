@@ -1,0 +1,44 @@
+"""The full census table without noise, beside an exact sampler: about ten minutes on one core, nearly all of it Gibbs."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gibbs import gibbs
+from numpyro.diagnostics import effective_sample_size
+
+from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes._rows import as_numeric, bounded_rows
+from skdpbayes.datasets import ADULT_DATA_NORM, DATA_HOME_VARIABLE, adult_preprocessor, load_adult
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path(os.environ.get(DATA_HOME_VARIABLE) or "/nowhere", "adult.csv.gz").exists(),
+        reason=f"Adult is not in the folder that {DATA_HOME_VARIABLE} names: full-data posterior NOT compared",
+    ),
+]
+
+
+def test_posterior_of_adult_agrees_with_gibbs():
+    """Means within .1 posterior standard deviations, these within 10%, for every well-sampled coordinate."""
+    table = load_adult()
+    X = adult_preprocessor().fit_transform(table.X_train)
+    y = (np.asarray(table.y_train) == ">50K").astype(int)
+    fit = DPBayesianLogisticRegression(
+        epsilon=np.inf, classes=[0, 1], data_norm=ADULT_DATA_NORM, prior_scale=1.0, guide="full_rank",
+        sampling_rate=0.25, n_steps=20_000, learning_rate=0.01, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    rows, _ = bounded_rows(as_numeric(X), ADULT_DATA_NORM, intercept=True)
+    draws = gibbs(rows, y, 1.0, N_DRAWS, 500)
+    ess = effective_sample_size(draws[None])
+    compared = ess >= 4000
+    print(f"compared {compared.sum()} of {len(ess)} coordinates; effective sample sizes {np.sort(ess).astype(int)}")
+    assert compared.mean() > 0.5
+    sd = draws.std(axis=0)
+    np.testing.assert_allclose(((fit.posterior_.mean - draws.mean(axis=0)) / sd)[compared], 0, atol=0.1)
+    np.testing.assert_allclose((fit.posterior_.std / sd)[compared], 1, atol=0.1)
+
+
+N_DRAWS = 20_000

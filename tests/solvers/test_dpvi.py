@@ -1,0 +1,110 @@
+"""Variational inference: without noise the exact optimum, with nothing but noise the prior."""
+
+import numpy as np
+import pytest
+from gibbs import gibbs
+from numpyro.diagnostics import effective_sample_size
+from scipy.special import expit
+
+from skdpbayes import DPBayesianLogisticRegression
+
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+WEIGHTS = WEIGHTS / WEIGHTS.sum()
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Two thousand rows of five columns, two of them correlated."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 5)) * [1, 0.5, 2, 1, 1]
+    X[:, 4] = 0.8 * X[:, 0] + 0.6 * X[:, 4]
+    X /= np.maximum(1, np.linalg.norm(X, axis=1) / 4)[:, None]
+    y = (rng.random(2000) < expit(X @ [1, -0.5, 0.5, 0, -1] + 0.3)).astype(int)
+    return X, y, np.c_[X, np.ones(2000)]
+
+
+def variational_optimum(Z, y, mean_field):
+    """Mean and covariance of the Gaussian of highest ELBO (prior N(0, I)), by Newton steps and quadrature."""
+    mean, covariance = np.zeros(Z.shape[1]), 0.01 * np.eye(Z.shape[1])
+    for _ in range(300):
+        spread = np.sqrt(np.einsum("ni,ij,nj->n", Z, covariance, Z))
+        p = expit((Z @ mean)[:, None] + spread[:, None] * NODES)
+        precision = (Z * ((p * (1 - p)) @ WEIGHTS)[:, None]).T @ Z + np.eye(len(mean))
+        covariance = np.diag(1 / np.diag(precision)) if mean_field else np.linalg.inv(precision)
+        step = np.linalg.solve(precision, Z.T @ (y - p @ WEIGHTS) - mean)
+        mean = mean + step
+        if np.abs(step).max() < 1e-10:
+            return mean, covariance
+    raise AssertionError("the reference did not converge")
+
+
+def without_noise(X, y, **parameters):
+    estimator = DPBayesianLogisticRegression(
+        **({"epsilon": np.inf, "classes": [0, 1], "data_norm": 4.0, "random_state": 0, "n_steps": 4000} | parameters)
+    )
+    return estimator.fit(X, y).posterior_
+
+
+@pytest.mark.parametrize("guide", ["full_rank", "mean_field"])
+def test_optimum_is_found_without_noise(data, guide):
+    X, y, Z = data
+    mean, covariance = variational_optimum(Z, y, guide == "mean_field")
+    sd = np.sqrt(np.diag(covariance))
+    found = without_noise(X, y, guide=guide, learning_rate=0.02)
+    np.testing.assert_allclose((found.mean - mean) / sd, 0, atol=0.1)
+    np.testing.assert_allclose(found.std / sd, 1, atol=0.05)
+    if guide == "full_rank":
+        np.testing.assert_allclose(found.covariance / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.03)
+    else:
+        assert found.std[0] < 0.7 * np.sqrt(np.diag(variational_optimum(Z, y, False)[1]))[0]
+
+
+def test_agreement_with_gibbs(data):
+    """At the default learning rate: means within .1 standard deviations, those within 10%."""
+    X, y, Z = data
+    draws = gibbs(Z, y, 1.0, 8000, 300)
+    assert effective_sample_size(draws[None]).min() >= 4000
+    found, sd = without_noise(X, y), draws.std(axis=0)
+    np.testing.assert_allclose((found.mean - draws.mean(axis=0)) / sd, 0, atol=0.1)
+    np.testing.assert_allclose(found.std / sd, 1, atol=0.1)
+
+
+def test_the_prior_remains_where_there_is_only_noise():
+    rng = np.random.default_rng(5)
+    n, d = 500, 200
+    w = rng.normal(size=d)
+    w *= 2 / np.linalg.norm(w)
+    X = rng.normal(size=(n + 4000, d))
+    y = (rng.random(n + 4000) < expit(X @ w)).astype(int)
+    model = DPBayesianLogisticRegression(epsilon=0.1, classes=[0, 1], random_state=0).fit(X[:n], y[:n])
+    posterior = model.posterior_
+    assert np.sqrt(np.mean(posterior.mean**2)) < 0.15
+    assert 0.9 < np.median(posterior.std) < 1.1
+    log_loss = -model.log_predictive_density(X[n:], y[n:]).mean()
+    assert log_loss <= np.log(2) + 0.01
+
+
+@pytest.mark.parametrize("guide", ["full_rank", "mean_field"])
+def test_reported_uncertainty_grows_with_the_noise(data, guide):
+    X, y, _ = data
+    sizes = []
+    for epsilon in (np.inf, 10.0, 1.0, 0.1, 0.01):
+        found = without_noise(X, y, epsilon=epsilon, guide=guide, n_steps=500, clipping_norm=4.2)
+        sizes.append(np.mean(np.log(found.std)))
+        assert (found.std < 1.05).all()
+    # Without noise and at epsilon 10 the noise hardly counts.
+    assert all(small < large + 0.1 for small, large in zip(sizes, sizes[1:], strict=False)), sizes
+    assert sizes[-1] > sizes[0] + 1
+    assert sizes[3] > sizes[2] + 0.1
+
+
+def test_errors_are_no_larger_than_reported(data):
+    """The privacy noise of the mean is in the covariance: standardised errors are not far above one."""
+    X, y, Z = data
+    mean, _ = variational_optimum(Z, y, False)
+    for epsilon in (0.1, 1.0):
+        fits = [
+            without_noise(X, y, epsilon=epsilon, n_steps=500, clipping_norm=4.2, random_state=seed) for seed in range(12)
+        ]
+        scores = np.concatenate([(fit.mean - mean) / fit.std for fit in fits])
+        assert np.sqrt(np.mean(scores**2)) < 1.5

@@ -1,0 +1,138 @@
+"""Langevin dynamics whose noise is the privacy noise: temperature one, and an honest account."""
+
+import re
+
+import numpy as np
+import pytest
+import whitebox
+from gibbs import gibbs
+from hypothesis import given
+from hypothesis import strategies as st
+from numpyro.diagnostics import effective_sample_size
+from scipy.special import expit
+
+from skdpbayes import DPBayesianLogisticRegression, inference
+from skdpbayes.privacy import calibrate_noise, compose
+from skdpbayes.privacy.mechanism import MAX_SCHEDULE
+from skdpbayes.privacy.random import fit_keys
+from skdpbayes.records import pack_records
+from skdpbayes.solvers.sgld import decreasing_blocks, noise_multiplier, step_size
+
+positive = st.floats(1e-6, 1e6)
+
+
+@given(positive, st.floats(1e-6, 1), positive)
+def test_step_size_and_noise_multiplier_are_one_thing(h, q, clip):
+    sigma = noise_multiplier(h, q, clip)
+    assert step_size(sigma, q, clip) == pytest.approx(h, rel=1e-12)
+    # What enters the step is h / q times noise of standard deviation sigma C: a variance of 2h.
+    assert (h / q * sigma * clip) ** 2 == pytest.approx(2 * h, rel=1e-12)
+
+
+@given(st.integers(1, 10**7))
+def test_decreasing_blocks(n_steps):
+    blocks = decreasing_blocks(n_steps)
+    assert len(blocks) <= MAX_SCHEDULE
+    assert sum(count for _, count in blocks) == n_steps
+    assert all(count >= 1 for _, count in blocks)
+    ends = np.cumsum([count for _, count in blocks])
+    sizes = np.array([size for size, _ in blocks])
+    np.testing.assert_allclose(sizes, ends ** (-1 / 3))  # the law at a block's last step: never above it
+    assert (np.diff(sizes) < 0).all()
+
+
+def estimator(**parameters):
+    return DPBayesianLogisticRegression(
+        **({"solver": "sgld", "classes": [0, 1], "n_steps": 50, "n_posterior_samples": 30, "random_state": 0} | parameters)
+    )
+
+
+X, Y = np.random.default_rng(0).normal(size=(120, 2)), np.arange(120) % 2
+
+
+def test_a_step_too_large_is_refused_with_the_largest_allowed():
+    how = {"sampling_rate": 0.2, "clipping_norm": 0.7}
+    with pytest.raises(ValueError, match="learning_rate=5 is too large for epsilon=1") as error:
+        estimator(learning_rate=5.0, **how).fit(X, Y)
+    largest = float(re.search(r"At most (\S+) is allowed", str(error.value)).group(1))
+    noise = calibrate_noise(1.0, 1e-5, 0.2, 50).noise_multiplier
+    assert largest == pytest.approx(step_size(noise, 0.2, 0.7), rel=1e-4)
+    spent = estimator(learning_rate=0.999 * largest, **how).fit(X, Y).privacy_spent_
+    assert 0.98 < spent.epsilon <= 1
+    smaller = estimator(learning_rate=0.1 * largest, **how).fit(X, Y).privacy_spent_
+    assert smaller.epsilon < 0.5
+    assert smaller.noise_multiplier == pytest.approx(noise_multiplier(0.1 * largest, 0.2, 0.7))
+
+
+def test_chains_share_the_budget():
+    one, three = (estimator(n_chains=c, sampling_rate=0.2, learning_rate=1e-4).fit(X, Y) for c in (1, 3))
+    assert three.privacy_spent_.n_steps == 150 and one.privacy_spent_.n_steps == 50
+    assert one.privacy_spent_.epsilon < three.privacy_spent_.epsilon <= 1
+    steps = three.privacy_spent_.steps
+    assert compose(steps).epsilon(1e-5) == pytest.approx(three.privacy_spent_.epsilon)
+    assert three.posterior_.draws.shape == (3, 10, 3)
+    flat = three.posterior_.draws.reshape(3, -1)
+    assert all(not np.isclose(flat[i], flat[j]).any() for i, j in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_a_decreasing_schedule_is_accounted_as_it_runs():
+    fit = estimator(step_schedule="decreasing", sampling_rate=0.2, clipping_norm=0.7).fit(X, Y)
+    spent = fit.privacy_spent_
+    sigmas = np.array([block.noise_multiplier for block in spent.steps])
+    assert (np.diff(sigmas) > 0).all() and spent.n_steps == 50
+    assert spent.epsilon <= 1
+
+
+# The target is the prior when all records are null: N(0, 1) in each of 64 coordinates.
+
+N, D, STEP, RATE, CLIP = 50, 64, 0.05, 0.1, 0.5
+
+
+def stationary_variance(seeds=4):
+    """Variance of the draws, and their number."""
+    sigma = noise_multiplier(STEP, RATE, CLIP)
+    draws = []
+    for seed in range(seeds):
+        model, solver, spec = whitebox.plan("sgld", N, D, noise=sigma, rate=RATE, n_steps=3000, clip=CLIP)
+        records = pack_records(x=np.ones((N, D), np.float32), y=np.full(N, whitebox.NULL, np.int32))
+        state, _ = inference.run(fit_keys(seed), model, solver, spec, records)
+        draws.append(solver.posterior(model, state).draws.ravel())
+    draws = np.concatenate(draws)
+    return draws.var(), len(draws)
+
+
+def test_the_temperature_is_one(compiled_quickly):
+    # Exactly 1 / (1 - h/2) for a step of size h on a standard normal; the kept draws are 7 units of time apart.
+    variance, n = stationary_variance()
+    assert n == 4 * 10 * D
+    assert abs(variance * (1 - STEP / 2) - 1) < 5 * np.sqrt(2 / n)
+    assert not abs(2 * variance * (1 - STEP / 2) - 1) < 5 * np.sqrt(2 / n)
+
+
+def test_another_temperature_is_noticed(monkeypatch, no_compiled_programs):
+    """The factor of two of the original paper: noise of variance h instead of 2h, in a run that claims the same."""
+    from skdpbayes.privacy import mechanism
+
+    original = mechanism.add_noise
+
+    def add_noise(key, sums, scales):
+        return original(key, sums, {name: scale / np.float32(2**0.5) for name, scale in scales.items()})
+
+    monkeypatch.setattr(mechanism, "add_noise", add_noise)
+    variance, n = stationary_variance()
+    assert abs(variance * (1 - STEP / 2) - 1) > 5 * np.sqrt(2 / n)
+    assert variance * (1 - STEP / 2) == pytest.approx(0.5, abs=0.1)
+
+
+def test_agreement_with_gibbs():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(800, 3)) * 0.7
+    X /= np.maximum(1, np.linalg.norm(X, axis=1) / 2)[:, None]
+    y = (rng.random(800) < expit(X @ [1.5, -1, 0] + 0.3)).astype(int)
+    draws = gibbs(np.c_[X, np.ones(800)], y, 1.0, 9000, 300)
+    assert effective_sample_size(draws[None]).min() >= 4000
+    sd = draws.std(axis=0)
+    fit = estimator(epsilon=np.inf, data_norm=2.0, n_steps=80_000, n_posterior_samples=8000).fit(X, y)
+    assert fit.diagnostics_["ess"].min() > 700 and fit.diagnostics_["r_hat"].max() < 1.02
+    np.testing.assert_allclose((fit.posterior_.mean - draws.mean(axis=0)) / sd, 0, atol=0.1)
+    np.testing.assert_allclose(fit.posterior_.std / sd, 1, atol=0.1)
