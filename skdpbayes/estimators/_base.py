@@ -77,6 +77,8 @@ class PrivateEstimator(BaseEstimator):
         from skdpbayes.privacy.random import RANDOM_SOURCE
 
         epsilon, accountant, crosscheck = _account(spec.composed(), float(self.delta), self.adjacency)
+        earlier = getattr(self, "privacy_spent_", None)  # `clone` starts afresh
+        inherited = [] if earlier is None else [f"an earlier fit: {why}" for why in earlier.voided_by]
         return PrivacySpent(
             epsilon=epsilon,
             delta=float(self.delta),
@@ -85,23 +87,15 @@ class PrivateEstimator(BaseEstimator):
             clipping_norm=spec.clipping_norm,
             accountant=accountant,
             crosscheck=crosscheck,
-            cumulative=self._charged("steps"),
+            cumulative=() if earlier is None else earlier.cumulative + earlier.steps,
             random_source=RANDOM_SOURCE,
             seeded=self.random_state is not None,
             public=public,
-            voided_by=(*voided_by, *(f"an earlier fit of this instance: {why}" for why in self._charged("voids"))),
+            voided_by=(
+                *voided_by,
+                *dict.fromkeys(why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited),
+            ),
         )
-
-    def _charge(self, report, voided_by):
-        """Count a fit before its first noise is drawn, so that an interrupted one is counted too."""
-        self._charges = {
-            "steps": self._charged("steps") + report.steps,
-            "voids": tuple(dict.fromkeys((*self._charged("voids"), *voided_by))),
-        }
-
-    def _charged(self, what):
-        """Steps, or reasons that void the guarantee, of the fits so far of this instance (`clone` starts afresh)."""
-        return getattr(self, "_charges", {}).get(what, ())
 
     def _warn_if_seeded(self):
         if self.random_state is not None and not _warned:

@@ -167,6 +167,9 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         tags.input_tags.string = True
         return tags
 
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "posterior_")  # `privacy_spent_` is there before: it is charged first
+
     # ------------------------------------------------------------------ fitting
 
     def fit(self, X, y):
@@ -196,7 +199,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         self._warn_if_seeded()
         if self.verbose:
             print(f"[{type(self).__name__}] {self.solver}: {report!r}")
-        self._charge(report, voided_by)
+        self.privacy_spent_ = report  # before the first noise: a fit that is interrupted counts
         state, draws_rng = self._run(model, solver, spec, X, y, classes, data_norm)
 
         self.classes_, self.n_iter_, self.data_norm_ = classes, spec.n_steps, data_norm

@@ -24,7 +24,7 @@ What follows corrects for the noise, whose level is public; all of it vanishes w
   ``cov = (P + H (H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when noise is all there is;
 * the released curvature is shrunk by its noise's share (`denoised`), and while the guide runs, the edge of the noise's
   spectrum is added to it, which keeps it positive definite;
-* the learning rate is limited (`_rate`), and fewer scores are clipped where the noise is small (`clip_fraction`).
+* the learning rate is limited (`_rates`), and fewer scores are clipped where the noise is small (`clip_fraction`).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class DPVI:
     curvature_ratio : float
         Clipping norm of a record's curvature over the square of the score's.
     rate_limit : float
-        See `_rate`.
+        See `_rates`.
     """
 
     guide: str = field(metadata={"static": True})
@@ -163,8 +163,8 @@ class DPVI:
             gradient = ravel_pytree(estimate["score"])[0] + tempering * prior_gradient(theta)
             log_sd = state.guide[1]
             log_sd_gradient = jnp.zeros_like(log_sd) if log_sd.size == 0 else gradient * noise * jnp.exp(log_sd) + 1
-            rate = self._rate(step, gradient.size, scales["score"], mechanism)
-            guide, moments = _adam((gradient, log_sd_gradient), state.guide, state.moments, step, (rate, rate / 10))
+            rates = self._rates(step, gradient.size, scales["score"], mechanism)
+            guide, moments = _adam((gradient, log_sd_gradient), state.guide, state.moments, step, rates)
             counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(theta.dtype)
             n = state.n_averaged + counted
             weight = counted / jnp.maximum(n, 1)
@@ -227,8 +227,8 @@ class DPVI:
         """The clipping norm reached."""
         return {"clipping_norm": float(np.exp(state.log_clip))}
 
-    def _rate(self, step, n_parameters, scale, mechanism):
-        """Learning rate of the mean at a step.
+    def _rates(self, step, n_parameters, scale, mechanism):
+        """Learning rates of the mean and of the log standard deviations at a step.
 
         Constant, then falling to a tenth; and never so large that the privacy noise in the iterates spreads the
         logits of a generalised linear model by much: with step r and gradient noise s the iterates have variance
@@ -237,7 +237,9 @@ class DPVI:
         """
         left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(scale.dtype)
         calm = self.rate_limit * self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
-        return jnp.minimum(self.learning_rate * jnp.clip(2 * left, 0.1, 1), calm)
+        decay = jnp.clip(2 * left, 0.1, 1)
+        rate = jnp.minimum(self.learning_rate * decay, calm)
+        return rate, jnp.minimum(0.02 * decay, rate)
 
     def _tempering(self, precision, state, scale, mechanism):
         """Factor of the prior precision: ``1 + tau^2 / h``, h being the mean curvature known so far."""
