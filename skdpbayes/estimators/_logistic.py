@@ -199,6 +199,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         self._charge(report, voided_by)
         state, draws_rng = self._run(model, solver, spec, X, y, classes, data_norm)
 
+        self.privacy_spent_ = report
         self.classes_, self.n_iter_, self.data_norm_ = classes, spec.n_steps, data_norm
         self._set_posterior(model, solver, state, draws_rng)
         return self

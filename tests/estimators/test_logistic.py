@@ -22,6 +22,9 @@ from sklearn.preprocessing import OneHotEncoder
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.privacy import PrivacyLeakWarning, compose
 
+# Chains as short as these have not mixed, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 rng = np.random.default_rng(0)
 N, D = 400, 3
 X = rng.normal(size=(N, D))

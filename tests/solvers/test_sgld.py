@@ -18,6 +18,9 @@ from skdpbayes.privacy.random import fit_keys
 from skdpbayes.records import pack_records
 from skdpbayes.solvers.sgld import decreasing_blocks, noise_multiplier, step_size
 
+# Chains as short as these have not mixed, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 positive = st.floats(1e-6, 1e6)
 
 
