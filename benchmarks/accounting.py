@@ -65,9 +65,7 @@ def calibration():
         start = time.perf_counter()
         found = calibrate_noise(eps, DELTA, rate, count)
         seconds = time.perf_counter() - start
-        rows.append(
-            {"epsilon": eps, "q": rate, "T": count, "sigma": found.noise_multiplier, "ms": 1e3 * seconds}
-        )
+        rows.append({"epsilon": eps, "q": rate, "T": count, "sigma": found.noise_multiplier, "ms": 1e3 * seconds})
         rows[-1]["below"] = 1 - found.epsilon / eps
     return rows
 
@@ -87,9 +85,7 @@ def library():
         theirs = one.self_compose(count).get_epsilon_for_delta(DELTA)
         seconds = time.perf_counter() - start
         ours = compose(GaussianSteps(sigma, rate, count)).epsilon(DELTA)
-        rows.append(
-            {"q": rate, "sigma": sigma, "T": count, "theirs/ours": theirs / ours, "their_ms": 1e3 * seconds}
-        )
+        rows.append({"q": rate, "sigma": sigma, "T": count, "theirs/ours": theirs / ours, "their_ms": 1e3 * seconds})
     return rows
 
 

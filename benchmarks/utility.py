@@ -96,9 +96,7 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["breast-cancer"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(
-                ".672/.722 .758/.901 .898/.957 .939/.986", ".658/.733 .834/.913 .919/.978 .954/.991"
-            ),
+            **_two_peers(".672/.722 .758/.901 .898/.957 .939/.986", ".658/.733 .834/.913 .919/.978 .954/.991"),
             INF: [("not private", _figures(0.971, 0.995))],
         },
     ),
@@ -106,9 +104,7 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["digits-0"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(
-                ".902/.631 .902/.699 .912/.870 .942/.956", ".860/.650 .903/.836 .905/.994 .902/1.00"
-            ),
+            **_two_peers(".902/.631 .902/.699 .912/.870 .942/.956", ".860/.650 .903/.836 .905/.994 .902/1.00"),
             INF: [("not private", _figures(0.999, 1.0))],
         },
     ),
@@ -116,9 +112,7 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["synth-A"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(
-                ".647/.692 .765/.853 .807/.891 .812/.894", ".768/.864 .786/.890 .788/.894 .788/.894"
-            ),
+            **_two_peers(".647/.692 .765/.853 .807/.891 .812/.894", ".768/.864 .786/.890 .788/.894 .788/.894"),
             INF: [("not private", _figures(0.812, 0.895))],
         },
     ),
@@ -164,8 +158,7 @@ def run(
     """Fit and score a task at each level with each seed; one record a level, with every seed's values."""
     task = TASKS[name]
     records = [
-        {"task": name, "epsilon": e, "delta": DELTA, "seconds": [], **{m: [] for m in METRICS}}
-        for e in epsilons
+        {"task": name, "epsilon": e, "delta": DELTA, "seconds": [], **{m: [] for m in METRICS}} for e in epsilons
     ]
     problem = None
     for seed in range(seeds):
@@ -230,9 +223,7 @@ def main() -> None:
     print("diffprivlib: pure epsilon, best C on the test set. The last columns: ours less theirs.\n")
     header = ["task", "accuracy", "AUC", "log-loss", "s/fit", "accuracy ahead", "AUC ahead"]
     print(_log.table(header, rows))
-    path = _log.append(
-        "utility", {"seeds": options.seeds, "records": [loggable(record) for record in records]}
-    )
+    path = _log.append("utility", {"seeds": options.seeds, "records": [loggable(record) for record in records]})
     print(f"\nAppended to {path.relative_to(_log.ROOT)}")
 
 

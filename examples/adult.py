@@ -191,11 +191,7 @@ def report(task: Task, model: Pipeline, reference: Pipeline, seconds: float) -> 
         print(f"  {name:44}{mean:+7.2f}   [{lower:+.2f}, {upper:+.2f}]")
 
     person = task.X_test.iloc[[0]]
-    shown = (
-        list(person.columns)[:2] + list(person.columns)[3:7]
-        if "fnlwgt" in person
-        else list(person.columns)[:4]
-    )
+    shown = list(person.columns)[:2] + list(person.columns)[3:7] if "fnlwgt" in person else list(person.columns)[:4]
     column = event_column(task, model)
     lower, upper = (end[0, column] for end in model[-1].predict_interval(model[:-1].transform(person)))
     print("\nOne of them: " + ", ".join(f"{name} {person[name].iloc[0]}" for name in shown))
@@ -207,9 +203,7 @@ def report(task: Task, model: Pipeline, reference: Pipeline, seconds: float) -> 
 
 def draw(task: Task, model: Pipeline, reference: Pipeline, path: str, n_coefficients: int = 14) -> None:
     """Draw the reliability diagram and the coefficients' credible intervals."""
-    plt.rcParams.update(
-        {"font.size": 10.5, "axes.edgecolor": GREY, "axes.labelcolor": DARK, "text.color": DARK}
-    )
+    plt.rcParams.update({"font.size": 10.5, "axes.edgecolor": GREY, "axes.labelcolor": DARK, "text.color": DARK})
     figure = plt.figure(figsize=(13, 6.2), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=[4, 1], width_ratios=[1, 1.25], wspace=0.06)
     top, bottom, right = (figure.add_subplot(grid[spot]) for spot in ((0, 0), (1, 0), (slice(None), 1)))

@@ -42,8 +42,7 @@ def as_numeric(X):
 
 def _parsed(X):
     out = np.empty(X.shape, np.float64)
-    for target, cell in zip(np.nditer(out, op_flags=["writeonly"]), X.flat, strict=True):
-        target[...] = _number(cell)
+    out.flat[:] = [_number(cell) for cell in X.flat]
     return out
 
 

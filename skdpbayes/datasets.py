@@ -210,9 +210,7 @@ def adult_preprocessor(scaling: str = "unit") -> Any:
     )
 
 
-def _scale_by_bounds(
-    X: Any, lower: ArrayLike, upper: ArrayLike, to: tuple[float, float]
-) -> NDArray[np.float64]:
+def _scale_by_bounds(X: Any, lower: ArrayLike, upper: ArrayLike, to: tuple[float, float]) -> NDArray[np.float64]:
     """Map [lower, upper] to the interval `to`, column by column, values outside going to the nearer end."""
     import pandas as pd
 
@@ -276,9 +274,7 @@ def _checked_adult(train: Any, test: Any, target: str, source: str) -> tuple[Any
     for name, part, expected in (("training", train, _ADULT_TRAIN), ("test", test, _ADULT_TEST)):
         missing = [column for column in ADULT_DESCRIPTIONS if column not in part.columns]
         if missing:
-            raise ValueError(
-                f"The Adult table of {source} lacks the columns {missing}; use the original table."
-            )
+            raise ValueError(f"The Adult table of {source} lacks the columns {missing}; use the original table.")
         X = part[list(ADULT_DESCRIPTIONS)].reset_index(drop=True)
         numeric = [column for column in X.columns if column not in ADULT_CATEGORIES]
         X = X.astype({column: np.int64 for column in numeric})

@@ -32,7 +32,7 @@ class _FromRecords(NamedTuple):
 class _FromTranscript(NamedTuple):
     """Releases read from a recording: no data, and no use of the keys for sampling and noise."""
 
-    releases: jax.Array
+    releases: Any
     example: Any
 
     def release(self, query, blocks, mechanism, keys, step):

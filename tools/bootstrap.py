@@ -87,9 +87,7 @@ def check_python():
 
 def _runs(name):
     # A version manager's shim can be on the path and name no installed Python.
-    return (
-        subprocess.run([name, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-    )
+    return subprocess.run([name, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def make(env, lock, package):
@@ -125,10 +123,7 @@ def make(env, lock, package):
             text=True,
         )
         if created.returncode:
-            stop(
-                f"{sys.executable} -m venv failed:\n{created.stdout}\n"
-                "On Debian and Ubuntu: apt install python3-venv."
-            )
+            stop(f"{sys.executable} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv.")
     kept = {other.name: other.read_text() for other in others if other.is_file()}
     for name in kept:  # Not whole while pip is at work.
         (env / name).unlink()

@@ -221,9 +221,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         """Numbers and labels, from public metadata alone unless classes have to be inferred."""
         X = self._numeric(X, reset=True)
         if y is None:
-            raise ValueError(
-                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
-            )
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
         y = column_or_1d(y, warn=True)
         if len(y) != X.shape[0]:
             raise ValueError(
@@ -310,21 +308,20 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             first = float(self.learning_rate)
             if first > largest * (1 + 1e-9):
                 raise ValueError(
-                    f"learning_rate={first:g} is too large for epsilon={self.epsilon:g}: the noise that makes the chain "
-                    f"sample the posterior would not be private enough. At most {largest:g} is allowed with this "
-                    "clipping norm, sampling rate and number of steps; fewer steps or a smaller clipping_norm allow more."
+                    f"learning_rate={first:g} is too large for epsilon={self.epsilon:g}: the noise that makes the "
+                    f"chain sample the posterior would not be private enough. At most {largest:g} is allowed with "
+                    "this clipping norm, sampling rate and number of steps; fewer steps or a smaller clipping_norm "
+                    "allow more."
                 )
         else:
             if self.adjacency == "add_remove":
                 raise ValueError(
-                    "learning_rate=None takes the number of records from X, which adjacency='add_remove' keeps private. "
-                    "Pass learning_rate, or use adjacency='zero_out'."
+                    "learning_rate=None takes the number of records from X, which adjacency='add_remove' keeps "
+                    "private. Pass learning_rate, or use adjacency='zero_out'."
                 )
             curvature = n * row_norm**2 / (4 if n_classes == 2 else 2) + self.prior_scale**-2
             first = min(largest, 1 / curvature)
-        steps = tuple(
-            GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks
-        )
+        steps = tuple(GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks)
         solver = SGLD(n_draws=-(-self.n_posterior_samples // self.n_chains), clipping_norm=np.float32(clip))
         return solver, MechanismSpec(steps, self.adjacency, float(clip), self.n_chains)
 

@@ -1,0 +1,1 @@
+"""Models: priors and likelihoods, and nothing else."""

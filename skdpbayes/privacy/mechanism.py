@@ -143,9 +143,11 @@ class RankOne:
     right: jax.Array
 
     def squared_norms(self, clipping_norm):
+        """Squared norm of each record's contribution, in units of the clipping norm."""
         return _product(_squares(self.left / clipping_norm), _squares(self.right))
 
     def weighted_sum(self, weights):
+        """Sum over the batch, (K, d); a record of zero weight contributes zero, whatever it holds."""
         left = jnp.where((weights > 0)[:, None], self.left * weights[:, None], 0)
         return _summed_outer(left, self.right, weights)
 
@@ -159,9 +161,11 @@ class Quadratic:
     vector: jax.Array  # (d,)
 
     def squared_norms(self, clipping_norm):
+        """Squared norm of each record's contribution, in units of the clipping norm."""
         return _product(_squares(self.weight / clipping_norm), _squares(self.vector) ** 2)
 
     def weighted_sum(self, weights):
+        """Sum over the batch, (K, d, K, d); a record of zero weight contributes zero, whatever it holds."""
         keep = (weights > 0)[:, None, None, None]
         left = self.weight[:, :, :, None] * weights[:, None, None, None] * self.vector[:, None, None, :]
         _, k, _, d = left.shape
@@ -270,7 +274,6 @@ def sample_chunk(key, mechanism: Mechanism, last, n_records):
     last : int
         Position to go on from; at least ``n_records - 1`` when the pass is complete.
     """
-
     words = jax.random.bits(key, (2, CHUNK), jnp.uint32)
     high, low = words[0].astype(jnp.float64), (words[1] >> 11).astype(jnp.float64)
     uniform = (high * 2.0**21 + (low + 1)) * 2.0**-53  # in (0, 1]: its logarithm is finite
@@ -356,6 +359,7 @@ def private_sum(
         For each block, ``sum_i clip(contribution_i, C) + N(0, (sigma C)^2 / share)`` (an estimate of q times
         the full-data sum), with the shapes of one contribution.
     """
+
     def one_pass(next_slots):
         def next_chunk(carry):
             i, last, sums = carry

@@ -109,13 +109,9 @@ class PrivacySpent:
         if self.numerics not in ("fast", "secure"):
             raise ValueError(f"numerics must be 'fast' or 'secure', got {self.numerics!r}.")
         if not 0.0 <= self.delta_overhead < self.delta:
-            raise ValueError(
-                f"delta_overhead must be in [0, delta={self.delta}), got {self.delta_overhead!r}."
-            )
+            raise ValueError(f"delta_overhead must be in [0, delta={self.delta}), got {self.delta_overhead!r}.")
         if not 0.0 <= self.epsilon_overhead <= self.epsilon:
-            raise ValueError(
-                f"epsilon_overhead must be in [0, epsilon={self.epsilon}], got {self.epsilon_overhead!r}."
-            )
+            raise ValueError(f"epsilon_overhead must be in [0, epsilon={self.epsilon}], got {self.epsilon_overhead!r}.")
         put("epsilon_overhead", float(self.epsilon_overhead))
         put("delta_overhead", float(self.delta_overhead))
         put("seeded", bool(self.seeded))
@@ -205,9 +201,7 @@ class PrivacySpent:
                     f"{self.unit} and {other.adjacency!r} per {other.unit}."
                 )
             if other.epsilon_overhead or other.delta_overhead:
-                raise ValueError(
-                    "a fit with overheads does not reduce to its steps; add its overheads by hand."
-                )
+                raise ValueError("a fit with overheads does not reduce to its steps; add its overheads by hand.")
         return compose([block for spent in (self, *others) for block in spent.steps], self.adjacency)
 
     @property
@@ -272,9 +266,7 @@ class PrivacySpent:
         """
         known = {item.name for item in fields(cls)}
         if set(record) - known or {"epsilon", "delta", "adjacency", "steps", "clipping_norm"} - set(record):
-            raise ValueError(
-                f"not a PrivacySpent record: expected the fields {sorted(known)}, got {sorted(record)}."
-            )
+            raise ValueError(f"not a PrivacySpent record: expected the fields {sorted(known)}, got {sorted(record)}.")
         values = dict(record)
         values["epsilon"] = float(values["epsilon"])
         for name in ("steps", "cumulative"):
@@ -329,8 +321,7 @@ class PrivacySpent:
         colour = "#1a7f37" if self.guarantee_holds else "#b42318"
         cell = "text-align:left;padding:1px 12px 1px 0;font-weight:normal;opacity:.7"
         body = "".join(
-            f'<tr><th style="{cell}">{html.escape(name)}</th><td style="text-align:left">'
-            f"{html.escape(value)}</td></tr>"
+            f'<tr><th style="{cell}">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
             for name, value in self._rows()
         )
         return (

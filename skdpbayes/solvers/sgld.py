@@ -117,7 +117,7 @@ class SGLD:
 
         return (Round(lambda state, key: state.theta, query, lambda state: {"score": Block(clip)}, update),)
 
-    def posterior(self, model: Model, state: SGLDState) -> DrawsPosterior:
+    def posterior(self, model: Model | None, state: SGLDState) -> DrawsPosterior:
         """Draws of all chains (rows that no iterate reached, in short runs, are left out)."""
         del model
         draws = np.asarray(state.draws, np.float64).reshape(-1, *state.draws.shape[-2:])

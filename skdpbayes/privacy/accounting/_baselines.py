@@ -96,9 +96,7 @@ def moments_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
     replace = check_adjacency(adjacency) == "replace_one"
     total = np.zeros(len(_MOMENT_ORDERS))
     for block in steps:
-        total = total + block.steps * step_rdp(
-            block.noise_multiplier, block.sampling_rate, replace, _MOMENT_ORDERS
-        )
+        total = total + block.steps * step_rdp(block.noise_multiplier, block.sampling_rate, replace, _MOMENT_ORDERS)
     return float(np.min(total - math.log(delta) / (np.array(_MOMENT_ORDERS) - 1.0)))
 
 
@@ -131,9 +129,7 @@ def baselines(
     return table | {"rdp": curve.rdp_epsilon(delta), "pld": curve.epsilon(delta)}
 
 
-def truncation_delta(
-    n_records: int, sampling_rate: float, batch_bound: int, steps: int, epsilon: float
-) -> float:
+def truncation_delta(n_records: int, sampling_rate: float, batch_bound: int, steps: int, epsilon: float) -> float:
     """Return the delta to add when Poisson batches longer than `batch_bound` are cut.
 
     Cut and uncut runs differ with probability at most ``T P[Bin(N, q) > B]`` on either of two neighbouring
@@ -170,9 +166,7 @@ def truncation_delta(
     return min(math.exp(min(log_delta, 0.0)), 1.0)
 
 
-def smallest_batch_bound(
-    n_records: int, sampling_rate: float, steps: int, epsilon: float, delta: float
-) -> int:
+def smallest_batch_bound(n_records: int, sampling_rate: float, steps: int, epsilon: float, delta: float) -> int:
     """Return the smallest batch bound whose `truncation_delta` is at most `delta`."""
     delta = check_delta(delta)
     low, high = -1, check_count(n_records, "n_records")

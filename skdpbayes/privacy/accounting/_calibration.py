@@ -134,18 +134,12 @@ def calibrate_noise(
     return _calibrate(epsilon, delta, rate, blocks, adjacency, float(rtol))
 
 
-def _check_schedule(
-    schedule: Iterable[tuple[float, int]] | None, steps: int
-) -> tuple[tuple[float, int], ...]:
+def _check_schedule(schedule: Iterable[tuple[float, int]] | None, steps: int) -> tuple[tuple[float, int], ...]:
     if schedule is None:
         return ((1.0, steps),)
-    blocks = tuple(
-        (float(relative), check_count(count, "schedule's number of rounds")) for relative, count in schedule
-    )
+    blocks = tuple((float(relative), check_count(count, "schedule's number of rounds")) for relative, count in schedule)
     if not blocks or not all(0.0 < relative < math.inf for relative, _ in blocks):
-        raise ValueError(
-            f"schedule must hold pairs (relative multiplier above 0, number of rounds), got {schedule!r}."
-        )
+        raise ValueError(f"schedule must hold pairs (relative multiplier above 0, number of rounds), got {schedule!r}.")
     total = sum(count for _, count in blocks)
     if total != steps:
         raise ValueError(f"schedule has {total} rounds in all, but steps={steps}; they must be equal.")
@@ -181,17 +175,12 @@ def _calibrate(
     return Calibration(scale, value, epsilon, delta, adjacency, blocks(scale), check)
 
 
-def _central_limit_guess(
-    blocks: Callable[[float], tuple[GaussianSteps, ...]], mu: float, adjacency: str
-) -> float:
+def _central_limit_guess(blocks: Callable[[float], tuple[GaussianSteps, ...]], mu: float, adjacency: str) -> float:
     """Return the scale at which the variance of the composed loss is mu**2, as it is for a Gaussian."""
     kind = kinds(adjacency)[0]
 
     def variance(scale: float) -> float:
-        return sum(
-            b.steps * Pair(kind, b.noise_multiplier, b.sampling_rate).moments()[1]
-            for b in merge(blocks(scale))
-        )
+        return sum(b.steps * Pair(kind, b.noise_multiplier, b.sampling_rate).moments()[1] for b in merge(blocks(scale)))
 
     low, high = math.log(0.05), math.log(1e4)
     for _ in range(14):
@@ -200,9 +189,7 @@ def _central_limit_guess(
     return math.exp(0.5 * (low + high))
 
 
-def _search(
-    achieved: Callable[[float], float], target: float, start: float, rtol: float
-) -> tuple[float, float]:
+def _search(achieved: Callable[[float], float], target: float, start: float, rtol: float) -> tuple[float, float]:
     """Return (scale, epsilon) with epsilon in [(1 - rtol) target, target].
 
     Secant steps on (log scale, log epsilon), halved into the bracket whenever they leave it.

@@ -72,10 +72,7 @@ class CrossCheck:
     def __str__(self) -> str:
         if not self.accepted:
             return f"fourier-accountant not applicable: {self.reason}"
-        return (
-            f"fourier-accountant: delta({self.epsilon:.4g}) is {self.ratio:.3f} of the "
-            f"reported {self.delta:.3g}"
-        )
+        return f"fourier-accountant: delta({self.epsilon:.4g}) is {self.ratio:.3f} of the reported {self.delta:.3g}"
 
 
 def crosscheck(
@@ -133,11 +130,7 @@ def crosscheck(
             estimate = _library_delta(fourier_accountant, blocks, epsilon, adjacency, size, radius)
         except (ValueError, ArithmeticError, IndexError) as error:
             return reject(f"the library raised: {error}")
-        if (
-            previous is not None
-            and abs(estimate - previous) <= _CONVERGENCE * abs(estimate)
-            and estimate > 0.0
-        ):
+        if previous is not None and abs(estimate - previous) <= _CONVERGENCE * abs(estimate) and estimate > 0.0:
             return CrossCheck(True, "converged", epsilon, delta, estimate, estimate / delta, size)
         previous, reason = estimate, "no convergence in the number of points"
     return reject(reason)

@@ -66,9 +66,7 @@ class Pair:
                 # exp(x/s2) solves a quadratic; x/s2 = v/2 + asinh((1-q)/q exp(1/(2 s2)) sinh(v/2)), odd in v.
                 half = np.abs(value) / 2.0
                 log_w = log_rest - log_rate + 0.5 / s2 + half + np.log(-np.expm1(-2.0 * half)) - math.log(2.0)
-                asinh = np.where(
-                    log_w < 20.0, np.arcsinh(np.exp(np.minimum(log_w, 20.0))), log_w + math.log(2.0)
-                )
+                asinh = np.where(log_w < 20.0, np.arcsinh(np.exp(np.minimum(log_w, 20.0))), log_w + math.log(2.0))
                 return np.sign(value) * s2 * (half + asinh)
             gap = -np.expm1(log_rest - value)
             x = s2 * (value + np.log(np.maximum(gap, 0.0)) - log_rate) + 0.5

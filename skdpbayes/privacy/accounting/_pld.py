@@ -179,9 +179,7 @@ def _coarsen(losses: Floats, probs: Floats) -> tuple[Floats, Floats]:
     width = probs.size // 2000 + 1
     padded = np.zeros(-(-probs.size // width) * width)
     padded[: probs.size] = probs
-    return losses[::width] + 0.5 * (width - 1) * (losses[1] - losses[0]), padded.reshape(-1, width).sum(
-        axis=1
-    )
+    return losses[::width] + 0.5 * (width - 1) * (losses[1] - losses[0]), padded.reshape(-1, width).sum(axis=1)
 
 
 def _chernoff(pmfs: list[tuple[Pmf, int]], std: float, sign: int) -> float:
@@ -190,8 +188,7 @@ def _chernoff(pmfs: list[tuple[Pmf, int]], std: float, sign: int) -> float:
     The order of the moment is sought on a coarse copy; the bound returned uses all points.
     """
     exact = [
-        (sign * pmf.dx * (pmf.low + np.arange(pmf.probs.size, dtype=float)), pmf.probs, count)
-        for pmf, count in pmfs
+        (sign * pmf.dx * (pmf.low + np.arange(pmf.probs.size, dtype=float)), pmf.probs, count) for pmf, count in pmfs
     ]
     coarse = [(*_coarsen(losses, probs), count) for losses, probs, count in exact if probs.size > 1]
 
@@ -260,9 +257,7 @@ def _fold(probs: Floats, shift: int, size: int) -> Floats:
     return np.roll(padded.reshape(-1, size).sum(axis=0), shift % size)
 
 
-def loss_distribution(
-    blocks: Iterable[GaussianSteps], kind: str, spacing: float | None = None
-) -> LossDistribution:
+def loss_distribution(blocks: Iterable[GaussianSteps], kind: str, spacing: float | None = None) -> LossDistribution:
     """Compose `blocks` (noise above 0) in the direction `kind`.
 
     Parameters

@@ -52,8 +52,7 @@ class GaussianSteps:
         sigma = _real(self.noise_multiplier, "noise_multiplier")
         if not 0.0 <= sigma < math.inf:
             raise ValueError(
-                "noise_multiplier must be finite and at least 0 (0 means no noise), "
-                f"got {self.noise_multiplier!r}."
+                f"noise_multiplier must be finite and at least 0 (0 means no noise), got {self.noise_multiplier!r}."
             )
         if self.sampling != "poisson":
             raise ValueError(
