@@ -45,9 +45,7 @@ class OneKind:
         return jnp.zeros_like(step)
 
 
-def plan(
-    solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", adaptive=False, kind=None, chains=1
-):
+def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", adaptive=False, kind=None, chains=1):
     """Model, solver and spec of a run with a given noise multiplier instead of a calibrated one.
 
     An adaptive clipping norm is held at `clip`; the tallies that would move it are released all the same.
@@ -133,9 +131,7 @@ def check_sampling(solver):
     assert 1e-8 < by_record.min() and by_record.max() < 1 - 1e-8, "a record's sampling rate"
     sizes = mask.sum(axis=1)
     statistic = (n_steps - 1) * sizes.var(ddof=1) / (n * rate * (1 - rate))
-    assert 1e-7 < min(stats.chi2.cdf(statistic, n_steps - 1), stats.chi2.sf(statistic, n_steps - 1)), (
-        "batch sizes"
-    )
+    assert 1e-7 < min(stats.chi2.cdf(statistic, n_steps - 1), stats.chi2.sf(statistic, n_steps - 1)), "batch sizes"
     centred = (mask - rate) / np.sqrt(rate * (1 - rate))
     for name, matrix, size in (("rounds", centred @ centred.T, n), ("records", centred.T @ centred, n_steps)):
         np.fill_diagonal(matrix, 0)
@@ -184,9 +180,7 @@ def check_contribution(solver):
                     assert moved == 0, f"{name}: a record with an unknown label contributes"
         X1, y1 = X.copy(), y.copy()
         X1[5], y1[5] = 3.0, 0
-        assert np.linalg.norm((released(planned, X1, y1) - without)[0] / unit) > 0.9, (
-            "no record was looked at"
-        )
+        assert np.linalg.norm((released(planned, X1, y1) - without)[0] / unit) > 0.9, "no record was looked at"
 
 
 def check_number_of_records(solver):
@@ -217,9 +211,7 @@ def check_keys(solver):
     noise, mask = released(planned, np.eye(n), null, keys), batches(planned, n, keys)
     for name in ("sampling", "solver"):
         changed = keys._replace(**{name: getattr(other, name)})
-        assert np.array_equal(released(planned, np.eye(n), null, changed), noise), (
-            f"noise from the {name} key"
-        )
+        assert np.array_equal(released(planned, np.eye(n), null, changed), noise), f"noise from the {name} key"
     changed = keys._replace(noise=other.noise)
     assert (released(planned, np.eye(n), null, changed) != noise).mean() > 0.99, "noise not from its key"
     for name in ("noise", "solver"):
@@ -261,7 +253,7 @@ def recorded():
 def fitted(solver, n=311, **parameters):
     """A fitted estimator with its data and releases, through the estimator's own code."""
     rng = np.random.default_rng(3)
-    X = rng.normal(size=(n, 3)) + [0.5, 0, -2]  # a fit that standardised would show
+    X = rng.normal([0.5, 0, -2], 1, (n, 3))  # a fit that standardised would show
     y = rng.integers(0, 2, n)
     parameters = ({"n_chains": 2} if solver == "sgld" else {}) | parameters
     estimator = DPBayesianLogisticRegression(

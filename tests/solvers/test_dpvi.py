@@ -1,5 +1,7 @@
 """Variational inference: without noise the exact optimum, with nothing but noise the prior."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from gibbs import gibbs
@@ -93,7 +95,7 @@ def test_reported_uncertainty_grows_with_the_noise(data, guide):
         sizes.append(np.mean(np.log(found.std)))
         assert (found.std < 1.05).all()
     # Without noise and at epsilon 10 the noise hardly counts.
-    assert all(small < large + 0.1 for small, large in zip(sizes, sizes[1:], strict=False)), sizes
+    assert all(small < large + 0.1 for small, large in pairwise(sizes)), sizes
     assert sizes[-1] > sizes[0] + 1
     assert sizes[3] > sizes[2] + 0.1
 
@@ -104,7 +106,8 @@ def test_errors_are_no_larger_than_reported(data):
     mean, _ = variational_optimum(Z, y, False)
     for epsilon in (0.1, 1.0):
         fits = [
-            without_noise(X, y, epsilon=epsilon, n_steps=500, clipping_norm=4.2, random_state=seed) for seed in range(12)
+            without_noise(X, y, epsilon=epsilon, n_steps=500, clipping_norm=4.2, random_state=seed)
+            for seed in range(12)
         ]
         scores = np.concatenate([(fit.mean - mean) / fit.std for fit in fits])
         assert np.sqrt(np.mean(scores**2)) < 1.5

@@ -45,9 +45,8 @@ def test_decreasing_blocks(n_steps):
 
 
 def estimator(**parameters):
-    return DPBayesianLogisticRegression(
-        **({"solver": "sgld", "classes": [0, 1], "n_steps": 50, "n_posterior_samples": 30, "random_state": 0} | parameters)
-    )
+    small = {"n_steps": 50, "n_posterior_samples": 30, "random_state": 0}
+    return DPBayesianLogisticRegression(solver="sgld", classes=[0, 1], **(small | parameters))
 
 
 X, Y = np.random.default_rng(0).normal(size=(120, 2)), np.arange(120) % 2
