@@ -26,9 +26,8 @@ def compiled_quickly():
     options = {"xla_backend_optimization_level": 0}
     with pytest.MonkeyPatch.context() as patch:
         for name, static in (("_one_chain", ("capacity",)), ("_chains", ("capacity", "axes"))):
-            own = functools.wraps(getattr(inference, name).__wrapped__)(
-                lambda *arguments, original=getattr(inference, name).__wrapped__: original(*arguments)
-            )
+            original = getattr(inference, name).__wrapped__
+            own = functools.wraps(original)(functools.partial(original))  # a function of its own: traced anew
             patch.setattr(inference, name, jax.jit(own, static_argnames=static, compiler_options=options))
         yield
 

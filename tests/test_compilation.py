@@ -23,9 +23,8 @@ def estimator(**parameters):
     )
 
 
-@pytest.mark.parametrize(
-    "solver", ["dpvi", pytest.param("sgld", marks=pytest.mark.filterwarnings("ignore::RuntimeWarning"))]
-)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
 def test_new_values_compile_nothing(solver):
     COMPILED.clear()
     estimator(solver=solver).fit(X, y)

@@ -202,6 +202,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         self.privacy_spent_ = report  # before the first noise: a fit that is interrupted counts
         state, draws_rng = self._run(model, solver, spec, X, y, classes, data_norm)
 
+        self.privacy_spent_ = report
         self.classes_, self.n_iter_, self.data_norm_ = classes, spec.n_steps, data_norm
         self._set_posterior(model, solver, state, draws_rng)
         return self

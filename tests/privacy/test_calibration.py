@@ -202,5 +202,5 @@ def test_buckets_cost_little_and_are_sound():
 
 @pytest.mark.parametrize(("sigmas", "rho"), [([], 0.02), ([0.0], 0.02), ([math.nan], 0.02), ([1.0], 0.0)])
 def test_buckets_reject_nonsense(sigmas, rho):
-    with pytest.raises(ValueError, match="sigmas|rho"):
+    with pytest.raises(ValueError, match=r"sigmas|rho"):
         bucket_schedule(sigmas, rho)

@@ -96,9 +96,7 @@ def coordinate_without_noise(patch):
 def no_subsampling(patch):
     original = mechanism.sample_chunk
     every = np.float64(-np.inf)
-    patch.setattr(
-        mechanism, "sample_chunk", lambda key, m, *rest: original(key, m._replace(log_survival=every), *rest)
-    )
+    patch.setattr(mechanism, "sample_chunk", lambda key, m, *rest: original(key, m._replace(log_survival=every), *rest))
 
 
 @mutant("check_sampling")
@@ -162,9 +160,7 @@ def nan_bypasses_the_clip(patch):
 @mutant("check_replay", compiled=False)
 def scaler_fitted_to_the_data(patch):
     original = _logistic.bounded_rows
-    patch.setattr(
-        _logistic, "bounded_rows", lambda X, *a, **k: original((X - X.mean(axis=0)) / X.std(axis=0), *a, **k)
-    )
+    patch.setattr(_logistic, "bounded_rows", lambda X, *a, **k: original((X - X.mean(axis=0)) / X.std(axis=0), *a, **k))
 
 
 @mutant("check_replay", compiled=False)
@@ -199,9 +195,7 @@ def shares_of_blocks_ignored(patch):
 
     def noise_scales(blocks, m, step):
         return original({k: b._replace(share=1.0 / len(blocks)) for k, b in blocks.items()}, m, step) | (
-            {}
-            if len(blocks) == 1
-            else {k: m.noise_multiplier(step) * b.clipping_norm for k, b in blocks.items()}
+            {} if len(blocks) == 1 else {k: m.noise_multiplier(step) * b.clipping_norm for k, b in blocks.items()}
         )
 
     patch.setattr(mechanism, "noise_scales", noise_scales)
@@ -222,9 +216,7 @@ def tallies_released_without_noise(patch):
 def noise_shared_by_blocks(patch):
     def add_noise(key, sums, scales):
         return {
-            name: jax.tree.map(
-                lambda x, s=scales[name]: x + s * jax.random.normal(key, x.shape, x.dtype), part
-            )
+            name: jax.tree.map(lambda x, s=scales[name]: x + s * jax.random.normal(key, x.shape, x.dtype), part)
             for name, part in sums.items()
         }
 
@@ -268,9 +260,7 @@ def full_batch_lacks_the_last_record(patch):
 @mutant("check_sampling", quick=False)
 def slots_outside_the_batch_count(patch):
     original = mechanism._clipped_sum
-    patch.setattr(
-        mechanism, "_clipped_sum", lambda v, clip, included: original(v, clip, jnp.ones_like(included))
-    )
+    patch.setattr(mechanism, "_clipped_sum", lambda v, clip, included: original(v, clip, jnp.ones_like(included)))
 
 
 @mutant("check_sampling", quick=False)
@@ -349,9 +339,7 @@ def start_fitted_to_the_data(patch):
 @mutant("check_memory", compiled=False)
 def sampling_key_kept(patch):
     def after(self, X, y):
-        self._keys = np.asarray(
-            jax.random.key_data(random.fit_keys(self.random_state, self.n_chains).sampling)
-        )
+        self._keys = np.asarray(jax.random.key_data(random.fit_keys(self.random_state, self.n_chains).sampling))
 
     changed_fit(patch, after)
 

@@ -1,4 +1,4 @@
-"""The full census table without noise, beside an exact sampler: about ten minutes on one core, nearly all of it Gibbs."""
+"""The full census table without noise, beside an exact sampler."""
 
 import os
 from pathlib import Path

@@ -18,6 +18,9 @@ from skdpbayes.privacy.random import fit_keys
 from skdpbayes.records import pack_records
 from skdpbayes.solvers.sgld import decreasing_blocks, noise_multiplier, step_size
 
+# Chains as short as these have not mixed, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
 positive = st.floats(1e-6, 1e6)
 
 
@@ -42,9 +45,8 @@ def test_decreasing_blocks(n_steps):
 
 
 def estimator(**parameters):
-    return DPBayesianLogisticRegression(
-        **({"solver": "sgld", "classes": [0, 1], "n_steps": 50, "n_posterior_samples": 30, "random_state": 0} | parameters)
-    )
+    small = {"n_steps": 50, "n_posterior_samples": 30, "random_state": 0}
+    return DPBayesianLogisticRegression(solver="sgld", classes=[0, 1], **(small | parameters))
 
 
 X, Y = np.random.default_rng(0).normal(size=(120, 2)), np.arange(120) % 2
