@@ -38,7 +38,7 @@ def use_one_thread() -> None:
 
 
 def make_data() -> tuple[Float32, NDArray[np.int64]]:
-    """Draw Gaussian rows of norm at most 1.2 sqrt(d), with labels from a logistic model."""
+    """Draw Gaussian rows, with labels from a logistic model."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((N_RECORDS, N_FEATURES))
     w = rng.standard_normal(N_FEATURES) / N_FEATURES**0.5

@@ -41,6 +41,10 @@ def as_numeric(X):
 
 
 def _parsed(X):
+    try:
+        return X.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass  # some cell is not a number: find which
     out = np.empty(X.shape, np.float64)
     out.flat[:] = [_number(cell) for cell in X.flat]
     return out

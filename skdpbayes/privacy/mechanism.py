@@ -18,8 +18,9 @@ larger than its clipping norm, or that comes from a batch slot that was not samp
 `_clipped_sum`, whatever the query returned.
 
 Arithmetic is plain floating point ("fast"): `Records` are summed in float32 and the noise is a float32
-Gaussian, so the guarantee is the idealised one of real arithmetic. The two places that an exact integer
-implementation replaces are `_clipped_sum` and `add_noise`.
+Gaussian, so the guarantee is the idealised one of real arithmetic. An exact integer implementation replaces
+`_clipped_sum` (with the ``weighted_sum`` that each kind of contribution brings) and `add_noise`, and hands out the
+release in units of the clipping norm.
 """
 
 from __future__ import annotations
@@ -240,7 +241,7 @@ def clipping_weights(contributions, clipping_norm, included):
     square = sum(part.squared_norms(clipping_norm) for part in parts)
     size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(contributions))
     # A float32 sum of `size` squares is off by at most about size * 2^-24: stay under the clipping norm all the same.
-    shortened = 1 - (size + 16) * 2.0**-23
+    shortened = 1 / (1 + (size + 16) * 2.0**-23)
     usable = included & (square > 0) & (square < _LARGEST_SQUARE)  # NaN compares false
     return jnp.where(usable, jnp.minimum(1, shortened * jax.lax.rsqrt(jnp.where(usable, square, 1))), 0)
 

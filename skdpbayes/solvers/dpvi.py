@@ -75,7 +75,7 @@ class DPVI:
     adaptive : bool
         Adapt the clipping norm to a private quantile of the score norms; else it stays at ``clip_start``.
     learning_rate : float
-        Of Adam, for the mean; log standard deviations move at a tenth of it.
+        Of Adam, for the mean; log standard deviations move at no more than 0.02.
     clip_start, clip_low, clip_high : float
         Public starting point and limits of the clipping norm.
     n_records : float
@@ -246,8 +246,9 @@ class DPVI:
         noise = scale**2 / (mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM))
         if self.guide == "full_rank":
             known = mean_curvature(state.curvature, state.curvature_variance, jnp)
+            known = jnp.maximum(known, jnp.sqrt(2 * state.curvature_variance / precision.size))  # its standard error
         else:
-            known = jnp.mean(jnp.exp(-2 * state.guide[1]) - state.tempering * precision)
+            known = jnp.mean(jnp.exp(-2 * state.guide[1]))
         return 1 + noise / jnp.maximum(known, jnp.min(precision))
 
     def _adapted(self, log_clip, estimate, scales, mechanism):

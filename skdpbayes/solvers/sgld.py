@@ -121,6 +121,11 @@ class SGLD:
         """Draws of all chains (rows that no iterate reached, in short runs, are left out)."""
         del model
         draws = np.asarray(state.draws, np.float64).reshape(-1, *state.draws.shape[-2:])
+        if not np.isfinite(state.theta).all():
+            raise ValueError(
+                "The chain diverged: the step size is too large for the curvature of the posterior. Take a smaller "
+                "learning_rate. (The budget is spent: the releases were made.)"
+            )
         return DrawsPosterior(draws[:, ~np.isnan(draws).any(axis=(0, 2))])
 
     def diagnostics(self, state: SGLDState) -> dict:
