@@ -6,6 +6,8 @@ row: a cell that is not a number becomes NaN, and a row with a NaN or an infinit
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from scipy import sparse
 
@@ -22,6 +24,8 @@ def as_numeric(X):
     """
     if sparse.issparse(X):
         X = sparse.csr_array(X)
+    elif isinstance(X, list | tuple):
+        X = _from_list(X)
     else:
         X = np.asarray(X)
     if X.dtype.kind == "c":
@@ -40,20 +44,40 @@ def as_numeric(X):
     return X if X.dtype.kind == "f" else X.astype(np.float64)
 
 
-def _parsed(X):
-    try:
-        return X.astype(np.float64)
-    except (TypeError, ValueError, OverflowError):
-        pass  # some cell is not a number: find which
-    out = np.empty(X.shape, np.float64)
-    out.flat[:] = [_number(cell) for cell in X.flat]
+def _from_list(rows):
+    """Numbers from a list of rows, each by itself: `numpy.asarray` would let one cell decide the dtype of all.
+
+    The number of features is that of the first row; a row of another length becomes NaN.
+    """
+    if not rows or not _is_row(rows[0]):
+        return np.asarray(rows)
+    width = len(rows[0])
+    out = np.full((len(rows), width), np.nan)
+    for target, row in zip(out, rows, strict=True):
+        if _is_row(row) and len(row) == width:
+            target[:] = [_number(cell) for cell in row]
     return out
+
+
+def _is_row(row) -> bool:
+    return isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1)
+
+
+def _parsed(X):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return X.astype(np.float64)
+        except Exception:  # whatever a cell does to refuse: it must not be seen, so each cell is taken by itself
+            out = np.empty(X.shape, np.float64)
+            out.flat[:] = [_number(cell) for cell in X.flat]
+            return out
 
 
 def _number(cell) -> float:
     try:
-        return float(cell)
-    except (TypeError, ValueError, OverflowError):
+        return np.nan if isinstance(cell, complex | np.complexfloating) else float(cell)
+    except Exception:  # any error at all would tell that the record is there
         return np.nan
 
 

@@ -47,7 +47,7 @@ class PrivateEstimator(BaseEstimator):
         if self.delta >= 1:
             raise ValueError(f"delta must be below 1, got {self.delta!r}.")
         check_choice("adjacency", self.adjacency, ADJACENCIES)
-        check_number("sampling_rate", self.sampling_rate, 0, 1, none=True)
+        check_number("sampling_rate", self.sampling_rate, 1e-6, 1, none=True, closed=True)
         check_number("n_steps", self.n_steps, 0, 2**31 - 2, none=True, integral=True)
         check_number("clipping_norm", self.clipping_norm, 1e-30, 1e30, none=True)
 
@@ -93,9 +93,19 @@ class PrivateEstimator(BaseEstimator):
             public=public,
             voided_by=(
                 *voided_by,
+                *self._seed_voids(earlier),
                 *dict.fromkeys(why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited),
             ),
         )
+
+    def _seed_voids(self, earlier):
+        """Reasons that a seed, or a second fit, adds to void the guarantee."""
+        if self.random_state is not None and not isinstance(self.random_state, numbers.Integral):
+            yield "random_state is a generator, which this estimator holds and which can be wound back to the keys"
+        if earlier is not None and earlier.seeded and self.random_state is not None:
+            yield "fits with a seed may share their noise, which then cancels between them"
+        if earlier is not None and earlier.adjacency != self.adjacency:
+            yield f"an earlier fit was private under adjacency={earlier.adjacency!r} only"
 
     def _warn_if_seeded(self):
         if self.random_state is not None and not _warned:

@@ -18,6 +18,9 @@ from skdpbayes._rows import as_numeric, bounded_rows
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
 from skdpbayes.privacy import PrivacyLeakWarning
 
+_FITTED = (
+    "posterior_", "posterior_samples_", "coef_", "intercept_", "classes_", "n_iter_", "data_norm_", "diagnostics_",
+)  # fmt: skip
 _FULL_RANK_UP_TO = 300  # parameters
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
@@ -201,6 +204,9 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         self._warn_if_seeded()
         if self.verbose:
             print(f"[{type(self).__name__}] {self.solver}: {report!r}")
+        for name in _FITTED:  # an interrupted refit must not leave an old posterior beside a new report
+            if hasattr(self, name):
+                delattr(self, name)
         self.privacy_spent_ = report  # before the first noise: a fit that is interrupted counts
         state, draws_rng = self._run(model, solver, spec, X, y, classes, data_norm)
 
@@ -226,11 +232,12 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         X = self._numeric(X, reset=True)
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        if isinstance(y, list | tuple) and self.classes is not None:
+            y, labels = np.empty(len(y), object), y  # label by label: one must not decide the dtype of all
+            y[:] = labels
         y = column_or_1d(y, warn=True)
         if len(y) != X.shape[0]:
-            raise ValueError(
-                f"Found input variables with inconsistent numbers of samples: X has {X.shape[0]}, y has {len(y)}."
-            )
+            raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
         if self.classes is not None:
             classes = np.unique(column_or_1d(self.classes))
             if len(classes) < 2:
@@ -526,5 +533,5 @@ def _codes(y, classes):
 def _lookup(position, label):
     try:
         return position.get(label, -1)
-    except TypeError:  # not hashable
+    except Exception:  # not hashable, or worse: any error would tell that the record is there
         return -1

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -103,7 +104,9 @@ class MechanismSpec:
         ends = np.full(MAX_SCHEDULE, np.iinfo(np.int32).max, np.int32)
         sigmas = np.full(MAX_SCHEDULE, np.float32(np.inf))  # no step lies beyond the schedule; noise would be infinite
         ends[: len(self.steps)] = np.cumsum([piece.steps for piece in self.steps])
-        sigmas[: len(self.steps)] = [piece.noise_multiplier for piece in self.steps]
+        exact = np.array([piece.noise_multiplier for piece in self.steps])
+        rounded = exact.astype(np.float32)  # never below what is charged
+        sigmas[: len(self.steps)] = np.where(rounded < exact, np.nextafter(rounded, np.float32(np.inf)), rounded)
         below = rate if rate == 1 else rate * (1 - _RATE_MARGIN)
         return Mechanism(
             rate=np.float32(rate),
@@ -195,9 +198,11 @@ def _summed_outer(left, right, weights):
     """
 
     def cleared():
-        return left.T @ jnp.where((weights > 0)[:, None], right, 0)
+        return multiply(left.T, jnp.where((weights > 0)[:, None], right, 0))
 
-    product = left.T @ right
+    # Reduced precision, which some accelerators default to, would let a contribution exceed its norm.
+    multiply = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+    product = multiply(left.T, right)
     return jax.lax.cond(jnp.isfinite(product).all(), lambda: product, cleared)
 
 
@@ -282,7 +287,7 @@ def sample_chunk(key, mechanism: Mechanism, last, n_records):
     gap = jnp.floor(jnp.log(uniform) / mechanism.log_survival) + 1
     chosen, gap = gap <= longest, jnp.minimum(gap, longest).astype(jnp.int64)
     position = last + jnp.cumsum(gap)  # 64 bits: cannot overflow
-    included = chosen & (position < n_records)
+    included = chosen & (position >= 0) & (position < n_records)
     indices = jnp.where(included, position, 0).astype(jnp.int32)
     # Without the barrier XLA computes an index anew for every feature that it gathers.
     return *jax.lax.optimization_barrier((indices, included)), position[-1]

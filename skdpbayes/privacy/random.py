@@ -110,7 +110,7 @@ def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
     words: np.ndarray
     if random_state is None:
         words = np.frombuffer(os.urandom(4 * n_words), np.uint32)
-    elif isinstance(random_state, numbers.Integral) and random_state >= 0:
+    elif isinstance(random_state, numbers.Integral) and int(random_state) >= 0:
         words = np.random.SeedSequence(int(random_state)).generate_state(n_words, np.uint32)
     elif isinstance(random_state, np.random.Generator):
         words = random_state.integers(0, 2**32, n_words, dtype=np.uint32)

@@ -1,0 +1,117 @@
+"""The generator is Threefry, keys come from the operating system, and what leaves them behind is said."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.random import threefry_2x32
+
+from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes.privacy import GaussianSteps, random
+from skdpbayes.privacy.mechanism import Block, MechanismSpec, private_sum, sample_chunk
+from skdpbayes.records import pack_records
+
+
+def test_block_function_is_threefry():
+    key, counters = jnp.asarray([123, 2**32 - 5], jnp.uint32), jnp.arange(64, dtype=jnp.uint32)
+    ours = jnp.concatenate(random.threefry(key, counters[:32], counters[32:]))
+    np.testing.assert_array_equal(ours, threefry_2x32(key, counters))
+    # Random123's known answer for a zero key and counter
+    zero = jnp.zeros(2, jnp.uint32)
+    assert [int(x[0]) for x in random.threefry(zero, zero[:1], zero[:1])] == [0x6B200159, 0x99BA4EFE]
+
+
+def test_keys_are_the_operating_systems_bytes(monkeypatch):
+    words = np.arange(100, 112, dtype=np.uint32)
+    asked = []
+    monkeypatch.setattr(random.os, "urandom", lambda n: asked.append(n) or words[: n // 4].tobytes())
+    np.random.seed(0)
+    keys = random.fit_keys(None, 2)
+    assert asked == [48]
+    np.testing.assert_array_equal(np.concatenate([jax.random.key_data(k).ravel() for k in keys]), words)
+
+
+def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
+    """A mechanism that forgets its noise where there is something to hide passes every test on null records."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 5)).astype(np.float32)
+
+    def release(x, sigma):
+        with jax.enable_x64(True):
+            spec = MechanismSpec((GaussianSteps(sigma, 0.5, 1),), "zero_out", 1.0)
+            keys = jax.tree.map(lambda k: k[0], random.fit_keys(3))
+            mechanism = jax.tree.map(jnp.asarray, spec.traced())
+            records = jax.tree.map(jnp.asarray, pack_records(x=x))
+            out = private_sum(lambda r: {"s": r["x"]}, {"s": Block(jnp.float32(1.0))}, mechanism, keys, 0, records)
+            return np.asarray(out["s"], np.float64)
+
+    ordinary = release(x, 3.0) - release(x, 1e-9)
+    assert np.abs(release(x, 1e-9)).max() > 1  # there is a signal
+    np.testing.assert_allclose(ordinary, release(0 * x, 3.0), atol=1e-4)
+    assert np.abs(ordinary).min() > 0.01
+
+
+def test_uniforms_of_the_sampler_have_53_bits(monkeypatch):
+    gaps = []
+    for low in (0, 2**32 - 1):
+        words = np.stack([np.full(384, int(np.exp(-7) * 2**32)), np.full(384, low)]).astype(np.uint32)
+        monkeypatch.setattr(random.jax.random, "bits", lambda key, shape, dtype, w=words: jnp.asarray(w))
+        with jax.enable_x64(True):
+            mechanism = MechanismSpec((GaussianSteps(1.0, 1e-7, 1),), "zero_out", 1.0).traced()
+            mechanism = jax.tree.map(jnp.asarray, mechanism)
+            gaps.append(int(sample_chunk(None, mechanism, jnp.int64(-1), jnp.int64(2**40))[2]) / 384)
+    assert 2 <= gaps[0] - gaps[1] <= 4  # 2^-32 / (e^-7 q) = 2.55 records
+
+
+def test_plans_do_not_know_the_number_of_records_under_add_remove():
+    for parameters in ({"solver": "dpvi"}, {"solver": "sgld", "learning_rate": 1e-6}):
+        model = DPBayesianLogisticRegression(adjacency="add_remove", sampling_rate=0.5, n_steps=20, **parameters)
+        first, second = (model._plan(n, 3, 2, 1.0) for n in (400, 399))
+        assert str(first) == str(second)
+
+
+def test_a_fit_leaves_nothing_else_behind():
+    X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 2
+    model = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20).fit(X, y)
+    fitted = {
+        "posterior_", "posterior_samples_", "coef_", "intercept_", "classes_", "n_iter_", "data_norm_", "diagnostics_",
+        "privacy_spent_", "n_features_in_",
+    }  # fmt: skip
+    assert set(vars(model)) - set(model.get_params()) == fitted
+
+
+def test_seeds_that_can_cancel_noise_void_the_guarantee():
+    X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 2
+    model = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20, random_state=1).fit(X, y)
+    assert model.privacy_spent_.guarantee_holds and model.privacy_spent_.seeded
+    assert not model.set_params(epsilon=2.0).fit(X, y).privacy_spent_.guarantee_holds
+    generator = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20, random_state=np.random.default_rng())
+    assert not generator.fit(X, y).privacy_spent_.guarantee_holds
+
+
+def test_one_cell_of_a_list_changes_no_other_record():
+    X, y = np.random.default_rng(0).normal(size=(90, 2)).tolist(), (np.arange(90) % 2).tolist()
+    fits = []
+    for cell, label in ((1.0, 1), ("x", "x"), (1j, [1]), ([1], None)):
+        X[5][0], y[5] = cell, label
+        fits.append(DPBayesianLogisticRegression(np.inf, classes=[0, 1], n_steps=50, random_state=1).fit(X, y))
+    for other in fits[1:]:
+        np.testing.assert_allclose(other.coef_, fits[0].coef_, atol=0.1)
+        np.testing.assert_array_equal(other.coef_, fits[1].coef_)
+    X[5] = [1.0]
+    DPBayesianLogisticRegression(classes=[0, 1], n_steps=20).fit(X, y)
+
+
+def test_an_interrupted_refit_leaves_no_posterior(monkeypatch):
+    X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 2
+    model = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20).fit(X, y)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model, "_run", interrupted)
+    try:
+        model.set_params(epsilon=0.1).fit(X, y)
+    except KeyboardInterrupt:
+        pass
+    assert not hasattr(model, "posterior_") and not hasattr(model, "coef_")
+    assert model.privacy_spent_.epsilon <= 0.1 and len(model.privacy_spent_.cumulative) == 1
