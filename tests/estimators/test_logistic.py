@@ -22,8 +22,11 @@ from sklearn.preprocessing import OneHotEncoder
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.privacy import PrivacyLeakWarning, compose
 
-# Chains as short as these have not mixed, and say so.
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = [
+    pytest.mark.usefixtures("compiled_quickly"),
+    # Chains as short as these have not mixed, and say so.
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+]
 
 rng = np.random.default_rng(0)
 N, D = 400, 3
@@ -40,7 +43,7 @@ def estimator(**parameters):
 
 
 @pytest.fixture(scope="module")
-def model():
+def model(compiled_quickly):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyLeakWarning)
         return estimator(epsilon=np.inf).fit(X, y)

@@ -52,7 +52,7 @@ def estimator(**parameters):
 X, Y = np.random.default_rng(0).normal(size=(120, 2)), np.arange(120) % 2
 
 
-def test_a_step_too_large_is_refused_with_the_largest_allowed():
+def test_a_step_too_large_is_refused_with_the_largest_allowed(compiled_quickly):
     how = {"sampling_rate": 0.2, "clipping_norm": 0.7}
     with pytest.raises(ValueError, match="learning_rate=5 is too large for epsilon=1") as error:
         estimator(learning_rate=5.0, **how).fit(X, Y)

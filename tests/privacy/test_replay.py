@@ -1,0 +1,14 @@
+"""What a fit keeps follows from its releases, bit for bit, in the programs as they are compiled for users."""
+
+import pytest
+from whitebox import check_memory, check_replay
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+@pytest.mark.parametrize("check", [check_replay, check_memory], ids=lambda check: check.__name__)
+def test_contract(check, solver):
+    check(solver)
+
+
+def test_mean_field_guide_is_a_function_of_the_releases():
+    check_replay("dpvi", guide="mean_field")
