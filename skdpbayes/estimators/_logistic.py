@@ -42,7 +42,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
     solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference with a Gaussian posterior, or Langevin dynamics.
+        Variational inference with a Gaussian posterior, or Langevin dynamics. Under small budgets the latter
+        seldom mixes at its defaults (look at `diagnostics_`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.
@@ -60,7 +61,9 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. None adapts it (`dpvi`) to a privately estimated quantile
         of the gradient norms, whose cost is part of epsilon, or takes a quarter of the bound on a row's norm (`sgld`).
-        Smaller means less noise and more bias.
+        Smaller means less noise and more bias: clipped gradients push coefficients outwards, and with few columns the
+        intervals of large coefficients can miss the truth. ``sqrt(data_norm**2 + 1)`` never clips two-class
+        gradients.
     sampling_rate : float, default=None
         Probability with which each row enters a batch. None: 4096 rows (`dpvi`) or 65536 (`sgld`) expected.
     n_steps : int, default=None
@@ -297,7 +300,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             clip_start=np.float32(clip),
             clip_low=np.float32(clip / 8 if adaptive else clip),
             clip_high=np.float32(clip * 8 if adaptive else clip),
-            clip_fraction=np.float32(min(max(5 * noise, 0.002), 0.1)),
+            clip_fraction=np.float32(min(max(2 * noise, 0.0005), 0.1)),
             n_records=np.float32(n_guess),
         )
         return solver, MechanismSpec(steps, self.adjacency, None if adaptive else float(clip))
@@ -370,8 +373,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         if not worst <= 1.1:
             warnings.warn(
                 f"The chains have not mixed: R-hat is {worst:.2f} (should be below 1.1), so that the draws do not "
-                "represent the posterior. Take more n_steps, a smaller clipping_norm (it allows larger steps), or "
-                "solver='dpvi'.",
+                "represent the posterior. Take solver='dpvi', a larger epsilon or more n_steps; a smaller "
+                "clipping_norm allows larger steps too, at the price of more bias.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -503,6 +506,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
 
     def _numeric(self, X, *, reset):
         """X as numbers, with feature names and their number checked (or remembered)."""
+        _refuse_text_columns(X)
         numeric = as_numeric(X)
         validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
         return numeric
@@ -512,6 +516,22 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         d = self.n_features_in_
         intercept = draws[:, :, d] if self.fit_intercept else np.zeros(draws.shape[:2])
         return {"coef": np.ascontiguousarray(draws[:, :, :d]), "intercept": np.ascontiguousarray(intercept)}
+
+
+def _refuse_text_columns(X):
+    """Raise for columns of a data frame whose dtype, which is public, cannot hold numbers."""
+    if not (hasattr(X, "columns") and hasattr(X, "dtypes")):
+        return
+    text = [
+        f"{name!r} ({dtype})"
+        for name, dtype in zip(X.columns, X.dtypes, strict=True)
+        if getattr(dtype, "kind", "f") not in ("fiubO" if isinstance(dtype, np.dtype) else "fiub")
+    ]
+    if text:
+        raise ValueError(
+            f"Columns {', '.join(text)} do not hold numbers; every row would count as nothing. Encode them with public "
+            "categories, as OneHotEncoder(categories=[...]) does."
+        )
 
 
 def _never_clips(row_norm, n_classes):

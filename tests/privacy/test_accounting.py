@@ -51,9 +51,7 @@ def one_step_delta(kind, sigma, q, eps):
     sign = -1.0 if kind == "add" else 1.0  # the loss increases in sign * x
 
     def mass(x, rate, mean):  # of {x' : sign * x' > sign * x}
-        return (1 - rate) * stats.norm.cdf(-sign * x / sigma) + rate * stats.norm.cdf(
-            -sign * (x - mean) / sigma
-        )
+        return (1 - rate) * stats.norm.cdf(-sign * x / sigma) + rate * stats.norm.cdf(-sign * (x - mean) / sigma)
 
     def loss(x):
         with np.errstate(divide="ignore"):
@@ -88,9 +86,7 @@ def two_step_delta(kind, first, second, eps):
     edge = np.where(wanted > loss.max(), sign * np.inf, np.where(wanted < loss.min(), -sign * np.inf, edge))
 
     def mass(rate, mean):
-        return (1 - rate) * stats.norm.cdf(-sign * edge / s2) + rate * stats.norm.cdf(
-            -sign * (edge - mean) / s2
-        )
+        return (1 - rate) * stats.norm.cdf(-sign * edge / s2) + rate * stats.norm.cdf(-sign * (edge - mean) / s2)
 
     p_rate, r_rate, r_mean = {"remove": (q2, 0, 0), "add": (0, q2, 1), "replace": (q2, q2, -1)}[kind]
     return integrate.trapezoid(p * mass(p_rate, 1) - math.exp(eps) * r * mass(r_rate, r_mean), x)
@@ -339,9 +335,7 @@ def test_the_worse_direction_counts(monkeypatch, larger):
 
 
 def test_the_two_directions_differ():
-    remove, add = (
-        _pld.loss_distribution((GaussianSteps(1.0, 0.01, 100),), kind).epsilon(1e-5) for kind in KINDS[:2]
-    )
+    remove, add = (_pld.loss_distribution((GaussianSteps(1.0, 0.01, 100),), kind).epsilon(1e-5) for kind in KINDS[:2])
     assert remove == pytest.approx(0.718, abs=1e-3)
     assert add == pytest.approx(0.338, abs=1e-3)
 

@@ -124,16 +124,12 @@ def test_overhead_grows_at_least_as_truncation_does():
     eps = compose(STEPS).epsilon(1e-5)
     report = spent(delta=2e-5, delta_overhead=truncation_delta(10000, 0.05, 650, 300, eps))
     later = eps + 1.0
-    assert report.delta_at(later) >= compose(STEPS).delta(later) + truncation_delta(
-        10000, 0.05, 650, 300, later
-    )
+    assert report.delta_at(later) >= compose(STEPS).delta(later) + truncation_delta(10000, 0.05, 650, 300, later)
 
 
 def test_from_calibration():
     found = calibrate_noise(1.0, 1e-5, 0.02, 500)
-    report = PrivacySpent.from_calibration(
-        found, 2.0, seeded=True, delta_overhead=1e-9, epsilon_overhead=1e-4
-    )
+    report = PrivacySpent.from_calibration(found, 2.0, seeded=True, delta_overhead=1e-9, epsilon_overhead=1e-4)
     assert report.epsilon == found.epsilon + 1e-4
     assert report.delta == 1e-5 + 1e-9
     assert (report.steps, report.accountant, report.clipping_norm) == (found.steps, "pld", 2.0)
