@@ -302,7 +302,12 @@ def add_noise(key, sums, scales):
         Arrays, and the standard deviation of each one's noise.
     """
     flat, unravel = ravel_pytree(sums)
-    noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))
+    # A branch, because XLA would merge what it leads to with whatever reads the release, and draw it anew for each
+    # reader. A scale of NaN is not zero: it gives NaN, not a release without noise.
+    noisy = jnp.any(jnp.stack(jax.tree.leaves(scales)) != 0)
+    noise = unravel(
+        jax.lax.cond(noisy, lambda: jax.random.normal(key, flat.shape, flat.dtype), lambda: jnp.zeros_like(flat))
+    )
     return {name: jax.tree.map(lambda x, z, s=scales[name]: x + s * z, sums[name], noise[name]) for name in sums}
 
 

@@ -36,6 +36,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.models.base import Model, curvature, score
 from skdpbayes.posteriors import GaussianPosterior
@@ -58,7 +59,7 @@ class DPVIState(NamedTuple):
     tempering: Any  # factor of the prior precision
     variance: Any  # sum over the averaged rounds of the noise variance of the score
     log_clip: Any
-    factor: Any  # L, of the running curvature (full rank)
+    root: Any  # Cholesky factor of the guide's precision, L^-T (full rank)
     curvature: Any
     curvature_variance: Any  # of one off-diagonal entry
     n_curvature: Any
@@ -115,7 +116,7 @@ class DPVI:
             tempering=zero + 1,
             variance=zero,
             log_clip=jnp.log(jnp.asarray(self.clip_start, mu.dtype)),
-            factor=jnp.diag(sd) if full else jnp.zeros((0, 0), mu.dtype),
+            root=jnp.diag(1 / sd) if full else jnp.zeros((0, 0), mu.dtype),
             curvature=jnp.zeros((p, p) if full else (0, 0), mu.dtype),
             curvature_variance=zero,
             n_curvature=zero,
@@ -135,7 +136,7 @@ class DPVI:
             mu, log_sd = state.guide
             noise = jax.random.normal(key, mu.shape, mu.dtype)
             if self.guide == "full_rank":
-                return mu + state.factor @ noise, noise
+                return mu + solve_triangular(state.root, noise, trans="T", lower=True), noise
             return mu + jnp.exp(log_sd) * noise, noise
 
         def score_query(state, point):
@@ -195,12 +196,11 @@ class DPVI:
             variance = (1 - rate) ** 2 * state.curvature_variance + rate**2 * scales["curvature"] ** 2 / 2
             state = state._replace(curvature=matrix, curvature_variance=variance, n_curvature=n)
             # 2 sqrt(p variance) is the edge of the noise's spectrum: with it the matrix is positive definite as soon as
-            # the true curvature is (up to rare draws, in which the last factor stays).
+            # the true curvature is (up to rare draws, in which the last root stays).
             edge = 2 * jnp.sqrt(precision.size * variance)
             total = denoised(matrix, variance, jnp) + jnp.diag(state.tempering * precision + edge)
-            root = jnp.linalg.cholesky(total)
-            factor = jax.scipy.linalg.solve_triangular(root, jnp.eye(precision.size, dtype=root.dtype), lower=True).T
-            return state._replace(factor=jnp.where(jnp.isfinite(factor).all(), factor, state.factor))
+            root = jnp.linalg.cholesky(total, symmetrize_input=False)
+            return state._replace(root=jnp.where(jnp.isfinite(root).all(), root, state.root))
 
         gradient_round = Round(draw, score_query, score_blocks, score_update)
         if self.guide == "mean_field":
