@@ -103,7 +103,8 @@ def ours(X: Float32, y: NDArray[np.int64], n_steps: int, guide: str = "mean_fiel
     estimator = DPBayesianLogisticRegression(
         sampling_rate=SAMPLING_RATE, n_steps=n_steps, fit_intercept=False, guide=guide
     )
-    model, solver, spec = estimator._plan(N_RECORDS, N_FEATURES, 2, 1.2 * N_FEATURES**0.5)
+    model, bounds = estimator._model(N_FEATURES, 2, 1.2 * N_FEATURES**0.5)
+    solver, spec = estimator._plan_solver(model, bounds, N_RECORDS)
     records = jax.device_put(pack_records(x=X, y=y.astype(np.int32)))
 
     def timed() -> float:

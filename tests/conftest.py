@@ -23,12 +23,11 @@ def compiled_quickly():
 
     from skdpbayes import inference
 
-    options = {"xla_backend_optimization_level": 0}
+    original = inference._chains.__wrapped__
+    own = functools.wraps(original)(functools.partial(original))  # a function of its own: traced anew
+    quick = jax.jit(own, static_argnames="capacity", compiler_options={"xla_backend_optimization_level": 0})
     with pytest.MonkeyPatch.context() as patch:
-        for name, static in (("_one_chain", ("capacity",)), ("_chains", ("capacity", "axes"))):
-            original = getattr(inference, name).__wrapped__
-            own = functools.wraps(original)(functools.partial(original))  # a function of its own: traced anew
-            patch.setattr(inference, name, jax.jit(own, static_argnames=static, compiler_options=options))
+        patch.setattr(inference, "_chains", quick)
         yield
 
 
@@ -37,10 +36,6 @@ def no_compiled_programs(compiled_quickly):
     """Programs are traced anew: a change to what they are made of takes effect, and ends with the test."""
     from skdpbayes import inference
 
-    def clear():
-        inference._one_chain.clear_cache()
-        inference._chains.clear_cache()
-
-    clear()
+    inference._chains.clear_cache()
     yield
-    clear()
+    inference._chains.clear_cache()

@@ -81,5 +81,5 @@ def test_sparse_data_give_the_transcript_of_dense_data():
     dense = whitebox.released(planned, X, y)
     model, solver, spec = planned
     records = pack_records(x=sparse.csr_matrix(X), y=y)
-    got = np.asarray(inference.run(fit_keys(0), model, solver, spec, records, record=True)[1])
+    got = np.asarray(inference.run(fit_keys(0), model, solver, spec, records, keep_releases=True)[1])
     np.testing.assert_allclose(got, dense, rtol=1e-4, atol=1e-4)

@@ -9,24 +9,20 @@ import numpy as np
 from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpbayes._rows import as_numeric, bounded_rows
-from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
+from skdpbayes.estimators._base import check_number
+from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
 
-_FITTED = (
-    "posterior_", "posterior_samples_", "coef_", "intercept_", "classes_", "n_iter_", "data_norm_", "diagnostics_",
-)  # fmt: skip
-_FULL_RANK_UP_TO = 300  # parameters
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
-class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
+class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy.
 
     A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one record: the
@@ -175,8 +171,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
         tags.input_tags.string = True
         return tags
 
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "posterior_")  # `privacy_spent_` is there before: it is charged first
+    _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "classes_", "data_norm_")
 
     # ------------------------------------------------------------------ fitting
 
@@ -198,37 +193,23 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             For parameters out of range and for what is public: shapes, dtypes, feature names. With
             ``classes=None`` also for labels that do not make a classification problem.
         """
-        self._check_parameters()
+        self._check_solver_parameters()
+        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
         X, y, classes, voided_by = self._validate(X, y)
         n, d = X.shape
         data_norm = math.sqrt(d) if self.data_norm is None else float(self.data_norm)
-        model, solver, spec = self._plan(n, d, len(classes), data_norm)
-        report = self._report(spec, public=self._public(n, classes, data_norm), voided_by=voided_by)
-        self._warn_if_seeded()
-        if self.verbose:
-            print(f"[{type(self).__name__}] {self.solver}: {report!r}")
-        for name in _FITTED:  # an interrupted refit must not leave an old posterior beside a new report
-            if hasattr(self, name):
-                delattr(self, name)
-        self.privacy_spent_ = report  # before the first noise: a fit that is interrupted counts
-        state, draws_rng = self._run(model, solver, spec, X, y, classes, data_norm)
-
-        self.classes_, self.n_iter_, self.data_norm_ = classes, spec.n_steps, data_norm
-        self._set_posterior(model, solver, state, draws_rng)
+        model, bounds = self._model(d, len(classes), data_norm)
+        draws = self._fit_posterior(
+            model,
+            bounds,
+            n,
+            lambda: self._pack(X, y, classes, data_norm),
+            public=self._public(n, classes, data_norm),
+            voided_by=voided_by,
+        )
+        self.classes_, self.data_norm_ = classes, data_norm
+        self._set_coefficients(model, draws)
         return self
-
-    def _check_parameters(self):
-        self._check_privacy_parameters()
-        check_choice("solver", self.solver, ("dpvi", "sgld"))
-        check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
-        check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))
-        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
-        check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
-        check_number("learning_rate", self.learning_rate, 0, none=True)
-        check_number("n_chains", self.n_chains, 1, 1024, integral=True, closed=True)
-        check_number("n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True)
-        if self.solver == "dpvi" and self.n_chains != 1:
-            raise ValueError(f"n_chains={self.n_chains!r} needs solver='sgld'; 'dpvi' runs one optimisation.")
 
     def _validate(self, X, y):
         """Numbers and labels, from public metadata alone unless classes have to be inferred."""
@@ -269,115 +250,31 @@ class DPBayesianLogisticRegression(ClassifierMixin, PrivateEstimator):
             public["n_samples"] = int(n)
         return public | {"hyper-parameters": "all constructor parameters"}
 
-    def _plan(self, n, d, n_classes, data_norm):
-        """Model, solver and mechanism; functions of public quantities."""
+    def _model(self, d, n_classes, data_norm):
+        """Model and public bounds."""
         from skdpbayes.models.logistic import LogisticRegression
 
         columns = d + bool(self.fit_intercept)
-        row_norm = math.hypot(data_norm, bool(self.fit_intercept))
+        row = math.hypot(data_norm, bool(self.fit_intercept))
         model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32))
-        plan = self._plan_dpvi if self.solver == "dpvi" else self._plan_sgld
-        return (model, *plan(n, model.n_rows * columns, n_classes, row_norm))
+        # Residuals have norm at most 1 (two classes) or sqrt(2), diag(p) - p p' norm at most 1/4 or 1/2.
+        residual, weight = (1, 0.25) if n_classes == 2 else (math.sqrt(2), 0.5)
+        return model, Bounds(residual * row, weight * row**2, self.prior_scale**-2)
 
-    def _plan_dpvi(self, n, n_parameters, n_classes, row_norm):
-        from skdpbayes.privacy.mechanism import MechanismSpec
-        from skdpbayes.solvers.dpvi import DPVI
-
-        private = math.isfinite(self.epsilon)
-        rate = self._sampling_rate(n, 4096)
-        n_steps = self.n_steps or 500
-        full_rank = n_parameters <= _FULL_RANK_UP_TO if self.guide == "auto" else self.guide == "full_rank"
-        adaptive = private and self.clipping_norm is None
-        clip = self.clipping_norm or (row_norm / 4 if private else _never_clips(row_norm, n_classes))
-        steps = self._plan_noise(n_steps, rate).steps
-        n_guess = n if self.adjacency != "add_remove" else 4096 / rate
-        # Noise of the averaged score in units of the clipping norm and of the signal, a sum over the records.
-        noise = steps[0].noise_multiplier / (rate * math.sqrt(n_steps)) * math.sqrt(n_parameters) / n_guess
-        solver = DPVI(
-            guide="full_rank" if full_rank else "mean_field",
-            adaptive=adaptive,
-            learning_rate=np.float32(self.learning_rate or 0.2),
-            clip_start=np.float32(clip),
-            clip_low=np.float32(clip / 8 if adaptive else clip),
-            clip_high=np.float32(clip * 8 if adaptive else clip),
-            clip_fraction=np.float32(min(max(2 * noise, 0.0005), 0.1)),
-            n_records=np.float32(n_guess),
-        )
-        return solver, MechanismSpec(steps, self.adjacency, None if adaptive else float(clip))
-
-    def _plan_sgld(self, n, n_parameters, n_classes, row_norm):
-        from skdpbayes.privacy import GaussianSteps
-        from skdpbayes.privacy.mechanism import MechanismSpec
-        from skdpbayes.solvers.sgld import SGLD, decreasing_blocks, noise_multiplier, step_size
-
-        private = math.isfinite(self.epsilon)
-        rate = self._sampling_rate(n, 65536)
-        n_steps = self.n_steps or 2000
-        clip = self.clipping_norm or (row_norm / 4 if private else _never_clips(row_norm, n_classes))
-        blocks = [(1.0, n_steps)] if self.step_schedule == "constant" else decreasing_blocks(n_steps)
-        schedule = [(size**-0.5, count * self.n_chains) for size, count in blocks]
-        noise = self._plan_noise(n_steps * self.n_chains, rate, schedule).noise_multiplier
-        largest = step_size(noise, rate, clip)
-        if self.learning_rate is not None:
-            first = float(self.learning_rate)
-            if first > largest * (1 + 1e-9):
-                raise ValueError(
-                    f"learning_rate={first:g} is too large for epsilon={self.epsilon:g}: the noise that makes the "
-                    f"chain sample the posterior would not be private enough. At most {largest:g} is allowed with "
-                    "this clipping norm, sampling rate and number of steps; fewer steps or a smaller clipping_norm "
-                    "allow more."
-                )
-        else:
-            if self.adjacency == "add_remove":
-                raise ValueError(
-                    "learning_rate=None takes the number of records from X, which adjacency='add_remove' keeps "
-                    "private. Pass learning_rate, or use adjacency='zero_out'."
-                )
-            curvature = n * row_norm**2 / (4 if n_classes == 2 else 2) + self.prior_scale**-2
-            first = min(largest, 1 / curvature)
-        steps = tuple(GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks)
-        solver = SGLD(n_draws=-(-self.n_posterior_samples // self.n_chains), clipping_norm=np.float32(clip))
-        return solver, MechanismSpec(steps, self.adjacency, float(clip), self.n_chains)
-
-    def _run(self, model, solver, spec, X, y, classes, data_norm):
-        """The private loop, and a generator for posterior draws that depends on the solver key alone."""
-        import jax
-
-        from skdpbayes.inference import run
-        from skdpbayes.privacy.random import fit_keys
+    def _pack(self, X, y, classes, data_norm):
+        """Bounded rows and codes of labels."""
         from skdpbayes.records import pack_records
 
         rows, _ = bounded_rows(X, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
         if sparse.issparse(rows) and rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO:
             rows = rows.toarray()
-        keys = fit_keys(self.random_state, spec.n_chains)
-        state, _ = run(keys, model, solver, spec, pack_records(x=rows, y=_codes(y, classes)))
-        return jax.device_get(state), self._draws_rng(keys)
+        return pack_records(x=rows, y=_codes(y, classes))
 
-    @staticmethod
-    def _draws_rng(keys):
-        """Generator of the posterior draws: a function of the solver key, which may be released."""
-        import jax
-
-        return np.random.default_rng(np.asarray(jax.random.key_data(keys.solver)).ravel())
-
-    def _set_posterior(self, model, solver, state, rng):
-        self.posterior_ = solver.posterior(model, state)
+    def _set_coefficients(self, model, draws):
         rows = (model.n_rows, model.n_columns)
         mean = self._split(self.posterior_.mean.reshape(1, *rows))
         self.coef_, self.intercept_ = mean["coef"][0], mean["intercept"][0]
-        draws = self.posterior_.sample(rng, self.n_posterior_samples)
         self.posterior_samples_ = self._split(draws.reshape(-1, *rows))
-        self.diagnostics_ = solver.diagnostics(state)
-        worst = np.max(self.diagnostics_.get("r_hat", 0.0))
-        if not worst <= 1.1:
-            warnings.warn(
-                f"The chains have not mixed: R-hat is {worst:.2f} (should be below 1.1), so that the draws do not "
-                "represent the posterior. Take solver='dpvi', a larger epsilon or more n_steps; a smaller "
-                "clipping_norm allows larger steps too, at the price of more bias.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
 
     # --------------------------------------------------------------- predicting
 
@@ -532,11 +429,6 @@ def _refuse_text_columns(X):
             f"Columns {', '.join(text)} do not hold numbers; every row would count as nothing. Encode them with public "
             "categories, as OneHotEncoder(categories=[...]) does."
         )
-
-
-def _never_clips(row_norm, n_classes):
-    """Bound on the norm of a gradient: residuals have norm at most 1 (two classes) or sqrt(2)."""
-    return 1.01 * row_norm * (1 if n_classes == 2 else math.sqrt(2))
 
 
 def _codes(y, classes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 
@@ -12,6 +13,15 @@ class Model(Protocol):
     """A prior and a likelihood that factorises over records. Holds no data, no keys and no number of records.
 
     A model is a frozen dataclass registered as a pytree: sizes are static, hyper-parameters traced.
+
+    Four more methods are optional:
+
+    * ``score(params, record)`` and ``curvature(params, record)``, closed forms of the first two derivatives of the
+      log-likelihood, which may be structured contributions (`RankOne`, `Quadratic`);
+    * ``score_bound(params, record)``, a bound on the norm of a record's score that does not depend on its response:
+      with it clipping no longer biases the fit (`unbiased_weight`);
+    * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent normal one, which
+      `solver="dpvi"` needs.
     """
 
     def init(self) -> Any:
@@ -22,6 +32,12 @@ class Model(Protocol):
 
     def log_likelihood(self, params, record) -> jax.Array:
         """Log-likelihood of one record."""
+
+
+def flat_start(model: Model):
+    """Starting point as a float32 vector, and the function that gives such a vector the shape of the parameters."""
+    flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), model.init()))
+    return flat, unravel
 
 
 def score(model: Model, params, record):
@@ -43,3 +59,16 @@ def curvature(model: Model, params, record):
         return model.curvature(params, record)
     flat, unravel = ravel_pytree(params)
     return -jax.hessian(lambda v: model.log_likelihood(unravel(v), record))(flat)
+
+
+def unbiased_weight(model: Model, params, record, norm):
+    """Factor that brings a record's score below `norm` without looking at its response; 1 if the model has no bound.
+
+    Clipping by a score's own norm shortens the surprising records most, which biases the zero of the summed
+    scores. A factor that depends on covariates and parameters only leaves each record's expected score zero at the
+    truth (conditionally unbiased estimating equations: Künsch, Stefanski and Carroll 1989).
+    """
+    if not hasattr(model, "score_bound"):
+        return jnp.ones((), jnp.float32)
+    bound = model.score_bound(params, record)
+    return jnp.minimum(1, norm / jnp.maximum(bound, jnp.finfo(bound.dtype).tiny))

@@ -68,6 +68,20 @@ class LogisticRegression:
         weight = jnp.diag(p) - jnp.outer(p, p)
         return Quadratic(jnp.where(self._known(label), weight, 0), x)
 
+    def score_bound(self, params, record):
+        """Largest norm of a score over all labels: a function of covariates and parameters alone."""
+        x = record["x"]
+        p = self._probabilities(params @ x)
+        if self.n_rows == 1:
+            residual = jnp.maximum(p, 1 - p)[0]
+        else:  # |e_k - p|^2 = |p|^2 + 1 - 2 p_k
+            residual = jnp.sqrt(jnp.sum(p**2) + jnp.max(1 - 2 * p))
+        return residual * jnp.sqrt(jnp.sum(x**2))
+
+    def prior_precision(self):
+        """Inverse variance of the prior, of the shape of the weights."""
+        return jnp.broadcast_to(jnp.asarray(self.prior_scale, jnp.float32) ** -2, (self.n_rows, self.n_columns))
+
     def _row_classes(self):
         return jnp.arange(1, 2) if self.n_rows == 1 else jnp.arange(self.n_classes)
 

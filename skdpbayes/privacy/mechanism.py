@@ -146,6 +146,10 @@ class RankOne:
     left: jax.Array
     right: jax.Array
 
+    def scaled(self, factor):
+        """Contribution times a number."""
+        return RankOne(self.left * factor, self.right)
+
     def squared_norms(self, clipping_norm):
         """Squared norm of each record's contribution, in units of the clipping norm."""
         return _product(_squares(self.left / clipping_norm), _squares(self.right))
@@ -163,6 +167,10 @@ class Quadratic:
 
     weight: jax.Array  # (K, K)
     vector: jax.Array  # (d,)
+
+    def scaled(self, factor):
+        """Contribution times a number."""
+        return Quadratic(self.weight * factor, self.vector)
 
     def squared_norms(self, clipping_norm):
         """Squared norm of each record's contribution, in units of the clipping norm."""
@@ -218,10 +226,23 @@ def _product(one, other):
     return jnp.where(hidden, jnp.nan, one * other)
 
 
+def _is_structured(part):
+    return isinstance(part, (RankOne, Quadratic))
+
+
 def _structured(contribution):
     """The parts of a block: arrays or structured contributions, in the order of its pytree."""
-    leaves, treedef = jax.tree.flatten(contribution, is_leaf=lambda x: isinstance(x, (RankOne, Quadratic)))
-    return [x if isinstance(x, (RankOne, Quadratic)) else _Dense(x) for x in leaves], treedef
+    leaves, treedef = jax.tree.flatten(contribution, is_leaf=_is_structured)
+    return [x if _is_structured(x) else _Dense(x) for x in leaves], treedef
+
+
+def scaled(contribution, factor):
+    """One record's contribution times a number."""
+    return jax.tree.map(
+        lambda part: part.scaled(factor) if _is_structured(part) else part * factor,
+        contribution,
+        is_leaf=_is_structured,
+    )
 
 
 def clipping_weights(contributions, clipping_norm, included):

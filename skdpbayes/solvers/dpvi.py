@@ -2,29 +2,33 @@
 
 The guide is ``theta = mu + L e``, ``e ~ N(0, I)``, over unconstrained parameters. A gradient round releases the
 clipped sum of per-record scores at one drawn theta; prior and entropy stay outside the clip and outside the noise
-(Jalko et al. 2023; d3p and NA-DPVI clip the whole ELBO gradient). From that one release:
+(Jalko et al. 2023; d3p and NA-DPVI clip the whole ELBO gradient). Where the model knows a bound on the score, a score
+is shortened by that bound and not by its own size, which keeps the sum unbiased (`unbiased_weight`). From that one
+release:
 
 * ``mu`` takes an Adam step on the ELBO, and the late iterates are averaged;
 * with ``guide="mean_field"``, ``L = diag(exp u)`` takes one in u, by the reparametrisation gradient
   ``g_j e_j exp(u_j) + 1``.
 
 With ``guide="full_rank"``, every tenth round releases the clipped sum of per-record *curvatures* (negative Hessians
-at the drawn theta) instead, and ``L L' = (prior precision + E_q[curvature])^-1``, which is the fixed point of the
-Gaussian ELBO. The reparametrisation gradient of a full L would put the privacy noise of every round into every
-entry of L; the curvature is a bounded statistic with far less noise.
+at the drawn theta, with the weights of the scores) instead, and ``L L' = (prior precision + E_q[curvature])^-1``, which
+is the fixed point of the Gaussian ELBO. The reparametrisation gradient of a full L would put the privacy noise of every
+round into every entry of L; the curvature is a bounded statistic with far less noise.
 
-What follows corrects for the noise, whose level is public; all of it vanishes with the noise:
+What follows corrects for weights w and noise, both of which are public or released; without them all of it vanishes:
 
-* the prior precision P is multiplied by ``1 + tau^2 / h``: tau is the standard deviation of the averaged privacy
+* the weighted scores have curvature ``H = E[w h]`` and covariance ``E[w^2 h]``, which is taken for ``omega H``; omega
+  is the mean of w, each record weighted by the norm of its curvature, and is released with it;
+* the prior precision P is multiplied by ``omega + tau^2 / h``: tau is the standard deviation of the averaged privacy
   noise in the full-data score, h the mean curvature known so far. With curvature H in a direction, the posterior
-  mean given the noisy score is that of a prior with precision ``P (1 + tau^2 / H)`` and no noise: where the noise
+  mean given the noisy score is that of a prior with precision ``P (omega + tau^2 / H)`` and no noise: where the noise
   exceeds the signal, the fit goes to the prior instead of to the noise;
 * the reported covariance includes the noise. The averaged iterate is, to first order, the posterior mean plus
   ``N(0, tau^2 H^-2)``; seen as an observation of theta under the prior that gives
-  ``cov = (P + H (H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when noise is all there is;
-* the released curvature is shrunk by its noise's share (`denoised`), and while the guide runs, the edge of the noise's
-  spectrum is added to it, which keeps it positive definite;
-* the learning rate is limited (`_rates`), and fewer scores are clipped where the noise is small (`clip_fraction`).
+  ``cov = (P + H (omega H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when noise is all there is;
+* the released curvature is shrunk by its noise's share (`denoised`); what is reported takes one standard error of its
+  mean off, and while the guide runs, the edge of the noise's spectrum is added to it, which keeps it positive definite;
+* the learning rate is limited (`_rates`), and fewer scores are shortened where the noise is small (`clip_fraction`).
 """
 
 from __future__ import annotations
@@ -38,14 +42,15 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
-from skdpbayes.models.base import Model, curvature, score
+from skdpbayes.models.base import Model, curvature, flat_start, score, unbiased_weight
 from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism, contribution_norm
+from skdpbayes.privacy.mechanism import Block, Mechanism, contribution_norm, scaled
 from skdpbayes.solvers.base import Round
 
 CURVATURE_EVERY = 10
 _INITIAL_SD = 0.1  # of the guide, in prior standard deviations
-_TALLY_SHARE = 0.01  # budget share of the private quantile that adapts the clipping norm
+_TALLY_SHARE = 0.01  # budget share of the count that adapts the clipping norm
+_WEIGHT_SHARE = 0.05  # budget share of the mean weight
 _AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
 
 
@@ -62,6 +67,7 @@ class DPVIState(NamedTuple):
     root: Any  # Cholesky factor of the guide's precision, L^-T (full rank)
     curvature: Any
     curvature_variance: Any  # of one off-diagonal entry
+    weights: Any  # sums of the curvatures' norms, and of these times the records' weights
     n_curvature: Any
 
 
@@ -74,17 +80,21 @@ class DPVI:
     ----------
     guide : {"full_rank", "mean_field"}
     adaptive : bool
-        Adapt the clipping norm to a private quantile of the score norms; else it stays at ``clip_start``.
+        Lower the clipping norm until a private count of the shortened scores reaches `clip_fraction`.
     learning_rate : float
         Of Adam, for the mean; log standard deviations move at no more than 0.02.
-    clip_start, clip_low, clip_high : float
-        Public starting point and limits of the clipping norm.
+    clipping_norm : float
+        Of the score; the largest that adapting may reach, and where it starts.
     n_records : float
-        Public number of records, or a public guess of it; it only limits the learning rate.
+        Public number of records, or a public guess of it; it limits the learning rate and scales the counts.
     clip_fraction : float
-        Fraction of scores to clip, when adaptive: clipping is a bias, which is worth it where the noise is larger.
+        Fraction of scores to shorten, when adaptive: it costs information, and saves noise.
+    lowest : float
+        Least clipping norm, when adaptive, in units of `clipping_norm`.
+    curvature_bound : float
+        Public bound on the norm of a record's curvature.
     curvature_ratio : float
-        Clipping norm of a record's curvature over the square of the score's.
+        Clipping norm of a record's curvature over the square of the score's, unless `curvature_bound` is less.
     rate_limit : float
         See `_rates`.
     """
@@ -92,18 +102,18 @@ class DPVI:
     guide: str = field(metadata={"static": True})
     adaptive: bool = field(metadata={"static": True})
     learning_rate: Any
-    clip_start: Any
-    clip_low: Any
-    clip_high: Any
-    clip_fraction: Any
+    clipping_norm: Any
     n_records: Any
+    clip_fraction: Any = 0.5
+    lowest: Any = 0.05
+    curvature_bound: Any = np.inf
     curvature_ratio: Any = 0.75
     rate_limit: Any = 0.1
 
     def init(self, model: Model, mechanism: Mechanism, key) -> DPVIState:
         """Guide centred on the model's starting point."""
         del key
-        mu, _ = ravel_pytree(model.init())
+        mu, _ = flat_start(model)
         sd = _INITIAL_SD / jnp.sqrt(prior_precision(model))
         full, p = self.guide == "full_rank", mu.size
         params = (mu, jnp.zeros(0, mu.dtype) if full else jnp.log(sd))
@@ -115,10 +125,11 @@ class DPVI:
             n_averaged=zero,
             tempering=zero + 1,
             variance=zero,
-            log_clip=jnp.log(jnp.asarray(self.clip_start, mu.dtype)),
+            log_clip=jnp.log(jnp.asarray(self.clipping_norm, mu.dtype)),
             root=jnp.diag(1 / sd) if full else jnp.zeros((0, 0), mu.dtype),
             curvature=jnp.zeros((p, p) if full else (0, 0), mu.dtype),
             curvature_variance=zero,
+            weights=jnp.zeros(2, mu.dtype),
             n_curvature=zero,
         )
 
@@ -128,7 +139,7 @@ class DPVI:
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A gradient round and, for the full-rank guide, a curvature round."""
-        _, unravel = ravel_pytree(model.init())
+        _, unravel = flat_start(model)
         prior_gradient = jax.grad(lambda flat: model.log_prior(unravel(flat)))
         precision = prior_precision(model)
 
@@ -143,11 +154,12 @@ class DPVI:
             theta, clip = unravel(point[0]), jnp.exp(state.log_clip)
 
             def query(record):
-                contribution = {"score": score(model, theta, record)}
+                own, weight = score(model, theta, record), unbiased_weight(model, theta, record, clip)
+                contribution = {"score": scaled(own, weight)}
                 if self.adaptive:
-                    norm = contribution_norm(contribution["score"])
-                    tally = jnp.stack([norm > clip, norm > 0]).astype(clip.dtype)
-                    contribution["tally"] = tally / jnp.sqrt(jnp.asarray(2, clip.dtype))
+                    norm = contribution_norm(own)
+                    tally = ((weight < 1) | (norm > clip)) - self.clip_fraction
+                    contribution["tally"] = jnp.where(norm > 0, tally, 0)  # a null record counts as nothing
                 return contribution
 
             return query
@@ -180,12 +192,19 @@ class DPVI:
             )
 
         def curvature_query(state, point):
-            del state
-            theta = unravel(point[0])
-            return lambda record: {"curvature": curvature(model, theta, record)}
+            theta, clip = unravel(point[0]), jnp.exp(state.log_clip)
+
+            def query(record):
+                weight = unbiased_weight(model, theta, record, clip)
+                weighted = scaled(curvature(model, theta, record), weight)
+                norm = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))
+                return {"curvature": weighted, "weights": jnp.stack([norm, weight * norm])}
+
+            return query
 
         def curvature_blocks(state):
-            return {"curvature": Block(self.curvature_ratio * jnp.exp(2 * state.log_clip))}
+            norm = jnp.minimum(self.curvature_bound, self.curvature_ratio * jnp.exp(2 * state.log_clip))
+            return {"curvature": Block(norm, 1 - _WEIGHT_SHARE), "weights": Block(norm, _WEIGHT_SHARE)}
 
         def curvature_update(state, point, step, estimate, scales):
             del point
@@ -194,7 +213,8 @@ class DPVI:
             rate = 2 / (n + 1)  # late-weighted: early rounds measure the curvature elsewhere
             matrix = (1 - rate) * state.curvature + rate * (matrix + matrix.T) / 2
             variance = (1 - rate) ** 2 * state.curvature_variance + rate**2 * scales["curvature"] ** 2 / 2
-            state = state._replace(curvature=matrix, curvature_variance=variance, n_curvature=n)
+            weights = (1 - rate) * state.weights + rate * estimate["weights"]
+            state = state._replace(curvature=matrix, curvature_variance=variance, weights=weights, n_curvature=n)
             # 2 sqrt(p variance) is the edge of the noise's spectrum: with it the matrix is positive definite as soon as
             # the true curvature is (up to rare draws, in which the last root stays).
             edge = 2 * jnp.sqrt(precision.size * variance)
@@ -218,8 +238,8 @@ class DPVI:
             total = precision + information**2 / (information + noise + np.finfo(float).tiny)
             return GaussianPosterior(mean, 1 / np.sqrt(total))
         values, vectors = np.linalg.eigh(denoised(state.curvature, state.curvature_variance, np))
-        values = np.maximum(values, 0)
-        observed = values**2 / (values + noise + np.finfo(float).tiny)
+        values = np.maximum(values - mean_curvature_error(precision.size, state.curvature_variance, np), 0)
+        observed = values**2 / (self._omega(state, np) * values + noise + np.finfo(float).tiny)
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))
 
@@ -241,27 +261,34 @@ class DPVI:
         rate = jnp.minimum(self.learning_rate * decay, calm)
         return rate, jnp.minimum(0.02 * decay, rate)
 
+    def _omega(self, state, xp):
+        """Covariance of the weighted scores over their curvature, taken for the mean weight; towards 1 by its noise."""
+        if self.guide == "mean_field":
+            return 1.0
+        norms, weighted = state.weights
+        error = 2 * xp.sqrt(2 * state.curvature_variance * (1 / _WEIGHT_SHARE - 1)) + np.finfo(np.float32).tiny
+        return xp.clip((weighted + error) / (xp.maximum(norms, 0) + error), 0.05, 1)
+
     def _tempering(self, precision, state, scale, mechanism):
-        """Factor of the prior precision: ``1 + tau^2 / h``, h being the mean curvature known so far."""
+        """Factor of the prior precision: ``omega + tau^2 / h``, h being the mean curvature known so far."""
         noise = scale**2 / (mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM))
         if self.guide == "full_rank":
             known = mean_curvature(state.curvature, state.curvature_variance, jnp)
-            known = jnp.maximum(known, jnp.sqrt(2 * state.curvature_variance / precision.size))  # its standard error
+            known = jnp.maximum(known, mean_curvature_error(precision.size, state.curvature_variance, jnp))
         else:
             known = jnp.mean(jnp.exp(-2 * state.guide[1]))
-        return 1 + noise / jnp.maximum(known, jnp.min(precision))
+        return self._omega(state, jnp) + noise / jnp.maximum(known, jnp.min(precision))
 
     def _adapted(self, log_clip, estimate, scales, mechanism):
-        """Move the clipping norm so that `clip_fraction` of the score norms exceed it, as fast as the noise allows."""
+        """Move the clipping norm so that `clip_fraction` of the scores are shortened, as fast as the noise allows."""
         if not self.adaptive:
             return log_clip
-        above, count = estimate["tally"]
         n_steps = mechanism.n_steps.astype(log_clip.dtype)
-        count = jnp.maximum(count, 1)
-        spread = scales["tally"] / jnp.sqrt(n_steps) / count  # noise of the fraction, averaged over the run
+        spread = scales["tally"] / jnp.sqrt(n_steps) / self.n_records  # noise of the fraction, averaged over the run
         gain = 10 * jnp.minimum(1, 0.03 / jnp.maximum(spread, 1e-6)) / n_steps
-        moved = log_clip + gain * jnp.clip(above / count - self.clip_fraction, -1, 1)
-        return jnp.clip(moved, jnp.log(self.clip_low), jnp.log(self.clip_high))
+        moved = log_clip + gain * jnp.clip(estimate["tally"] / self.n_records, -1, 1)
+        highest = jnp.log(jnp.asarray(self.clipping_norm, log_clip.dtype))
+        return jnp.clip(moved, highest + jnp.log(self.lowest), highest)
 
 
 def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
@@ -277,10 +304,19 @@ def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
 
 
 def prior_precision(model: Model):
-    """Diagonal of the prior's negative Hessian at the starting point (exact for independent normal priors)."""
-    flat, unravel = ravel_pytree(model.init())
-    gradient = jax.grad(lambda v: model.log_prior(unravel(v)))
-    return -jax.jvp(gradient, (flat,), (jnp.ones_like(flat),))[1]
+    """Diagonal of the prior's precision, ravelled.
+
+    Raises
+    ------
+    TypeError
+        If the model does not say that its prior is an independent normal one.
+    """
+    if not hasattr(model, "prior_precision"):
+        raise TypeError(
+            f"dpvi needs a model with an independent normal prior, which says so by a method prior_precision(); "
+            f"{type(model).__name__} has none. SGLD takes any prior."
+        )
+    return ravel_pytree(model.prior_precision())[0].astype(jnp.float32)
 
 
 def mean_curvature(matrix, entry_variance, xp):
@@ -288,6 +324,11 @@ def mean_curvature(matrix, entry_variance, xp):
     p = matrix.shape[0]
     mean = xp.maximum(xp.trace(matrix) / p, 0)
     return mean * xp.clip(1 - 2 * entry_variance / p / xp.maximum(mean**2, np.finfo(np.float32).tiny), 0, 1)
+
+
+def mean_curvature_error(p, entry_variance, xp):
+    """Standard error of the mean eigenvalue of a noisy symmetric p x p matrix."""
+    return xp.sqrt(2 * entry_variance / p)
 
 
 def denoised(matrix, entry_variance, xp):

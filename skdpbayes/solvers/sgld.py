@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.models.base import Model, score
+from skdpbayes.models.base import Model, flat_start, score, unbiased_weight
 from skdpbayes.posteriors import DrawsPosterior
-from skdpbayes.privacy.mechanism import MAX_SCHEDULE, Block, Mechanism
+from skdpbayes.privacy.mechanism import MAX_SCHEDULE, Block, Mechanism, scaled
 from skdpbayes.solvers.base import Round
 
 
@@ -85,7 +85,7 @@ class SGLD:
     def init(self, model: Model, mechanism: Mechanism, key) -> SGLDState:
         """Start each chain at a draw near the model's starting point."""
         del mechanism
-        theta, _ = ravel_pytree(model.init())
+        theta, _ = flat_start(model)
         theta = theta + 0.1 * jax.random.normal(key, theta.shape, theta.dtype)
         draws = jnp.full((self.n_draws, theta.size), jnp.nan, theta.dtype)
         return SGLDState(theta, draws, jnp.zeros((), theta.dtype))
@@ -96,14 +96,20 @@ class SGLD:
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A Langevin step."""
-        _, unravel = ravel_pytree(model.init())
+        _, unravel = flat_start(model)
         prior_gradient = jax.grad(lambda flat: model.log_prior(unravel(flat)))
         total = self._total_time(mechanism)
         clip = jnp.asarray(self.clipping_norm, jnp.float32)
 
         def query(state, theta):
             del state
-            return lambda record: {"score": score(model, unravel(theta), record)}
+            params = unravel(theta)
+
+            def one(record):
+                weight = unbiased_weight(model, params, record, clip)
+                return {"score": scaled(score(model, params, record), weight)}
+
+            return one
 
         def update(state, theta, step, estimate, scales):
             h = 2 / scales["score"] ** 2

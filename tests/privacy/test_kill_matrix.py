@@ -225,12 +225,11 @@ def noise_shared_by_blocks(patch):
 
 @mutant("check_contribution", "dpvi", quick=False)
 def only_the_first_block_clipped(patch):
-    original, calls = mechanism._clipped_sum, []
+    original = mechanism._clipped_sum
 
     def _clipped_sum(contributions, clip, included):
-        if isinstance(contributions, jax.Array) and contributions.shape[-1] == 2:  # tallies
-            calls.append(1)
-            return jnp.sum(jnp.where(included[:, None], contributions * 2, 0), axis=0)
+        if isinstance(contributions, jax.Array) and contributions.ndim == 1:  # counts
+            return jnp.sum(jnp.where(included, 2 * contributions, 0))
         return original(contributions, clip, included)
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
@@ -298,8 +297,8 @@ def batches_from_the_noise_key(patch):
 def chains_share_their_noise(patch):
     original = inference._chains
 
-    def _chains(source, keys, *rest):
-        return original(source, keys._replace(noise=keys.noise[jnp.zeros(2, int)]), *rest)
+    def _chains(keys, *rest):
+        return original(keys._replace(noise=keys.noise[jnp.zeros(2, int)]), *rest)
 
     _chains.clear_cache = original.clear_cache
     patch.setattr(inference, "_chains", _chains)
@@ -309,8 +308,8 @@ def chains_share_their_noise(patch):
 def chains_share_their_batches(patch):
     original = inference._chains
 
-    def _chains(source, keys, *rest):
-        return original(source, keys._replace(sampling=keys.sampling[jnp.zeros(2, int)]), *rest)
+    def _chains(keys, *rest):
+        return original(keys._replace(sampling=keys.sampling[jnp.zeros(2, int)]), *rest)
 
     _chains.clear_cache = original.clear_cache
     patch.setattr(inference, "_chains", _chains)

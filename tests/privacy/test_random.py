@@ -65,7 +65,7 @@ def test_uniforms_of_the_sampler_have_53_bits(monkeypatch):
 def test_plans_do_not_know_the_number_of_records_under_add_remove():
     for parameters in ({"solver": "dpvi"}, {"solver": "sgld", "learning_rate": 1e-6}):
         model = DPBayesianLogisticRegression(adjacency="add_remove", sampling_rate=0.5, n_steps=20, **parameters)
-        first, second = (model._plan(n, 3, 2, 1.0) for n in (400, 399))
+        first, second = (model._plan_solver(*model._model(3, 2, 1.0), n) for n in (400, 399))
         assert str(first) == str(second)
 
 
