@@ -64,7 +64,7 @@ class GradientEstimator(PrivateEstimator):
         if self.verbose:
             print(f"[{type(self).__name__}] {self.solver}: {report!r}")
         for name in self._fitted:  # an interrupted refit must not leave an old posterior beside a new report
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         self.privacy_spent_ = report  # before the first noise: a fit that is interrupted counts
         state, rng = self._run(model, solver, spec, pack)
         self.n_iter_ = spec.n_steps

@@ -25,9 +25,9 @@ What follows corrects for weights w and noise, both of which are public or relea
   exceeds the signal, the fit goes to the prior instead of to the noise;
 * the reported covariance includes the noise. The averaged iterate is, to first order, the posterior mean plus
   ``N(0, tau^2 H^-2)``; seen as an observation of theta under the prior that gives
-  ``cov = (P + H (omega H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when noise is all there is;
+  ``cov = (P + H (omega H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when all is noise;
 * the released curvature is shrunk by its noise's share (`denoised`); what is reported takes one standard error of its
-  mean off, and while the guide runs, the edge of the noise's spectrum is added to it, which keeps it positive definite;
+  mean off; while the guide runs, the edge of the noise's spectrum is added, which keeps it positive definite;
 * the learning rate is limited (`_rates`), and fewer scores are shortened where the noise is small (`clip_fraction`).
 """
 
