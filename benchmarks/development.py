@@ -1,4 +1,4 @@
-"""Utility of the defaults on problems where they may be tuned: simulated ones, and rows held out of Adult's train split.
+"""Utility of the defaults where they may be tuned: simulated problems, and rows held out of Adult's train split.
 
 ``python -m benchmarks.development --epsilons 0.1 1 --seeds 2``. Test splits that we report on are never read here.
 """

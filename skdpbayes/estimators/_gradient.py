@@ -132,7 +132,7 @@ class GradientEstimator(PrivateEstimator):
         solver = DPVI(
             guide="full_rank" if full_rank else "mean_field",
             adaptive=adaptive,
-            learning_rate=np.float32(self.learning_rate or 0.2),
+            learning_rate=np.float32(self.learning_rate or (0.4 if full_rank else 0.2)),
             clipping_norm=np.float32(clip),
             n_records=np.float32(n_guess),
             clip_fraction=np.float32(min(math.sqrt(ratio), 1) / 2),

@@ -6,9 +6,10 @@ clipped sum of per-record scores at one drawn theta; prior and entropy stay outs
 is shortened by that bound and not by its own size, which keeps the sum unbiased (`unbiased_weight`). From that one
 release:
 
-* ``mu`` takes an Adam step on the ELBO, and the late iterates are averaged;
-* with ``guide="mean_field"``, ``L = diag(exp u)`` takes one in u, by the reparametrisation gradient
-  ``g_j e_j exp(u_j) + 1``.
+* with ``guide="mean_field"``, ``L = diag(exp u)``, mu and u take Adam steps on the ELBO (u by the reparametrisation
+  gradient ``g_j e_j exp(u_j) + 1``), and the late iterates are averaged;
+* with ``guide="full_rank"``, mu takes preconditioned steps (`_step`), and the late points and scores are averaged; a
+  Newton step from the averaged point, by the averaged score, ends the run.
 
 With ``guide="full_rank"``, every tenth round releases the clipped sum of per-record *curvatures* (negative Hessians
 at the drawn theta, with the weights of the scores) instead, and ``L L' = (prior precision + E_q[curvature])^-1``, which
@@ -52,19 +53,22 @@ _INITIAL_SD = 0.1  # of the guide, in prior standard deviations
 _TALLY_SHARE = 0.01  # budget share of the count that adapts the clipping norm
 _WEIGHT_SHARE = 0.05  # budget share of the mean weight
 _AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
+_TIME_CONSTANT = 20  # rounds in which a direction of known curvature settles
 
 
 class DPVIState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
     guide: Any  # (mu, log_sd); log_sd is empty for the full-rank guide
-    moments: Any  # Adam's averages of the gradient and its square
-    average: Any  # of the guide, over the late rounds
+    moments: Any  # Adam's averages of the gradient and its square; full rank: the mean square of the gradient
+    average: Any  # of the guide, over the late rounds; full rank: of the points and of the scores there
     n_averaged: Any
     tempering: Any  # factor of the prior precision
     variance: Any  # sum over the averaged rounds of the noise variance of the score
     log_clip: Any
     root: Any  # Cholesky factor of the guide's precision, L^-T (full rank)
+    values: Any  # eigenvalues of the curvature, zero where noise may have made them
+    vectors: Any
     curvature: Any
     curvature_variance: Any  # of one off-diagonal entry
     weights: Any  # sums of the curvatures' norms, and of these times the records' weights
@@ -82,7 +86,8 @@ class DPVI:
     adaptive : bool
         Lower the clipping norm until a private count of the shortened scores reaches `clip_fraction`.
     learning_rate : float
-        Of Adam, for the mean; log standard deviations move at no more than 0.02.
+        Root mean square of the mean's steps where the curvature is not known; log standard deviations move at no
+        more than 0.02.
     clipping_norm : float
         Of the score; the largest that adapting may reach, and where it starts.
     n_records : float
@@ -118,19 +123,22 @@ class DPVI:
         full, p = self.guide == "full_rank", mu.size
         params = (mu, jnp.zeros(0, mu.dtype) if full else jnp.log(sd))
         zero = jnp.zeros((), mu.dtype)
+        square = jnp.zeros((p, p) if full else (0, 0), mu.dtype)
         return DPVIState(
             guide=params,
-            moments=jax.tree.map(jnp.zeros_like, (params, params)),
-            average=params,
+            moments=zero if full else jax.tree.map(jnp.zeros_like, (params, params)),
+            average=(mu, jnp.zeros_like(mu)) if full else params,
             n_averaged=zero,
             tempering=zero + 1,
             variance=zero,
             log_clip=jnp.log(jnp.asarray(self.clipping_norm, mu.dtype)),
-            root=jnp.diag(1 / sd) if full else jnp.zeros((0, 0), mu.dtype),
-            curvature=jnp.zeros((p, p) if full else (0, 0), mu.dtype),
+            root=jnp.diag(1 / sd) if full else square,
+            values=jnp.zeros(len(square), mu.dtype),
+            vectors=square,
+            curvature=square,
             curvature_variance=zero,
             weights=jnp.zeros(2, mu.dtype),
-            n_curvature=zero,
+            n_curvature=jnp.zeros((), jnp.int32),
         )
 
     def which(self, step):
@@ -173,11 +181,17 @@ class DPVI:
         def score_update(state, point, step, estimate, scales):
             theta, noise = point
             tempering = self._tempering(precision, state, scales["score"], mechanism)
-            gradient = ravel_pytree(estimate["score"])[0] + tempering * prior_gradient(theta)
-            log_sd = state.guide[1]
-            log_sd_gradient = jnp.zeros_like(log_sd) if log_sd.size == 0 else gradient * noise * jnp.exp(log_sd) + 1
+            own = ravel_pytree(estimate["score"])[0]
+            gradient = own + tempering * prior_gradient(theta)
             rates = self._rates(step, gradient.size, scales["score"], mechanism)
-            guide, moments = _adam((gradient, log_sd_gradient), state.guide, state.moments, step, rates)
+            if self.guide == "full_rank":
+                mu, moments = self._step(gradient, state, tempering * precision, rates[0])
+                guide, averaged = (mu, state.guide[1]), (theta, own)
+            else:
+                log_sd = state.guide[1]
+                gradient = gradient, gradient * noise * jnp.exp(log_sd) + 1
+                guide, moments = _adam(gradient, state.guide, state.moments, step, rates)
+                averaged = guide
             counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(theta.dtype)
             n = state.n_averaged + counted
             weight = counted / jnp.maximum(n, 1)
@@ -185,7 +199,7 @@ class DPVI:
                 guide=guide,
                 moments=moments,
                 tempering=tempering,
-                average=jax.tree.map(lambda a, x: jnp.where(n > 0, a + weight * (x - a), x), state.average, guide),
+                average=jax.tree.map(lambda a, x: jnp.where(n > 0, a + weight * (x - a), x), state.average, averaged),
                 n_averaged=n,
                 variance=state.variance + counted * scales["score"] ** 2,
                 log_clip=self._adapted(state.log_clip, estimate, scales, mechanism),
@@ -210,17 +224,30 @@ class DPVI:
             del point
             matrix = estimate["curvature"].reshape(precision.size, precision.size)
             n = state.n_curvature + 1
-            rate = 2 / (n + 1)  # late-weighted: early rounds measure the curvature elsewhere
+            rate = 2 / (n.astype(jnp.float32) + 1)  # late-weighted: early rounds measure the curvature elsewhere
             matrix = (1 - rate) * state.curvature + rate * (matrix + matrix.T) / 2
             variance = (1 - rate) ** 2 * state.curvature_variance + rate**2 * scales["curvature"] ** 2 / 2
             weights = (1 - rate) * state.weights + rate * estimate["weights"]
-            state = state._replace(curvature=matrix, curvature_variance=variance, weights=weights, n_curvature=n)
-            # 2 sqrt(p variance) is the edge of the noise's spectrum: with it the matrix is positive definite as soon as
-            # the true curvature is (up to rare draws, in which the last root stays).
-            edge = 2 * jnp.sqrt(precision.size * variance)
-            total = denoised(matrix, variance, jnp) + jnp.diag(state.tempering * precision + edge)
-            root = jnp.linalg.cholesky(total, symmetrize_input=False)
-            return state._replace(root=jnp.where(jnp.isfinite(root).all(), root, state.root))
+            # The spectrum of the noise ends at 2 sqrt(p variance): smaller eigenvalues say nothing. With it added the
+            # matrix is positive definite as soon as the true curvature is (up to rare draws: the last root stays).
+            edge = noise_edge(precision.size, variance, jnp)
+            root = jnp.linalg.cholesky(
+                denoised(matrix, variance, jnp) + jnp.diag(state.tempering * precision + edge), symmetrize_input=False
+            )
+            values, vectors = jax.lax.cond(
+                jax.lax.population_count(n) == 1,  # at powers of two: it is slow, and the sum changes ever less
+                lambda: known_spectrum(matrix, edge),
+                lambda: (state.values, state.vectors),
+            )
+            return state._replace(
+                curvature=matrix,
+                curvature_variance=variance,
+                weights=weights,
+                n_curvature=n,
+                root=jnp.where(jnp.isfinite(root).all(), root, state.root),
+                values=values,
+                vectors=vectors,
+            )
 
         gradient_round = Round(draw, score_query, score_blocks, score_update)
         if self.guide == "mean_field":
@@ -230,22 +257,49 @@ class DPVI:
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
         """Averaged guide, with the privacy noise in its covariance."""
         state = jax.tree.map(lambda x: np.asarray(x, np.float64), state._replace(moments=None))
-        mean, log_sd = state.average
         precision = np.asarray(prior_precision(model), np.float64)
         noise = state.variance / max(state.n_averaged, 1) ** 2  # of the averaged score
         if self.guide == "mean_field":
+            mean, log_sd = state.average
             information = np.maximum(np.exp(-2 * log_sd) - state.tempering * precision, 0)
             total = precision + information**2 / (information + noise + np.finfo(float).tiny)
             return GaussianPosterior(mean, 1 / np.sqrt(total))
+        return GaussianPosterior(self._newton_step(model, state, precision), self._factor(state, precision, noise))
+
+    def _newton_step(self, model, state, precision):
+        """Zero of the tempered gradient, linearised at the averaged point, as far as the curvature is known."""
+        point, own = state.average
+        _, unravel = flat_start(model)
+        prior = np.asarray(jax.grad(lambda flat: model.log_prior(unravel(flat)))(point.astype(np.float32)), np.float64)
+        edge = noise_edge(precision.size, state.curvature_variance, np)
+        matrix = denoised(state.curvature, state.curvature_variance, np) + np.diag(state.tempering * precision + edge)
+        return point + np.linalg.solve(matrix, own + state.tempering * prior)
+
+    def _factor(self, state, precision, noise):
+        """Factor of the covariance ``(P + H (omega H + tau^2 I)^-1 H)^-1``."""
         values, vectors = np.linalg.eigh(denoised(state.curvature, state.curvature_variance, np))
         values = np.maximum(values - mean_curvature_error(precision.size, state.curvature_variance, np), 0)
         observed = values**2 / (self._omega(state, np) * values + noise + np.finfo(float).tiny)
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
-        return GaussianPosterior(mean, rotation / np.sqrt(total))
+        return rotation / np.sqrt(total)
 
     def diagnostics(self, state: DPVIState) -> dict:
         """The clipping norm reached."""
         return {"clipping_norm": float(np.exp(state.log_clip))}
+
+    def _step(self, gradient, state, prior, rate):
+        """Mean after one step, and the mean square of the gradient.
+
+        In directions whose curvature stands out of its noise, a Newton step shortened so that iterates settle within
+        `_TIME_CONSTANT` rounds: faster ones would only follow the noise. In the others, a step in proportion to the
+        gradient over its size, which is mostly the noise's.
+        """
+        square = jnp.mean(gradient**2)
+        square = jnp.where(state.moments > 0, 0.9 * state.moments + 0.1 * square, square)
+        curvature = state.values + prior @ state.vectors**2
+        slowness = _TIME_CONSTANT * curvature + jnp.sqrt(square) / self.learning_rate
+        shortened = rate / self.learning_rate / jnp.maximum(slowness, jnp.finfo(slowness.dtype).tiny)
+        return state.guide[0] + state.vectors @ (shortened * (gradient @ state.vectors)), square
 
     def _rates(self, step, n_parameters, scale, mechanism):
         """Learning rates of the mean and of the log standard deviations at a step.
@@ -329,6 +383,17 @@ def mean_curvature(matrix, entry_variance, xp):
 def mean_curvature_error(p, entry_variance, xp):
     """Standard error of the mean eigenvalue of a noisy symmetric p x p matrix."""
     return xp.sqrt(2 * entry_variance / p)
+
+
+def noise_edge(p, entry_variance, xp):
+    """Largest eigenvalue of a p x p symmetric matrix of nothing but noise, nearly (the edge of Wigner's semicircle)."""
+    return 2 * xp.sqrt(p * entry_variance)
+
+
+def known_spectrum(matrix, edge):
+    """Eigenvalues and eigenvectors, with zero for eigenvalues below the edge of the noise."""
+    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
+    return jnp.where(values > edge, values, 0), vectors
 
 
 def denoised(matrix, entry_variance, xp):
