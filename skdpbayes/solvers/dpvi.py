@@ -185,12 +185,12 @@ class DPVI:
             gradient = own + tempering * prior_gradient(theta)
             rates = self._rates(step, gradient.size, scales["score"], mechanism)
             if self.guide == "full_rank":
-                mu, moments = self._step(gradient, state, tempering * precision, rates[0])
+                mu, moments = self._step(gradient, state, tempering * precision, rates[0], rates[2])
                 guide, averaged = (mu, state.guide[1]), (theta, own)
             else:
                 log_sd = state.guide[1]
                 gradient = gradient, gradient * noise * jnp.exp(log_sd) + 1
-                guide, moments = _adam(gradient, state.guide, state.moments, step, rates)
+                guide, moments = _adam(gradient, state.guide, state.moments, step, rates[:2])
                 averaged = guide
             counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(theta.dtype)
             n = state.n_averaged + counted
@@ -235,7 +235,7 @@ class DPVI:
                 denoised(matrix, variance, jnp) + jnp.diag(state.tempering * precision + edge), symmetrize_input=False
             )
             values, vectors = jax.lax.cond(
-                jax.lax.population_count(n) == 1,  # at powers of two: it is slow, and the sum changes ever less
+                (n <= 2) | (n % 4 == 0),  # it is slow
                 lambda: known_spectrum(matrix, edge),
                 lambda: (state.values, state.vectors),
             )
@@ -287,7 +287,7 @@ class DPVI:
         """The clipping norm reached."""
         return {"clipping_norm": float(np.exp(state.log_clip))}
 
-    def _step(self, gradient, state, prior, rate):
+    def _step(self, gradient, state, prior, rate, decay):
         """Mean after one step, and the mean square of the gradient.
 
         In directions whose curvature stands out of its noise, a Newton step shortened so that iterates settle within
@@ -297,8 +297,8 @@ class DPVI:
         square = jnp.mean(gradient**2)
         square = jnp.where(state.moments > 0, 0.9 * state.moments + 0.1 * square, square)
         curvature = state.values + prior @ state.vectors**2
-        slowness = _TIME_CONSTANT * curvature + jnp.sqrt(square) / self.learning_rate
-        shortened = rate / self.learning_rate / jnp.maximum(slowness, jnp.finfo(slowness.dtype).tiny)
+        slowness = _TIME_CONSTANT / decay * curvature + jnp.sqrt(square) / rate
+        shortened = 1 / jnp.maximum(slowness, jnp.finfo(slowness.dtype).tiny)
         return state.guide[0] + state.vectors @ (shortened * (gradient @ state.vectors)), square
 
     def _rates(self, step, n_parameters, scale, mechanism):
@@ -313,7 +313,7 @@ class DPVI:
         calm = self.rate_limit * self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
         decay = jnp.clip(2 * left, 0.1, 1)
         rate = jnp.minimum(self.learning_rate * decay, calm)
-        return rate, jnp.minimum(0.02 * decay, rate)
+        return rate, jnp.minimum(0.02 * decay, rate), decay
 
     def _omega(self, state, xp):
         """Covariance of the weighted scores over their curvature, taken for the mean weight; towards 1 by its noise."""
