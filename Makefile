@@ -18,7 +18,7 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-speed bench-utility lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -32,13 +32,16 @@ test: env ## run the tests, but for the slow ones
 test-slow: env ## run the slow tests
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
-bench: bench-speed bench-utility ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
 
 bench-utility: env ## utility on Adult and on the peers' tasks, beside the peers' figures
 	$(PY) -m benchmarks.utility $(UTILITY_ARGS)
+
+bench-coverage: env ## how often credible intervals cover the truth, on simulated data
+	$(PY) -m benchmarks.coverage
 
 lint: env-dev ## ruff and mypy
 	$(PY) -m ruff check .

@@ -38,8 +38,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
     solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference with a Gaussian posterior, or Langevin dynamics. Under small budgets the latter
-        seldom mixes at its defaults (look at `diagnostics_`).
+        Variational inference with a Gaussian posterior, or Langevin dynamics. The latter is experimental: under small
+        budgets it seldom mixes at its defaults (it warns; look at `diagnostics_`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.
@@ -49,25 +49,24 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     data_norm : float, default=None
         Public bound on the l2 norm of a row (the intercept not counted); longer rows are scaled down to it, here and
         in predictions. None means ``sqrt(n_features)``, the typical norm of standardised features: it shortens
-        two rows in five of those, which biases coefficients outwards a little; declare a larger bound (1.5 times it,
+        two rows in five of those, and the model is one of the shortened rows; declare a larger bound (1.5 times it,
         say) if you know that rows are longer. It is never learnt from data.
     fit_intercept : bool, default=True
     prior_scale : float, default=1.0
         Standard deviation of the normal prior on every coefficient and intercept.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a gradient. None adapts it (`dpvi`) to a privately estimated quantile
-        of the gradient norms, whose cost is part of epsilon, or takes a quarter of the bound on a row's norm (`sgld`).
-        Smaller means less noise and more bias: clipped gradients push coefficients outwards, and with few columns the
-        intervals of large coefficients can miss the truth. ``sqrt(data_norm**2 + 1)`` never clips two-class
-        gradients.
+        l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
+        it (`dpvi`) until a privately counted fraction of the rows is shortened, at 1% of the budget, or takes a
+        quarter of the largest possible (`sgld`). Smaller means less noise and less information; rows are
+        weighted without regard to their labels, so that it is not a bias.
     sampling_rate : float, default=None
         Probability with which each row enters a batch. None: 4096 rows (`dpvi`) or 65536 (`sgld`) expected.
     n_steps : int, default=None
         Number of rounds. None: 500 (`dpvi`) or 2000 (`sgld`).
     learning_rate : float, default=None
-        Adam's step for `dpvi` (None: 0.2). For `sgld`, the Langevin step size in units of the log posterior
-        (None: the largest that both the budget and a public bound on the curvature allow). A step size too large
-        for the budget is refused; a smaller one spends less than epsilon.
+        Size of `dpvi`'s steps (None: 0.4, or 0.2 for the mean field). For `sgld`, the Langevin step size in units of
+        the log posterior (None: the largest that both the budget and a public bound on the curvature allow). A step
+        size too large for the budget is refused; a smaller one spends less than epsilon.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
         Covariance of `dpvi`'s Gaussian. "auto" is full rank up to 300 parameters.
     step_schedule : {"constant", "decreasing"}, default="constant"

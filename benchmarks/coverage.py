@@ -1,0 +1,66 @@
+"""How often 95% credible intervals of coefficients cover the truth: ``make bench-coverage``.
+
+The first coefficient is the largest, where a bias shows first. Errors and standard deviations of a calibrated posterior
+agree: the standardised errors have mean 0 and standard deviation 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from benchmarks import _log
+from benchmarks.problems import clip_rows
+
+INTERCEPT = 0.5
+# rows, columns, epsilon, the first coefficients (the others are zero)
+SETTINGS: list[tuple[int, int, float, list[float]]] = [
+    (500, 2, 1.0, [1.0, -1.0]),
+    (2_000, 3, 0.3, [2.0, -1.0]),
+    (2_000, 3, 1.0, [2.0, -1.0]),
+    (2_000, 3, 10.0, [2.0, -1.0]),
+    (5_000, 10, 0.3, [1.5, -1.0, 0.5]),
+    (5_000, 10, 1.0, [1.5, -1.0, 0.5]),
+    (20_000, 3, 1.0, [2.0, -1.0]),
+    (30_000, 30, 1.0, [1.0, -1.0, 0.5]),
+]
+
+
+def standardised_errors(n: int, d: int, epsilon: float, first: list[float], fits: int) -> NDArray[np.float64]:
+    """(estimate - truth) / posterior standard deviation, (fits, d + 1), each fit on data of its own."""
+    from skdpbayes import DPBayesianLogisticRegression
+
+    truth = np.zeros(d)
+    truth[: len(first)] = first
+    errors = []
+    for seed in range(fits):
+        rng = np.random.default_rng(seed)
+        X = clip_rows(rng.standard_normal((n, d)), d**0.5)
+        y = (rng.uniform(size=n) < expit(X @ truth + INTERCEPT)).astype(int)
+        fit = DPBayesianLogisticRegression(epsilon=epsilon, classes=[0, 1], prior_scale=2.0, random_state=seed)
+        posterior = fit.fit(X, y).posterior_
+        errors.append((posterior.mean - np.append(truth, INTERCEPT)) / posterior.std)
+    return np.array(errors)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--fits", type=int, default=200, help="data sets per line (default: %(default)s)")
+    fits = parser.parse_args().fits
+    rows = []
+    for n, d, epsilon, first in SETTINGS:
+        z = standardised_errors(n, d, epsilon, first, fits)
+        covered = np.abs(z) < 1.96
+        figures = covered.mean(), covered[:, 0].mean(), z[:, 0].mean(), z.std()
+        rows.append([f"{n}", f"{d}", f"{epsilon:g}", *(f"{figure:.2f}" for figure in figures)])
+    header = ["rows", "columns", "epsilon", "covered", "largest covered", "largest: mean error", "sd of errors"]
+    print(f"95% intervals, {fits} data sets a line; errors in posterior standard deviations.\n")
+    print(_log.table(header, rows))
+
+
+if __name__ == "__main__":
+    main()
