@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax
 
-from skdpbayes.models.base import curvature, score
+from skdpbayes.models.base import curvature, score, unbiased_weight
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy.mechanism import Quadratic, RankOne, contribution_norm
 
@@ -94,3 +94,36 @@ def test_prior_is_independent_and_normal():
 
 def test_two_classes_have_one_row_of_weights():
     assert [case(k)[0].init().shape for k in CLASSES] == [(1, D), (3, D), (5, D)]
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_score_bound_is_the_largest_norm_over_labels(n_classes):
+    for seed in range(5):
+        model, theta, x = case(n_classes, seed)
+        norms = [float(contribution_norm(model.score(theta, record(x, k)))) for k in range(n_classes)]
+        for label in labels(n_classes):
+            assert float(model.score_bound(theta, record(x, label))) == pytest.approx(max(norms), rel=1e-5)
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+def test_weighted_scores_are_bounded_and_unbiased(n_classes):
+    """Their expectation over labels is zero at the truth; that of clipped scores is not."""
+    model, theta, x = case(n_classes)
+    probability = np.exp([float(model.log_likelihood(theta, record(x, k))) for k in range(n_classes)])
+    scores = [np.outer(one.left, one.right) for one in (model.score(theta, record(x, k)) for k in range(n_classes))]
+    norms = np.array([np.linalg.norm(one) for one in scores])
+    clip = 0.7 * norms.max()
+    weights = [float(unbiased_weight(model, theta, record(x, k), clip)) for k in range(n_classes)]
+    assert weights == [pytest.approx(0.7, rel=1e-5)] * n_classes
+    assert (weights * norms).max() <= clip * (1 + 1e-6)
+    expected = np.einsum("k,kij->ij", probability * weights, scores)
+    np.testing.assert_allclose(expected, 0, atol=1e-6)
+    clipped = np.einsum("k,kij->ij", probability * np.minimum(1, clip / norms), scores)
+    assert np.abs(clipped).max() > 1e-3
+    assert float(unbiased_weight(model, theta, record(x, 0), 2 * norms.max())) == 1
+
+
+def test_prior_precision_is_that_of_the_log_prior():
+    model, theta, _ = case(3)
+    hessian = jax.hessian(lambda v: model.log_prior(v.reshape(theta.shape)))(jnp.asarray(theta).ravel())
+    np.testing.assert_allclose(-hessian, np.diag(np.ravel(model.prior_precision())), rtol=1e-5, atol=1e-6)

@@ -2,13 +2,16 @@
 
 from itertools import pairwise
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gibbs import gibbs
 from numpyro.diagnostics import effective_sample_size
 from scipy.special import expit
 
+from benchmarks.coverage import standardised_errors
 from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes.solvers import dpvi
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -100,14 +103,52 @@ def test_reported_uncertainty_grows_with_the_noise(data, guide):
     assert sizes[3] > sizes[2] + 0.1
 
 
-def test_errors_are_no_larger_than_reported(data):
-    """The privacy noise of the mean is in the covariance: standardised errors are not far above one."""
-    X, y, Z = data
-    mean, _ = variational_optimum(Z, y, False)
-    for epsilon in (0.1, 1.0):
-        fits = [
-            without_noise(X, y, epsilon=epsilon, n_steps=500, clipping_norm=4.2, random_state=seed)
-            for seed in range(12)
-        ]
-        scores = np.concatenate([(fit.mean - mean) / fit.std for fit in fits])
-        assert np.sqrt(np.mean(scores**2)) < 1.5
+def spread_and_coverage(epsilon=1.0, fits=60):
+    """Of standardised errors, and of the intervals of the largest coefficient."""
+    z = standardised_errors(2000, 3, epsilon, [2.0, -1.0], fits)
+    return z.std(), (np.abs(z[:, 0]) < 1.96).mean()
+
+
+def test_intervals_cover_the_truth():
+    """Means and standard deviations hold what shortened scores and privacy noise do: 95% intervals cover 95%."""
+    spread, covered = spread_and_coverage(fits=120)
+    assert 0.85 < spread < 1.15
+    assert covered > 0.88  # three standard errors
+
+
+def test_bias_of_clipping_would_be_noticed(monkeypatch, no_compiled_programs):
+    monkeypatch.setattr(dpvi, "unbiased_weight", lambda *rest: jnp.ones((), jnp.float32))
+    assert spread_and_coverage()[1] < 0.85
+
+
+def test_privacy_noise_that_is_not_reported_would_be_noticed(monkeypatch):
+    original = dpvi.DPVI._factor
+    monkeypatch.setattr(
+        dpvi.DPVI, "_factor", lambda self, state, precision, noise: original(self, state, precision, 0.0)
+    )
+    assert spread_and_coverage(epsilon=0.3)[0] > 1.3
+
+
+def test_prior_that_is_not_normal_is_refused():
+    class Laplace:
+        def init(self):
+            return jnp.zeros(2)
+
+        def log_prior(self, params):
+            return -jnp.abs(params).sum()
+
+    with pytest.raises(TypeError, match="Laplace has none"):
+        dpvi.prior_precision(Laplace())
+
+
+def test_known_spectrum_drops_what_noise_may_have_made():
+    rng = np.random.default_rng(0)
+    p = 60
+    noise = rng.normal(size=(p, p))
+    noise = (noise + noise.T) / 2  # entries off the diagonal have variance 1/2
+    edge = dpvi.noise_edge(p, 0.5, np)
+    assert 0.85 * edge < np.abs(np.linalg.eigvalsh(noise)).max() < 1.15 * edge
+    signal = np.zeros((p, p))
+    signal[0, 0] = 5 * edge
+    values, vectors = (np.asarray(x) for x in dpvi.known_spectrum(jnp.asarray(noise + signal, jnp.float32), 1.2 * edge))
+    assert (values > 0).sum() == 1 and np.abs(vectors[0, -1]) > 0.95
