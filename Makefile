@@ -23,7 +23,7 @@ PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
-demo: env ## fit a private model to census data; prints a report and draws adult.png (under a minute)
+demo: env ## fit a private model to census data; prints a report and draws demo.png (under a minute)
 	@$(PY) examples/adult.py
 
 test: env ## run the tests, but for the slow ones
@@ -64,7 +64,7 @@ lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer ve
 
 clean: ## remove the environments and everything that was built
 	rm -rf .venv .venv.lock .venv-lock .venv-lock.lock .pytest_cache .ruff_cache .mypy_cache .hypothesis \
-		docs/_build docs/generated build dist adult.png
+		docs/_build docs/generated build dist demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: python

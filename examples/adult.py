@@ -1,7 +1,7 @@
 """Who earns more than 50,000 dollars? A private Bayesian answer from census data, in one picture.
 
 ``make demo`` runs this. It fits logistic regression to the UCI Adult table with differential privacy, prints
-how good and how honest the probabilities are on people that it has not seen, and draws ``adult.png``.
+how good and how honest the probabilities are on people that it has not seen, and draws ``demo.png``.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def main() -> None:
     """Fit, report, draw."""
     parser = argparse.ArgumentParser(description="Private Bayesian logistic regression on census data.")
     parser.add_argument("--epsilon", type=float, default=1.0, help="privacy budget (default: %(default)s)")
-    parser.add_argument("--output", default="adult.png", help="picture to write (default: %(default)s)")
+    parser.add_argument("--output", default="demo.png", help="picture to write (default: %(default)s)")
     options = parser.parse_args()
 
     task = load()

@@ -161,18 +161,12 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
     )
 
 
-def adult_preprocessor(scaling: str = "unit") -> Any:
+def adult_preprocessor() -> Any:
     """Return a transformer of the Adult columns that learns nothing from the rows.
 
     Six columns are one-hot encoded with their public categories and four are scaled by their public bounds.
     Left out are ``fnlwgt`` (a survey weight), ``education-num`` (a copy of ``education``), ``relationship``
     and ``native-country``.
-
-    Parameters
-    ----------
-    scaling : {"unit", "symmetric"}, default="unit"
-        Scale the numeric columns to [0, 1] or to [-1, 1]. Values outside the bounds are set to the nearer
-        bound.
 
     Returns
     -------
@@ -180,18 +174,10 @@ def adult_preprocessor(scaling: str = "unit") -> Any:
         Unfitted. Its ``fit`` looks at column names only, so it costs no privacy inside a pipeline. It returns
         58 columns, in rows of Euclidean norm at most ``sqrt(10)``. An unknown category becomes zeros and a
         number that cannot be read becomes NaN, so that no value whatever raises.
-
-    Raises
-    ------
-    ValueError
-        If `scaling` is neither of the two.
     """
     from sklearn.compose import ColumnTransformer
     from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-    ranges = {"unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}
-    if scaling not in ranges:
-        raise ValueError(f"scaling must be one of {sorted(ranges)}; got {scaling!r}.")
     encoder = OneHotEncoder(
         categories=[np.array(ADULT_CATEGORIES[name], dtype=object) for name in _ENCODED],
         handle_unknown="ignore",
@@ -200,7 +186,7 @@ def adult_preprocessor(scaling: str = "unit") -> Any:
     bounds = np.array([ADULT_BOUNDS[name] for name in _SCALED])
     scaler = FunctionTransformer(
         _scale_by_bounds,
-        kw_args={"lower": bounds[:, 0], "upper": bounds[:, 1], "to": ranges[scaling]},
+        kw_args={"lower": bounds[:, 0], "upper": bounds[:, 1]},
         feature_names_out="one-to-one",
     )
     return ColumnTransformer(
@@ -210,16 +196,15 @@ def adult_preprocessor(scaling: str = "unit") -> Any:
     )
 
 
-def _scale_by_bounds(X: Any, lower: ArrayLike, upper: ArrayLike, to: tuple[float, float]) -> NDArray[np.float64]:
-    """Map [lower, upper] to the interval `to`, column by column, values outside going to the nearer end."""
+def _scale_by_bounds(X: Any, lower: ArrayLike, upper: ArrayLike) -> NDArray[np.float64]:
+    """Map [lower, upper] to [0, 1], column by column, values outside going to the nearer end."""
     import pandas as pd
 
     # Coercion and not a cast: a cell that is no number must not raise, or the error would tell of its row.
     columns = [pd.to_numeric(X[name], errors="coerce") for name in X.columns]
     values = np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
     lower, upper = np.asarray(lower), np.asarray(upper)
-    unit = np.clip((values - lower) / (upper - lower), 0.0, 1.0)
-    return to[0] + (to[1] - to[0]) * unit
+    return np.clip((values - lower) / (upper - lower), 0.0, 1.0)
 
 
 def _read_adult(home: Path, origin: str) -> tuple[Any, Any, Any, Any]:

@@ -28,7 +28,8 @@ def check_number(name, value, low, high=math.inf, *, none=False, integral=False,
         return
     inside = isinstance(value, kind) and not isinstance(value, (bool, np.bool_)) and low <= value <= high
     if not inside or (value == low and not closed):
-        wanted = f"{'an integer' if integral else 'a number'} in {'[' if closed else '('}{low}, {high}]"
+        upper = "1)" if high == math.nextafter(1, 0) else f"{high}]"
+        wanted = f"{'an integer' if integral else 'a number'} in {'[' if closed else '('}{low}, {upper}"
         raise ValueError(f"{name} must be {wanted}{' or None' if none else ''}, got {value!r}.")
 
 
@@ -43,9 +44,7 @@ class PrivateEstimator(BaseEstimator):
 
     def _check_privacy_parameters(self):
         check_number("epsilon", self.epsilon, 0)
-        check_number("delta", self.delta, 0)
-        if self.delta >= 1:
-            raise ValueError(f"delta must be below 1, got {self.delta!r}.")
+        check_number("delta", self.delta, 0, math.nextafter(1, 0))
         check_choice("adjacency", self.adjacency, ADJACENCIES)
         check_number("sampling_rate", self.sampling_rate, 1e-6, 1, none=True, closed=True)
         check_number("n_steps", self.n_steps, 0, 2**31 - 2, none=True, integral=True)
@@ -93,6 +92,7 @@ class PrivateEstimator(BaseEstimator):
             public=public,
             voided_by=(
                 *voided_by,
+                *(["no noise was added"] if math.isinf(epsilon) else []),
                 *self._seed_voids(earlier),
                 *dict.fromkeys(why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited),
             ),

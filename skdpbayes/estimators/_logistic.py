@@ -222,9 +222,14 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         if len(y) != X.shape[0]:
             raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
         if self.classes is not None:
-            classes = np.unique(column_or_1d(self.classes))
-            if len(classes) < 2:
-                raise ValueError(f"classes must name at least two labels, got {list(classes)}.")
+            classes = np.asarray(np.asarray(self.classes).tolist())  # an object array of strings as strings
+            comparable = classes.ndim == 1 and classes.dtype.kind in "USbiuf"
+            if not comparable or len(classes) < 2 or len(np.unique(classes)) < len(classes):
+                raise ValueError(
+                    "classes must be a list of two or more different labels, all strings or all numbers, got "
+                    f"{self.classes!r}."
+                )
+            classes = np.unique(classes)
             if {y.dtype.kind, classes.dtype.kind} in ({text, number} for text in "US" for number in "biuf"):
                 raise ValueError(
                     f"y has dtype {y.dtype} and classes {classes.dtype}: no label can be in classes. Give both as "
@@ -397,7 +402,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         X = self._numeric(X, reset=False)
         rows, null = bounded_rows(X, self.data_norm_, intercept=False)
         if null.any():
-            warnings.warn(f"{null.sum()} rows hold NaN or infinity; they are predicted as all-zero rows.", stacklevel=4)
+            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.", stacklevel=4)
         return rows
 
     def _numeric(self, X, *, reset):

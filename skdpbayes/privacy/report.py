@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _NOT_COVERED = (
     "scoring or validating on the training records",
     "choosing hyper-parameters or features by looking at the records",
+    "more than one record of the same person",
     "timing and other side channels",
 )
 
@@ -286,6 +287,8 @@ class PrivacySpent:
             f"{self.unit}, {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, "
             f"{self.accountant}, {self.numerics}"
         )
+        if self.cumulative:
+            text += f", epsilon={self.cumulative_epsilon:.4g} with earlier fits"
         if self.seeded:
             text += ", seeded"
         if not self.guarantee_holds:

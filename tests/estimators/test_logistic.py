@@ -128,7 +128,7 @@ def test_cells_that_are_no_numbers_raise_nothing():
 def test_null_rows_are_predicted_with_a_warning(model):
     bad = X[:4].copy()
     bad[1, 2], bad[3, 0] = np.nan, np.inf
-    with pytest.warns(UserWarning, match="2 rows hold NaN or infinity"):
+    with pytest.warns(UserWarning, match="2 of these rows hold NaN or infinity"):
         got = model.predict_proba(bad)
     np.testing.assert_array_equal(got[[1, 3]], model.predict_proba(np.zeros((2, D))))
     np.testing.assert_array_equal(got[[0, 2]], model.predict_proba(X[[0, 2]]))
@@ -393,7 +393,10 @@ BAD = [
     *[({"delta": v}, f"delta (must be below 1|{NUMBERS[:-1]})") for v in (0, -1e-5, 1, 2, math.nan, "x", None)],
     *[({"solver": v}, "solver must be one of 'dpvi', 'sgld'") for v in ("nuts", None, 3)],
     *[({"adjacency": v}, "adjacency must be one of 'zero_out'") for v in ("add", None)],
-    *[({"classes": v}, "classes must name at least two labels") for v in ([0], [1, 1])],
+    *[
+        ({"classes": v}, "classes must be a list of two or more different labels")
+        for v in ([0], [1, 1], "ill", {0, 1}, 3, [[0, 1]], [0, None])
+    ],
     *[({"data_norm": v}, f"data_norm {NUMBERS}") for v in (0, -1, math.inf, math.nan, "x")],
     *[({"prior_scale": v}, f"prior_scale {NUMBERS}") for v in (0, -1, math.inf, None)],
     *[({"clipping_norm": v}, f"clipping_norm {NUMBERS}") for v in (0, -1, math.inf, math.nan)],
@@ -421,3 +424,16 @@ def test_public_shapes_are_checked():
             estimator().fit(X, wrong)
     with pytest.raises(ValueError, match="X has 2 features, but DPBayesianLogisticRegression is expecting 3"):
         estimator().fit(X, y).predict(X[:, :2])
+
+
+def test_a_fit_without_noise_says_that_it_promises_nothing():
+    spent = estimator(epsilon=np.inf).fit(X, y).privacy_spent_
+    assert not spent.guarantee_holds and "no noise was added" in repr(spent)
+
+
+def test_repr_tells_what_earlier_fits_cost():
+    fit = estimator(random_state=None).fit(X, y)
+    assert "earlier" not in repr(fit.privacy_spent_)
+    spent = fit.fit(X, y).privacy_spent_
+    assert f"epsilon={spent.cumulative_epsilon:.4g} with earlier fits" in repr(spent)
+    assert spent.cumulative_epsilon > spent.epsilon
