@@ -305,13 +305,26 @@ def sample_chunk(key, mechanism: Mechanism, last, n_records):
     high, low = words[0].astype(jnp.float64), (words[1] >> 11).astype(jnp.float64)
     uniform = (high * 2.0**21 + (low + 1)) * 2.0**-53  # in (0, 1]: its logarithm is finite
     longest = jnp.ceil(8 / mechanism.rate.astype(jnp.float64))
-    gap = jnp.floor(jnp.log(uniform) / mechanism.log_survival) + 1
+    gap = jnp.floor(_log(uniform) / mechanism.log_survival) + 1
     chosen, gap = gap <= longest, jnp.minimum(gap, longest).astype(jnp.int64)
     position = last + jnp.cumsum(gap)  # 64 bits: cannot overflow
     included = chosen & (position >= 0) & (position < n_records)
     indices = jnp.where(included, position, 0).astype(jnp.int32)
     # Without the barrier XLA computes an index anew for every feature that it gathers.
     return *jax.lax.optimization_barrier((indices, included)), position[-1]
+
+
+def _log(x):
+    """Natural logarithm of positive, normal float64 numbers, by arithmetic that vectorises; XLA calls libm for each."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.int64)
+    mantissa = jax.lax.bitcast_convert_type((bits & (2**52 - 1)) | (1023 << 52), jnp.float64)  # in [1, 2)
+    upper = mantissa > math.sqrt(2)
+    mantissa, exponent = jnp.where(upper, mantissa / 2, mantissa), (bits >> 52) - 1023 + upper
+    ratio = (mantissa - 1) / (mantissa + 1)
+    series = jnp.zeros_like(ratio)  # log m = 2 artanh(ratio) = ratio (2 + 2/3 ratio^2 + ...); |ratio| < 0.172
+    for k in range(21, 0, -2):
+        series = series * ratio**2 + 2 / k
+    return exponent.astype(jnp.float64) * math.log(2) + ratio * series
 
 
 def add_noise(key, sums, scales):

@@ -6,7 +6,7 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 
 from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes.privacy import GaussianSteps, random
+from skdpbayes.privacy import GaussianSteps, mechanism, random
 from skdpbayes.privacy.mechanism import Block, MechanismSpec, private_sum, sample_chunk
 from skdpbayes.records import pack_records
 
@@ -115,3 +115,15 @@ def test_an_interrupted_refit_leaves_no_posterior(monkeypatch):
         pass
     assert not hasattr(model, "posterior_") and not hasattr(model, "coef_")
     assert model.privacy_spent_.epsilon <= 0.1 and len(model.privacy_spent_.cumulative) == 1
+
+
+def test_logarithm_of_the_sampler():
+    """As NumPy's, to a few units in the last place, over every uniform that the sampler can draw."""
+    rng = np.random.default_rng(0)
+    integers = np.concatenate([rng.integers(1, 2**53, 100_000), 2 ** np.arange(54), 2**53 - 2 ** np.arange(53)])
+    uniform = integers * 2.0**-53
+    with jax.enable_x64(True):
+        got = np.asarray(mechanism._log(jnp.asarray(uniform)))
+    assert got[uniform == 1].tolist() == [0.0] * (uniform == 1).sum()
+    np.testing.assert_allclose(got, np.log(uniform), rtol=1e-15, atol=0)
+    assert (got <= 0).all()
