@@ -18,6 +18,8 @@ from skdpbayes.privacy.random import FitKeys, wrap_keys
 from skdpbayes.records import Records
 from skdpbayes.solvers.base import Round, Solver
 
+_BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
+
 
 def run(keys: FitKeys, model: Model, solver: Solver, spec: MechanismSpec, records: Records, *, keep_releases=False):
     """Run a solver on private records.
@@ -117,12 +119,9 @@ def _loop(release_of, keys: FitKeys, model: Model, solver: Solver, mechanism: Me
             state, flat = jax.lax.switch(solver.which(step), [branch(r) for r in rounds], state)
         return state, None if kept is None else kept.at[step].set(flat)
 
-    state = solver.init(model, mechanism, jax.random.fold_in(keys.solver, _BEFORE_THE_FIRST_STEP))
+    state = solver.init(model, jax.random.fold_in(keys.solver, _BEFORE_THE_FIRST_STEP))
     kept = None
     if capacity is not None:
         sizes = [jax.eval_shape(lambda s, r=r: take(r, jnp.int32(0), keys, s)[1], state).size for r in rounds]
         kept = jnp.zeros((capacity, max(sizes)), jnp.float32)
     return jax.lax.fori_loop(0, mechanism.n_steps, one_step, (state, kept))
-
-
-_BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches

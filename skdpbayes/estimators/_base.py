@@ -12,25 +12,23 @@ from sklearn.base import BaseEstimator
 
 from skdpbayes.privacy import PrivacyLeakWarning
 
-ADJACENCIES = ("zero_out", "add_remove", "replace_one")
 
-
-def check_number(name, value, low, high=math.inf, *, none=False, integral=False, closed=False):
+def check_number(name, value, low, high=math.inf, *, none=False, integral=False, closed=False, open_above=False):
     """Raise a `ValueError` that names parameter, value and range unless `value` lies in ``(low, high]``.
 
     Parameters
     ----------
-    closed : bool
-        Whether `low` itself is allowed.
+    closed, open_above : bool
+        Whether `low` itself is allowed, and `high` is not.
     """
     kind = numbers.Integral if integral else numbers.Real
     if none and value is None:
         return
     inside = isinstance(value, kind) and not isinstance(value, (bool, np.bool_)) and low <= value <= high
-    if not inside or (value == low and not closed):
-        upper = "1)" if high == math.nextafter(1, 0) else f"{high}]"
-        wanted = f"{'an integer' if integral else 'a number'} in {'[' if closed else '('}{low}, {upper}"
-        raise ValueError(f"{name} must be {wanted}{' or None' if none else ''}, got {value!r}.")
+    if not inside or (value == low and not closed) or (value == high and open_above):
+        wanted = "an integer" if integral else "a number"
+        interval = f"{'[' if closed else '('}{low}, {high}{')' if open_above else ']'}"
+        raise ValueError(f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got {value!r}.")
 
 
 def check_choice(name, value, choices):
@@ -44,8 +42,8 @@ class PrivateEstimator(BaseEstimator):
 
     def _check_privacy_parameters(self):
         check_number("epsilon", self.epsilon, 0)
-        check_number("delta", self.delta, 0, math.nextafter(1, 0))
-        check_choice("adjacency", self.adjacency, ADJACENCIES)
+        check_number("delta", self.delta, 0, 1, open_above=True)
+        check_choice("adjacency", self.adjacency, ("zero_out", "add_remove", "replace_one"))
         check_number("sampling_rate", self.sampling_rate, 1e-6, 1, none=True, closed=True)
         check_number("n_steps", self.n_steps, 0, 2**31 - 2, none=True, integral=True)
         check_number("clipping_norm", self.clipping_norm, 1e-30, 1e30, none=True)
@@ -70,7 +68,7 @@ class PrivateEstimator(BaseEstimator):
             float(self.epsilon), float(self.delta), sampling_rate, n_steps, schedule=schedule, adjacency=self.adjacency
         )
 
-    def _report(self, spec, *, public, voided_by=()):
+    def _report(self, spec, clipping_norm, *, public, voided_by=()):
         """`PrivacySpent` of this fit, from the very steps that run; earlier fits of this instance are carried along."""
         from skdpbayes.privacy import PrivacySpent
         from skdpbayes.privacy.random import RANDOM_SOURCE
@@ -83,7 +81,7 @@ class PrivateEstimator(BaseEstimator):
             delta=float(self.delta),
             adjacency=self.adjacency,
             steps=spec.composed(),
-            clipping_norm=spec.clipping_norm,
+            clipping_norm=clipping_norm,
             accountant=accountant,
             crosscheck=crosscheck,
             cumulative=() if earlier is None else earlier.cumulative + earlier.steps,

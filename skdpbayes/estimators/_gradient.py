@@ -12,12 +12,10 @@ from sklearn.exceptions import ConvergenceWarning
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
 
 _FULL_RANK_UP_TO = 300  # parameters
-_BATCH = {"dpvi": 4096, "sgld": 65536}  # expected
-_STEPS = {"dpvi": 500, "sgld": 2000}
 
 
 class Bounds(NamedTuple):
-    """Public bounds on what one record does to the log-likelihood, and the prior's largest precision."""
+    """Public bounds on what one record does to the log-likelihood, and on the prior; infinity where there is none."""
 
     score: float  # norm of the gradient
     curvature: float  # norm of the Hessian
@@ -34,15 +32,17 @@ class GradientEstimator(PrivateEstimator):
 
     def _check_solver_parameters(self):
         self._check_privacy_parameters()
-        check_choice("solver", self.solver, ("dpvi", "sgld"))
+        check_choice("solver", self.solver, tuple(PLANS))
         check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
         check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))
-        check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("learning_rate", self.learning_rate, 0, none=True)
         check_number("n_chains", self.n_chains, 1, 1024, integral=True, closed=True)
         check_number("n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True)
-        if self.solver == "dpvi" and self.n_chains != 1:
-            raise ValueError(f"n_chains={self.n_chains!r} needs solver='sgld'; 'dpvi' runs one optimisation.")
+        for solver, name, default in _OF_ONE_SOLVER:
+            if solver != self.solver and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} needs solver={solver!r}; {self.solver!r} has no such thing."
+                )
 
     def _fit_posterior(self, model, bounds, n, pack, *, public, voided_by=()):
         """Charge, run and set the fitted attributes; returns posterior draws, (n_posterior_samples, n_parameters).
@@ -59,7 +59,8 @@ class GradientEstimator(PrivateEstimator):
             What the report says.
         """
         solver, spec = self._plan_solver(model, bounds, n)
-        report = self._report(spec, public=public, voided_by=voided_by)
+        clipping_norm = None if getattr(solver, "clip_fraction", None) is not None else float(solver.clipping_norm)
+        report = self._report(spec, clipping_norm, public=public, voided_by=voided_by)
         self._warn_if_seeded()
         if self.verbose:
             print(f"[{type(self).__name__}] {self.solver}: {report!r}")
@@ -90,7 +91,7 @@ class GradientEstimator(PrivateEstimator):
 
     def _set_posterior(self, model, solver, state, rng):
         self.posterior_ = solver.posterior(model, state)
-        self.diagnostics_ = solver.diagnostics(state)
+        self.diagnostics_ = solver.diagnostics(state, self.posterior_)
         worst = np.max(self.diagnostics_.get("r_hat", 0.0))
         if not worst <= 1.1:
             warnings.warn(
@@ -104,69 +105,78 @@ class GradientEstimator(PrivateEstimator):
 
     def _plan_solver(self, model, bounds, n):
         """Solver and mechanism: functions of public quantities."""
-        rate = self._sampling_rate(n, _BATCH[self.solver])
-        plan = self._plan_dpvi if self.solver == "dpvi" else self._plan_sgld
-        return plan(model, bounds, n, rate, self.n_steps or _STEPS[self.solver])
+        if self.clipping_norm is None and not math.isfinite(bounds.score):
+            raise ValueError("The score of this model has no bound: pass clipping_norm.")
+        return PLANS[self.solver](self, model, bounds, n)
 
-    def _plan_dpvi(self, model, bounds, n, rate, n_steps):
-        import jax
 
-        from skdpbayes.privacy.mechanism import MechanismSpec
-        from skdpbayes.solvers.dpvi import DPVI
+def _plan_dpvi(estimator, model, bounds, n):
+    import jax
 
-        n_parameters = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
-        full_rank = n_parameters <= _FULL_RANK_UP_TO if self.guide == "auto" else self.guide == "full_rank"
-        steps = self._plan_noise(n_steps, rate).steps
-        n_guess = n if self.adjacency != "add_remove" else _BATCH["dpvi"] / rate
+    from skdpbayes.privacy.mechanism import MechanismSpec
+    from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
+
+    batch = 4096  # expected
+    rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or 500
+    n_guess = n if estimator.adjacency != "add_remove" else batch / rate
+    n_parameters = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
+    full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and n_parameters <= _FULL_RANK_UP_TO)
+    if full_rank and n_steps < 2:
+        raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
+    steps = estimator._plan_noise(n_steps, rate).steps
+
+    clip, fraction = estimator.clipping_norm, None
+    if clip is None:
         # Variance of the averaged score's noise without shortening, over the curvature that the bounds let expect:
         # where there is more noise than signal, shortening scores costs less information than it saves.
         variance = (steps[0].noise_multiplier * bounds.score / rate) ** 2 / n_steps
         ratio = variance * n_parameters / (0.8 * n_guess * bounds.curvature)
-        adaptive = self.clipping_norm is None and ratio > 0
-        if self.clipping_norm is not None:
-            clip = self.clipping_norm
-        elif ratio > 0:
-            clip = bounds.score * min(max(ratio**-0.25 / 4, 0.25), 1)
+        if ratio > 0:
+            clip, fraction = bounds.score * min(max(ratio**-0.25 / 4, 0.25), 1), min(math.sqrt(ratio), 1) / 2
         else:
             clip = 1.01 * bounds.score
-        solver = DPVI(
-            guide="full_rank" if full_rank else "mean_field",
-            adaptive=adaptive,
-            learning_rate=np.float32(self.learning_rate or (0.4 if full_rank else 0.2)),
-            clipping_norm=np.float32(clip),
-            n_records=np.float32(n_guess),
-            clip_fraction=np.float32(min(math.sqrt(ratio), 1) / 2),
-            curvature_bound=np.float32(1.01 * bounds.curvature),
-        )
-        return solver, MechanismSpec(steps, self.adjacency, None if adaptive else float(clip))
+    solver = DPVI(
+        guide=FullRank(np.float32(1.01 * bounds.curvature)) if full_rank else MeanField(),
+        learning_rate=np.float32(estimator.learning_rate or (0.4 if full_rank else 0.2)),
+        clipping_norm=np.float32(clip),
+        n_records=np.float32(n_guess),
+        clip_fraction=None if fraction is None else np.float32(fraction),
+    )
+    return solver, MechanismSpec(steps)
 
-    def _plan_sgld(self, model, bounds, n, rate, n_steps):
-        from skdpbayes.privacy import GaussianSteps
-        from skdpbayes.privacy.mechanism import MechanismSpec
-        from skdpbayes.solvers.sgld import SGLD, decreasing_blocks, noise_multiplier, step_size
 
-        del model
-        clip = self.clipping_norm or bounds.score * (0.25 if math.isfinite(self.epsilon) else 1.01)
-        blocks = [(1.0, n_steps)] if self.step_schedule == "constant" else decreasing_blocks(n_steps)
-        schedule = [(size**-0.5, count * self.n_chains) for size, count in blocks]
-        noise = self._plan_noise(n_steps * self.n_chains, rate, schedule).noise_multiplier
-        largest = step_size(noise, rate, clip)
-        if self.learning_rate is not None:
-            first = float(self.learning_rate)
-            if first > largest * (1 + 1e-9):
-                raise ValueError(
-                    f"learning_rate={first:g} is too large for epsilon={self.epsilon:g}: the noise that makes the "
-                    f"chain sample the posterior would not be private enough. At most {largest:g} is allowed with "
-                    "this clipping norm, sampling rate and number of steps; fewer steps or a smaller clipping_norm "
-                    "allow more."
-                )
-        else:
-            if self.adjacency == "add_remove":
-                raise ValueError(
-                    "learning_rate=None takes the number of records from X, which adjacency='add_remove' keeps "
-                    "private. Pass learning_rate, or use adjacency='zero_out'."
-                )
-            first = min(largest, 1 / (n * bounds.curvature + bounds.prior_precision))
-        steps = tuple(GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks)
-        solver = SGLD(n_draws=-(-self.n_posterior_samples // self.n_chains), clipping_norm=np.float32(clip))
-        return solver, MechanismSpec(steps, self.adjacency, float(clip), self.n_chains)
+def _plan_sgld(estimator, model, bounds, n):
+    from skdpbayes.privacy import GaussianSteps
+    from skdpbayes.privacy.mechanism import MechanismSpec
+    from skdpbayes.solvers.sgld import SGLD, decreasing_blocks, noise_multiplier, step_size
+
+    del model
+    rate, n_steps, n_chains = estimator._sampling_rate(n, 65536), estimator.n_steps or 2000, estimator.n_chains
+    clip = estimator.clipping_norm or bounds.score * (0.25 if math.isfinite(estimator.epsilon) else 1.01)
+    blocks = [(1.0, n_steps)] if estimator.step_schedule == "constant" else decreasing_blocks(n_steps)
+    schedule = [(size**-0.5, count * n_chains) for size, count in blocks]
+    noise = estimator._plan_noise(n_steps * n_chains, rate, schedule).noise_multiplier
+    largest = step_size(noise, rate, clip)
+    if estimator.learning_rate is not None:
+        first = float(estimator.learning_rate)
+        if first > largest * (1 + 1e-9):
+            raise ValueError(
+                f"learning_rate={first:g} is too large for epsilon={estimator.epsilon:g}: the noise that makes the "
+                f"chain sample the posterior would not be private enough. At most {largest:g} is allowed with "
+                "this clipping norm, sampling rate and number of steps; fewer steps or a smaller clipping_norm "
+                "allow more."
+            )
+    else:
+        if estimator.adjacency == "add_remove":
+            raise ValueError(
+                "learning_rate=None takes the number of records from X, which adjacency='add_remove' keeps "
+                "private. Pass learning_rate, or use adjacency='zero_out'."
+            )
+        first = min(largest, 1 / (n * bounds.curvature + bounds.prior_precision))
+    steps = tuple(GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks)
+    solver = SGLD(n_draws=-(-estimator.n_posterior_samples // n_chains), clipping_norm=np.float32(clip))
+    return solver, MechanismSpec(steps, n_chains)
+
+
+PLANS = {"dpvi": _plan_dpvi, "sgld": _plan_sgld}
+_OF_ONE_SOLVER = [("dpvi", "guide", "auto"), ("sgld", "step_schedule", "constant"), ("sgld", "n_chains", 1)]

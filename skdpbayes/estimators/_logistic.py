@@ -193,6 +193,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
             ``classes=None`` also for labels that do not make a classification problem.
         """
         self._check_solver_parameters()
+        check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
         X, y, classes, voided_by = self._validate(X, y)
         n, d = X.shape
@@ -261,9 +262,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         columns = d + bool(self.fit_intercept)
         row = math.hypot(data_norm, bool(self.fit_intercept))
         model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32))
-        # Residuals have norm at most 1 (two classes) or sqrt(2), diag(p) - p p' norm at most 1/4 or 1/2.
-        residual, weight = (1, 0.25) if n_classes == 2 else (math.sqrt(2), 0.5)
-        return model, Bounds(residual * row, weight * row**2, self.prior_scale**-2)
+        score, curvature = model.bounds(row)
+        return model, Bounds(score, curvature, self.prior_scale**-2)
 
     def _pack(self, X, y, classes, data_norm):
         """Bounded rows and codes of labels."""
@@ -332,7 +332,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         -------
         lower, upper : arrays of shape (n_samples, n_classes)
         """
-        check_number("level", level, 0, 1)
+        check_number("level", level, 0, 1, open_above=True)
         tails = [(1 - level) / 2, (1 + level) / 2]
         bounds = self._over_rows(X, lambda p: np.moveaxis(np.quantile(p, tails, axis=1), 0, -1))
         return bounds[..., 0], bounds[..., 1]

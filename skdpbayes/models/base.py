@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from skdpbayes.privacy.mechanism import scaled
+
 
 class Model(Protocol):
     """A prior and a likelihood that factorises over records. Holds no data, no keys and no number of records.
@@ -72,3 +74,15 @@ def unbiased_weight(model: Model, params, record, norm):
         return jnp.ones((), jnp.float32)
     bound = model.score_bound(params, record)
     return jnp.minimum(1, norm / jnp.maximum(bound, jnp.finfo(bound.dtype).tiny))
+
+
+def weighted_score(model: Model, params, record, norm):
+    """A record's score times its `unbiased_weight`, and the weight."""
+    weight = unbiased_weight(model, params, record, norm)
+    return scaled(score(model, params, record), weight), weight
+
+
+def prior_score(model: Model):
+    """Gradient of the log prior, as a function of the parameters as a vector."""
+    _, unravel = flat_start(model)
+    return jax.grad(lambda flat: model.log_prior(unravel(flat)))

@@ -78,6 +78,12 @@ class LogisticRegression:
             residual = jnp.sqrt(jnp.sum(p**2) + jnp.max(1 - 2 * p))
         return residual * jnp.sqrt(jnp.sum(x**2))
 
+    def bounds(self, row_norm):
+        """Public bounds on the norms of score and curvature, given one on the norm of x."""
+        # Residuals have norm at most 1 (two classes) or sqrt(2), diag(p) - p p' norm at most 1/4 or 1/2.
+        residual, weight = (1.0, 0.25) if self.n_rows == 1 else (2**0.5, 0.5)
+        return residual * row_norm, weight * row_norm**2
+
     def prior_precision(self):
         """Inverse variance of the prior, of the shape of the weights."""
         return jnp.broadcast_to(jnp.asarray(self.prior_scale, jnp.float32) ** -2, (self.n_rows, self.n_columns))

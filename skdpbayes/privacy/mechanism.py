@@ -63,17 +63,11 @@ class MechanismSpec:
     steps : tuple of GaussianSteps
         Consecutive pieces of the run; each has a noise multiplier, a sampling rate and a number of steps.
         The sampling rate is the same in all of them.
-    adjacency : {"zero_out", "add_remove", "replace_one"}
-        The neighbouring relation under which `steps` was calibrated.
-    clipping_norm : float or None
-        l2 bound of one record's contribution. None: adapted from private releases, between public limits.
     n_chains : int
         Chains that sample and add noise independently; the accountant composes all of them.
     """
 
     steps: tuple[GaussianSteps, ...]
-    adjacency: str
-    clipping_norm: float | None
     n_chains: int = 1
 
     @property
@@ -95,7 +89,7 @@ class MechanismSpec:
         if len(self.steps) > MAX_SCHEDULE:
             raise ValueError(
                 f"A noise schedule may have at most {MAX_SCHEDULE} pieces, got {len(self.steps)}; "
-                "use bucket_schedule to merge steps."
+                "merge neighbouring pieces, keeping the larger noise multiplier."
             )
         rates = {piece.sampling_rate for piece in self.steps}
         if len(rates) != 1:

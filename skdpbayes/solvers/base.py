@@ -20,9 +20,9 @@ class Round(NamedTuple):
         Sees one record at a time, behind the private sum.
     blocks : callable ``(state) -> {block: Block}``
         Clipping norm and budget share of each block; public.
-    update : callable ``(state, point, step, release, scales) -> state``
-        Post-processing. `release` estimates the full-data sums (it is divided by the sampling rate), `scales` is
-        the standard deviation of the privacy noise in each block of it. Sees no record.
+    update : callable ``(state, point, step, estimate, scales) -> state``
+        Post-processing. `estimate` is the release over the sampling rate, an estimate of the full-data sums, and
+        `scales` the standard deviation of the privacy noise in each block of it. Sees no record.
     """
 
     point: Callable[..., Any]
@@ -37,17 +37,17 @@ class Solver(Protocol):
     A solver is a frozen dataclass registered as a pytree: what shapes the program is static, numbers are traced.
     """
 
-    def init(self, model: Model, mechanism: Mechanism, key) -> Any:
+    def init(self, model: Model, key) -> Any:
         """State before the first round, independent of any data."""
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """Return the kinds of round."""
 
     def which(self, step) -> Any:
-        """Index of the round taken at a step (a function of the step alone)."""
+        """Index of the round taken at a step (a function of the step alone); asked if there are several kinds."""
 
     def posterior(self, model: Model, state) -> Any:
         """Return the posterior that a final state describes: a `GaussianPosterior` or a `DrawsPosterior`."""
 
-    def diagnostics(self, state) -> dict:
-        """Public facts about the run, from the final state."""
+    def diagnostics(self, state, posterior) -> dict:
+        """Public facts about the run, from the final state and the posterior that it gave."""

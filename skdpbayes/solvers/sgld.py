@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.models.base import Model, flat_start, score, unbiased_weight
+from skdpbayes.models.base import Model, flat_start, prior_score, weighted_score
 from skdpbayes.posteriors import DrawsPosterior
-from skdpbayes.privacy.mechanism import MAX_SCHEDULE, Block, Mechanism, scaled
+from skdpbayes.privacy.mechanism import MAX_SCHEDULE, Block, Mechanism
 from skdpbayes.solvers.base import Round
 
 
@@ -82,34 +82,23 @@ class SGLD:
     clipping_norm: Any
     burn_in: Any = 0.5
 
-    def init(self, model: Model, mechanism: Mechanism, key) -> SGLDState:
+    def init(self, model: Model, key) -> SGLDState:
         """Start each chain at a draw near the model's starting point."""
-        del mechanism
         theta, _ = flat_start(model)
         theta = theta + 0.1 * jax.random.normal(key, theta.shape, theta.dtype)
         draws = jnp.full((self.n_draws, theta.size), jnp.nan, theta.dtype)
         return SGLDState(theta, draws, jnp.zeros((), theta.dtype))
 
-    def which(self, step):
-        """Only one kind of round."""
-        return jnp.zeros_like(step)
-
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A Langevin step."""
-        _, unravel = flat_start(model)
-        prior_gradient = jax.grad(lambda flat: model.log_prior(unravel(flat)))
+        unravel, prior_gradient = flat_start(model)[1], prior_score(model)
         total = self._total_time(mechanism)
         clip = jnp.asarray(self.clipping_norm, jnp.float32)
 
         def query(state, theta):
             del state
             params = unravel(theta)
-
-            def one(record):
-                weight = unbiased_weight(model, params, record, clip)
-                return {"score": scaled(score(model, params, record), weight)}
-
-            return one
+            return lambda record: {"score": weighted_score(model, params, record, clip)[0]}
 
         def update(state, theta, step, estimate, scales):
             h = 2 / scales["score"] ** 2
@@ -123,7 +112,7 @@ class SGLD:
 
         return (Round(lambda state, key: state.theta, query, lambda state: {"score": Block(clip)}, update),)
 
-    def posterior(self, model: Model | None, state: SGLDState) -> DrawsPosterior:
+    def posterior(self, model: Model, state: SGLDState) -> DrawsPosterior:
         """Draws of all chains (rows that no iterate reached, in short runs, are left out)."""
         del model
         draws = np.asarray(state.draws, np.float64).reshape(-1, *state.draws.shape[-2:])
@@ -134,11 +123,12 @@ class SGLD:
             )
         return DrawsPosterior(draws[:, ~np.isnan(draws).any(axis=(0, 2))])
 
-    def diagnostics(self, state: SGLDState) -> dict:
+    def diagnostics(self, state: SGLDState, posterior: DrawsPosterior) -> dict:
         """Split R-hat and effective sample size of each parameter, over all chains."""
         from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-        draws = self.posterior(None, state).draws
+        del state
+        draws = posterior.draws
         if draws.shape[1] < 4:
             nothing = np.full(draws.shape[2], np.nan)
             return {"r_hat": nothing, "ess": nothing}

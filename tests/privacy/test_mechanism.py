@@ -30,7 +30,7 @@ K, D = 3, 5
 
 
 def traced(noise, rate, steps=1000):
-    return MechanismSpec((GaussianSteps(noise, rate, steps),), "zero_out", 1.0).traced()
+    return MechanismSpec((GaussianSteps(noise, rate, steps),)).traced()
 
 
 def summed(query, shares=(1.0,)):
@@ -271,23 +271,23 @@ def test_the_sampler_never_exceeds_the_rate_that_is_charged():
 
 def test_schedules_hold_up_to_their_boundaries():
     pieces = (GaussianSteps(2.0, 0.1, 3), GaussianSteps(1.0, 0.1, 1), GaussianSteps(5.0, 0.1, 4))
-    spec = MechanismSpec(pieces, "zero_out", 1.0)
+    spec = MechanismSpec(pieces)
     mechanism = spec.traced()
     got = [float(mechanism.noise_multiplier(step)) for step in range(9)]
     assert got == [2, 2, 2, 1, 5, 5, 5, 5, math.inf]
     assert spec.n_steps == mechanism.n_steps == 8
-    assert MechanismSpec(pieces, "zero_out", 1.0, n_chains=3).composed() == pieces * 3
+    assert MechanismSpec(pieces, n_chains=3).composed() == pieces * 3
 
 
 def test_a_full_schedule_fits_and_a_longer_one_is_refused():
     pieces = tuple(GaussianSteps(1.0 + i, 0.1, 2) for i in range(MAX_SCHEDULE))
-    mechanism = MechanismSpec(pieces, "zero_out", 1.0).traced()
+    mechanism = MechanismSpec(pieces).traced()
     assert float(mechanism.noise_multiplier(2 * MAX_SCHEDULE - 1)) == MAX_SCHEDULE
     with pytest.raises(ValueError, match=f"at most {MAX_SCHEDULE} pieces, got {MAX_SCHEDULE + 1}"):
-        MechanismSpec((*pieces, GaussianSteps(1.0, 0.1, 1)), "zero_out", 1.0).traced()
+        MechanismSpec((*pieces, GaussianSteps(1.0, 0.1, 1))).traced()
 
 
 def test_rates_that_differ_are_refused():
     pieces = (GaussianSteps(2.0, 0.1, 3), GaussianSteps(2.0, 0.2, 3))
     with pytest.raises(ValueError, match="must share one sampling rate"):
-        MechanismSpec(pieces, "zero_out", 1.0).traced()
+        MechanismSpec(pieces).traced()

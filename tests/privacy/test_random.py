@@ -37,7 +37,7 @@ def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
 
     def release(x, sigma):
         with jax.enable_x64(True):
-            spec = MechanismSpec((GaussianSteps(sigma, 0.5, 1),), "zero_out", 1.0)
+            spec = MechanismSpec((GaussianSteps(sigma, 0.5, 1),))
             keys = jax.tree.map(lambda k: k[0], random.fit_keys(3))
             mechanism = jax.tree.map(jnp.asarray, spec.traced())
             records = jax.tree.map(jnp.asarray, pack_records(x=x))
@@ -56,7 +56,7 @@ def test_uniforms_of_the_sampler_have_53_bits(monkeypatch):
         words = np.stack([np.full(384, int(np.exp(-7) * 2**32)), np.full(384, low)]).astype(np.uint32)
         monkeypatch.setattr(random.jax.random, "bits", lambda key, shape, dtype, w=words: jnp.asarray(w))
         with jax.enable_x64(True):
-            mechanism = MechanismSpec((GaussianSteps(1.0, 1e-7, 1),), "zero_out", 1.0).traced()
+            mechanism = MechanismSpec((GaussianSteps(1.0, 1e-7, 1),)).traced()
             mechanism = jax.tree.map(jnp.asarray, mechanism)
             gaps.append(int(sample_chunk(None, mechanism, jnp.int64(-1), jnp.int64(2**40))[2]) / 384)
     assert 2 <= gaps[0] - gaps[1] <= 4  # 2^-32 / (e^-7 q) = 2.55 records

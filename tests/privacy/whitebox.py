@@ -41,9 +41,6 @@ class OneKind:
     def rounds(self, *arguments):
         return (self.solver.rounds(*arguments)[self.kind],)
 
-    def which(self, step):
-        return jnp.zeros_like(step)
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -65,22 +62,23 @@ def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", ad
     """
     estimator = DPBayesianLogisticRegression(
         epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, clipping_norm=clip, sampling_rate=rate,
-        n_steps=n_steps, guide=guide, n_posterior_samples=10, learning_rate=1e-9,
+        n_steps=max(n_steps, 2), guide=guide if solver == "dpvi" else "auto", n_posterior_samples=10,
+        learning_rate=1e-9,
     )  # fmt: skip
     model, bounds = estimator._model(d, 2, 1e3)
     solver, _ = estimator._plan_solver(model, bounds, n)
     if adaptive:
-        solver = dataclasses.replace(solver, adaptive=True, lowest=1.0)
+        solver = dataclasses.replace(solver, clip_fraction=np.float32(0.5), least_clip=np.float32(1.0))
     if kind is not None:
         solver = OneKind(solver, kind)
-    spec = mechanism.MechanismSpec((GaussianSteps(noise, rate, n_steps),), "zero_out", clip, chains)
+    spec = mechanism.MechanismSpec((GaussianSteps(noise, rate, n_steps),), chains)
     return model, solver, spec
 
 
 def units(model, solver, spec):
     """Of each kind of round, ``C_b / sqrt(share_b)`` of every coordinate: noise over noise multiplier."""
     traced, key = spec.traced(), jax.random.key(0)
-    state = solver.init(model, traced, key)
+    state = solver.init(model, key)
     example = {"x": jnp.zeros((1, model.n_columns), jnp.float32), "y": jnp.zeros(1, jnp.int32)}
     out = []
     for round_ in solver.rounds(model, traced):
@@ -110,7 +108,7 @@ def check_noise(solver):
     how = dict(guide="full_rank", adaptive=True) if solver == "dpvi" else {}
     planned = plan(solver, n, d, noise=noise, rate=0.1, n_steps=n_steps, clip=0.5, **how)
     releases = released(planned, np.ones((n, d)), np.full(n, NULL))
-    kinds = np.asarray(planned[1].which(jnp.arange(n_steps)))
+    kinds = np.asarray(planned[1].which(jnp.arange(n_steps))) if solver == "dpvi" else np.zeros(n_steps)
     for kind, unit in enumerate(units(*planned)):
         out = releases[kinds == kind, : unit.size] / (noise * unit)
         squares = np.square(out)
@@ -307,7 +305,9 @@ def check_replay(solver, guide="auto"):
     blank = DPBayesianLogisticRegression(**estimator.get_params())
     blank.n_features_in_, blank.classes_ = 3, np.array([0, 1])
     blank.data_norm_, blank.n_iter_ = np.sqrt(3), 40
-    blank.privacy_spent_ = blank._report(spec, public=blank._public(len(X), blank.classes_, blank.data_norm_))
+    blank.privacy_spent_ = blank._report(
+        spec, estimator.privacy_spent_.clipping_norm, public=blank._public(len(X), blank.classes_, blank.data_norm_)
+    )
     example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
     state = inference.replay(releases, keys.solver, model, plan_solver, spec, example)
     with warnings.catch_warnings():

@@ -11,7 +11,8 @@ from scipy.special import expit
 
 from benchmarks.coverage import standardised_errors
 from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes.solvers import dpvi
+from skdpbayes.models import base
+from skdpbayes.solvers import _guides, dpvi
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -117,15 +118,14 @@ def test_intervals_cover_the_truth():
 
 
 def test_bias_of_clipping_would_be_noticed(monkeypatch, no_compiled_programs):
-    monkeypatch.setattr(dpvi, "unbiased_weight", lambda *rest: jnp.ones((), jnp.float32))
+    for module in (base, _guides):
+        monkeypatch.setattr(module, "unbiased_weight", lambda *rest: jnp.ones((), jnp.float32))
     assert spread_and_coverage()[1] < 0.85
 
 
 def test_privacy_noise_that_is_not_reported_would_be_noticed(monkeypatch):
-    original = dpvi.DPVI._factor
-    monkeypatch.setattr(
-        dpvi.DPVI, "_factor", lambda self, state, precision, noise: original(self, state, precision, 0.0)
-    )
+    original = _guides.FullRank.posterior
+    monkeypatch.setattr(_guides.FullRank, "posterior", lambda *arguments: original(*arguments[:-1], 0.0))
     assert spread_and_coverage(epsilon=0.3)[0] > 1.3
 
 
@@ -146,9 +146,11 @@ def test_known_spectrum_drops_what_noise_may_have_made():
     p = 60
     noise = rng.normal(size=(p, p))
     noise = (noise + noise.T) / 2  # entries off the diagonal have variance 1/2
-    edge = dpvi.noise_edge(p, 0.5, np)
+    edge = _guides.noise_edge(p, 0.5)
     assert 0.85 * edge < np.abs(np.linalg.eigvalsh(noise)).max() < 1.15 * edge
     signal = np.zeros((p, p))
     signal[0, 0] = 5 * edge
-    values, vectors = (np.asarray(x) for x in dpvi.known_spectrum(jnp.asarray(noise + signal, jnp.float32), 1.2 * edge))
+    values, vectors = (
+        np.asarray(x) for x in _guides.known_spectrum(jnp.asarray(noise + signal, jnp.float32), 1.2 * edge)
+    )
     assert (values > 0).sum() == 1 and np.abs(vectors[0, -1]) > 0.95

@@ -1,0 +1,266 @@
+"""The Gaussian families of `dpvi`: what they remember, how they step, and the posterior that they report.
+
+Every entry of a state is a function of the releases, the solver key and public values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+
+from skdpbayes.models.base import curvature, flat_start, prior_score, unbiased_weight
+from skdpbayes.posteriors import GaussianPosterior
+from skdpbayes.privacy.mechanism import Block, contribution_norm, scaled
+from skdpbayes.solvers.base import Round
+
+CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
+TIME_CONSTANT = 20  # rounds in which a direction of known curvature settles
+WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the mean weight
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+class Rates(NamedTuple):
+    """Learning rates of one step: for the mean, for log standard deviations, and the part that is decay."""
+
+    mean: Any
+    log_sd: Any
+    decay: Any
+
+
+class MeanFieldState(NamedTuple):
+    """Of `MeanField`."""
+
+    log_sd: Any
+    moments: Any  # Adam's averages of the gradient and its square
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MeanField:
+    """Independent normals ``mu + exp(u) e``; mu and u take Adam steps on the evidence lower bound."""
+
+    def init(self, mu, sd):
+        """State, and what is averaged over the late rounds: the guide."""
+        zeros = jnp.zeros_like(mu), jnp.zeros_like(mu)
+        return MeanFieldState(jnp.log(sd), (zeros, zeros)), (mu, jnp.log(sd))
+
+    def draw(self, mu, state, noise):
+        """Point of the guide."""
+        return mu + jnp.exp(state.log_sd) * noise
+
+    def step(self, mu, state, gradient, score, point, step, rates, prior):
+        """Next mean and state, and what is averaged; `score` is the gradient without the prior's part."""
+        del score, prior
+        gradient = gradient, gradient * point[1] * jnp.exp(state.log_sd) + 1  # by reparametrisation
+        (mu, log_sd), moments = _adam(gradient, (mu, state.log_sd), state.moments, step, (rates.mean, rates.log_sd))
+        return mu, MeanFieldState(log_sd, moments), (mu, log_sd)
+
+    def mean_curvature(self, state):
+        """What is known of it (here: the guide's precision, which holds the prior's)."""
+        return jnp.mean(jnp.exp(-2 * state.log_sd))
+
+    def mean_weight(self, state):
+        """Covariance of the weighted scores over their curvature; not known here."""
+        del state
+        return 1.0
+
+    def more_rounds(self, model, precision, draw):
+        """None."""
+        del model, precision, draw
+        return ()
+
+    def posterior(self, model, state, precision, noise):
+        """Averaged guide, with the privacy noise (of variance `noise` in the averaged score) in its variances."""
+        del model
+        mean, log_sd = state.average
+        information = np.maximum(np.exp(-2 * log_sd) - state.prior_factor * precision, 0)
+        total = precision + information**2 / (information + noise + _TINY)
+        return GaussianPosterior(mean, 1 / np.sqrt(total))
+
+
+class Curvature(NamedTuple):
+    """Average of the released curvatures."""
+
+    matrix: Any
+    variance: Any  # of one off-diagonal entry
+    weights: Any  # sums of the norms of the records' weighted curvatures, and of these times the weights
+    n: Any
+
+
+class FullRankState(NamedTuple):
+    """Of `FullRank`."""
+
+    curvature: Curvature
+    precision_root: Any  # Cholesky factor of the guide's precision, L^-T
+    eigenvalues: Any  # of the curvature, zero where noise may have made them
+    eigenvectors: Any
+    square: Any  # mean square of the gradient
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class FullRank:
+    """Normals with a covariance that follows from released curvatures.
+
+    Attributes
+    ----------
+    curvature_bound : float
+        Public bound on the norm of a record's curvature; infinity if there is none.
+    """
+
+    curvature_bound: Any = np.inf
+
+    def init(self, mu, sd):
+        """State, and what is averaged over the late rounds: the points and the scores there."""
+        p, zero = mu.size, jnp.zeros((), mu.dtype)
+        square = jnp.zeros((p, p), mu.dtype)
+        known = Curvature(square, zero, jnp.zeros(2, mu.dtype), jnp.zeros((), jnp.int32))
+        return FullRankState(known, jnp.diag(1 / sd), jnp.zeros_like(mu), square, zero), (mu, jnp.zeros_like(mu))
+
+    def draw(self, mu, state, noise):
+        """Point of the guide."""
+        return mu + solve_triangular(state.precision_root, noise, trans="T", lower=True)
+
+    def step(self, mu, state, gradient, score, point, step, rates, prior):
+        """Next mean and state, and what is averaged; `prior` is the diagonal of the tempered prior's precision.
+
+        In directions whose curvature stands out of its noise, a Newton step shortened so that iterates settle within
+        `TIME_CONSTANT` rounds: faster ones would only follow the noise. In the others, a step in proportion to the
+        gradient over its size, which is mostly the noise's.
+        """
+        del step
+        square = jnp.mean(gradient**2)
+        square = jnp.where(state.square > 0, 0.9 * state.square + 0.1 * square, square)
+        vectors = state.eigenvectors
+        slowness = (
+            TIME_CONSTANT / rates.decay * (state.eigenvalues + prior @ vectors**2) + jnp.sqrt(square) / rates.mean
+        )
+        mu = mu + vectors @ ((gradient @ vectors) / jnp.maximum(slowness, _TINY))
+        return mu, state._replace(square=square), (point[0], score)
+
+    def mean_curvature(self, state):
+        """What is known of it, and not less than its standard error."""
+        matrix, variance, *_ = state.curvature
+        return jnp.maximum(mean_curvature(matrix, variance), mean_curvature_error(len(matrix), variance))
+
+    def mean_weight(self, state):
+        """Covariance of the weighted scores over their curvature, taken for the mean weight; towards 1 by its noise."""
+        norms, weighted = state.curvature.weights
+        error = 2 * (2 * state.curvature.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5 + _TINY
+        return ((weighted + error) / (norms.clip(0) + error)).clip(0.05, 1)
+
+    def more_rounds(self, model, precision, draw):
+        """The curvature round."""
+        unravel, p = flat_start(model)[1], precision.size
+
+        def query(state, point):
+            theta, clip = unravel(point[0]), jnp.exp(state.log_clip)
+
+            def one(record):
+                weight = unbiased_weight(model, theta, record, clip)
+                weighted = scaled(curvature(model, theta, record), weight)
+                norm = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))
+                return {"curvature": weighted, "weights": jnp.stack([norm, weight * norm])}
+
+            return one
+
+        def blocks(state):
+            norm = jnp.minimum(self.curvature_bound, CURVATURE_RATIO * jnp.exp(2 * state.log_clip))
+            return {"curvature": Block(norm, 1 - WEIGHT_SHARE), "weights": Block(norm, WEIGHT_SHARE)}
+
+        def update(state, point, step, estimate, scales):
+            del point, step
+            old, matrix = state.guide.curvature, estimate["curvature"].reshape(p, p)
+            n = old.n + 1
+            new = 2 / (n.astype(jnp.float32) + 1)  # late-weighted: early rounds measure the curvature elsewhere
+            known = Curvature(
+                matrix=(1 - new) * old.matrix + new * (matrix + matrix.T) / 2,
+                variance=(1 - new) ** 2 * old.variance + new**2 * scales["curvature"] ** 2 / 2,
+                weights=(1 - new) * old.weights + new * estimate["weights"],
+                n=n,
+            )
+            # Positive definite as soon as the true curvature is (up to rare draws, in which the last root stays).
+            edge = noise_edge(p, known.variance)
+            working = denoised(known.matrix, known.variance) + jnp.diag(state.prior_factor * precision + edge)
+            root = jnp.linalg.cholesky(working, symmetrize_input=False)
+            values, vectors = jax.lax.cond(
+                (n <= 2) | (n % 4 == 0),  # it is slow
+                lambda: known_spectrum(known.matrix, edge),
+                lambda: (state.guide.eigenvalues, state.guide.eigenvectors),
+            )
+            root = jnp.where(jnp.isfinite(root).all(), root, state.guide.precision_root)
+            return state._replace(guide=FullRankState(known, root, values, vectors, state.guide.square))
+
+        return (Round(draw, query, blocks, update),)
+
+    def posterior(self, model, state, precision, noise):
+        """A Newton step from the averaged point, and the covariance ``(P + H (omega H + noise I)^-1 H)^-1``."""
+        point, score = state.average
+        variance = state.guide.curvature.variance
+        known = denoised(state.guide.curvature.matrix, variance)
+        prior = np.asarray(prior_score(model)(point.astype(np.float32)), np.float64)
+        damped = known + np.diag(state.prior_factor * precision + noise_edge(len(known), variance))
+        mean = point + np.linalg.solve(damped, score + state.prior_factor * prior)
+
+        values, vectors = np.linalg.eigh(known)
+        values = np.maximum(values - mean_curvature_error(len(known), variance), 0)
+        observed = values**2 / (self.mean_weight(state.guide) * values + noise + _TINY)
+        total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
+        return GaussianPosterior(mean, rotation / np.sqrt(total))
+
+
+def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
+    """One ascent step of Adam, with a learning rate for each leaf."""
+    first, second = moments
+    first = jax.tree.map(lambda m, g: decay[0] * m + (1 - decay[0]) * g, first, gradient)
+    second = jax.tree.map(lambda v, g: decay[1] * v + (1 - decay[1]) * g**2, second, gradient)
+    bias = [1 - jnp.asarray(d, jnp.float32) ** (step + 1).astype(jnp.float32) for d in decay]
+    params = jax.tree.map(
+        lambda x, m, v, rate: x + rate * (m / bias[0]) / (jnp.sqrt(v / bias[1]) + 1e-8), params, first, second, rates
+    )
+    return params, (first, second)
+
+
+# What can be said of a noisy symmetric p x p matrix whose entries off the diagonal have noise of a known variance,
+# those on it of twice that. For NumPy's arrays and JAX's.
+
+
+def mean_curvature(matrix, entry_variance):
+    """Mean eigenvalue, shrunk to zero by the noise's share of its square."""
+    p = len(matrix)
+    mean = (matrix.trace() / p).clip(0)
+    return mean * (1 - 2 * entry_variance / p / (mean**2).clip(_TINY)).clip(0, 1)
+
+
+def mean_curvature_error(p, entry_variance):
+    """Standard error of the mean eigenvalue."""
+    return (2 * entry_variance / p) ** 0.5
+
+
+def noise_edge(p, entry_variance):
+    """Largest eigenvalue of nothing but noise, nearly (the edge of Wigner's semicircle)."""
+    return 2 * (p * entry_variance) ** 0.5
+
+
+def known_spectrum(matrix, edge):
+    """Eigenvalues and eigenvectors, with zero for eigenvalues below the edge of the noise."""
+    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
+    return jnp.where(values > edge, values, 0), vectors
+
+
+def denoised(matrix, entry_variance):
+    """Shrink towards a multiple of the identity, by the noise's share of the matrix's spread.
+
+    As Ledoit and Wolf's estimator, except that the noise's share is known: p (p + 1) times `entry_variance` against the
+    squared distance from the identity's multiple.
+    """
+    p = len(matrix)
+    centre = mean_curvature(matrix, entry_variance) * np.eye(p, dtype=matrix.dtype)
+    spread = ((matrix - centre) ** 2).sum()
+    kept = (1 - p * (p + 1) * entry_variance / spread.clip(_TINY)).clip(0, 1)
+    return centre + kept * (matrix - centre)
