@@ -1,7 +1,8 @@
 """Frozen problems: the peers' tasks, on which we report, and simulated ones, on which defaults may be tuned.
 
 The two lists share nothing. A figure that is reported on :data:`PEER_TASKS` (or on Adult's test split) says
-something only as long as no default was chosen there; defaults are chosen on :data:`DEVELOPMENT_PROBLEMS`.
+something only as long as no default was chosen there; defaults are chosen on :data:`DEVELOPMENT_PROBLEMS`
+(and rows held out of Adult's training split, ``benchmarks.development``).
 Both are frozen: to change one is to begin a new table.
 """
 
