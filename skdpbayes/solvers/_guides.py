@@ -53,21 +53,17 @@ class MeanField:
         """Point of the guide."""
         return mu + jnp.exp(state.log_sd) * noise
 
-    def step(self, mu, state, gradient, score, point, step, rates, prior):
-        """Next mean and state, and what is averaged; `score` is the gradient without the prior's part."""
-        del score, prior
+    def step(self, mu, state, score, prior, point, step, rates, factor, precision):
+        """Next mean and state, and what is averaged; `score` and `prior` are the two parts of the gradient."""
+        del precision
+        gradient = score + factor * prior
         gradient = gradient, gradient * point[1] * jnp.exp(state.log_sd) + 1  # by reparametrisation
         (mu, log_sd), moments = _adam(gradient, (mu, state.log_sd), state.moments, step, (rates.mean, rates.log_sd))
         return mu, MeanFieldState(log_sd, moments), (mu, log_sd)
 
-    def mean_curvature(self, state):
-        """What is known of it (here: the guide's precision, which holds the prior's)."""
-        return jnp.mean(jnp.exp(-2 * state.log_sd))
-
-    def mean_weight(self, state):
-        """Covariance of the weighted scores over their curvature; not known here."""
-        del state
-        return 1.0
+    def prior_factor(self, state, noise, precision):
+        """``1 + noise / h``, with h the mean of the guide's precision."""
+        return 1 + noise / jnp.maximum(jnp.mean(jnp.exp(-2 * state.log_sd)), jnp.min(precision))
 
     def more_rounds(self, model, precision, draw):
         """None."""
@@ -78,9 +74,12 @@ class MeanField:
         """Averaged guide, with the privacy noise (of variance `noise` in the averaged score) in its variances."""
         del model
         mean, log_sd = state.average
-        information = np.maximum(np.exp(-2 * log_sd) - state.prior_factor * precision, 0)
-        total = precision + information**2 / (information + noise + _TINY)
-        return GaussianPosterior(mean, 1 / np.sqrt(total))
+        prior = state.prior_factor * precision
+        information = np.maximum(np.exp(-2 * log_sd) - prior, 0)
+        gain = information / (information + noise + _TINY)
+        total = precision + information * gain
+        # The average is the zero of a gradient with a corrected prior, the same for all; here each has its own.
+        return GaussianPosterior(mean * gain * (information + prior) / total, 1 / np.sqrt(total))
 
 
 class Curvature(NamedTuple):
@@ -99,6 +98,7 @@ class FullRankState(NamedTuple):
     precision_root: Any  # Cholesky factor of the guide's precision, L^-T
     eigenvalues: Any  # of the curvature, zero where noise may have made them
     eigenvectors: Any
+    levels: Any  # eigenvalues, and their mean where they cannot be told apart
     square: Any  # mean square of the gradient
 
 
@@ -120,33 +120,34 @@ class FullRank:
         p, zero = mu.size, jnp.zeros((), mu.dtype)
         square = jnp.zeros((p, p), mu.dtype)
         known = Curvature(square, zero, jnp.zeros(2, mu.dtype), jnp.zeros((), jnp.int32))
-        return FullRankState(known, jnp.diag(1 / sd), jnp.zeros_like(mu), square, zero), (mu, jnp.zeros_like(mu))
+        nothing = jnp.zeros_like(mu)
+        state = FullRankState(known, jnp.diag(1 / sd), nothing, jnp.eye(p, dtype=mu.dtype), nothing, zero)
+        return state, (mu, jnp.zeros_like(mu))
 
     def draw(self, mu, state, noise):
         """Point of the guide."""
         return mu + solve_triangular(state.precision_root, noise, trans="T", lower=True)
 
-    def step(self, mu, state, gradient, score, point, step, rates, prior):
-        """Next mean and state, and what is averaged; `prior` is the diagonal of the tempered prior's precision.
+    def step(self, mu, state, score, prior, point, step, rates, factor, precision):
+        """Next mean and state, and what is averaged; `score` and `prior` are the two parts of the gradient.
 
         In directions whose curvature stands out of its noise, a Newton step shortened so that iterates settle within
         `TIME_CONSTANT` rounds: faster ones would only follow the noise. In the others, a step in proportion to the
         gradient over its size, which is mostly the noise's.
         """
         del step
+        vectors = state.eigenvectors
+        gradient = score @ vectors + factor * (prior @ vectors)
         square = jnp.mean(gradient**2)
         square = jnp.where(state.square > 0, 0.9 * state.square + 0.1 * square, square)
-        vectors = state.eigenvectors
-        slowness = (
-            TIME_CONSTANT / rates.decay * (state.eigenvalues + prior @ vectors**2) + jnp.sqrt(square) / rates.mean
-        )
-        mu = mu + vectors @ ((gradient @ vectors) / jnp.maximum(slowness, _TINY))
+        curvatures = state.eigenvalues + factor * (precision @ vectors**2)
+        slowness = TIME_CONSTANT / rates.decay * curvatures + jnp.sqrt(square) / rates.mean
+        mu = mu + vectors @ (gradient / jnp.maximum(slowness, _TINY))
         return mu, state._replace(square=square), (point[0], score)
 
-    def mean_curvature(self, state):
-        """What is known of it, and not less than its standard error."""
-        matrix, variance, *_ = state.curvature
-        return jnp.maximum(mean_curvature(matrix, variance), mean_curvature_error(len(matrix), variance))
+    def prior_factor(self, state, noise, precision):
+        """``omega + noise / h`` in each direction of `eigenvectors`, with h its level."""
+        return self.mean_weight(state) + noise / jnp.maximum(state.levels, jnp.min(precision))
 
     def mean_weight(self, state):
         """Covariance of the weighted scores over their curvature, taken for the mean weight; towards 1 by its noise."""
@@ -185,30 +186,33 @@ class FullRank:
                 n=n,
             )
             # Positive definite as soon as the true curvature is (up to rare draws, in which the last root stays).
-            edge = noise_edge(p, known.variance)
-            working = denoised(known.matrix, known.variance) + jnp.diag(state.prior_factor * precision + edge)
+            prior = jnp.sqrt(precision)[:, None] * state.guide.eigenvectors
+            working = denoised(known.matrix, known.variance) + (prior * state.prior_factor) @ prior.T
+            working = working + noise_edge(p, known.variance) * jnp.eye(p, dtype=working.dtype)
             root = jnp.linalg.cholesky(working, symmetrize_input=False)
-            values, vectors = jax.lax.cond(
-                (n <= 2) | (n % 4 == 0),  # it is slow
-                lambda: known_spectrum(known.matrix, edge),
-                lambda: (state.guide.eigenvalues, state.guide.eigenvectors),
-            )
             root = jnp.where(jnp.isfinite(root).all(), root, state.guide.precision_root)
-            return state._replace(guide=FullRankState(known, root, values, vectors, state.guide.square))
+            old_spectrum = state.guide.eigenvalues, state.guide.eigenvectors, state.guide.levels
+            spectrum = jax.lax.cond(
+                (n <= 2) | (n % 4 == 0),  # it is slow
+                lambda: known_spectrum(known.matrix, known.variance),
+                lambda: old_spectrum,
+            )
+            return state._replace(guide=FullRankState(known, root, *spectrum, square=state.guide.square))
 
         return (Round(draw, query, blocks, update),)
 
     def posterior(self, model, state, precision, noise):
         """A Newton step from the averaged point, and the covariance ``(P + H (omega H + noise I)^-1 H)^-1``."""
         point, score = state.average
-        variance = state.guide.curvature.variance
-        known = denoised(state.guide.curvature.matrix, variance)
+        matrix, variance, *_ = state.guide.curvature
+        root = np.sqrt(precision)[:, None] * state.guide.eigenvectors
+        corrected = (root * state.prior_factor) @ root.T  # prior precision
         prior = np.asarray(prior_score(model)(point.astype(np.float32)), np.float64)
-        damped = known + np.diag(state.prior_factor * precision + noise_edge(len(known), variance))
-        mean = point + np.linalg.solve(damped, score + state.prior_factor * prior)
+        damped = denoised(matrix, variance) + corrected + noise_edge(len(matrix), variance) * np.eye(len(matrix))
+        mean = point + np.linalg.solve(damped, score + corrected @ (prior / precision))
 
-        values, vectors = np.linalg.eigh(known)
-        values = np.maximum(values - mean_curvature_error(len(known), variance), 0)
+        values, vectors = np.linalg.eigh(learnt_curvature(matrix, variance, np)[0])
+        values = np.maximum(values - mean_curvature_error(len(matrix), variance), 0)
         observed = values**2 / (self.mean_weight(state.guide) * values + noise + _TINY)
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))
@@ -247,10 +251,24 @@ def noise_edge(p, entry_variance):
     return 2 * (p * entry_variance) ** 0.5
 
 
-def known_spectrum(matrix, edge):
-    """Eigenvalues and eigenvectors, with zero for eigenvalues below the edge of the noise."""
-    values, vectors = jnp.linalg.eigh(matrix, symmetrize_input=False)
-    return jnp.where(values > edge, values, 0), vectors
+def known_spectrum(matrix, entry_variance):
+    """Eigenvalues of the learnt curvature, zero below the edge of the noise; eigenvectors; levels.
+
+    Levels are the eigenvalues, but not less than the error with which they are known.
+    """
+    learnt, error = learnt_curvature(matrix, entry_variance, jnp)
+    values, vectors = jnp.linalg.eigh(learnt, symmetrize_input=False)
+    known = jnp.where(values > noise_edge(len(matrix), entry_variance), values, 0)
+    return known, vectors, jnp.maximum(values, error)
+
+
+def standing_out(values, entry_variance, xp):
+    """Which eigenvalues exceed the mean of the others by more than noise does, and that mean."""
+    edge, rest = noise_edge(len(values), entry_variance), 0.0
+    for _ in range(5):  # noise lifts some of the others too, at first
+        known = values > xp.maximum(rest, 0) + edge
+        rest = xp.sum(xp.where(known, 0, values)) / xp.maximum(xp.sum(~known), 1)
+    return known, rest
 
 
 def denoised(matrix, entry_variance):
@@ -264,3 +282,20 @@ def denoised(matrix, entry_variance):
     spread = ((matrix - centre) ** 2).sum()
     kept = (1 - p * (p + 1) * entry_variance / spread.clip(_TINY)).clip(0, 1)
     return centre + kept * (matrix - centre)
+
+
+def learnt_curvature(matrix, entry_variance, xp):
+    """The part of the spectrum that stands out of the noise, and the diagonal of the rest; positive semi-definite.
+
+    A diagonal entry has far less noise than the edge of the spectrum. It is shrunk towards the mean of all by the
+    noise's share of their variance. Returned with the standard error of the result in a direction outside of that part.
+    """
+    p = len(matrix)
+    values, vectors = xp.linalg.eigh(matrix)
+    out, centre = standing_out(values, entry_variance, xp)
+    out = (vectors * xp.where(out, values - xp.maximum(centre, 0), 0)) @ vectors.T
+    rest = xp.diag(matrix - out)
+    kept = (1 - 2 * entry_variance / xp.maximum(rest.var(), _TINY)).clip(0, 1)
+    rest = rest.mean() + kept * (rest - rest.mean())
+    error = (2 * entry_variance * (kept**2 + 1 / p)) ** 0.5
+    return out + xp.diag(rest.clip(0)), error

@@ -103,7 +103,7 @@ class DPVI:
         guide, average = self.guide.init(mu, _INITIAL_SD / jnp.sqrt(prior_precision(model)))
         zero = jnp.zeros((), mu.dtype)
         log_clip = jnp.log(jnp.asarray(self.clipping_norm, mu.dtype))
-        return DPVIState(mu, guide, average, zero, zero, zero + 1, log_clip)
+        return DPVIState(mu, guide, average, zero, zero, self.guide.prior_factor(guide, zero, mu + 1), log_clip)
 
     def which(self, step):
         """Every tenth round, the first included, asks for the curvature."""
@@ -139,11 +139,11 @@ class DPVI:
 
         def update(state, point, step, estimate, scales):
             score, scale = ravel_pytree(estimate["score"])[0], scales["score"]
-            prior_factor = self._prior_factor(state, precision, scale, mechanism)
-            gradient = score + prior_factor * prior_gradient(point[0])
+            averaged_noise = scale**2 / (mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM))
+            prior_factor = guide.prior_factor(state.guide, averaged_noise, precision)
             rates = self._rates(step, score.size, scale, mechanism)
             mu, guide_state, averaged = guide.step(
-                state.mu, state.guide, gradient, score, point, step, rates, prior_factor * precision
+                state.mu, state.guide, score, prior_gradient(point[0]), point, step, rates, prior_factor, precision
             )
             counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(score.dtype)
             n = state.n_averaged + counted
@@ -184,12 +184,6 @@ class DPVI:
         decay = jnp.clip(2 * left, 0.1, 1)
         rate = jnp.minimum(self.learning_rate * decay, calm)
         return Rates(rate, jnp.minimum(0.02 * decay, rate), decay)
-
-    def _prior_factor(self, state, precision, scale, mechanism):
-        """``omega + tau^2 / h``, h being the mean curvature known so far and tau that of the averaged score."""
-        variance = scale**2 / (mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM))
-        known = jnp.maximum(self.guide.mean_curvature(state.guide), jnp.min(precision))
-        return self.guide.mean_weight(state.guide) + variance / known
 
     def _adapted(self, log_clip, estimate, scales, mechanism):
         """Move the clipping norm so that `clip_fraction` of the scores are shortened, as fast as the noise allows."""
