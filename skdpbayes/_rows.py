@@ -64,14 +64,11 @@ def _is_row(row) -> bool:
 
 
 def _parsed(X):
+    # Cell by cell, always: NumPy converts some kinds (dates) in whole arrays but not by themselves, so that a fallback
+    # for arrays with a bad cell would let that cell change all others.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        try:
-            return X.astype(np.float64)
-        except Exception:  # whatever a cell does to refuse: it must not be seen, so each cell is taken by itself
-            out = np.empty(X.shape, np.float64)
-            out.flat[:] = [_number(cell) for cell in X.flat]
-            return out
+        return np.frompyfunc(_number, 1, 1)(X).astype(np.float64)
 
 
 def _number(cell) -> float:

@@ -24,6 +24,16 @@ def test_cells_that_are_not_numbers_become_nan():
     assert got.dtype == np.float64
 
 
+@pytest.mark.parametrize("cell", [*CELLS, np.datetime64("2020"), np.timedelta64(5, "s"), np.datetime64("NaT"), pd.NaT])
+def test_a_bad_cell_changes_no_other(cell):
+    X = np.empty((2, 1), object)
+    got = []
+    for other in (1.0, "bad"):
+        X[:, 0] = cell, other
+        got.append(as_numeric(X)[0])
+    np.testing.assert_array_equal(*got)
+
+
 def test_cells_do_not_influence_each_other():
     X = np.empty((len(CELLS), 2), object)
     X[:, 0], X[:, 1] = CELLS, 1.0

@@ -217,8 +217,9 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
         if isinstance(y, list | tuple) and self.classes is not None:
-            y, labels = np.empty(len(y), object), y  # label by label: one must not decide the dtype of all
-            y[:] = labels
+            y, labels = np.empty(len(y), object), y
+            for i, label in enumerate(labels):  # one must not decide the dtype of all, nor be looked into
+                y[i] = label
         y = column_or_1d(y, warn=True)
         if len(y) != X.shape[0]:
             raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")

@@ -176,13 +176,13 @@ class FullRank:
 
         def update(state, point, step, estimate, scales):
             del point, step
-            old, matrix = state.guide.curvature, estimate["curvature"].reshape(p, p)
-            n = old.n + 1
+            before, matrix = state.guide.curvature, estimate["curvature"].reshape(p, p)
+            n = before.n + 1
             new = 2 / (n.astype(jnp.float32) + 1)  # late-weighted: early rounds measure the curvature elsewhere
             known = Curvature(
-                matrix=(1 - new) * old.matrix + new * (matrix + matrix.T) / 2,
-                variance=(1 - new) ** 2 * old.variance + new**2 * scales["curvature"] ** 2 / 2,
-                weights=(1 - new) * old.weights + new * estimate["weights"],
+                matrix=(1 - new) * before.matrix + new * (matrix + matrix.T) / 2,
+                variance=(1 - new) ** 2 * before.variance + new**2 * scales["curvature"] ** 2 / 2,
+                weights=(1 - new) * before.weights + new * estimate["weights"],
                 n=n,
             )
             # Positive definite as soon as the true curvature is (up to rare draws, in which the last root stays).
@@ -191,13 +191,13 @@ class FullRank:
             working = working + noise_edge(p, known.variance) * jnp.eye(p, dtype=working.dtype)
             root = jnp.linalg.cholesky(working, symmetrize_input=False)
             root = jnp.where(jnp.isfinite(root).all(), root, state.guide.precision_root)
-            old_spectrum = state.guide.eigenvalues, state.guide.eigenvectors, state.guide.levels
-            spectrum = jax.lax.cond(
+            old = state.guide
+            values, vectors, levels = jax.lax.cond(
                 (n <= 2) | (n % 4 == 0),  # it is slow
                 lambda: known_spectrum(known.matrix, known.variance),
-                lambda: old_spectrum,
+                lambda: (old.eigenvalues, old.eigenvectors, old.levels),
             )
-            return state._replace(guide=FullRankState(known, root, *spectrum, square=state.guide.square))
+            return state._replace(guide=FullRankState(known, root, values, vectors, levels, old.square))
 
         return (Round(draw, query, blocks, update),)
 

@@ -1,0 +1,146 @@
+"""What one record can do, from the table to the release, through the estimator's own code."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+from whitebox import NULL, plan, recorded, released, units
+
+from skdpbayes import DPBayesianLogisticRegression, inference
+from skdpbayes.estimators import _base
+from skdpbayes.privacy import AccountingError
+from skdpbayes.privacy.mechanism import MechanismSpec
+from skdpbayes.privacy.random import FitKeys, fit_keys
+
+N, D = 60, 3
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(scale=0.1, size=(N, D)), np.arange(N) % 2  # rows far shorter than the bound
+
+
+def estimator(**parameters):
+    common = {"classes": [0, 1], "data_norm": 10.0, "random_state": 0, "n_steps": 3, "sampling_rate": 1.0}
+    return DPBayesianLogisticRegression(1.0, **(common | parameters))
+
+
+def first_release(X, y, kind):
+    """First release of a fit in units of the clipping norm: a curvature round for kind 1, else a gradient round."""
+    model = estimator(guide="full_rank" if kind else "mean_field")
+    with recorded() as kept:
+        model.fit(X, y)
+    planned = model._model(D, 2, 10.0)
+    solver, spec = model._plan_solver(*planned, N)
+    unit = units(planned[0], solver, spec)[kind]
+    return np.asarray(kept[-1], np.float64)[0, : unit.size] / unit
+
+
+AWKWARD = [
+    1e300,
+    np.nan,
+    np.inf,
+    "text",
+    None,
+    np.datetime64("2020-01-01"),
+    np.timedelta64(3, "s"),
+    2**70,
+    [1],
+    b"7",
+    1j,
+]
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_one_row_moves_a_release_by_at_most_the_clipping_norm(kind):
+    """Whatever is in it, and whatever kinds of cell are in the others."""
+    table = X.astype(object)
+    for i in range(0, N, 3):
+        table[i, 0] = np.datetime64("1970-01-02") + i
+    reference = first_release(table, Y, kind)
+    assert np.isfinite(reference).all()
+    for cell in AWKWARD:
+        changed, labels = table.copy(), Y.astype(object)
+        changed[17, 1] = cell
+        for label in (Y[17], cell):
+            labels[17] = label
+            moved = np.linalg.norm(first_release(changed, labels, kind) - reference)
+            assert moved <= 2 + 1e-4, f"{cell!r}: moved the release by {moved} times the clipping norm"
+
+
+def test_curvature_rounds_sample_as_well():
+    n, rate, n_steps = 24, 0.25, 400
+    planned = plan("dpvi", n, n, noise=100.0, rate=rate, n_steps=n_steps, clip=0.2, guide="full_rank", kind=1)
+    difference = released(planned, np.eye(n), np.arange(n) % 2) - released(planned, np.eye(n), np.full(n, NULL))
+    diagonals = np.diagonal(np.abs(difference)[:, : n * n].reshape(n_steps, n, n), axis1=1, axis2=2)
+    mask = diagonals > 0.005
+    assert stats.binomtest(int(mask.sum()), mask.size, rate).pvalue > 1e-7
+
+
+def test_posterior_draws_follow_from_the_solver_key_alone():
+    keys = fit_keys(11)
+    others = keys._replace(noise=fit_keys(1).noise, sampling=fit_keys(2).sampling)
+    draw = DPBayesianLogisticRegression._draws_rng
+    assert draw(keys).random() == draw(others).random() != draw(fit_keys(12)).random()
+
+
+def test_keys_of_rounds_do_not_come_again():
+    keys = jax.tree.map(lambda key: key[0], fit_keys(5))
+    words = np.asarray(jax.vmap(lambda t: jax.random.key_data(FitKeys.at(keys, t).noise))(np.arange(5000)))
+    assert len(np.unique(words, axis=0)) == 5000
+
+
+def test_no_two_coordinates_of_a_release_share_their_noise():
+    n, d = 40, 64
+    planned = plan("dpvi", n, d, noise=1.7, rate=0.1, n_steps=4, clip=0.5, guide="full_rank", kind=1)
+    unit = units(*planned)[0]
+    for row in released(planned, np.ones((n, d)), np.full(n, NULL)) / unit:
+        assert len(np.unique(row.astype(np.float32))) > 0.99 * row.size
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_plans_do_not_look_at_rows(monkeypatch, solver):
+    """The same solver and mechanism for short rows and long ones, valid rows and null ones."""
+    seen = []
+    original = inference.run
+
+    def run(keys, model, solver, spec, records):
+        seen.append(repr((model, solver, spec)))
+        return original(keys, model, solver, spec, records)
+
+    monkeypatch.setattr(inference, "run", run)
+    for Z in (X, 1e3 * X, np.full_like(X, np.nan)):
+        estimator(solver=solver, n_steps=20).fit(Z, Y)
+    assert len(set(seen)) == 1
+
+
+def test_the_sampler_stays_below_the_rate_that_is_charged():
+    from skdpbayes.privacy import GaussianSteps
+
+    for rate in (1e-6, 1e-3, 0.3, 0.999):
+        traced = MechanismSpec((GaussianSteps(1.0, rate, 1),)).traced()
+        assert -np.expm1(traced.log_survival) <= rate * (1 - 2**-21)
+
+
+def test_reasons_that_void_the_guarantee_stay_with_the_object():
+    model = estimator(classes=None, random_state=None)
+    with pytest.warns(UserWarning, match="classes=None"):
+        model.fit(X, Y)
+    assert not model.set_params(classes=[0, 1]).fit(X, Y).privacy_spent_.guarantee_holds
+    model = estimator(random_state=None).fit(X, Y)
+    assert model.privacy_spent_.guarantee_holds
+    assert not model.set_params(adjacency="replace_one").fit(X, Y).privacy_spent_.guarantee_holds
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+def test_accountants_that_disagree_stop_the_fit_before_it_reads(monkeypatch, solver):
+    import skdpbayes.privacy as privacy
+
+    class Disagreement:
+        disagrees = True
+
+    monkeypatch.setattr(privacy, "crosscheck", lambda *rest: Disagreement())
+    monkeypatch.setattr(inference, "run", lambda *rest: pytest.fail("the records were read"))
+    _base._account.cache_clear()
+    model = estimator(solver=solver, learning_rate=1e-7 if solver == "sgld" else None)
+    with pytest.raises(AccountingError):
+        model.fit(X, Y)
+    _base._account.cache_clear()
