@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GaussianPosterior:
     """Normal posterior.
 
@@ -20,6 +20,9 @@ class GaussianPosterior:
 
     mean: np.ndarray
     factor: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"GaussianPosterior({len(self.mean)} parameters, {'diagonal' if self.factor.ndim == 1 else 'full rank'})"
 
     @property
     def covariance(self) -> np.ndarray:
@@ -37,7 +40,7 @@ class GaussianPosterior:
         return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DrawsPosterior:
     """Posterior represented by Markov chain draws.
 
@@ -47,6 +50,10 @@ class DrawsPosterior:
     """
 
     draws: np.ndarray
+
+    def __repr__(self) -> str:
+        chains, draws, parameters = self.draws.shape
+        return f"DrawsPosterior({parameters} parameters, {chains} chains of {draws} draws)"
 
     @property
     def mean(self) -> np.ndarray:

@@ -105,6 +105,15 @@ class PrivateEstimator(BaseEstimator):
         if earlier is not None and earlier.adjacency != self.adjacency:
             yield f"an earlier fit was private under adjacency={earlier.adjacency!r} only"
 
+    def _warn_if_delta_is_large(self, n_records):
+        if self.adjacency != "add_remove" and self.delta >= 1 / n_records:
+            warnings.warn(
+                f"delta={self.delta:g} is not below one over the number of rows ({n_records}): it allows a fit that "
+                "publishes some row. Take a smaller one.",
+                UserWarning,
+                stacklevel=4,
+            )
+
     def _warn_if_seeded(self):
         if self.random_state is not None and not _warned:
             _warned.append("seed")

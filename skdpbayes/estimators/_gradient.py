@@ -62,6 +62,7 @@ class GradientEstimator(PrivateEstimator):
         clipping_norm = None if getattr(solver, "clip_fraction", None) is not None else float(solver.clipping_norm)
         report = self._report(spec, clipping_norm, public=public, voided_by=voided_by)
         self._warn_if_seeded()
+        self._warn_if_delta_is_large(n)
         if self.verbose:
             print(f"[{type(self).__name__}] {self.solver}: {report!r}")
         for name in self._fitted:  # an interrupted refit must not leave an old posterior beside a new report
@@ -92,12 +93,13 @@ class GradientEstimator(PrivateEstimator):
     def _set_posterior(self, model, solver, state, rng):
         self.posterior_ = solver.posterior(model, state)
         self.diagnostics_ = solver.diagnostics(state, self.posterior_)
-        worst = np.max(self.diagnostics_.get("r_hat", 0.0))
-        if not worst <= 1.1:
+        worst, least = np.max(self.diagnostics_.get("r_hat", 1.0)), np.min(self.diagnostics_.get("ess", np.inf))
+        if not (worst <= 1.1 and least >= 100):
             warnings.warn(
-                f"The chains have not mixed: R-hat is {worst:.2f} (should be below 1.1), so that the draws do not "
-                "represent the posterior. Take solver='dpvi', a larger epsilon or more n_steps; a smaller "
-                "clipping_norm allows larger steps too, at the price of information.",
+                f"The chains have not mixed: the largest R-hat is {worst:.2f} (should be below 1.1), the least "
+                f"effective sample size {least:.0f} (should be above 100). The draws do not represent the posterior. "
+                "Take solver='dpvi', more n_steps or, under privacy, a larger epsilon; a smaller clipping_norm allows "
+                "larger steps too, at the price of information.",
                 ConvergenceWarning,
                 stacklevel=4,
             )

@@ -349,7 +349,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         log_proba = self.predict_log_proba(X)
         codes = _codes(column_or_1d(y), self.classes_)
         if (codes < 0).any():
-            raise ValueError(f"y holds labels that are not in classes_ = {list(self.classes_)}.")
+            raise ValueError(f"y holds labels that are not in classes_ = {self.classes_.tolist()}.")
         return log_proba[np.arange(len(codes)), codes]
 
     def sample_posterior(self, n_samples=1000, random_state=None):
@@ -431,8 +431,9 @@ def _refuse_text_columns(X):
     ]
     if text:
         raise ValueError(
-            f"Columns {', '.join(text)} do not hold numbers; every row would count as nothing. Encode them with public "
-            "categories, as OneHotEncoder(categories=[...]) does."
+            f"Columns {', '.join(text)} do not hold numbers. Encode them with public categories, as "
+            "OneHotEncoder(categories=[...]) does, or, if they hold numbers as text, convert them by "
+            "pandas.to_numeric(column, errors='coerce')."
         )
 
 

@@ -21,14 +21,15 @@ What follows corrects for weights w and noise, both of which are public or relea
 * the weighted scores have curvature ``H = E[w h]`` and covariance ``E[w^2 h]``, which is taken for ``omega H``; omega
   is the mean of w, each record counting by the norm of its weighted curvature, and is released with it;
 * the prior precision P is multiplied by ``omega + tau^2 / h``: tau is the standard deviation of the averaged privacy
-  noise in the full-data score, h the mean curvature known so far. With curvature H in a direction, the posterior
-  mean given the noisy score is that of a prior with precision ``P (omega + tau^2 / H)`` and no noise: where the noise
-  exceeds the signal, the fit goes to the prior instead of to the noise;
+  noise in the full-data score, h the curvature known so far (full rank: in each direction). With curvature H in a
+  direction, the posterior mean given the noisy score is that of a prior with precision ``P (omega + tau^2 / H)`` and no
+  noise: where the noise exceeds the signal, the fit goes to the prior instead of to the noise;
 * the reported covariance includes the noise. The averaged iterate is, to first order, the posterior mean plus
   ``N(0, tau^2 H^-2)``; seen as an observation of theta under the prior that gives
   ``cov = (P + H (omega H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when all is noise;
-* the released curvature is shrunk by its noise's share (`denoised`); what is reported takes one standard error of its
-  mean off; while the guide runs, the edge of the noise's spectrum is added, which keeps it positive definite;
+* what is learnt of the curvature is the part of its spectrum that stands out of the noise, and the diagonal of the rest
+  (`learnt_curvature`); while the guide draws, the edge of the noise's spectrum is added (`denoised`), which keeps its
+  precision positive definite;
 * the learning rate is limited (`_rates`), and fewer scores are shortened where the noise is small (`clip_fraction`).
 """
 
