@@ -232,7 +232,7 @@ def test_predictive_draws(model):
 @pytest.mark.parametrize("solver", ["dpvi", "sgld"])
 def test_three_classes(solver):
     z = np.digitize(X[:, 0], [-0.5, 0.5])
-    fit = estimator(classes=[0, 1, 2], solver=solver, epsilon=20.0, n_steps=300, guide="mean_field").fit(X, z)
+    fit = estimator(classes=[0, 1, 2], solver=solver, epsilon=20.0, n_steps=300).fit(X, z)
     assert fit.coef_.shape == (3, D) and fit.intercept_.shape == (3,)
     np.testing.assert_allclose(fit.predict_proba(X).sum(axis=1), 1)
     assert fit.score(X, z) > 0.5
@@ -405,6 +405,11 @@ PARAMETERS_OF_ONE_SOLVER = [
 def test_parameters_of_another_solver_are_refused(parameters, message):
     with pytest.raises(ValueError, match=message):
         estimator(**parameters).fit(X, y)
+
+
+def test_a_delta_that_allows_to_publish_a_row_is_warned_of():
+    with pytest.warns(UserWarning, match="delta=0.1 is not below one over the number of rows"):
+        estimator(delta=0.1).fit(X, y)
 
 
 def test_infinite_epsilon_says_so(model):
