@@ -27,6 +27,24 @@ SETTINGS: list[tuple[int, int, float, list[float]]] = [
     (20_000, 3, 1.0, [2.0, -1.0]),
     (30_000, 30, 1.0, [1.0, -1.0, 0.5]),
 ]
+# rows, epsilon: two numbers and two one-hot variables, one with a category that nobody has
+ONE_HOT = [(3_000, 0.3), (3_000, 1.0), (30_000, 1.0)]
+
+
+def one_hot_errors(n: int, epsilon: float, fits: int) -> NDArray[np.float64]:
+    """As `standardised_errors`, for columns collinear with the intercept and coefficients drawn from the prior."""
+    from skdpbayes import DPBayesianLogisticRegression
+
+    errors = []
+    for seed in range(fits):
+        rng = np.random.default_rng(seed)
+        categories = np.eye(2)[rng.integers(0, 2, n)], np.eye(4)[rng.integers(0, 3, n)]
+        X, truth = np.hstack([rng.uniform(-1, 1, (n, 2)), *categories]), rng.standard_normal(9)
+        y = (rng.uniform(size=n) < expit(X @ truth[:-1] + truth[-1])).astype(int)
+        fit = DPBayesianLogisticRegression(epsilon=epsilon, classes=[0, 1], data_norm=2.0, random_state=seed)
+        posterior = fit.fit(X, y).posterior_
+        errors.append((posterior.mean - truth) / posterior.std)
+    return np.array(errors)
 
 
 def standardised_errors(n: int, d: int, epsilon: float, first: list[float], fits: int) -> NDArray[np.float64]:
@@ -52,12 +70,17 @@ def main() -> None:
     parser.add_argument("--fits", type=int, default=200, help="data sets per line (default: %(default)s)")
     fits = parser.parse_args().fits
     rows = []
-    for n, d, epsilon, first in SETTINGS:
-        z = standardised_errors(n, d, epsilon, first, fits)
+
+    def add(n: int, columns: str, epsilon: float, z: NDArray[np.float64]) -> None:
         covered = np.abs(z) < 1.96
         figures = covered.mean(), covered[:, 0].mean(), z[:, 0].mean(), z.std()
-        rows.append([f"{n}", f"{d}", f"{epsilon:g}", *(f"{figure:.2f}" for figure in figures)])
-    header = ["rows", "columns", "epsilon", "covered", "largest covered", "largest: mean error", "sd of errors"]
+        rows.append([f"{n}", columns, f"{epsilon:g}", *(f"{figure:.2f}" for figure in figures)])
+
+    for n, d, epsilon, first in SETTINGS:
+        add(n, f"{d}", epsilon, standardised_errors(n, d, epsilon, first, fits))
+    for n, epsilon in ONE_HOT:
+        add(n, "8, one-hot", epsilon, one_hot_errors(n, epsilon, fits))
+    header = ["rows", "columns", "epsilon", "covered", "first covered", "first: mean error", "sd of errors"]
     print(f"95% intervals, {fits} data sets a line; errors in posterior standard deviations.\n")
     print(_log.table(header, rows))
 

@@ -229,7 +229,7 @@ def only_the_first_block_clipped(patch):
 
     def _clipped_sum(contributions, clip, included):
         if isinstance(contributions, jax.Array) and contributions.ndim == 1:  # counts
-            return jnp.sum(jnp.where(included, 2 * contributions, 0))
+            return jnp.sum(jnp.where(included, 8 * contributions, 0))
         return original(contributions, clip, included)
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
