@@ -202,27 +202,20 @@ class FullRank:
         return (Round(draw, query, blocks, update),)
 
     def posterior(self, model, state, precision, noise):
-        """A Newton step from the averaged point, and the covariance of its error."""
+        """A Newton step from the averaged point, and the covariance ``(P + H (omega H + noise I)^-1 H)^-1``."""
         point, score = state.average
         matrix, variance, *_ = state.guide.curvature
-        identity = np.eye(len(matrix))
         root = np.sqrt(precision)[:, None] * state.guide.eigenvectors
         corrected = (root * state.prior_factor) @ root.T  # prior precision
         prior = np.asarray(prior_score(model)(point.astype(np.float32)), np.float64)
-        damped = denoised(matrix, variance) + corrected + noise_edge(len(matrix), variance) * identity
+        damped = denoised(matrix, variance) + corrected + noise_edge(len(matrix), variance) * np.eye(len(matrix))
         mean = point + np.linalg.solve(damped, score + corrected @ (prior / precision))
 
-        # Of the zero m of H (theta_hat - m) - C m, theta_hat having noise and the truth being drawn from the prior; with
-        # the best C it is the posterior's.
         values, vectors = np.linalg.eigh(learnt_curvature(matrix, variance, np)[0])
         values = np.maximum(values - mean_curvature_error(len(matrix), variance), 0)
-        known = (vectors * values) @ vectors.T
-        gradient = (
-            self.mean_weight(state.guide) * known + noise * identity + corrected @ (corrected / precision[:, None])
-        )
-        inverse = np.linalg.inv(known + corrected)
-        values, vectors = np.linalg.eigh(inverse @ gradient @ inverse)
-        return GaussianPosterior(mean, vectors * np.sqrt(np.maximum(values, 0)))
+        observed = values**2 / (self.mean_weight(state.guide) * values + noise + _TINY)
+        total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
+        return GaussianPosterior(mean, rotation / np.sqrt(total))
 
 
 def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):

@@ -26,8 +26,7 @@ What follows corrects for weights w and noise, both of which are public or relea
   noise: where the noise exceeds the signal, the fit goes to the prior instead of to the noise;
 * the reported covariance includes the noise. The averaged iterate is, to first order, the posterior mean plus
   ``N(0, tau^2 H^-2)``; seen as an observation of theta under the prior that gives
-  ``cov = (P + H (omega H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when all is noise (and
-  somewhat more where the prior's correction, whose curvature is noisy, is not the best);
+  ``cov = (P + H (omega H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when all is noise;
 * what is learnt of the curvature is the part of its spectrum that stands out of the noise, and the diagonal of the rest
   (`learnt_curvature`); while the guide draws, the edge of the noise's spectrum is added (`denoised`), which keeps its
   precision positive definite;
