@@ -45,22 +45,26 @@ def as_numeric(X):
 
 
 def _from_list(rows):
-    """Numbers from a list of rows, each by itself: `numpy.asarray` would let one cell decide the dtype of all.
+    """Cells of a list of rows, each by itself: `numpy.asarray` would let one cell decide the dtype of all.
 
-    The number of features is that of the first row; a row of another length becomes NaN.
+    The number of features is that of the first row; a row of another length, or of another kind, becomes NaN.
     """
     if not rows or not _is_row(rows[0]):
-        return np.asarray(rows)
+        raise ValueError(
+            "Expected 2D array: X as a list must hold lists, tuples or one-dimensional arrays. Reshape your data, or "
+            "pass an array or a data frame."
+        )
     width = len(rows[0])
-    out = np.full((len(rows), width), np.nan)
-    for target, row in zip(out, rows, strict=True):
+    out = np.full((len(rows), width), np.nan, object)
+    for i, row in enumerate(rows):
         if _is_row(row) and len(row) == width:
-            target[:] = [_number(cell) for cell in row]
+            for j, cell in enumerate(row):
+                out[i, j] = cell
     return out
 
 
 def _is_row(row) -> bool:
-    return isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1)
+    return isinstance(row, list | tuple) or getattr(row, "ndim", None) == 1
 
 
 def _parsed(X):
@@ -68,7 +72,7 @@ def _parsed(X):
     # for arrays with a bad cell would let that cell change all others.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return np.frompyfunc(_number, 1, 1)(X).astype(np.float64)
+        return np.frompyfunc(_number, 1, 1)(X.astype(object)).astype(np.float64)
 
 
 def _number(cell) -> float:

@@ -34,6 +34,27 @@ def test_a_bad_cell_changes_no_other(cell):
     np.testing.assert_array_equal(*got)
 
 
+@pytest.mark.parametrize("cell", [*CELLS, np.ma.masked, np.datetime64("2020")])
+def test_a_cell_of_a_list_is_as_one_of_an_array_and_warns_of_nothing(cell):
+    X = np.empty((2, 2), object)
+    X[:] = 1.0
+    X[0, 1] = cell
+    want = as_numeric(X)
+    kinds = [list, tuple] + ([np.array, pd.Series] if not isinstance(cell, list) else [])
+    for kind in kinds:
+        rows = [kind([1.0, cell]) if kind in (list, tuple) else kind([1.0, cell], dtype=object), kind([1.0, 1.0])]
+        np.testing.assert_array_equal(as_numeric(rows), want)  # warnings are errors
+
+
+def test_rows_of_a_list_do_not_influence_each_other():
+    good = pd.Series([True, 2.0])
+    for other in (pd.Series([1.0, "x"]), pd.Series([1.0]), "x", None, {"a": 1}, 3.0):
+        np.testing.assert_array_equal(as_numeric([good, other])[0], [1, 2])
+    for first in ("x", None, {"a": 1}, 3.0):
+        with pytest.raises(ValueError, match="X as a list must hold lists"):
+            as_numeric([first, [1.0, 2.0]])
+
+
 def test_cells_do_not_influence_each_other():
     X = np.empty((len(CELLS), 2), object)
     X[:, 0], X[:, 1] = CELLS, 1.0
