@@ -285,7 +285,8 @@ def sample_chunk(key, mechanism: Mechanism, last, n_records):
     Gaps between sampled indices are independent Geometric(q) variables, so a batch costs O(qN). A gap beyond
     ``8/q`` is cut there without choosing the record it lands on, and drawing goes on: by memorylessness
     that is the same law, and it keeps the 53-bit uniform away from its tail, where its grid would distort
-    the chance of inclusion.
+    the chance of inclusion. At ``q = 1`` the logarithm of the survival probability is minus infinity: every gap is 1
+    and every record is included.
 
     Returns
     -------
@@ -399,27 +400,16 @@ def private_sum(
         the full-data sum), with the shapes of one contribution.
     """
 
-    def one_pass(next_slots):
-        def next_chunk(carry):
-            i, last, sums = carry
-            indices, included, last = next_slots(i, last)
-            chunk = _chunk_sums(query, blocks, records.take(indices), included)
-            return i + 1, last, jax.tree.map(jnp.add, sums, chunk)
+    def next_chunk(carry):
+        i, last, sums = carry
+        key = jax.random.fold_in(keys.sampling, i)
+        indices, included, last = sample_chunk(key, mechanism, last, records.n_records)
+        chunk = _chunk_sums(query, blocks, records.take(indices), included)
+        return i + 1, last, jax.tree.map(jnp.add, sums, chunk)
 
-        zeros = zero_sums(query, blocks, jax.eval_shape(records.take, jnp.zeros(1, jnp.int32)))
-        start = (jnp.int32(0), jnp.int64(-1), zeros)
-        return jax.lax.while_loop(lambda carry: carry[1] < records.n_records - 1, next_chunk, start)[2]
-
-    def sampled(i, last):
-        return sample_chunk(jax.random.fold_in(keys.sampling, i), mechanism, last, records.n_records)
-
-    def every_record(i, last):
-        del i
-        position = last + 1 + jnp.arange(CHUNK, dtype=jnp.int64)
-        included = position < records.n_records
-        return jnp.where(included, position, 0).astype(jnp.int32), included, position[-1]
-
-    sums = jax.lax.cond(jnp.isneginf(mechanism.log_survival), lambda: one_pass(every_record), lambda: one_pass(sampled))
+    zeros = zero_sums(query, blocks, jax.eval_shape(records.take, jnp.zeros(1, jnp.int32)))
+    start = (jnp.int32(0), jnp.int64(-1), zeros)
+    sums = jax.lax.while_loop(lambda carry: carry[1] < records.n_records - 1, next_chunk, start)[2]
 
     # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by
     # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.
