@@ -381,7 +381,7 @@ def test_what_is_shown_holds_no_secret(capsys):
 
 
 @pytest.mark.parametrize("solver", ["dpvi", "sgld"])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # so short a chain; follows from releases
 def test_what_is_printed_does_not_depend_on_values(capsys, solver):
     """However many rows are null, the same is printed, and nothing is warned of (warnings are errors)."""
     printed = set()

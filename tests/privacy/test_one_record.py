@@ -96,7 +96,7 @@ def test_no_two_coordinates_of_a_release_share_their_noise():
 
 
 @pytest.mark.parametrize("solver", ["dpvi", "sgld"])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # chains of twenty steps
 def test_plans_do_not_look_at_rows(monkeypatch, solver):
     """The same solver and mechanism for short rows and long ones, valid rows and null ones."""
     seen = []

@@ -196,6 +196,7 @@ def check_contribution(solver):
         X1, y1 = X.copy(), y.copy()
         X1[5], y1[5] = 3.0, 0
         moved = np.linalg.norm((released(planned, X1, y1) - without)[0] / unit)
+        # A weight is made for the worst label: with the other one a score is shorter than the clipping norm.
         assert moved > (0.9 if plain else 0.1), "no record was looked at"
 
 

@@ -104,6 +104,19 @@ def test_reported_uncertainty_grows_with_the_noise(data, guide):
     assert sizes[3] > sizes[2] + 0.1
 
 
+def test_errors_are_no_larger_than_reported(data):
+    """The privacy noise of the mean is in the covariance: standardised errors are not far above one."""
+    X, y, Z = data
+    mean, _ = variational_optimum(Z, y, False)
+    for epsilon in (0.1, 1.0):
+        fits = [
+            without_noise(X, y, epsilon=epsilon, n_steps=500, clipping_norm=4.2, random_state=seed)
+            for seed in range(12)
+        ]
+        scores = np.concatenate([(fit.mean - mean) / fit.std for fit in fits])
+        assert np.sqrt(np.mean(scores**2)) < 1.5
+
+
 def spread_and_coverage(epsilon=1.0, fits=60):
     """Of standardised errors, and of the intervals of the largest coefficient."""
     z = standardised_errors(2000, 3, epsilon, [2.0, -1.0], fits)
