@@ -96,9 +96,9 @@ class FullRankState(NamedTuple):
 
     curvature: Curvature
     precision_root: Any  # Cholesky factor of the guide's precision, L^-T
-    eigenvalues: Any  # of the curvature, zero where noise may have made them
+    eigenvalues: Any  # of the learnt curvature, zero where noise may have made them
     eigenvectors: Any
-    levels: Any  # eigenvalues, and their mean where they cannot be told apart
+    levels: Any  # eigenvalues, but not less than the error with which they are known
     square: Any  # mean square of the gradient
 
 
@@ -186,9 +186,7 @@ class FullRank:
                 n=n,
             )
             # Positive definite as soon as the true curvature is (up to rare draws, in which the last root stays).
-            prior = jnp.sqrt(precision)[:, None] * state.guide.eigenvectors
-            working = denoised(known.matrix, known.variance) + (prior * state.prior_factor) @ prior.T
-            working = working + noise_edge(p, known.variance) * jnp.eye(p, dtype=working.dtype)
+            working = damped(known, corrected_prior(precision, state.guide.eigenvectors, state.prior_factor))
             root = jnp.linalg.cholesky(working, symmetrize_input=False)
             root = jnp.where(jnp.isfinite(root).all(), root, state.guide.precision_root)
             old = state.guide
@@ -205,17 +203,30 @@ class FullRank:
         """A Newton step from the averaged point, and the covariance ``(P + H (omega H + noise I)^-1 H)^-1``."""
         point, score = state.average
         matrix, variance, *_ = state.guide.curvature
-        root = np.sqrt(precision)[:, None] * state.guide.eigenvectors
-        corrected = (root * state.prior_factor) @ root.T  # prior precision
+        corrected = corrected_prior(precision, state.guide.eigenvectors, state.prior_factor)
         prior = np.asarray(prior_score(model)(point.astype(np.float32)), np.float64)
-        damped = denoised(matrix, variance) + corrected + noise_edge(len(matrix), variance) * np.eye(len(matrix))
-        mean = point + np.linalg.solve(damped, score + corrected @ (prior / precision))
+        mean = point + np.linalg.solve(
+            damped(state.guide.curvature, corrected), score + corrected @ (prior / precision)
+        )
 
         values, vectors = np.linalg.eigh(learnt_curvature(matrix, variance, np)[0])
         values = np.maximum(values - mean_curvature_error(len(matrix), variance), 0)
         observed = values**2 / (self.mean_weight(state.guide) * values + noise + _TINY)
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))
+
+
+def corrected_prior(precision, vectors, factor):
+    """Prior precision, multiplied by `factor` in the directions of `vectors`."""
+    root = precision[:, None] ** 0.5 * vectors
+    return (root * factor) @ root.T
+
+
+def damped(known: Curvature, prior):
+    """Precision of curvature and prior, with the edge of the noise's spectrum added on the diagonal."""
+    p = len(known.matrix)
+    edge = noise_edge(p, known.variance) * np.eye(p, dtype=known.matrix.dtype)
+    return denoised(known.matrix, known.variance) + prior + edge
 
 
 def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
