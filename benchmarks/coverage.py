@@ -7,6 +7,7 @@ agree: the standardised errors have mean 0 and standard deviation 1.
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,36 +32,36 @@ SETTINGS: list[tuple[int, int, float, list[float]]] = [
 ONE_HOT = [(3_000, 0.3), (3_000, 1.0), (30_000, 1.0)]
 
 
-def one_hot_errors(n: int, epsilon: float, fits: int) -> NDArray[np.float64]:
-    """As `standardised_errors`, for columns collinear with the intercept and coefficients drawn from the prior."""
+def standardised_error(
+    X: NDArray[np.float64], truth: NDArray[np.float64], rng: np.random.Generator, **parameters: Any
+) -> NDArray[np.float64]:
+    """(estimate - truth) / posterior standard deviation of one private fit; the intercept is last in `truth`."""
     from skdpbayes import DPBayesianLogisticRegression
 
+    y = (rng.uniform(size=len(X)) < expit(X @ truth[:-1] + truth[-1])).astype(int)
+    posterior = DPBayesianLogisticRegression(classes=[0, 1], **parameters).fit(X, y).posterior_
+    return np.asarray((posterior.mean - truth) / posterior.std)
+
+
+def one_hot_errors(n: int, epsilon: float, fits: int) -> NDArray[np.float64]:
+    """As `standardised_errors`, for columns collinear with the intercept and coefficients drawn from the prior."""
     errors = []
     for seed in range(fits):
         rng = np.random.default_rng(seed)
         categories = np.eye(2)[rng.integers(0, 2, n)], np.eye(4)[rng.integers(0, 3, n)]
         X, truth = np.hstack([rng.uniform(-1, 1, (n, 2)), *categories]), rng.standard_normal(9)
-        y = (rng.uniform(size=n) < expit(X @ truth[:-1] + truth[-1])).astype(int)
-        fit = DPBayesianLogisticRegression(epsilon=epsilon, classes=[0, 1], data_norm=2.0, random_state=seed)
-        posterior = fit.fit(X, y).posterior_
-        errors.append((posterior.mean - truth) / posterior.std)
+        errors.append(standardised_error(X, truth, rng, epsilon=epsilon, data_norm=2.0, random_state=seed))
     return np.array(errors)
 
 
 def standardised_errors(n: int, d: int, epsilon: float, first: list[float], fits: int) -> NDArray[np.float64]:
-    """(estimate - truth) / posterior standard deviation, (fits, d + 1), each fit on data of its own."""
-    from skdpbayes import DPBayesianLogisticRegression
-
-    truth = np.zeros(d)
-    truth[: len(first)] = first
+    """Of `fits` data sets: an array of shape (fits, d + 1)."""
+    truth = np.array([*first, *[0.0] * (d - len(first)), INTERCEPT])
     errors = []
     for seed in range(fits):
         rng = np.random.default_rng(seed)
         X = clip_rows(rng.standard_normal((n, d)), d**0.5)
-        y = (rng.uniform(size=n) < expit(X @ truth + INTERCEPT)).astype(int)
-        fit = DPBayesianLogisticRegression(epsilon=epsilon, classes=[0, 1], prior_scale=2.0, random_state=seed)
-        posterior = fit.fit(X, y).posterior_
-        errors.append((posterior.mean - np.append(truth, INTERCEPT)) / posterior.std)
+        errors.append(standardised_error(X, truth, rng, epsilon=epsilon, prior_scale=2.0, random_state=seed))
     return np.array(errors)
 
 
