@@ -296,17 +296,15 @@ def sample_chunk(key, mechanism: Mechanism, last, n_records):
     last : int
         Position to go on from; at least ``n_records - 1`` when the pass is complete.
     """
-    words = jax.random.bits(key, (2, CHUNK), jnp.uint32)
-    high, low = words[0].astype(jnp.float64), (words[1] >> 11).astype(jnp.float64)
-    uniform = (high * 2.0**21 + (low + 1)) * 2.0**-53  # in (0, 1]: its logarithm is finite
+    bits = jax.random.bits(key, (CHUNK,), jnp.uint64) >> 11
+    uniform = (bits.astype(jnp.float64) + 1) * 2.0**-53  # in (0, 1]: its logarithm is finite
     longest = jnp.ceil(8 / mechanism.rate.astype(jnp.float64))
     gap = jnp.floor(_log(uniform) / mechanism.log_survival) + 1
     chosen, gap = gap <= longest, jnp.minimum(gap, longest).astype(jnp.int64)
     position = last + jnp.cumsum(gap)  # 64 bits: cannot overflow
     included = chosen & (position >= 0) & (position < n_records)
     indices = jnp.where(included, position, 0).astype(jnp.int32)
-    # Without the barrier XLA computes an index anew for every feature that it gathers.
-    return *jax.lax.optimization_barrier((indices, included)), position[-1]
+    return indices, included, position[-1]
 
 
 def _log(x):
@@ -331,12 +329,7 @@ def add_noise(key, sums, scales):
         Arrays, and the standard deviation of each one's noise.
     """
     flat, unravel = ravel_pytree(sums)
-    # A branch, because XLA would merge what it leads to with whatever reads the release, and draw it anew for each
-    # reader. A scale of NaN is not zero: it gives NaN, not a release without noise.
-    noisy = jnp.any(jnp.stack(jax.tree.leaves(scales)) != 0)
-    noise = unravel(
-        jax.lax.cond(noisy, lambda: jax.random.normal(key, flat.shape, flat.dtype), lambda: jnp.zeros_like(flat))
-    )
+    noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))
     return {name: jax.tree.map(lambda x, z, s=scales[name]: x + s * z, sums[name], noise[name]) for name in sums}
 
 

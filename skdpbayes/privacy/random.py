@@ -4,8 +4,8 @@ Three independent keys drive a fit: sampling, noise and solver. The first two ar
 released (replaying a fit from its releases needs it).
 
 The generator is Threefry-2x32 (Salmon et al. 2011) with 64-bit keys: good statistics, but not cryptographic, which
-`privacy_spent_` says. It is JAX's generator, written without its loop over rounds: unrolled, XLA fuses the whole block
-function into one kernel, which runs eight times as fast and compiles in a third of the time. Another generator (a
+`privacy_spent_` says. It is the block function of JAX's generator, written without its loop over rounds: unrolled, XLA
+fuses it into one kernel, which runs eight times as fast and compiles in a third of the time. Another generator (a
 cryptographic one) replaces `GENERATOR` and nothing else.
 """
 
@@ -41,16 +41,17 @@ def threefry(key, high, low):
 
 
 def _random_bits(key, bit_width, shape):
-    size = math.prod(shape)
-    n_words = -(-size * bit_width // 32)
-    counters = jnp.arange(-(-n_words // 2), dtype=jnp.uint32)
-    x, y = threefry(key, jnp.full_like(counters, _BITS), counters)
-    words = jnp.concatenate([x, y])[:n_words]
-    if bit_width != 32:
-        words = jax.lax.bitcast_convert_type(words, jnp.dtype(f"uint{min(bit_width, 32)}")).ravel()
-        if bit_width == 64:
-            words = jax.lax.bitcast_convert_type(jnp.pad(words, (0, -words.size % 2)).reshape(-1, 2), jnp.uint64)
-    return words[:size].reshape(shape)
+    """One counter for each element: to concatenate both halves of the output would keep it from vectorising."""
+
+    def draw():
+        counters = jnp.arange(math.prod(shape), dtype=jnp.uint32)
+        x, y = threefry(key, jnp.full_like(counters, _BITS), counters)
+        bits = (x.astype(jnp.uint64) << 32) | y if bit_width == 64 else x >> (32 - bit_width)
+        return bits.astype(f"uint{bit_width}").reshape(shape)
+
+    # XLA would draw anew in every kernel that reads the bits, however many: it heeds no barrier there, only a branch.
+    # This one is always taken, which XLA does not see.
+    return jax.lax.cond((key[0] | 1) != 0, draw, draw)
 
 
 def _fold_in(key, data):

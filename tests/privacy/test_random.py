@@ -20,6 +20,18 @@ def test_block_function_is_threefry():
     assert [int(x[0]) for x in random.threefry(zero, zero[:1], zero[:1])] == [0x6B200159, 0x99BA4EFE]
 
 
+def test_bits_are_of_different_counters():
+    """Words of every width are leading bits of the cipher, one counter for each, whatever the shape."""
+    key = random.wrap_keys(jnp.asarray([123, 456]))
+    words = random.threefry(jnp.asarray([123, 456], jnp.uint32), jnp.zeros(6, jnp.uint32), jnp.arange(6, dtype=jnp.uint32))
+    high, low = (np.asarray(w, np.uint64) for w in words)
+    with jax.enable_x64(True):
+        for width in (8, 16, 32, 64):
+            drawn = jax.random.bits(key, (2, 3), f"uint{width}")
+            assert drawn.dtype == f"uint{width}"
+            np.testing.assert_array_equal(np.asarray(drawn, np.uint64).ravel(), ((high << 32) | low) >> (64 - width))
+
+
 def test_keys_are_the_operating_systems_bytes(monkeypatch):
     words = np.arange(100, 112, dtype=np.uint32)
     asked = []
@@ -53,7 +65,7 @@ def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
 def test_uniforms_of_the_sampler_have_53_bits(monkeypatch):
     gaps = []
     for low in (0, 2**32 - 1):
-        words = np.stack([np.full(384, int(np.exp(-7) * 2**32)), np.full(384, low)]).astype(np.uint32)
+        words = np.full(384, (int(np.exp(-7) * 2**32) << 32) | low, np.uint64)
         monkeypatch.setattr(random.jax.random, "bits", lambda key, shape, dtype, w=words: jnp.asarray(w))
         with jax.enable_x64(True):
             mechanism = MechanismSpec((GaussianSteps(1.0, 1e-7, 1),)).traced()
