@@ -74,7 +74,7 @@ class MeanField:
         """Averaged guide, with the privacy noise (of variance `noise` in the averaged score) in its variances."""
         del model
         mean, log_sd = state.average
-        prior = state.prior_factor * precision
+        prior = self.prior_factor(state.guide, state.averaged_noise, precision) * precision
         information = np.maximum(np.exp(-2 * log_sd) - prior, 0)
         gain = information / (information + noise + _TINY)
         total = precision + information * gain
@@ -186,7 +186,8 @@ class FullRank:
                 n=n,
             )
             # Positive definite as soon as the true curvature is (up to rare draws, in which the last root stays).
-            working = damped(known, corrected_prior(precision, state.guide.eigenvectors, state.prior_factor))
+            factor = self.prior_factor(state.guide, state.averaged_noise, precision)
+            working = damped(known, corrected_prior(precision, state.guide.eigenvectors, factor))
             root = jnp.linalg.cholesky(working, symmetrize_input=False)
             root = jnp.where(jnp.isfinite(root).all(), root, state.guide.precision_root)
             old = state.guide
@@ -203,7 +204,8 @@ class FullRank:
         """A Newton step from the averaged point, and the covariance ``(P + H (omega H + noise I)^-1 H)^-1``."""
         point, score = state.average
         matrix, variance, *_ = state.guide.curvature
-        corrected = corrected_prior(precision, state.guide.eigenvectors, state.prior_factor)
+        factor = np.asarray(self.prior_factor(state.guide, state.averaged_noise, precision), np.float64)
+        corrected = corrected_prior(precision, state.guide.eigenvectors, factor)
         prior = np.asarray(prior_score(model)(point.astype(np.float32)), np.float64)
         mean = point + np.linalg.solve(
             damped(state.guide.curvature, corrected), score + corrected @ (prior / precision)

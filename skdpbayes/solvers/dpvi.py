@@ -64,7 +64,7 @@ class DPVIState(NamedTuple):
     average: Any  # over the late rounds, of what the guide's posterior needs
     n_averaged: Any
     noise: Any  # sum over the averaged rounds of the noise variance of the score
-    prior_factor: Any  # by which the prior precision is multiplied
+    averaged_noise: Any  # variance of the noise in a score averaged over the late rounds, were all as the last one
     log_clip: Any
 
 
@@ -103,8 +103,7 @@ class DPVI:
         mu, _ = flat_start(model)
         guide, average = self.guide.init(mu, _INITIAL_SD / jnp.sqrt(prior_precision(model)))
         zero = jnp.zeros((), mu.dtype)
-        log_clip = jnp.log(jnp.asarray(self.clipping_norm, mu.dtype))
-        return DPVIState(mu, guide, average, zero, zero, self.guide.prior_factor(guide, zero, mu + 1), log_clip)
+        return DPVIState(mu, guide, average, zero, zero, zero, jnp.log(jnp.asarray(self.clipping_norm, mu.dtype)))
 
     def which(self, step):
         """Every tenth round, the first included, asks for the curvature."""
@@ -155,7 +154,7 @@ class DPVI:
                 average=jax.tree.map(lambda a, x: jnp.where(n > 0, a + weight * (x - a), x), state.average, averaged),
                 n_averaged=n,
                 noise=state.noise + counted * scale**2,
-                prior_factor=prior_factor,
+                averaged_noise=averaged_noise,
                 log_clip=self._adapted(state.log_clip, estimate, scales, mechanism),
             )
 
