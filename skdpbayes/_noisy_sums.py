@@ -1,0 +1,253 @@
+"""Exact posteriors of conjugate families given a noisy sum of statistics.
+
+The true sum is unknown; it is integrated out under the model, so that the posterior accounts for the privacy noise
+(Bernstein and Sheldon 2018 sample it under a normal approximation of the sum; nothing is approximated here).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import special, stats
+
+_SMOOTHING = 0.02  # least noise, in standard deviations of the sum: the density of a sum without noise may have atoms
+_FREQUENCIES = 256
+_POINTS = 512
+_REACH = 9.0  # standard deviations
+
+
+class _Sampled:
+    """Moments of a posterior that is defined by how it is sampled exactly."""
+
+    def sample(self, rng, n):
+        raise NotImplementedError
+
+    @cached_property
+    def _draws(self):
+        return self.sample(np.random.default_rng(0), 20_000)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of each parameter (of 20000 exact draws)."""
+        return self._draws.mean(axis=0)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance (of 20000 exact draws)."""
+        return np.cov(self._draws, rowvar=False).reshape(self._draws.shape[1], -1)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter (of 20000 exact draws)."""
+        return self._draws.std(axis=0)
+
+
+@dataclass(frozen=True, repr=False)
+class RatePosterior(_Sampled):
+    """Rates of exponential variables, independent, given noisy sums of ``min(x, upper) - upper / 2``.
+
+    The density of a noisy sum is the Fourier integral of ``phi(w)^n exp(-(scale w)^2 / 2)``, with phi the characteristic
+    function of one statistic: exact for every number of records. It is evaluated on a grid of log rates.
+
+    Attributes
+    ----------
+    sums : array of shape (d,)
+    scale : float
+        Standard deviation of the noise in each sum.
+    n_records : int
+    shape, rate : float
+        Of the Gamma prior.
+    upper : float
+    """
+
+    sums: np.ndarray
+    scale: float
+    n_records: int
+    shape: float
+    rate: float
+    upper: float
+
+    def __repr__(self) -> str:
+        return f"RatePosterior({len(self.sums)} rates)"
+
+    @cached_property
+    def _grids(self):
+        return [self._grid(total) for total in self.sums]
+
+    def _grid(self, total):
+        """Log rates and the cumulative posterior there."""
+        prior = stats.gamma(self.shape, scale=1 / self.rate)
+        ends = np.log(np.maximum(prior.ppf([1e-12, 1 - 1e-12]), 1e-300))
+        points = np.linspace(*ends, 20 * _POINTS)
+        rough = self._log_prior(points) + self._normal_log_density(points, total)
+        inside = np.flatnonzero(rough > rough.max() - _REACH**2 / 2 - 10)
+        points = np.linspace(points[max(inside[0] - 1, 0)], points[min(inside[-1] + 1, len(points) - 1)], _POINTS)
+        log = self._log_prior(points) + self._log_density(points, total)
+        density = np.exp(log - log.max())
+        cumulative = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
+        return points, density, cumulative / cumulative[-1]
+
+    def _log_prior(self, log_theta):
+        return self.shape * log_theta - self.rate * np.exp(log_theta)
+
+    def _moments(self, theta):
+        """Mean and variance of one statistic."""
+        t = theta * self.upper
+        mean = -np.expm1(-t) / theta
+        square = 2 * special.gammainc(2, t) / theta**2  # E[x^2; x < upper] + upper^2 P(x > upper)
+        return mean - self.upper / 2, np.maximum(square - mean**2, 1e-12 * self.upper**2)
+
+    def _normal_log_density(self, log_theta, total):
+        mean, variance = self._moments(np.exp(log_theta))
+        variance = self.n_records * variance * (1 + _SMOOTHING**2) + self.scale**2
+        return -0.5 * ((total - self.n_records * mean) ** 2 / variance + np.log(variance))
+
+    def _log_density(self, log_theta, total):
+        theta = np.exp(log_theta)[:, None]
+        mean, variance = (m * self.n_records for m in self._moments(theta))
+        noise = np.maximum(self.scale**2, _SMOOTHING**2 * variance)
+        sd = np.sqrt(variance + noise)
+        # In units of the sum's standard deviation: the integrand has died at 9, or where the noise has killed it.
+        highest = np.minimum(_REACH / np.sqrt(noise), 4 * _REACH / sd) if self.n_records < 50 else _REACH / sd
+        w = highest * (np.arange(_FREQUENCIES) + 0.5) / _FREQUENCIES
+        a = (1j * w - theta) * self.upper
+        phi = theta / (theta - 1j * w) * -np.expm1(a) + np.exp(a)
+        log_phi = self.n_records * np.log(phi * np.exp(-1j * w * (mean / self.n_records + self.upper / 2)))
+        integrand = np.exp(log_phi - 0.5 * noise * w**2 - 1j * w * (total - mean))
+        density = integrand.real.sum(axis=1) * highest[:, 0] / _FREQUENCIES / np.pi
+        # Below the rounding error of the integral there is nothing to be known, nor anything that matters.
+        return np.log(np.maximum(density * sd[:, 0], 1e-14)) - np.log(sd[:, 0])
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws of the rates, of shape (n, d)."""
+        return np.stack([np.exp(_inverse(grid, rng.random(n))) for grid in self._grids], axis=1)
+
+
+def _inverse(grid, uniform):
+    """Quantiles of a density that is linear between grid points."""
+    points, density, cumulative = grid
+    cell = np.clip(np.searchsorted(cumulative, uniform, side="right") - 1, 0, len(points) - 2)
+    low, high = density[cell], density[cell + 1]
+    mass = (uniform - cumulative[cell]) / np.maximum(cumulative[cell + 1] - cumulative[cell], 1e-300)
+    # mass = (low f + (high - low) f^2 / 2) / ((low + high) / 2), solved for the fraction f of the cell
+    half = mass * (low + high)
+    fraction = half / np.maximum(low + np.sqrt(np.maximum(low**2 + (high - low) * half, 0)), 1e-300)
+    return points[cell] + fraction * (points[1] - points[0])
+
+
+@dataclass(frozen=True, repr=False)
+class CountsPosterior(_Sampled):
+    """Probabilities of K categories given noisy counts, whose true total is known.
+
+    Given the noisy counts, the true ones have probability proportional to a product over categories of
+    ``Gamma(n_k + concentration_k) / n_k! exp(-(n_k - noisy_k)^2 / (2 scale^2))`` on ``sum n_k = n_records``: they are drawn
+    exactly, category after category, from convolutions of the factors; probabilities given counts are Dirichlet.
+
+    Attributes
+    ----------
+    counts : array of shape (K,)
+        Noisy.
+    scale : float
+        Standard deviation of the noise in each count.
+    n_records : int
+    concentration : array of shape (K,)
+    """
+
+    counts: np.ndarray
+    scale: float
+    n_records: int
+    concentration: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"CountsPosterior({len(self.counts)} categories)"
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws of the probabilities, of shape (n, K)."""
+        gammas = rng.standard_gamma(self.concentration + self.sample_counts(rng, n))
+        return gammas / gammas.sum(axis=1, keepdims=True)
+
+    def sample_counts(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws of the true counts, of shape (n, K)."""
+        left, drawn = np.full(n, self.n_records), []
+        for (start, weights), (before_start, before) in zip(self._factors[:0:-1], self._totals[-2::-1], strict=True):
+            # The last of the categories not yet drawn, given what they sum to.
+            values, which = np.unique(left, return_inverse=True)
+            count = np.empty(n, np.int64)
+            for i, value in enumerate(values):
+                rest = value - start - np.arange(len(weights)) - before_start
+                inside = (rest >= 0) & (rest < len(before))
+                cumulative = np.cumsum(np.where(inside, weights * before[np.where(inside, rest, 0)], 0))
+                chosen = which == i
+                count[chosen] = start + np.searchsorted(cumulative, rng.random(chosen.sum()) * cumulative[-1], "right")
+            drawn.append(count)
+            left = left - count
+        return np.stack([left, *drawn[::-1]], axis=1)
+
+    @cached_property
+    def _factors(self):
+        """First count of weight, and weights, of each category; tilted so that their means sum to the total."""
+        known = np.arange(self.n_records + 1)
+        # Only differences of the noisy counts tell something, since the total is known.
+        noisy = self.counts + (self.n_records - self.counts.sum()) / len(self.counts)
+        logs = (
+            special.gammaln(known + self.concentration[:, None])
+            - special.gammaln(known + 1)
+            - 0.5 * ((known - noisy[:, None]) / max(self.scale, 0.05)) ** 2
+        )
+
+        def weights(tilt):
+            tilted = logs - tilt * known
+            return np.exp(tilted - tilted.max(axis=1, keepdims=True))
+
+        def excess(tilt):
+            w = weights(tilt)
+            return (w @ known / w.sum(axis=1)).sum() - self.n_records
+
+        low, high = -1.0, 1.0
+        while excess(low) < 0:
+            low *= 2
+        while excess(high) > 0:
+            high *= 2
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        out = []
+        for w in weights((low + high) / 2):
+            inside = np.flatnonzero(w > 1e-18)
+            out.append((inside[0], w[inside[0] : inside[-1] + 1] / w.sum()))
+        return out
+
+    @cached_property
+    def _totals(self):
+        """Distribution of the sum of the first categories (first value, weights), for each number of them."""
+        totals = [self._factors[0]]
+        for start, weights in self._factors[1:]:
+            before_start, before = totals[-1]
+            size = len(before) + len(weights) - 1
+            if min(len(before), len(weights)) < 64:
+                total = np.convolve(before, weights)
+            else:
+                total = np.fft.irfft(np.fft.rfft(before, 2 * size) * np.fft.rfft(weights, 2 * size), 2 * size)[:size]
+            totals.append((before_start + start, np.maximum(total, 0)))
+        return totals
+
+
+@dataclass(frozen=True, repr=False)
+class FirstOfEach(_Sampled):
+    """Independent posteriors, of each of which the first parameter counts.
+
+    Attributes
+    ----------
+    parts : tuple of posteriors
+    """
+
+    parts: tuple
+
+    def __repr__(self) -> str:
+        return f"FirstOfEach({len(self.parts)} posteriors)"
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, number of parts)."""
+        return np.stack([part.sample(rng, n)[:, 0] for part in self.parts], axis=1)

@@ -1,0 +1,294 @@
+"""Exponential families with their conjugate priors: Gamma-Exponential, Beta-Bernoulli, Dirichlet-Categorical.
+
+Parameters are unconstrained, as gradient solvers need them; ``constrained`` maps them to the natural parameter.
+Each model also has a bounded ``statistic`` of a record, which is all that a private conjugate update releases, and
+``noisy_posterior(total, scale, n_records)``, the exact posterior given the sum of the statistics with normal noise of
+standard deviation `scale`. A statistic is centred in its range: a record then moves the sum by half of the range at most.
+
+Records that hold a NaN give a NaN statistic, score and likelihood, which the private sum turns into zero.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import xlogy
+
+from skdpbayes._noisy_sums import CountsPosterior, FirstOfEach, RatePosterior
+
+_MOST = 30.0  # |unconstrained parameter| beyond which floats would overflow
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GammaExponential:
+    """``x_j | theta_j ~ Exponential(rate theta_j)``, ``theta_j ~ Gamma(shape, rate)``; parameters ``log theta``.
+
+    Observations above `upper` are censored there: only ``min(x, upper)`` enters, with the likelihood of that.
+
+    Attributes
+    ----------
+    n_features : int
+    shape, rate : float
+        Of the prior.
+    upper : float
+        Public; where observations are censored.
+    """
+
+    n_features: int = field(metadata={"static": True})
+    shape: Any
+    rate: Any
+    upper: Any
+
+    def init(self):
+        """Log of the prior mean of theta."""
+        return jnp.full(self.n_features, jnp.log(self.shape / self.rate), jnp.float32)
+
+    def log_prior(self, params):
+        """Log density of the prior of ``log theta``."""
+        return jnp.sum(self.shape * params - self.rate * jnp.exp(params))
+
+    def log_likelihood(self, params, record):
+        """Log-likelihood of one censored record."""
+        x = record["x"]
+        return jnp.sum(self._seen(x) * params - jnp.exp(params) * self._censored(x))
+
+    def score(self, params, record):
+        """``1 - theta x``, without the 1 for a censored x."""
+        x = record["x"]
+        return self._seen(x) - jnp.exp(params) * self._censored(x)
+
+    def curvature(self, params, record):
+        """``diag(theta x)``."""
+        return jnp.diag(jnp.exp(params) * self._censored(record["x"]))
+
+    def score_bound(self, params, record):
+        """Largest norm of a score: at x = 0 it is 1, at `upper` it is ``theta upper``, in each feature."""
+        del record
+        return jnp.sqrt(jnp.sum(jnp.maximum(1, jnp.exp(jnp.minimum(params, _MOST)) * self.upper) ** 2))
+
+    def bounds(self, theta):
+        """Public bounds on the norms of score and curvature where no theta exceeds `theta`."""
+        most, root = float(theta * self.upper), math.sqrt(self.n_features)
+        return root * max(1.0, most), root * most
+
+    def prior_precision(self):
+        """Curvature of the log prior at its start, ``shape``."""
+        return jnp.full(self.n_features, self.shape, jnp.float32)
+
+    def statistic(self, record):
+        """``min(x, upper)``, less half of `upper`."""
+        return self._censored(record["x"]) - self.upper / 2
+
+    def statistic_bound(self):
+        """Largest norm of `statistic`."""
+        return float(self.upper) / 2 * math.sqrt(self.n_features)
+
+    @property
+    def n_statistics(self) -> int:
+        """Length of `statistic`."""
+        return self.n_features
+
+    def noisy_posterior(self, total, scale, n_records):
+        """Posterior of the rates."""
+        return RatePosterior(total, scale, n_records, float(self.shape), float(self.rate), float(self.upper))
+
+    def _censored(self, x):
+        return jnp.clip(x, 0, self.upper)  # NaN stays NaN
+
+    def _seen(self, x):
+        return jnp.where(jnp.isnan(x), x, (x < self.upper).astype(x.dtype))
+
+    @staticmethod
+    def constrained(draws):
+        """Rates from draws of the parameters, shape (n, n_features)."""
+        return np.exp(np.clip(draws, -_MOST, _MOST))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class BetaBernoulli:
+    """``x_j | theta_j ~ Bernoulli(theta_j)``, ``theta_j ~ Beta(a, b)``; parameters ``logit theta``.
+
+    Observations are taken as 1 if they exceed 1/2.
+
+    Attributes
+    ----------
+    n_features : int
+    a, b : float
+        Of the prior.
+    """
+
+    n_features: int = field(metadata={"static": True})
+    a: Any
+    b: Any
+
+    def init(self):
+        """Logit of the prior mean."""
+        return jnp.full(self.n_features, jnp.log(self.a / self.b), jnp.float32)
+
+    def log_prior(self, params):
+        """Log density of the prior of ``logit theta``."""
+        return jnp.sum(self.a * jax.nn.log_sigmoid(params) + self.b * jax.nn.log_sigmoid(-params))
+
+    def log_likelihood(self, params, record):
+        """Log-likelihood of one record."""
+        x = _binary(record["x"])
+        return jnp.sum(x * params - jax.nn.softplus(params))
+
+    def score(self, params, record):
+        """``x - theta``."""
+        return _binary(record["x"]) - jax.nn.sigmoid(params)
+
+    def curvature(self, params, record):
+        """``diag(theta (1 - theta))``."""
+        theta = jax.nn.sigmoid(params)
+        return jnp.diag(theta * (1 - theta) + 0 * record["x"])
+
+    def score_bound(self, params, record):
+        """Largest norm of a score over all x."""
+        del record
+        theta = jax.nn.sigmoid(params)
+        return jnp.sqrt(jnp.sum(jnp.maximum(theta, 1 - theta) ** 2))
+
+    def bounds(self):
+        """Public bounds on the norms of score and curvature."""
+        root = math.sqrt(self.n_features)
+        return root, root / 4
+
+    def prior_precision(self):
+        """Curvature of the log prior at its start."""
+        total = self.a + self.b
+        return jnp.full(self.n_features, self.a * self.b / total, jnp.float32)
+
+    def statistic(self, record):
+        """``x - 1/2``."""
+        return _binary(record["x"]) - 0.5
+
+    def statistic_bound(self):
+        """Largest norm of `statistic`."""
+        return 0.5 * math.sqrt(self.n_features)
+
+    @property
+    def n_statistics(self) -> int:
+        """Length of `statistic`."""
+        return self.n_features
+
+    def noisy_posterior(self, total, scale, n_records):
+        """Posterior of the probabilities."""
+        # A sum of x - 1/2 is half the difference of two counts, whose noise is sqrt(1/2) of what theirs would be.
+        pairs = [
+            CountsPosterior(np.array([t, -t]), scale * math.sqrt(2), n_records, np.array([self.a, self.b], float))
+            for t in total
+        ]
+        return FirstOfEach(tuple(pairs))
+
+    @staticmethod
+    def constrained(draws):
+        """Probabilities from draws of the parameters, shape (n, n_features)."""
+        return 1 / (1 + np.exp(-draws))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DirichletCategorical:
+    """``x | theta ~ Categorical(theta)``, ``theta ~ Dirichlet(concentration)``.
+
+    Parameters are ``log(theta_k / theta_K)``, k < K. A record is ``{"x": code}``; another code than 0..K-1 marks a null
+    record.
+
+    Attributes
+    ----------
+    concentration : array of shape (K,)
+    """
+
+    concentration: Any
+
+    @property
+    def n_categories(self) -> int:
+        """K."""
+        return self.concentration.shape[0]
+
+    def init(self):
+        """Log ratios of the prior mean."""
+        log = jnp.log(jnp.asarray(self.concentration, jnp.float32))
+        return log[:-1] - log[-1]
+
+    def log_prior(self, params):
+        """Log density of the prior of the log ratios."""
+        return jnp.sum(xlogy(self.concentration, self._theta(params)))
+
+    def log_likelihood(self, params, record):
+        """Log-likelihood of one record; zero for a null record."""
+        code = record["x"]
+        log = jnp.log(self._theta(params))
+        return jnp.where(self._known(code), log[jnp.where(self._known(code), code, 0)], 0)
+
+    def score(self, params, record):
+        """``e_x - theta``, without the last category."""
+        difference = self._one_hot(record["x"]) - self._theta(params)
+        return jnp.where(self._known(record["x"]), difference, 0)[:-1]
+
+    def curvature(self, params, record):
+        """``diag(theta) - theta theta'``, without the last category."""
+        theta = self._theta(params)[:-1]
+        return jnp.where(self._known(record["x"]), jnp.diag(theta) - jnp.outer(theta, theta), 0)
+
+    def score_bound(self, params, record):
+        """Largest norm of a score over all categories: ``|e_k - t|^2 = 1 - 2 t_k + |t|^2``, ``|t|^2`` for the last."""
+        del record
+        t = self._theta(params)[:-1]
+        return jnp.sqrt(jnp.sum(t**2) + jnp.maximum(0, 1 - 2 * jnp.min(t)))
+
+    def bounds(self):
+        """Public bounds on the norms of score and curvature."""
+        return math.sqrt(2), 0.5
+
+    def prior_precision(self):
+        """Curvature of the log prior at its start (its diagonal)."""
+        concentration = jnp.asarray(self.concentration, jnp.float32)
+        mean = concentration / concentration.sum()
+        return (concentration * (1 - mean))[:-1]
+
+    def statistic(self, record):
+        """``e_x - 1/K``; zero for a null record."""
+        code = record["x"]
+        return jnp.where(self._known(code), self._one_hot(code) - 1 / self.n_categories, 0)
+
+    def statistic_bound(self):
+        """Largest norm of `statistic`."""
+        return math.sqrt(1 - 1 / self.n_categories)
+
+    @property
+    def n_statistics(self) -> int:
+        """Length of `statistic`."""
+        return self.n_categories
+
+    def noisy_posterior(self, total, scale, n_records):
+        """Posterior of the probabilities."""
+        return CountsPosterior(total, scale, n_records, np.asarray(self.concentration, np.float64))
+
+    def _theta(self, params):
+        return jax.nn.softmax(jnp.append(params, 0))
+
+    def _known(self, code):
+        return (code >= 0) & (code < self.n_categories)
+
+    def _one_hot(self, code):
+        return (jnp.arange(self.n_categories) == code).astype(jnp.float32)
+
+    @staticmethod
+    def constrained(draws):
+        """Probabilities from draws of the parameters, shape (n, K)."""
+        logits = np.concatenate([draws, np.zeros((len(draws), 1))], axis=1)
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _binary(x):
+    return jnp.where(jnp.isnan(x), x, (x > 0.5).astype(x.dtype))
