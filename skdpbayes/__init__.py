@@ -8,10 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0.dev0"
-__all__ = ["DPBayesianLogisticRegression"]
+__all__ = ["DPBayesianLogisticRegression", "DPBetaBernoulli", "DPDirichletCategorical", "DPGammaExponential"]
 
 if TYPE_CHECKING:
-    from skdpbayes.estimators import DPBayesianLogisticRegression
+    from skdpbayes.estimators import (
+        DPBayesianLogisticRegression,
+        DPBetaBernoulli,
+        DPDirichletCategorical,
+        DPGammaExponential,
+    )
 
 
 def __getattr__(name: str):

@@ -25,6 +25,7 @@ class Bounds(NamedTuple):
 class GradientEstimator(PrivateEstimator):
     """Base of the estimators whose model has a likelihood that factorises over records."""
 
+    _solvers: tuple[str, ...] = ("dpvi", "sgld")
     _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
 
     def __sklearn_is_fitted__(self):
@@ -32,7 +33,7 @@ class GradientEstimator(PrivateEstimator):
 
     def _check_solver_parameters(self):
         self._check_privacy_parameters()
-        check_choice("solver", self.solver, tuple(PLANS))
+        check_choice("solver", self.solver, self._solvers)
         check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
         check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))
         check_number("learning_rate", self.learning_rate, 0, none=True)
@@ -107,7 +108,7 @@ class GradientEstimator(PrivateEstimator):
 
     def _plan_solver(self, model, bounds, n):
         """Solver and mechanism: functions of public quantities."""
-        if self.clipping_norm is None and not math.isfinite(bounds.score):
+        if self.solver != "vips" and self.clipping_norm is None and not math.isfinite(bounds.score):
             raise ValueError("The score of this model has no bound: pass clipping_norm.")
         return PLANS[self.solver](self, model, bounds, n)
 
@@ -180,5 +181,26 @@ def _plan_sgld(estimator, model, bounds, n):
     return solver, MechanismSpec(steps, n_chains)
 
 
-PLANS = {"dpvi": _plan_dpvi, "sgld": _plan_sgld}
+def _plan_vips(estimator, model, bounds, n):
+    from skdpbayes.privacy.mechanism import MechanismSpec
+    from skdpbayes.solvers.vips import OneRelease
+
+    del bounds
+    for name in ("clipping_norm", "sampling_rate", "n_steps", "learning_rate"):
+        if getattr(estimator, name) is not None:
+            raise ValueError(
+                f"{name}={getattr(estimator, name)!r} needs another solver: solver='vips' releases bounded statistics "
+                "of all records, once."
+            )
+    if estimator.adjacency == "add_remove":
+        raise ValueError(
+            "solver='vips' takes the number of records as known, which adjacency='add_remove' keeps private. Use "
+            "adjacency='zero_out' if it may be known, or solver='dpvi' with a sampling_rate."
+        )
+    steps = estimator._plan_noise(1, 1.0).steps
+    # A hair above the bound, so that rounding never clips.
+    return OneRelease(np.float32(1.00001 * model.statistic_bound()), np.float64(n)), MechanismSpec(steps)
+
+
+PLANS = {"dpvi": _plan_dpvi, "sgld": _plan_sgld, "vips": _plan_vips}
 _OF_ONE_SOLVER = [("dpvi", "guide", "auto"), ("sgld", "step_schedule", "constant"), ("sgld", "n_chains", 1)]

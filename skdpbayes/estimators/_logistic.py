@@ -13,6 +13,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
 from skdpbayes._rows import as_numeric, bounded_rows
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
@@ -216,27 +217,14 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         X = self._numeric(X, reset=True)
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
-        if isinstance(y, list | tuple) and self.classes is not None:
-            y, labels = np.empty(len(y), object), y
-            for i, label in enumerate(labels):  # one must not decide the dtype of all, nor be looked into
-                y[i] = label
+        if self.classes is not None:
+            y = as_labels(y)
         y = column_or_1d(y, warn=True)
         if len(y) != X.shape[0]:
             raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
         if self.classes is not None:
-            classes = np.asarray(np.asarray(self.classes).tolist())  # an object array of strings as strings
-            comparable = classes.ndim == 1 and classes.dtype.kind in "USbiuf"
-            if not comparable or len(classes) < 2 or len(np.unique(classes)) < len(classes):
-                raise ValueError(
-                    "classes must be a list of two or more different labels, all strings or all numbers, got "
-                    f"{self.classes!r}."
-                )
-            classes = np.unique(classes)
-            if {y.dtype.kind, classes.dtype.kind} in ({text, number} for text in "US" for number in "biuf"):
-                raise ValueError(
-                    f"y has dtype {y.dtype} and classes {classes.dtype}: no label can be in classes. Give both as "
-                    "strings or both as numbers."
-                )
+            classes = declared(self.classes, "classes")
+            refuse_mixed(y.dtype, classes, "y", "classes")
             return X, y, classes, ()
         warnings.warn(
             "classes=None takes the set of labels from y, which is not private. Pass classes=[...].",
@@ -273,7 +261,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         rows, _ = bounded_rows(X, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
         if sparse.issparse(rows) and rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO:
             rows = rows.toarray()
-        return pack_records(x=rows, y=_codes(y, classes))
+        return pack_records(x=rows, y=codes(y, classes))
 
     def _set_coefficients(self, model, draws):
         rows = (model.n_rows, model.n_columns)
@@ -347,10 +335,10 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
             If `y` holds a label outside `classes_`.
         """
         log_proba = self.predict_log_proba(X)
-        codes = _codes(column_or_1d(y), self.classes_)
-        if (codes < 0).any():
+        code = codes(column_or_1d(y), self.classes_)
+        if (code < 0).any():
             raise ValueError(f"y holds labels that are not in classes_ = {self.classes_.tolist()}.")
-        return log_proba[np.arange(len(codes)), codes]
+        return log_proba[np.arange(len(code)), code]
 
     def sample_posterior(self, n_samples=1000, random_state=None):
         """Fresh posterior draws.
@@ -435,21 +423,3 @@ def _refuse_text_columns(X):
             "OneHotEncoder(categories=[...]) does, or, if they hold numbers as text, convert them by "
             "pandas.to_numeric(column, errors='coerce')."
         )
-
-
-def _codes(y, classes):
-    """Position of each label in `classes`, -1 for anything else; never raises on a label."""
-    if y.dtype.kind == "O":
-        position = {label: k for k, label in enumerate(classes.tolist())}
-        return np.array([_lookup(position, label) for label in y], np.int32)
-    codes = np.full(len(y), -1, np.int32)
-    for k, label in enumerate(classes):
-        codes[y == label] = k
-    return codes
-
-
-def _lookup(position, label):
-    try:
-        return position.get(label, -1)
-    except Exception:  # not hashable, or worse: any error would tell that the record is there
-        return -1

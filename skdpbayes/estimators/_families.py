@@ -1,0 +1,527 @@
+"""Private density estimators of conjugate exponential families."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from scipy import special, stats
+from sklearn.base import DensityMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
+from skdpbayes._rows import as_numeric
+from skdpbayes.estimators._base import check_number
+from skdpbayes.estimators._gradient import Bounds, GradientEstimator
+from skdpbayes.privacy import PrivacyLeakWarning
+
+_PARAMETERS = """epsilon : float, default=1.0
+        Privacy budget; ``float("inf")`` gives the non-private model.
+    delta : float, default=1e-5
+        Privacy failure probability; well below one over the number of rows."""
+
+_SOLVER = """solver : {"vips", "dpvi", "sgld"}, default="vips"
+        One release of a bounded statistic and the exact posterior given it, noise included; or the gradient solvers
+        (see `DPBayesianLogisticRegression`), whose posterior is over the unconstrained parameter.
+    adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        What "with respect to one row" means. ``"add_remove"`` keeps the number of rows private, which "vips" needs.
+    clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
+        Of the gradient solvers, as in `DPBayesianLogisticRegression`.
+    n_posterior_samples : int, default=1000
+        Posterior draws kept for predictions.
+    random_state : None, int, RandomState or Generator, default=None
+        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+    verbose : int, default=0
+        Print public quantities only."""
+
+_ATTRIBUTES = """posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
+        Draws of the parameter.
+    posterior_
+        The posterior, with ``mean``, ``std`` and ``sample``; of the parameter itself for "vips", of the unconstrained
+        one for the gradient solvers.
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    diagnostics_ : dict
+        Of the solver.
+    n_features_in_, feature_names_in_, n_iter_
+        As everywhere in scikit-learn."""
+
+
+def _described(cls):
+    cls.__doc__ = cls.__doc__.format(parameters=_PARAMETERS, solver=_SOLVER, attributes=_ATTRIBUTES)
+    return cls
+
+
+class _FamilyEstimator(DensityMixin, GradientEstimator):
+    """What the families share; subclasses give a model, records, and densities."""
+
+    _solvers = ("vips", "dpvi", "sgld")
+    _fitted = (*GradientEstimator._fitted, "posterior_samples_")
+
+    def fit(self, X, y=None):
+        """Fit the posterior to private data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a row holds.
+        """
+        del y
+        self._check_solver_parameters()
+        X, voided_by = self._validate(X)
+        n = len(X)
+        model, bounds = self._model(n)
+        public = {"n_features": int(self.n_features_in_), "hyper-parameters": "all constructor parameters"}
+        if self.adjacency != "add_remove":
+            public["n_samples"] = int(n)
+        draws = self._fit_posterior(
+            model, bounds, n, lambda: self._pack(X), public=public | self._also_public(model), voided_by=voided_by
+        )
+        self._set_parameter(draws if self.solver == "vips" else model.constrained(draws))
+        return self
+
+    def _validate(self, X):
+        return self._numeric(X, reset=True), ()
+
+    def _numeric(self, X, *, reset):
+        numeric = as_numeric(X)
+        numeric = numeric.toarray() if hasattr(numeric, "toarray") else numeric
+        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
+        return numeric
+
+    def _pack(self, X):
+        from skdpbayes.records import pack_records
+
+        with np.errstate(over="ignore"):
+            return pack_records(x=X.astype(np.float32))
+
+    def _also_public(self, model):
+        del model
+        return {}
+
+    def _set_parameter(self, draws):
+        self.posterior_samples_ = draws
+
+    def score_samples(self, X):
+        """Log posterior predictive density of each row, averaged over the posterior draws.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Not protected.
+
+        Returns
+        -------
+        log_density : array of shape (n_samples,)
+        """
+        check_is_fitted(self)
+        log = self._log_densities(self._check_rows(X))
+        return special.logsumexp(log, axis=1) - math.log(log.shape[1])
+
+    def _check_rows(self, X):
+        return self._numeric(X, reset=False)
+
+    def score(self, X, y=None):
+        """Mean of `score_samples`."""
+        del y
+        return float(np.mean(self.score_samples(X)))
+
+    def sample_posterior(self, n_samples=1000, random_state=None):
+        """Fresh posterior draws of the parameter, of shape (n_samples, n_parameters)."""
+        check_is_fitted(self)
+        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        return draws if self.solver == "vips" else self._model_class().constrained(draws)
+
+    def sample(self, n_samples=1, random_state=None):
+        """Rows from the posterior predictive, each with a posterior draw of its own.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+        random_state : None, int or numpy.random.Generator
+
+        Returns
+        -------
+        X : array of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        check_number("n_samples", n_samples, 0, integral=True)
+        rng = np.random.default_rng(random_state)
+        return self._draw_rows(rng, self.sample_posterior(n_samples, rng))
+
+
+@_described
+class DPGammaExponential(_FamilyEstimator):
+    """Exponential waiting times with a Gamma prior on their rates, under differential privacy.
+
+    ``x_j ~ Exponential(rate_j)``, ``rate_j ~ Gamma(prior_shape, prior_rate)``, independently for each feature. A value
+    above `upper` is censored there, and counted as such: no bias comes of it.
+
+    Parameters
+    ----------
+    {parameters}
+    prior_shape, prior_rate : float, default=1.0
+        Of the Gamma prior (its mean is their ratio). They say in which units the data are: set them.
+    upper : float, default=None
+        Public bound at which values are censored. None takes the one with the narrowest posterior that the prior lets
+        expect, which does not look at the data.
+    {solver}
+
+    Attributes
+    ----------
+    rate_ : array of shape (n_features,)
+        Posterior mean.
+    upper_ : float
+        The bound used.
+    {attributes}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPGammaExponential
+    >>> X = np.random.default_rng(0).exponential(1 / 4, size=(5000, 1))
+    >>> model = DPGammaExponential(epsilon=1.0, prior_shape=8.0, prior_rate=2.0).fit(X)
+    >>> bool(abs(model.rate_[0] - 4) < 0.5)
+    True
+    >>> model.sample(3).shape
+    (3, 1)
+    """
+
+    def __init__(
+        self,
+        epsilon=1.0,
+        delta=1e-5,
+        *,
+        prior_shape=1.0,
+        prior_rate=1.0,
+        upper=None,
+        solver="vips",
+        adjacency="zero_out",
+        clipping_norm=None,
+        sampling_rate=None,
+        n_steps=None,
+        learning_rate=None,
+        guide="auto",
+        step_schedule="constant",
+        n_chains=1,
+        n_posterior_samples=1000,
+        random_state=None,
+        verbose=0,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.prior_shape = prior_shape
+        self.prior_rate = prior_rate
+        self.upper = upper
+        self.solver = solver
+        self.adjacency = adjacency
+        self.clipping_norm = clipping_norm
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.learning_rate = learning_rate
+        self.guide = guide
+        self.step_schedule = step_schedule
+        self.n_chains = n_chains
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    _fitted = (*_FamilyEstimator._fitted, "rate_", "upper_")
+
+    @staticmethod
+    def _model_class():
+        from skdpbayes.models.families import GammaExponential
+
+        return GammaExponential
+
+    def _model(self, n):
+        check_number("prior_shape", self.prior_shape, 0, 1e6)
+        check_number("prior_rate", self.prior_rate, 0, 1e30)
+        check_number("upper", self.upper, 0, 1e30, none=True)
+        upper = float(self.upper) if self.upper is not None else self._best_upper(n)
+        d = self.n_features_in_
+        model = self._model_class()(d, np.float32(self.prior_shape), np.float32(self.prior_rate), np.float32(upper))
+        most = stats.gamma(self.prior_shape, scale=1 / self.prior_rate).ppf(0.999)
+        return model, Bounds(*model.bounds(most), self.prior_shape)
+
+    def _best_upper(self, n):
+        """Bound that minimises the posterior variance of the log rate, averaged over the prior."""
+        prior = stats.gamma(self.prior_shape, scale=1 / self.prior_rate)
+        rates = prior.ppf((np.arange(64) + 0.5) / 64)[:, None]
+        if self.adjacency == "add_remove":
+            return 2 * self.prior_rate / self.prior_shape  # without the number of rows there is nothing to weigh
+        upper = np.geomspace(0.05 / rates[-1, 0], 40 / rates[0, 0], 400)
+        t = rates * upper
+        information = -np.expm1(-t) - t * np.exp(-t)  # minus d mean / d log rate, times the rate
+        square = 2 * special.gammainc(2, t)
+        variance = np.maximum(square - np.expm1(-t) ** 2, 0)
+        noise = self._plan_noise(1, 1.0).noise_multiplier * t / 2 * math.sqrt(self.n_features_in_)
+        precision = (n * information) ** 2 / (n * variance + noise**2) + self.prior_shape
+        return float(upper[np.argmax(np.log(precision).mean(axis=0))])
+
+    def _also_public(self, model):
+        return {"upper": float(model.upper)}
+
+    def _set_parameter(self, draws):
+        self.posterior_samples_, self.rate_ = draws, draws.mean(axis=0)
+        self.upper_ = self.privacy_spent_.public["upper"]
+
+    def _log_densities(self, X):
+        rates = self.posterior_samples_.T
+        log = np.log(rates).sum(axis=0) - np.where(X < 0, 0, X) @ rates
+        return np.where((X < 0).any(axis=1, keepdims=True), -np.inf, log)
+
+    def _draw_rows(self, rng, parameters):
+        return rng.exponential(1 / parameters)
+
+
+@_described
+class DPBetaBernoulli(_FamilyEstimator):
+    """Binary features with Beta priors on their probabilities, under differential privacy.
+
+    ``x_j ~ Bernoulli(probability_j)``, ``probability_j ~ Beta(prior_a, prior_b)``, independently for each feature. Values
+    above 1/2 count as 1.
+
+    Parameters
+    ----------
+    {parameters}
+    prior_a, prior_b : float, default=1.0
+        Of the Beta prior.
+    {solver}
+
+    Attributes
+    ----------
+    probability_ : array of shape (n_features,)
+        Posterior mean.
+    {attributes}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBetaBernoulli
+    >>> X = np.random.default_rng(0).random((5000, 1)) < 0.3
+    >>> model = DPBetaBernoulli(epsilon=1.0).fit(X)
+    >>> bool(abs(model.probability_[0] - 0.3) < 0.05)
+    True
+    """
+
+    def __init__(
+        self,
+        epsilon=1.0,
+        delta=1e-5,
+        *,
+        prior_a=1.0,
+        prior_b=1.0,
+        solver="vips",
+        adjacency="zero_out",
+        clipping_norm=None,
+        sampling_rate=None,
+        n_steps=None,
+        learning_rate=None,
+        guide="auto",
+        step_schedule="constant",
+        n_chains=1,
+        n_posterior_samples=1000,
+        random_state=None,
+        verbose=0,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.prior_a = prior_a
+        self.prior_b = prior_b
+        self.solver = solver
+        self.adjacency = adjacency
+        self.clipping_norm = clipping_norm
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.learning_rate = learning_rate
+        self.guide = guide
+        self.step_schedule = step_schedule
+        self.n_chains = n_chains
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    _fitted = (*_FamilyEstimator._fitted, "probability_")
+
+    @staticmethod
+    def _model_class():
+        from skdpbayes.models.families import BetaBernoulli
+
+        return BetaBernoulli
+
+    def _model(self, n):
+        del n
+        check_number("prior_a", self.prior_a, 0, 1e6)
+        check_number("prior_b", self.prior_b, 0, 1e6)
+        model = self._model_class()(self.n_features_in_, np.float32(self.prior_a), np.float32(self.prior_b))
+        a, b = self.prior_a, self.prior_b
+        return model, Bounds(*model.bounds(), a * b / (a + b))
+
+    def _set_parameter(self, draws):
+        self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
+
+    def _log_densities(self, X):
+        ones, p = (X > 0.5).astype(np.float64), self.posterior_samples_.T
+        return special.xlogy(ones[..., None], p).sum(axis=1) + special.xlog1py(1 - ones[..., None], -p).sum(axis=1)
+
+    def _draw_rows(self, rng, parameters):
+        return (rng.random(parameters.shape) < parameters).astype(np.int64)
+
+
+@_described
+class DPDirichletCategorical(_FamilyEstimator):
+    """One categorical column with a Dirichlet prior on the probabilities, under differential privacy.
+
+    Parameters
+    ----------
+    {parameters}
+    categories : array-like of shape (n_categories,), default=None
+        The public set of categories. None takes it from X, which is not private: it warns, and `privacy_spent_` records
+        that the guarantee does not hold. Values outside of it make a row contribute nothing.
+    concentration : float or array-like of shape (n_categories,), default=1.0
+        Of the Dirichlet prior, in the sorted order of the categories.
+    {solver}
+
+    Attributes
+    ----------
+    categories_ : array of shape (n_categories,)
+    probability_ : array of shape (n_categories,)
+        Posterior mean.
+    {attributes}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPDirichletCategorical
+    >>> X = np.random.default_rng(0).choice(["a", "b", "c"], size=(5000, 1), p=[0.5, 0.3, 0.2])
+    >>> model = DPDirichletCategorical(epsilon=1.0, categories=["a", "b", "c"]).fit(X)
+    >>> bool(abs(model.probability_[0] - 0.5) < 0.05)
+    True
+    """
+
+    def __init__(
+        self,
+        epsilon=1.0,
+        delta=1e-5,
+        *,
+        categories=None,
+        concentration=1.0,
+        solver="vips",
+        adjacency="zero_out",
+        clipping_norm=None,
+        sampling_rate=None,
+        n_steps=None,
+        learning_rate=None,
+        guide="auto",
+        step_schedule="constant",
+        n_chains=1,
+        n_posterior_samples=1000,
+        random_state=None,
+        verbose=0,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.categories = categories
+        self.concentration = concentration
+        self.solver = solver
+        self.adjacency = adjacency
+        self.clipping_norm = clipping_norm
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.learning_rate = learning_rate
+        self.guide = guide
+        self.step_schedule = step_schedule
+        self.n_chains = n_chains
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    _fitted = (*_FamilyEstimator._fitted, "probability_", "categories_")
+
+    @staticmethod
+    def _model_class():
+        from skdpbayes.models.families import DirichletCategorical
+
+        return DirichletCategorical
+
+    def _validate(self, X):
+        column = self._column(X, reset=True)
+        if self.categories is not None:
+            self._categories = declared(self.categories, "categories")
+            refuse_mixed(column.dtype, self._categories, "X", "categories")
+            return column, ()
+        warnings.warn(
+            "categories=None takes the set of categories from X, which is not private. Pass categories=[...].",
+            PrivacyLeakWarning,
+            stacklevel=3,
+        )
+        self._categories = declared(np.unique(column), "The set of values in X")
+        return column, ("the set of categories was taken from X (categories=None)",)
+
+    def _column(self, X, *, reset):
+        """The one column of X, each cell by itself."""
+        if hasattr(X, "columns"):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            column, width = (X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]).to_numpy(), X.shape[1]
+        elif isinstance(X, list | tuple):
+            rows = [row if isinstance(row, list | tuple) and len(row) == 1 else [None] for row in X]
+            column, width = as_labels([row[0] for row in rows]), 1
+            self.n_features_in_ = 1
+        else:
+            X = np.asarray(X)
+            if X.ndim != 2:
+                raise ValueError(f"Expected 2D array, got {X.ndim}D array instead. Reshape X by X.reshape(-1, 1).")
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            column, width = X[:, 0], X.shape[1]
+        if width != 1:
+            raise ValueError(
+                f"{type(self).__name__} takes one column of categories, got {width}. Fit one estimator for each column, "
+                "with a share of the budget each."
+            )
+        if len(column) == 0:
+            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
+        return column
+
+    def _model(self, n):
+        del n
+        concentration = np.broadcast_to(np.asarray(self.concentration, np.float32), len(self._categories))
+        if not (np.isfinite(concentration) & (concentration > 0)).all():
+            raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
+        model = self._model_class()(concentration.copy())
+        return model, Bounds(*model.bounds(), float(np.min(model.prior_precision())))
+
+    def _pack(self, X):
+        from skdpbayes.records import pack_records
+
+        return pack_records(x=codes(X, self._categories))
+
+    def _also_public(self, model):
+        del model
+        return {"categories": [str(c) for c in self._categories]}
+
+    def _set_parameter(self, draws):
+        self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
+        self.categories_ = self.__dict__.pop("_categories")
+
+    def _check_rows(self, X):
+        return codes(self._column(X, reset=False), self.categories_)
+
+    def _log_densities(self, X):
+        with np.errstate(divide="ignore"):
+            log = np.log(self.posterior_samples_)
+        return np.where(X[:, None] >= 0, log[:, X].T, -np.inf)
+
+    def _draw_rows(self, rng, parameters):
+        chosen = (rng.random((len(parameters), 1)) > parameters.cumsum(axis=1)[:, :-1]).sum(axis=1)
+        return self.categories_[chosen][:, None]
