@@ -1,0 +1,110 @@
+"""Bayesian linear regression with an unknown noise variance, on bounded scores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from scipy import stats
+
+_CUT = 2.0  # standardised residuals beyond this count as this
+_INSIDE = float(2 * stats.norm.cdf(_CUT) - 1)  # P(|z| < cut)
+_SQUARE_INSIDE = float(_INSIDE - 2 * _CUT * stats.norm.pdf(_CUT))  # E[z^2; |z| < cut]
+_MEAN_SQUARE = _SQUARE_INSIDE + _CUT**2 * (1 - _INSIDE)  # E min(z^2, cut^2)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LinearRegression:
+    """``y | x ~ N(w'x, s2)``, ``w | s2 ~ N(0, s2 / prior_precision)``, ``s2 ~ InverseGamma(shape, scale)``.
+
+    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2: standardised residuals are cut
+    at 2 and the score of the variance is centred, so that the expected score is zero at the truth all the same, and no
+    response, however large, moves a fit by much. `unit` brings the variance's score to the size of the weights'.
+
+    A record is ``{"x": (n_columns,), "y": float}``; a response that is not finite makes it a null record.
+
+    Attributes
+    ----------
+    n_columns : int
+        Length of x, a constant column for the intercept included where there is one.
+    precision, shape, scale : float
+        Of the prior.
+    unit : float
+    """
+
+    n_columns: int = field(metadata={"static": True})
+    precision: Any
+    shape: Any
+    scale: Any
+    unit: Any
+
+    def init(self):
+        """Zero weights, and the prior mode of the log variance."""
+        zeros = jnp.zeros(self.n_columns, jnp.float32)
+        return {"u": jnp.log(self.scale / self.shape) / self.unit * jnp.ones((), jnp.float32), "w": zeros}
+
+    def log_prior(self, params):
+        """Log density of the prior of w and u."""
+        log_variance = self._log_variance(params)
+        square = jnp.sum(params["w"] ** 2) * self.precision
+        return (
+            -(self.shape + self.n_columns / 2) * log_variance
+            - (self.scale + square / 2) * jnp.exp(-log_variance)
+        )
+
+    def log_likelihood(self, params, record):
+        """Log-likelihood of one record, with a residual that is not cut (solvers take `score`)."""
+        z, known = self._residual(params, record)
+        return jnp.where(known, -0.5 * (z**2 + self._log_variance(params)), 0)
+
+    def score(self, params, record):
+        """Huber's estimating functions; the gradient of the log-likelihood where residuals are small."""
+        z, known = self._residual(params, record)
+        cut = jnp.clip(z, -_CUT, _CUT)
+        sd = jnp.exp(self._log_variance(params) / 2)
+        return {
+            "u": jnp.where(known, self.unit * 0.5 * (cut**2 - _MEAN_SQUARE), 0),
+            "w": jnp.where(known, cut, 0) * record["x"] / sd,
+        }
+
+    def curvature(self, params, record):
+        """Expected negative derivative of the score, which does not look at the response."""
+        known = jnp.isfinite(record["y"])
+        x = record["x"] * jnp.exp(-self._log_variance(params) / 2)
+        out = jnp.zeros((self.n_columns + 1, self.n_columns + 1), x.dtype)
+        out = out.at[0, 0].set(self.unit**2 * _SQUARE_INSIDE / 2).at[1:, 1:].set(_INSIDE * jnp.outer(x, x))
+        return jnp.where(known, out, 0)
+
+    def score_bound(self, params, record):
+        """Largest norm of a score over all responses."""
+        square = jnp.sum(record["x"] ** 2) * jnp.exp(-self._log_variance(params)) * _CUT**2
+        return jnp.sqrt(square + (self.unit * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)) ** 2)
+
+    def bounds(self, row_norm, variance):
+        """Public bounds on the norms of score and curvature, where the variance is the one given."""
+        spread = self.unit * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
+        weight = _INSIDE * row_norm**2 / variance
+        return (
+            math.hypot(_CUT * row_norm / math.sqrt(variance), spread),
+            math.hypot(weight, self.unit**2 * _SQUARE_INSIDE / 2),
+        )
+
+    def prior_precision(self):
+        """Curvature of the log prior at its start."""
+        variance = self.scale / self.shape
+        return {
+            "u": jnp.asarray(self.shape * self.unit**2, jnp.float32),
+            "w": jnp.full(self.n_columns, self.precision / variance, jnp.float32),
+        }
+
+    def _log_variance(self, params):
+        return jnp.clip(params["u"] * self.unit, -40, 40)
+
+    def _residual(self, params, record):
+        known = jnp.isfinite(record["y"])
+        residual = jnp.where(known, record["y"], 0) - params["w"] @ record["x"]
+        return residual * jnp.exp(-self._log_variance(params) / 2), known
