@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ._check import check_count, check_draws_and_truth, check_open_unit
+from ._check import check_count, check_draws_and_truth, check_open_unit, generator
 from ._ranks import tied_ranks
 from ._scores import interval_ends
 
@@ -126,7 +126,7 @@ def tarp_coverage(
         deviation of the truths of the other replicates; ``"permute"`` takes the truth of another replicate. An array
         must not depend on the truths of the same replicates.
     random_state : int, Generator or None
-        For reference points and ties.
+        For reference points and ties. A generator must not be a copy of the one that drew the truths.
     confidence : float, default=0.95
         Of the bands.
 
@@ -168,7 +168,7 @@ def tarp_coverage(
     draws, truth = check_draws_and_truth(draws, truth, smallest=3)
     levels = _check_levels(levels)
     confidence = check_open_unit(confidence, "confidence")
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     mean, std = _others(truth)
     if not (std > 0.0).all():
         raise ValueError("every parameter must vary over the replicates: draw truths from the prior.")

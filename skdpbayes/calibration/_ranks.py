@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ._check import check_count, check_draws_and_truth, check_open_unit
+from ._check import check_count, check_draws_and_truth, check_open_unit, generator
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def simulation_based_calibration(
     bins = check_count(bins, "bins", 2)
     if bins > n_draws + 1:
         raise ValueError(f"bins must be at most n_draws + 1 = {n_draws + 1}, the number of ranks, got {bins}.")
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     ranks = np.stack([tied_ranks(*pair, rng) for pair in zip(draws, truth, strict=True)])
     edges = np.round(np.linspace(0, n_draws + 1, bins + 1)).astype(int)
     counts = np.stack([np.histogram(ranks[:, j], edges - 0.5)[0] for j in range(n_parameters)])
