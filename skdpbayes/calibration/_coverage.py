@@ -103,9 +103,11 @@ def tarp_coverage(
 
     About a reference point, drawn without looking at the truth of its replicate, the ball that has the truth on its
     surface holds a share of the posterior. If posteriors are right, this share is uniform on [0, 1]: the coverage at
-    level a, the fraction of replicates where it is a or less, is a. Posteriors too narrow or shifted have shares near
-    0 and 1 too often, so coverage is above the diagonal at small levels and below it at large ones; those too wide, the
-    other way round. The prior passes too, as it is calibrated: look at `crps` or `interval_width` beside.
+    level a, the fraction of replicates where it is a or less, is a. Posteriors that are too narrow have shares near 0
+    and 1 too often, so coverage is above the diagonal at small levels and below it at large ones; those too wide, the
+    other way round. The difference is larger at large levels. A shift that is the same in all replicates is seen too,
+    but `simulation_based_calibration` is more sensitive to it. The prior passes, as it is calibrated: look at `crps` or
+    `interval_width` beside.
 
     Parameters
     ----------
