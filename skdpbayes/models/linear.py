@@ -15,6 +15,8 @@ _INSIDE = float(2 * stats.norm.cdf(_CUT) - 1)  # P(|z| < cut)
 _SQUARE_INSIDE = float(_INSIDE - 2 * _CUT * stats.norm.pdf(_CUT))  # E[z^2; |z| < cut]
 _MEAN_SQUARE = _SQUARE_INSIDE + _CUT**2 * (1 - _INSIDE)  # E min(z^2, cut^2)
 
+_SPREAD = 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -43,9 +45,10 @@ class LinearRegression:
     unit: Any
 
     def init(self):
-        """Zero weights, and the prior mode of the log variance."""
+        """Zero weights, and the variance that the response then has."""
         zeros = jnp.zeros(self.n_columns, jnp.float32)
-        return {"u": jnp.log(self.scale / self.shape) / self.unit * jnp.ones((), jnp.float32), "w": zeros}
+        variance = self.scale / self.shape * (1 + self.n_columns / self.precision)  # of the response, a priori
+        return {"u": jnp.log(variance) / self.unit * jnp.ones((), jnp.float32), "w": zeros}
 
     def log_prior(self, params):
         """Log density of the prior of w and u."""
@@ -62,36 +65,60 @@ class LinearRegression:
         return jnp.where(known, -0.5 * (z**2 + self._log_variance(params)), 0)
 
     def score(self, params, record):
-        """Huber's estimating functions; the gradient of the log-likelihood where residuals are small."""
+        """Huber's estimating functions, without the factors of `precondition`."""
         z, known = self._residual(params, record)
         cut = jnp.clip(z, -_CUT, _CUT)
-        sd = jnp.exp(self._log_variance(params) / 2)
         return {
             "u": jnp.where(known, self.unit * 0.5 * (cut**2 - _MEAN_SQUARE), 0),
-            "w": jnp.where(known, cut, 0) * record["x"] / sd,
+            "w": jnp.where(known, cut, 0) * record["x"],
+        }
+
+    def precondition(self, params):
+        """Factors of `score`, and of the rows and columns of `curvature`, that depend on the parameters alone."""
+        return {
+            "u": jnp.ones((), jnp.float32),
+            "w": jnp.full(self.n_columns, jnp.exp(-self._log_variance(params) / 2), jnp.float32),
         }
 
     def curvature(self, params, record):
-        """Expected negative derivative of the score, which does not look at the response."""
-        known = jnp.isfinite(record["y"])
-        x = record["x"] * jnp.exp(-self._log_variance(params) / 2)
+        """Expected negative derivative of the score, which does not look at the response; without the factors."""
+        del params
+        known, x = jnp.isfinite(record["y"]), record["x"]
         out = jnp.zeros((self.n_columns + 1, self.n_columns + 1), x.dtype)
         out = out.at[0, 0].set(self.unit**2 * _SQUARE_INSIDE / 2).at[1:, 1:].set(_INSIDE * jnp.outer(x, x))
         return jnp.where(known, out, 0)
 
     def score_bound(self, params, record):
         """Largest norm of a score over all responses."""
-        square = jnp.sum(record["x"] ** 2) * jnp.exp(-self._log_variance(params)) * _CUT**2
-        return jnp.sqrt(square + (self.unit * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)) ** 2)
+        del params
+        return jnp.sqrt(jnp.sum(record["x"] ** 2) * _CUT**2 + (self.unit * _SPREAD) ** 2)
 
-    def bounds(self, row_norm, variance):
-        """Public bounds on the norms of score and curvature, where the variance is the one given."""
-        spread = self.unit * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
-        weight = _INSIDE * row_norm**2 / variance
+    def bounds(self, row_norm):
+        """Public bounds on the norms of score and curvature."""
         return (
-            math.hypot(_CUT * row_norm / math.sqrt(variance), spread),
-            math.hypot(weight, self.unit**2 * _SQUARE_INSIDE / 2),
+            math.hypot(_CUT * row_norm, self.unit * _SPREAD),
+            math.hypot(_INSIDE * row_norm**2, self.unit**2 * _SQUARE_INSIDE / 2),
         )
+
+    def shift(self, curvature, covariance):
+        """Expected score where the true weights are scattered about those at hand: residuals are larger than noise.
+
+        Parameters
+        ----------
+        curvature, covariance : arrays of shape (P, P)
+            Of the records, with the factors of `precondition`, and of the parameters about the point.
+        """
+        n = curvature[0, 0] / (self.unit**2 * _SQUARE_INSIDE / 2)  # records, as the curvature counts them
+        n = jnp.maximum(n, 1.0)
+        spread = 1 + jnp.clip(jnp.sum(curvature[1:, 1:] * covariance[1:, 1:]) / (_INSIDE * n), 0, 1e6)
+        cut = _CUT / jnp.sqrt(spread)
+        tail = 2 * jax.scipy.stats.norm.sf(cut)
+        square = spread * (1 - tail - 2 * cut * jax.scipy.stats.norm.pdf(cut)) + _CUT**2 * tail
+        return jnp.zeros(len(curvature), curvature.dtype).at[0].set(self.unit * 0.5 * n * (square - _MEAN_SQUARE))
+
+    def prior_mean(self):
+        """Mode of the prior of w and u."""
+        return {"u": jnp.log(self.scale / self.shape) / self.unit, "w": jnp.zeros(self.n_columns, jnp.float32)}
 
     def prior_precision(self):
         """Curvature of the log prior at its start."""
