@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_PANELS, _OMEGA_PANELS = 96, 8  # of the final grid, eight nodes each
+_PANELS, _OMEGA_PANELS = 96, 12  # of the final grid in v and omega, eight nodes each; with omega, half of those in v
 _REFINED = 256, 48  # nodes, in v and omega, of the grid that locates the mass
-_NEGLIGIBLE = 45.0  # log density below its maximum
+_NEGLIGIBLE, _OMEGA_NEGLIGIBLE = 45.0, 28.0  # log densities below the maximum (v can have a tail of any length)
 _TINY = 1e-300
 
 
@@ -153,6 +153,10 @@ class _Rows:
     def _row(self, x) -> Array:
         return np.broadcast_to(np.asarray(x, np.float64), self.shape).reshape(-1, 1)
 
+    def unflatten(self, draws: Array) -> Array:
+        """(rows, n) to (n, ..., d)."""
+        return np.moveaxis(draws, 1, 0).reshape(-1, *self.shape)
+
     def curvature(self, v) -> tuple[Array, Array]:
         """``kappa a``, and the prior variance of x* there; `v` has shape (rows, grid)."""
         a = np.maximum(softplus(v), _TINY)
@@ -188,13 +192,14 @@ class _Rows:
         steps = np.linspace(-9, 9, 49)
         sxx = np.maximum(self.sxx, _TINY)
         slope = self.sxg / sxx
-        residual = [np.maximum(self.sgg - 2 * b * self.sxg + b**2 * self.sxx, 0) for b in self._slopes(slope)]
+        slopes = slope, self.kappa * softplus(self.m)
+        residual = [np.maximum(self.sgg - 2 * b * self.sxg + b**2 * self.sxx, 0) for b in slopes]
         omega = np.zeros((len(self.n), 1))
         W = self.V
         if self.scale is not None:
             relative = 1 + np.linspace(-8, 8, 33) * np.sqrt(2 / np.maximum(self.n, 1))
-            likely = [np.sqrt(np.maximum(x / np.maximum(self.n, 1) * relative - self.V, 0)) for x in residual]
-            omega = np.sort(np.concatenate([self.scale * np.linspace(0, 9, 33), *likely], axis=1))
+            modes = [np.sqrt(np.maximum(x / np.maximum(self.n, 1) * relative - self.V, 0)) for x in residual]
+            omega = np.sort(np.concatenate([self.scale * np.linspace(0, 9, 33), *modes], axis=1))
             W = np.maximum(self.V, residual[0] / np.maximum(self.n, 1))
         error = np.sqrt(W / sxx)
         near = np.concatenate([slope + error * steps, error * 2.0 ** np.arange(-12, 7)], axis=1)
@@ -204,9 +209,6 @@ class _Rows:
         v = np.concatenate([prior, likely], axis=1)
         low, high = v.min(axis=1, keepdims=True), v.max(axis=1, keepdims=True)
         return np.sort(np.concatenate([v, low + (high - low) * np.linspace(0, 1, 48)], axis=1)), omega
-
-    def _slopes(self, slope):
-        return slope, self.kappa * softplus(self.m)
 
 
 def _interpolate(at: Array, x: Array, y: Array) -> Array:
@@ -220,7 +222,7 @@ def _interpolate(at: Array, x: Array, y: Array) -> Array:
     return y0 + share * (y1 - y0)
 
 
-def _equidistributed(grid: Array, log_densities: tuple[Array, ...], n: int) -> Array:
+def _equidistributed(grid: Array, log_densities: tuple[Array, ...], n: int, negligible: float) -> Array:
     """`n` points of each row that follow unnormalised densities, their fourth roots, and the changes of those roots.
 
     The roots cover tails. Their changes find the edge of a plateau: the prior's tail, where a is too small for the
@@ -230,7 +232,7 @@ def _equidistributed(grid: Array, log_densities: tuple[Array, ...], n: int) -> A
     total, kept = np.zeros_like(width), np.zeros(width.shape, bool)
     for log_density in log_densities:
         relative = log_density - log_density.max(axis=1, keepdims=True)
-        inside = np.maximum(relative[:, 1:], relative[:, :-1]) > -_NEGLIGIBLE
+        inside = np.maximum(relative[:, 1:], relative[:, :-1]) > -negligible
         height, root = np.exp(relative), np.exp(0.25 * relative)
         cells = width * (height[:, 1:] + height[:, :-1]), width * (root[:, 1:] + root[:, :-1]), np.abs(np.diff(root))
         for cell in cells:
@@ -302,29 +304,29 @@ class ExactPosterior:
         omega = within(self._omega, cell // n_v) if self._rows.scale is not None else np.zeros((rows, 1))
         mean, variance = self._rows.conditional(v, omega)
         x = mean + np.sqrt(variance) * rng.standard_normal((rows, n))
-        return tuple(np.moveaxis(y, 1, 0).reshape(n, *self._rows.shape) for y in (x, softplus(v)))
+        return self._rows.unflatten(x), self._rows.unflatten(softplus(v))
 
 
 def exact(regression: Regression) -> ExactPosterior:
     """Posterior by Gauss-Legendre quadrature over v (and omega), on panels that follow the mass.
 
-    Two passes on coarse grids look for the mass; the errors of the third, final grid are far below Monte Carlo's (the
+    Passes on two coarse grids look for the mass; the errors of the third, final grid are far below Monte Carlo's (the
     tests ask for 1e-6 standard deviations). Time does not depend on the length of the trace.
     """
     rows = _Rows(regression)
     v, omega = rows.first_grids()
-    for final in (False, True):
+    edges = (_PANELS if rows.scale is None else _PANELS // 2) + 1, _OMEGA_PANELS + 1
+    for n_v, n_omega in (_REFINED, edges):
         density = rows.log_density(v, omega)
         best = np.take_along_axis(omega, density.max(axis=2).argmax(axis=1)[:, None], 1)
         if rows.scale is not None:
-            n_omega = _OMEGA_PANELS + 1 if final else _REFINED[1]
-            omega = _equidistributed(omega, (density.max(axis=2),), n_omega)
+            omega = _equidistributed(omega, (density.max(axis=2),), n_omega, _OMEGA_NEGLIGIBLE)
         # Second moments of x* can come from where there is little mass: from small a, which leave x* to its prior.
         along = density.max(axis=1)
         mean, variance = rows.conditional(v, best)
         centre = np.take_along_axis(mean, along.argmax(axis=1)[:, None], 1)
         moment = along + np.log(variance + (mean - centre) ** 2)
-        v = _equidistributed(v, (along, moment), _PANELS + 1 if final else _REFINED[0])
+        v = _equidistributed(v, (along, moment), n_v, _NEGLIGIBLE)
     of_v = _Panels.between(v)
     of_omega = _Panels(omega, np.ones_like(omega), omega) if rows.scale is None else _Panels.between(omega)
     density = rows.log_density(of_v.nodes, of_omega.nodes)
@@ -350,7 +352,7 @@ class LaplacePosterior:
         z = rng.standard_normal((2, len(self._mode), n))
         v = self._mode + self._v_sd * z[0]
         x = self._mean + self._slope * (v - self._mode) + np.sqrt(self._variance) * z[1]
-        return tuple(np.moveaxis(y, 1, 0).reshape(n, *self._rows.shape) for y in (x, softplus(v)))
+        return self._rows.unflatten(x), self._rows.unflatten(softplus(v))
 
 
 def laplace(regression: Regression) -> LaplacePosterior:
@@ -378,7 +380,7 @@ def _laplace(rows: _Rows) -> LaplacePosterior:
 
     v, _ = rows.first_grids()
     for _ in range(3):
-        v = _equidistributed(v, (along(v),), _REFINED[0])
+        v = _equidistributed(v, (along(v),), _REFINED[0], _NEGLIGIBLE)
     for _ in range(12):  # between the neighbours of the best node, again and again
         best = np.clip(along(v).argmax(axis=1)[:, None], 1, v.shape[1] - 2)
         low, high = np.take_along_axis(v, best - 1, 1), np.take_along_axis(v, best + 1, 1)
@@ -462,7 +464,8 @@ def nuts(
         key = jax.random.key(seed)
         names = ["v", "x"] if regression.subsampling is None else ["v", "x", "omega"]
         keys = jax.random.split(jax.random.fold_in(key, 1), len(names))
-        start = {name: 0.5 * jax.random.normal(k, (n_chains, *shape)) for name, k in zip(names, keys, strict=True)}
+        chains = (n_chains, *shape) if n_chains > 1 else shape
+        start = {name: 0.5 * jax.random.normal(k, chains) for name, k in zip(names, keys, strict=True)}
         sampler = MCMC(
             NUTS(potential_fn=minus_log_density),
             num_warmup=n_warmup,

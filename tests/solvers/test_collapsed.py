@@ -12,6 +12,7 @@ from skdpbayes.solvers import _collapsed
 from skdpbayes.solvers._collapsed import Regression, TraceSums, accumulate, exact, laplace, nuts, softplus
 
 KAPPA = 0.1
+NO_OMEGA = np.zeros(1), np.ones(1)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
@@ -57,7 +58,7 @@ def panels(low, high, n):
     return (edges[:-1, None] + half * (1 + NODES)).ravel(), np.broadcast_to(half * WEIGHTS, (n, 20)).ravel()
 
 
-def by_brute_force(regression, x, g, j, omegas=(np.zeros(1), np.ones(1))):
+def by_brute_force(regression, x, g, j, omegas=NO_OMEGA):
     """Mean and sd of x*, mean of a and of omega, in coordinate j, by quadrature over (omega, v, x*) of the trace."""
     m, s, p = (np.broadcast_to(y, x.shape[1:])[j] for y in (regression.v_mean, regression.v_sd, regression.prior_mean))
     V = regression.noise_variance[j]
@@ -117,7 +118,7 @@ def test_exact_with_unknown_subsampling_noise():
     x, g = simulated(rng, 25, np.array([4.0]), np.array([0.5]), V, omega=0.6)
     regression = Regression(sums_of(x, g), V, KAPPA, 4.0, 1.5, 0.0, subsampling=1.0)
     found = exact(regression)
-    mean, sd, a_mean, omega_mean = by_brute_force(regression, x, g, 0, panels(0, 6, 4))
+    mean, sd, a_mean, omega_mean = by_brute_force(regression, x, g, 0, panels(0, 7, 6))
     assert (found.mean[0] - mean) / sd == pytest.approx(0, abs=1e-6)
     np.testing.assert_allclose([found.sd[0], found.a_mean[0], found.omega_mean[0]], [sd, a_mean, omega_mean], rtol=1e-6)
     known = exact(dataclasses.replace(regression, subsampling=None))
@@ -183,38 +184,37 @@ def test_a_flat_prior_leaves_a_tail_where_the_trace_sees_no_slope(monkeypatch, s
 @pytest.mark.parametrize("subsampling", [None, 0.5])
 def test_nuts_agrees_where_it_has_converged(problem, subsampling):
     regression = dataclasses.replace(problem[0], subsampling=subsampling)
-    found, drawn = exact(regression), nuts(regression, n_samples=3000)
+    found, drawn = exact(regression), nuts(regression, n_warmup=500, n_samples=3000, n_chains=2)
     converged = (drawn.r_hat < 1.01) & (drawn.ess > 1000)
     assert converged.sum() >= 2
     np.testing.assert_allclose(((drawn.mean - found.mean) / found.sd)[converged], 0, atol=0.05)
     np.testing.assert_allclose((drawn.sd / found.sd)[converged], 1, atol=0.05)
     np.testing.assert_allclose((drawn.a_mean / found.a_mean)[converged], 1, atol=0.05)
     x, a = drawn.sample(np.random.default_rng(0), 5000)
-    np.testing.assert_allclose((x.mean(axis=0) - drawn.mean) / drawn.sd, 0, atol=0.06)
+    np.testing.assert_allclose((x.mean(axis=0) - drawn.mean) / drawn.sd, 0, atol=0.08)
     assert x.shape == a.shape == (5000, 3)
 
 
 def test_laplace_is_the_mode_and_the_hessian_there(problem):
     regression, x, g = problem
     found = laplace(regression)
+
+    def minus_log_density(z, x, g, V, v_mean, v_sd, p):
+        v, optimum = z
+        a = jax.nn.softplus(v)
+        r = spread_variance(a)
+        prior = ((v - v_mean) / v_sd) ** 2 + jnp.log(r) + (optimum - p) ** 2 / r
+        return 0.5 * (prior + jnp.sum((g - KAPPA * a * (x - optimum)) ** 2) / V)
+
+    arguments = regression.noise_variance, regression.v_mean, regression.v_sd, regression.prior_mean
+    x_drawn, a_drawn = found.sample(np.random.default_rng(0), 100_000)
     with jax.enable_x64(True):
+        slope, hessian = jax.jit(jax.grad(minus_log_density)), jax.jit(jax.hessian(minus_log_density))
         for j in range(3):
-
-            def minus_log_density(z, j=j):
-                v, optimum = z
-                a = jax.nn.softplus(v)
-                r = spread_variance(a)
-                prior = ((v - regression.v_mean[j]) / regression.v_sd[j]) ** 2 + jnp.log(r)
-                prior += (optimum - regression.prior_mean[j]) ** 2 / r
-                squares = jnp.sum((g[:, j] - KAPPA * a * (x[:, j] - optimum)) ** 2)
-                return 0.5 * (prior + squares / regression.noise_variance[j])
-
-            mode = jnp.array([found._mode[j, 0], found.mean[j]])
-            covariance = np.linalg.inv(jax.hessian(minus_log_density)(mode))
-            decrement = jax.grad(minus_log_density)(mode)
-            assert decrement @ covariance @ decrement < 1e-10
+            at = np.array([found._mode[j, 0], found.mean[j]]), x[:, j], g[:, j], *(y[j] for y in arguments)
+            covariance, gradient = np.linalg.inv(hessian(*at)), np.asarray(slope(*at))
+            assert gradient @ covariance @ gradient < 1e-10
             assert found.sd[j] == pytest.approx(covariance[1, 1] ** 0.5, rel=1e-5)
-            x_drawn, a_drawn = found.sample(np.random.default_rng(0), 100_000)
             v_drawn = _collapsed.softplus_inverse(a_drawn[:, j])
             np.testing.assert_allclose(np.cov(v_drawn, x_drawn[:, j]), covariance, rtol=0.03, atol=0.01 * found.sd[j])
             assert found.a_mean[j] == pytest.approx(a_drawn[:, j].mean(), rel=0.02)
