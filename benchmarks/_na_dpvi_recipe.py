@@ -9,7 +9,6 @@ noise here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -76,7 +75,7 @@ class Published:
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """One kind of round: the gradient of the negative ELBO over N of each record."""
-        prior = prior_score(model)
+        prior, beta = prior_score(model), jnp.split(self.beta, 2)
 
         def query(state, point):
             thetas, noise = point
@@ -87,14 +86,14 @@ class Published:
 
             def one(record):
                 own, times_noise = mean_scores(model, thetas, noise, record)
-                gradient = jnp.concatenate([own + of_mu, jax.nn.sigmoid(u) * (times_noise + of_sd)])
-                return {"gradient": -self.beta * gradient}
+                parts = own + of_mu, jax.nn.sigmoid(u) * (times_noise + of_sd)
+                return {"gradient": tuple(-b * part for b, part in zip(beta, parts, strict=True))}
 
             return one
 
         def update(state, point, step, estimate, scales):
             del point, scales
-            gradient = mechanism.rate * estimate["gradient"]
+            gradient = mechanism.rate * jnp.concatenate(estimate["gradient"])
             weight = (step >= DROPPED * mechanism.n_steps).astype(jnp.float64)
             sums = accumulate(state.sums, state.phi, gradient / self.beta, weight)
             return TraceState(state.phi - self.step_size * gradient, sums)
@@ -107,8 +106,8 @@ class Published:
 class Aligned(Published):
     """DPVIm (Jalko et al. 2023): only the gradient in mu is released, and that in u follows from it.
 
-    The paper does not say with which step sizes. Here mu takes its steps and u takes the steps of the standard deviation
-    (its gradient over sigmoid(u)), so that the noise moves both alike.
+    The paper does not say with which step sizes. Here mu takes the published steps and u takes those of the standard
+    deviation (its gradient over sigmoid(u)), so that the noise moves both alike.
     """
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
@@ -173,11 +172,8 @@ def run(keys: FitKeys, fields, model, own: Published, spec: MechanismSpec) -> Tr
         return jax.block_until_ready(_runs(keys, fields, model, own, jax.tree.map(jnp.asarray, spec.traced())))
 
 
-_BATCH = None
-
-
-@partial(jax.jit, static_argnames="batch_size")
-def _runs(keys, fields, model, own, mechanism, batch_size=None):
+@jax.jit
+def _runs(keys, fields, model, own, mechanism):
     def one(of_run):
         own_keys, rows = of_run
         records = Records(rows, jnp.int32(N_RECORDS))
@@ -187,4 +183,4 @@ def _runs(keys, fields, model, own, mechanism, batch_size=None):
 
         return _loop(release, own_keys, model, own, mechanism, None)[0]
 
-    return jax.lax.map(one, (keys, fields), batch_size=_BATCH)
+    return jax.lax.map(one, (keys, fields))
