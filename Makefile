@@ -33,7 +33,7 @@ test: env ## run the tests, but for the slow ones
 test-slow: env ## run the slow tests
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
-bench: bench-speed bench-utility bench-coverage ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage bench-na-dpvi ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
