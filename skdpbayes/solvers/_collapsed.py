@@ -310,13 +310,14 @@ class ExactPosterior:
 def exact(regression: Regression) -> ExactPosterior:
     """Posterior by Gauss-Legendre quadrature over v (and omega), on panels that follow the mass.
 
-    Passes on two coarse grids look for the mass; the errors of the third, final grid are far below Monte Carlo's (the
-    tests ask for 1e-6 standard deviations). Time does not depend on the length of the trace.
+    Three coarse grids, each placed by the one before, look for the mass. The errors of the final one are below 1e-6
+    standard deviations where a posterior has one peak, and far below Monte Carlo's where the prior of v is thousands of
+    times wider than the likelihood or contradicts it. Time does not depend on the length of the trace.
     """
     rows = _Rows(regression)
     v, omega = rows.first_grids()
     edges = (_PANELS if rows.scale is None else _PANELS // 2) + 1, _OMEGA_PANELS + 1
-    for n_v, n_omega in (_REFINED, edges):
+    for n_v, n_omega in (_REFINED, _REFINED, edges):
         density = rows.log_density(v, omega)
         best = np.take_along_axis(omega, density.max(axis=2).argmax(axis=1)[:, None], 1)
         if rows.scale is not None:
