@@ -199,7 +199,8 @@ def test_no_scale_is_missed(monkeypatch):
 
 @pytest.mark.parametrize("subsampling", [None, 0.5])
 def test_nuts_agrees_where_it_has_converged(problem, subsampling):
-    regression = dataclasses.replace(problem[0], subsampling=subsampling)
+    # Narrower priors of v than elsewhere: second moments of heavy tails take Monte Carlo too long.
+    regression = dataclasses.replace(problem[0], subsampling=subsampling, v_sd=np.array([1.0, 0.8, 0.7]))
     found, drawn = exact(regression), nuts(regression, n_warmup=300, n_samples=12_000, n_chains=1)
     converged = (drawn.r_hat < 1.01) & (drawn.ess > 1000)
     assert converged.sum() >= 2
