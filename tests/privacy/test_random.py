@@ -23,7 +23,9 @@ def test_block_function_is_threefry():
 def test_bits_are_of_different_counters():
     """Words of every width are leading bits of the cipher, one counter for each, whatever the shape."""
     key = random.wrap_keys(jnp.asarray([123, 456]))
-    words = random.threefry(jnp.asarray([123, 456], jnp.uint32), jnp.zeros(6, jnp.uint32), jnp.arange(6, dtype=jnp.uint32))
+    words = random.threefry(
+        jnp.asarray([123, 456], jnp.uint32), jnp.zeros(6, jnp.uint32), jnp.arange(6, dtype=jnp.uint32)
+    )
     high, low = (np.asarray(w, np.uint64) for w in words)
     with jax.enable_x64(True):
         for width in (8, 16, 32, 64):
