@@ -409,7 +409,8 @@ class DrawsPosterior:
     draws : pair of arrays of shape (chains, draws, ..., d)
         Of x* and a.
     r_hat, ess : arrays of shape (..., d)
-        Split R-hat and effective sample size, the worse of x* and a.
+        Split R-hat and effective sample size, the worst of x*, its square about the mean, and a: the tails of x*
+        can be long, and chains that agree on its mean need not agree on its standard deviation.
     """
 
     def __init__(self, x: Array, a: Array):
@@ -417,8 +418,9 @@ class DrawsPosterior:
 
         self.draws = x, a
         self.mean, self.sd, self.a_mean = x.mean(axis=(0, 1)), x.std(axis=(0, 1)), a.mean(axis=(0, 1))
-        self.r_hat = np.maximum(*(np.asarray(split_gelman_rubin(y)) for y in self.draws))
-        self.ess = np.minimum(*(np.asarray(effective_sample_size(y)) for y in self.draws))
+        monitored = x, (x - self.mean) ** 2, a
+        self.r_hat = np.max([split_gelman_rubin(y) for y in monitored], axis=0)
+        self.ess = np.min([effective_sample_size(y) for y in monitored], axis=0)
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
         """`n` of the draws of (x*, a), with replacement: two arrays of shape (n, ..., d)."""
