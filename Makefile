@@ -6,6 +6,7 @@ DATA_HOME ?= $(or $(SKDPBAYES_DATA_HOME),$(wildcard ../shared/data))
 TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 UTILITY_ARGS ?=
+NA_DPVI_ARGS ?=
 
 PY := $(VENV)/bin/python
 export SKDPBAYES_DATA_HOME := $(if $(DATA_HOME),$(abspath $(DATA_HOME)))
@@ -18,7 +19,7 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage bench-na-dpvi lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -32,7 +33,7 @@ test: env ## run the tests, but for the slow ones
 test-slow: env ## run the slow tests
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
-bench: bench-speed bench-utility bench-coverage ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage bench-na-dpvi ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
@@ -42,6 +43,9 @@ bench-utility: env ## utility on Adult and on the peers' tasks, beside the peers
 
 bench-coverage: env ## how often credible intervals cover the truth, on simulated data
 	$(PY) -m benchmarks.coverage
+
+bench-na-dpvi: env ## Tables 1 and 2 of the NA-DPVI paper, with widths (minutes; NA_DPVI_ARGS=--full for hours)
+	$(PY) -m benchmarks.na_dpvi $(NA_DPVI_ARGS)
 
 lint: env-dev ## ruff and mypy
 	$(PY) -m ruff check .
