@@ -21,7 +21,7 @@ _PARAMETERS = """epsilon : float, default=1.0
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows."""
 
-_SOLVER = """solver : {"vips", "dpvi", "sgld"}, default="vips"
+_SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         One release of a bounded statistic and the exact posterior given it, noise included; or the gradient solvers
         (see `DPBayesianLogisticRegression`), whose posterior is over the unconstrained parameter.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
@@ -56,7 +56,7 @@ def _described(cls):
 class _FamilyEstimator(DensityMixin, GradientEstimator):
     """What the families share; subclasses give a model, records, and densities."""
 
-    _solvers = ("vips", "dpvi", "sgld")
+    _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
     _fitted = (*GradientEstimator._fitted, "posterior_samples_")
 
     def fit(self, X, y=None):

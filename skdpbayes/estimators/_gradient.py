@@ -25,7 +25,7 @@ class Bounds(NamedTuple):
 class GradientEstimator(PrivateEstimator):
     """Base of the estimators whose model has a likelihood that factorises over records."""
 
-    _solvers: tuple[str, ...] = ("dpvi", "sgld")
+    _solvers: tuple[str, ...] = ("dpvi", "na-dpvi", "sgld")
     _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
 
     def __sklearn_is_fitted__(self):
@@ -181,6 +181,26 @@ def _plan_sgld(estimator, model, bounds, n):
     return solver, MechanismSpec(steps, n_chains)
 
 
+def _plan_na_dpvi(estimator, model, bounds, n):
+    from skdpbayes.privacy.mechanism import MechanismSpec
+    from skdpbayes.solvers.na_dpvi import NADPVI
+
+    del model
+    batch = 2**17  # expected: all records, where there are not too many
+    rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or 20
+    if n_steps < 2:
+        raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
+    steps = estimator._plan_noise(n_steps, rate).steps
+    # Shortened scores of nearly equal norm waste little of the noise; without noise nothing is shortened.
+    clip = estimator.clipping_norm or bounds.score * (0.2 if math.isfinite(estimator.epsilon) else 1.01)
+    solver = NADPVI(
+        clipping_norm=np.float32(clip),
+        curvature_norm=np.float32(1.01 * bounds.curvature * min(1, clip / bounds.score)),
+        n_records=np.float32(n if estimator.adjacency != "add_remove" else batch / rate),
+    )
+    return solver, MechanismSpec(steps)
+
+
 def _plan_vips(estimator, model, bounds, n):
     from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.vips import OneRelease
@@ -202,5 +222,5 @@ def _plan_vips(estimator, model, bounds, n):
     return OneRelease(np.float32(1.00001 * model.statistic_bound()), np.float64(n)), MechanismSpec(steps)
 
 
-PLANS = {"dpvi": _plan_dpvi, "sgld": _plan_sgld, "vips": _plan_vips}
+PLANS = {"dpvi": _plan_dpvi, "na-dpvi": _plan_na_dpvi, "sgld": _plan_sgld, "vips": _plan_vips}
 _OF_ONE_SOLVER = [("dpvi", "guide", "auto"), ("sgld", "step_schedule", "constant"), ("sgld", "n_chains", 1)]

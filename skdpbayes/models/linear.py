@@ -100,23 +100,35 @@ class LinearRegression:
             math.hypot(_INSIDE * row_norm**2, self.unit**2 * _SQUARE_INSIDE / 2),
         )
 
-    def shift(self, curvature, covariance):
-        """Expected score where the true weights are scattered about those at hand: residuals are larger than noise.
+    def working_point(self, params, curvature, covariance):
+        """Where to ask for scores while the weights are not known well: at the variance that residuals will have.
+
+        With normal residuals of that variance Huber's scores have expectation zero and a known slope; a smaller
+        variance would cut most of them.
 
         Parameters
         ----------
+        params : array of shape (P,)
+            What the parameters are thought to be (ravelled).
         curvature, covariance : arrays of shape (P, P)
-            Of the records, with the factors of `precondition`, and of the parameters about the point.
-        """
-        n = curvature[0, 0] / (self.unit**2 * _SQUARE_INSIDE / 2)  # records, as the curvature counts them
-        n = jnp.maximum(n, 1.0)
-        spread = 1 + jnp.clip(jnp.sum(curvature[1:, 1:] * covariance[1:, 1:]) / (_INSIDE * n), 0, 1e6)
-        cut = _CUT / jnp.sqrt(spread)
-        tail = 2 * jax.scipy.stats.norm.sf(cut)
-        square = spread * (1 - tail - 2 * cut * jax.scipy.stats.norm.pdf(cut)) + _CUT**2 * tail
-        return jnp.zeros(len(curvature), curvature.dtype).at[0].set(self.unit * 0.5 * n * (square - _MEAN_SQUARE))
+            Summed over the records, without the factors of `precondition`; of the parameters about `params`.
 
-    def prior_mean(self):
+        Returns
+        -------
+        point, slopes, doubt : arrays of shape (P,)
+            Parameters to ask at; factors of the scores' slopes that replace those of `precondition`; variance of the
+            scores that comes of not knowing the weights.
+        """
+        n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SQUARE_INSIDE / 2), 1)  # records, by their weights
+        variance = jnp.exp(jnp.clip(params[0] * self.unit, -40, 40))
+        spread = jnp.maximum(jnp.sum(curvature[1:, 1:] * covariance[1:, 1:]) / (_INSIDE * n), 0)
+        seen = variance + spread
+        point = params.at[0].set(jnp.log(seen) / self.unit)
+        slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)
+        doubt = jnp.zeros(len(params)).at[0].set((self.unit * n * spread / seen) ** 2 / (0.3 * self.n_columns))
+        return point, slopes, doubt
+
+    def prior_mode(self):
         """Mode of the prior of w and u."""
         return {"u": jnp.log(self.scale / self.shape) / self.unit, "w": jnp.zeros(self.n_columns, jnp.float32)}
 

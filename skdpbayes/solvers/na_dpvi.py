@@ -4,22 +4,21 @@ Every release of summed scores is an observation of the optimum ``t*`` of the (w
 
     g_t = H (t* - theta_t) + N(0, R_t),
 
-linear in t* where the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper runs
-NUTS over a stored trace for a diagonal H, t* and the variance; here H is the full curvature, released privately every
-tenth round, and what is known of t* is kept in closed form: information ``J`` and ``J t*`` (`FilterState`). No trace, no
-learning rate: the next point is the posterior mean.
+linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper runs
+NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released privately
+(every fifth round), and what is known of t* is kept in closed form, as information ``J`` and ``J t*`` (`FilterState`): no
+trace is stored, there is no learning rate, and the next point to ask at is the posterior mean.
 
-``R_t`` holds what an observation cannot tell:
+``R_t`` holds all that keeps a release from telling t*:
 
 * the privacy noise, of known variance;
-* subsampling: a Poisson sample estimates the sum of scores with covariance ``(1/q - 1) omega H``;
-* that H is not known: its own privacy noise, and that it changes between theta_t and t*. Both act on ``t* - theta_t``,
-  of which the filter knows the covariance, and both are the same in all rounds: they are counted as if every round had
-  all of it, so that averaging does not make them disappear.
+* subsampling: a Poisson sample estimates a sum of scores with covariance ``(1/q - 1) omega H``;
+* the privacy noise in H, and the change of H between theta_t and t*. Both act on ``t* - theta_t``, of which the filter knows
+  the covariance, so that they fade as it learns.
 
-The posterior of the parameters follows from that of t*, which is scattered about them by the sampling of the data, with
-covariance ``omega H^-1``: precision ``P + H (omega J + H)^-1 J``. Where privacy noise is small (J large) this is the usual
-one; where it is large it is the prior.
+The posterior of the parameters follows from that of t*, which the sampling of the data scatters about them with
+covariance ``omega H^-1`` (omega: `FullRank.mean_weight`). Its precision is ``P + H (omega J + H)^-1 J``: the usual one where the
+privacy noise is small (J large), the prior's where it is large.
 """
 
 from __future__ import annotations
@@ -32,175 +31,208 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.models.base import Model, flat_start, prior_score, weighted_score
+from skdpbayes.models.base import Model, curvature, flat_start, unbiased_weight, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism
-from skdpbayes.solvers._guides import WEIGHT_SHARE, Curvature, FullRank, learnt_curvature
+from skdpbayes.privacy.mechanism import Block, Mechanism, contribution_norm, scaled
+from skdpbayes.solvers._guides import Curvature, learnt_curvature
 from skdpbayes.solvers.base import Round
 from skdpbayes.solvers.dpvi import prior_precision
 
-_BURN, _KEEP = 0.3, 0.7
-_DEBUG = False
-_SHIFT = 1.0
-_PULLW = 0.1
-_CORR = 1.0
-_BEND = 0.1  # square of the relative error of H between two points as far apart as the filter is unsure
+CURVATURE_EVERY = 5
+WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the mean weight
+_BEND = 0.2  # variance of a score by the change of H, in units of (tr H cov)^2 H / N
+_TINY = 1e-7  # of the prior precision: curvature where none is known
 
 
 class FilterState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
-    theta: Any
+    theta: Any  # posterior mean of t*
     information: Any  # J, of t* given the scores
     pull: Any  # J t*
-    known: Any  # released curvatures
+    known: Any  # the released curvatures
     curvature: Any  # what is learnt of them
-    log_clip: Any
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class NADPVI:
-    """Bayesian filter on private scores and curvatures."""
+    """Bayesian filter on private scores and curvatures.
+
+    Attributes
+    ----------
+    clipping_norm, curvature_norm : float
+        Of a record's weighted score and of its weighted curvature.
+    n_records : float
+        Public number of records, or a public guess of it.
+    """
 
     clipping_norm: Any
-    curvature_bound: Any = np.inf
-    every: int = 10
-    n_records: Any = 5000.0
+    curvature_norm: Any
+    n_records: Any
 
     def init(self, model: Model, key) -> FilterState:
+        """Nothing known but the prior."""
         del key
         theta = flat_start(model)[0].astype(jnp.float64)
-        p = theta.size
-        zero = jnp.zeros((p, p), theta.dtype)
-        one = jnp.zeros((), jnp.float32)
-        known = Curvature(zero.astype(jnp.float32), one, jnp.zeros(2, jnp.float32), jnp.zeros((), jnp.int32))
-        return FilterState(theta, zero, jnp.zeros_like(theta), known, zero, jnp.log(jnp.asarray(self.clipping_norm, jnp.float32)))
+        zeros, nothing = jnp.zeros((theta.size, theta.size)), jnp.zeros((), jnp.float32)
+        known = Curvature(zeros.astype(jnp.float32), nothing, jnp.zeros(2, jnp.float32), jnp.zeros((), jnp.int32))
+        return FilterState(theta, zeros, jnp.zeros_like(theta), known, zeros)
 
     def which(self, step):
-        return (step % self.every == 0).astype(jnp.int32)
+        """Every fifth round, the first included, asks for the curvature."""
+        return (step % CURVATURE_EVERY == 0).astype(jnp.int32)
 
-    def rounds(self, model: Model, mechanism: Mechanism):
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+        """A score round and a curvature round."""
         unravel = flat_start(model)[1]
-        full = FullRank(self.curvature_bound)
+        clip, norm = (jnp.asarray(x, jnp.float32) for x in (self.clipping_norm, self.curvature_norm))
 
-        def point(state, key):
-            return (state.theta.astype(jnp.float32),)
+        def ask_score(state, key):
+            del key
+            view = look(model, state)
+            return view.point.astype(jnp.float32), view
 
-        def query(state, at):
-            theta, clip = unravel(at[0]), jnp.exp(state.log_clip)
+        def score_of(state, point):
+            del state
+            theta = unravel(point[0])
             return lambda record: {"score": weighted_score(model, theta, record, clip)[0]}
 
-        def update(state, at, step, estimate, scales):
-            theta = at[0].astype(jnp.float64)
-            view = View.of(model, self, state, theta)
-            score = view.factors * ravel_pytree(estimate["score"])[0]
-            variance = (view.factors * scales["score"]) ** 2
-            n_rounds = mechanism.n_steps
-            h = view.h
-            # What is not known of H acts on what is not known of t*.
-            cov = view.covariance(state)
-            unsure = state.known.variance * view.factors**2 * jnp.sum(view.factors**2 * jnp.diag(cov))
-            bent = h @ jnp.linalg.inv(view.prior_of_optimum() + state.information) @ h
-            noise = jnp.diag(variance + _CORR * unsure) + (1 / mechanism.rate - 1) * view.omega * h + _BEND * (jnp.trace(h @ cov)) ** 2 / (view.omega * self.n_records) * h
-            if hasattr(model, "shift"):
-                shift = model.shift(h, cov)
-                score, noise = score - shift, noise + _SHIFT * jnp.diag(shift**2)
-            noise = noise + 1e-9 * jnp.diag(jnp.diag(noise))
+        def learn_score(state, point, step, estimate, scales):
+            del step
+            view = point[1]
+            score, noise = ravel_pytree(estimate["score"])[0], scales["score"] ** 2
+            h, unsure = view.h, view.covariance
+            # Noise E in H adds E (t* - theta) to the score, with covariance E[E x x' E].
+            spread = state.known.variance * jnp.sum(view.slopes**2 * jnp.diag(unsure))
+            noise = jnp.diag(view.slopes**2 * (noise + view.doubt + spread))
+            noise += (1 / mechanism.rate - 1) * view.omega * h
+            if not hasattr(model, "working_point"):
+                noise += _BEND * jnp.trace(h @ unsure) ** 2 / self.n_records * h
+            noise += 1e-6 * (h + jnp.diag(jnp.diag(noise)))  # invertible, without privacy noise too
             gain = jnp.linalg.solve(noise, h).T  # H R^-1
-            keep = jnp.where(step < _BURN * n_rounds, _KEEP, 1.0)
             after = state._replace(
-                information=keep * state.information + gain @ h,
-                pull=keep * state.pull + gain @ (score + h @ theta),
+                information=state.information + gain @ h,
+                pull=state.pull + gain @ (view.slopes * score + h @ state.theta),
             )
-            new = view.mean(after)
-            if _DEBUG:
-                jax.debug.print("{s} lv {l:.3f} w {w} sdw {c:.4f} sdu {u:.4f} om {o:.2f} h {h} noise {n}", s=step, l=theta[0] * model.unit, w=theta[1:4], c=jnp.sqrt(cov[1, 1]), u=jnp.sqrt(cov[0, 0]) * model.unit, o=view.omega, h=jnp.diag(h)[:3], n=jnp.sqrt(jnp.diag(noise)[:3]))
-            return after._replace(theta=new)
+            return after._replace(theta=view.optimum(after))
 
-        curvature_round = full.more_rounds(model, prior_precision(model), None)[0]
+        def ask_curvature(state, key):
+            del key
+            return state.theta.astype(jnp.float32)
 
-        def cupdate(state, at, step, estimate, scales):
-            p = len(state.theta)
-            before, matrix = state.known, estimate["curvature"].reshape(p, p)
+        def curvature_of(state, point):
+            del state
+            theta = unravel(point)
+
+            def one(record):
+                weight = unbiased_weight(model, theta, record, clip)
+                weighted = scaled(curvature(model, theta, record), weight)
+                size = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))
+                return {"curvature": weighted, "weights": jnp.stack([size, weight * size])}
+
+            return one
+
+        def learn_curvature(state, point, step, estimate, scales):
+            del point, step
+            p, before = len(state.theta), state.known
+            matrix = estimate["curvature"].reshape(p, p)
             n = before.n + 1
-            new = 2 / (n.astype(jnp.float32) + 1)
+            new = 2 / (n.astype(jnp.float32) + 1)  # late-weighted: early rounds measure the curvature elsewhere
             known = Curvature(
                 matrix=(1 - new) * before.matrix + new * (matrix + matrix.T) / 2,
                 variance=(1 - new) ** 2 * before.variance + new**2 * scales["curvature"] ** 2 / 2,
                 weights=(1 - new) * before.weights + new * estimate["weights"],
                 n=n,
             )
-            learnt, error = learnt_curvature(known.matrix, known.variance, jnp)
-            values, vectors = jnp.linalg.eigh(learnt)
+            values, vectors = jnp.linalg.eigh(learnt_curvature(known.matrix, known.variance, jnp)[0])
             learnt = (vectors * jnp.maximum(values, 0)) @ vectors.T
             return state._replace(known=known, curvature=learnt.astype(jnp.float64))
 
         return (
-            Round(point, query, lambda s: {"score": Block(jnp.exp(s.log_clip))}, update),
-            Round(point, curvature_round.query, lambda s: {"curvature": Block(jnp.asarray(self.curvature_bound, jnp.float32), 1 - WEIGHT_SHARE), "weights": Block(jnp.asarray(self.curvature_bound, jnp.float32), WEIGHT_SHARE)}, cupdate),
+            Round(ask_score, score_of, lambda state: {"score": Block(clip)}, learn_score),
+            Round(
+                ask_curvature,
+                curvature_of,
+                lambda state: {"curvature": Block(norm, 1 - WEIGHT_SHARE), "weights": Block(norm, WEIGHT_SHARE)},
+                learn_curvature,
+            ),
         )
 
     def posterior(self, model: Model, state: FilterState) -> GaussianPosterior:
+        """Normal posterior, with the prior's slope and curvature taken at its mean."""
         with jax.enable_x64(True):
             state = jax.tree.map(jnp.asarray, state)
-            view = View.of(model, self, state, state.theta, final=True)
-            total, pull = view.posterior(state)
+            total, pull = look(model, state, final=True).posterior(state)
             mean, total = np.asarray(jnp.linalg.solve(total, pull)), np.asarray(total)
         values, vectors = np.linalg.eigh(total)
         return GaussianPosterior(mean, vectors / np.sqrt(values))
 
-    def diagnostics(self, state, posterior):
-        return {"clipping_norm": float(np.exp(state.log_clip))}
+    def diagnostics(self, state: FilterState, posterior) -> dict:
+        """The mean weight of the records."""
+        del posterior
+        return {"mean_weight": float(_mean_weight(state.known))}
 
 
 class View(NamedTuple):
-    """The prior and the curvature as seen from a point."""
+    """Prior and curvature as they look from the present state."""
 
-    theta: Any
-    factors: Any
+    point: Any  # where to ask for a score
+    slopes: Any  # public factors of score and curvature (`precondition`)
+    doubt: Any  # variance of the score that the model declares
     h: Any
     omega: Any
-    precision: Any
-    prior_pull: Any
+    precision: Any  # of the prior
+    prior_pull: Any  # its precision times its mean
+    covariance: Any = None  # of the parameters
 
-    @classmethod
-    def of(cls, model, solver, state, theta, final=False):
-        unravel = flat_start(model)[1]
-        at = theta.astype(jnp.float32)
-        factors = ravel_pytree(model.precondition(unravel(at)))[0].astype(jnp.float64) if hasattr(model, "precondition") else jnp.ones_like(theta)
-        log_prior = lambda flat: model.log_prior(unravel(flat))
-        start = prior_precision(model)
-        if final:
-            precision = jnp.maximum(jnp.diag(-jax.hessian(log_prior)(at)), 0.1 * start).astype(jnp.float64)
-            pull = precision * theta + jax.grad(log_prior)(at).astype(jnp.float64)
-        else:
-            precision = start.astype(jnp.float64)
-            mode = ravel_pytree(model.prior_mean())[0] if hasattr(model, "prior_mean") else flat_start(model)[0]
-            pull = precision * mode.astype(jnp.float64)
-        norms, weighted = state.known.weights
-        least = 0.5 * _PULLW
-        error = _PULLW * (state.known.variance * 2 * (1 / WEIGHT_SHARE - 1)) ** 0.5 + 1e-30
-        omega = ((weighted + error * 0.3) / (norms.clip(0) + error)).clip(0.02, 1).astype(jnp.float64)
-        h = factors[:, None] * state.curvature * factors + 1e-7 * jnp.diag(precision)
-        return cls(theta, factors, h, omega, precision, pull)
-
-    def prior_of_optimum(self):
-        """Precision of t* before any score: its covariance is the prior's plus ``omega H^-1``."""
-        p = jnp.diag(self.precision)
-        out = self.h @ jnp.linalg.solve(self.omega * p + self.h, p)
-        return (out + out.T) / 2
-
-    def mean(self, state):
-        known = self.prior_of_optimum()
+    def optimum(self, state):
+        """Posterior mean of t*, whose prior is that of the parameters with ``omega H^-1`` added to the covariance."""
+        prior = jnp.diag(self.precision)
+        known = self.h @ jnp.linalg.solve(self.omega * prior + self.h, prior)
         return jnp.linalg.solve(known + state.information, known @ (self.prior_pull / self.precision) + state.pull)
 
     def posterior(self, state):
-        """Precision of the parameters, and the precision times their mean."""
-        observed = jnp.linalg.solve(self.omega * state.information + self.h, jnp.concatenate([state.information, state.pull[:, None]], axis=1))
-        observed = self.h @ observed
+        """Precision of the parameters, and that times their mean."""
+        both = jnp.concatenate([state.information, state.pull[:, None]], axis=1)
+        observed = self.h @ jnp.linalg.solve(self.omega * state.information + self.h, both)
         square = observed[:, :-1]
         return (square + square.T) / 2 + jnp.diag(self.precision), observed[:, -1] + self.prior_pull
 
-    def covariance(self, state):
-        return jnp.linalg.inv(self.posterior(state)[0])
+
+def look(model: Model, state: FilterState, *, final: bool = False) -> View:
+    """Prior and curvature from where we are; `final` takes the prior's derivatives here instead of at its mode."""
+    unravel = flat_start(model)[1]
+    theta, at = state.theta, state.theta.astype(jnp.float32)
+    precision, mode = prior_precision(model), flat_start(model)[0]
+    if hasattr(model, "prior_mode"):
+        mode = ravel_pytree(model.prior_mode())[0]
+    if final:
+
+        def log_prior(flat):
+            return model.log_prior(unravel(flat))
+
+        precision = jnp.maximum(-jnp.diag(jax.hessian(log_prior)(at)), 0.1 * precision)
+        mode = at + jax.grad(log_prior)(at) / precision
+    slopes = jnp.ones_like(theta)
+    if hasattr(model, "precondition"):
+        slopes = ravel_pytree(model.precondition(unravel(at)))[0].astype(jnp.float64)
+    precision = precision.astype(jnp.float64)
+
+    def seen(slopes):
+        return slopes[:, None] * state.curvature * slopes + _TINY * jnp.diag(precision)
+
+    omega = _mean_weight(state.known).astype(jnp.float64)
+    view = View(theta, slopes, 0 * theta, seen(slopes), omega, precision, precision * mode)
+    covariance = jnp.linalg.inv(view.posterior(state)[0])
+    if hasattr(model, "working_point") and not final:
+        point, slopes, doubt = model.working_point(theta, state.curvature, covariance)
+        view = view._replace(point=point, slopes=slopes, doubt=doubt, h=seen(slopes))
+    return view._replace(covariance=covariance)
+
+
+def _mean_weight(known: Curvature):
+    """Covariance of the weighted scores over their curvature, taken for the mean weight."""
+    norms, weighted = known.weights
+    error = 0.1 * (2 * known.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5 + 1e-30
+    return ((weighted + 0.3 * error) / (norms.clip(0) + error)).clip(0.02, 1)
