@@ -43,25 +43,27 @@ def standardised_error(
     return np.asarray((posterior.mean - truth) / posterior.std)
 
 
-def one_hot_errors(n: int, epsilon: float, fits: int) -> NDArray[np.float64]:
+def one_hot_errors(n: int, epsilon: float, fits: int, **parameters: Any) -> NDArray[np.float64]:
     """As `standardised_errors`, for columns collinear with the intercept and coefficients drawn from the prior."""
     errors = []
     for seed in range(fits):
         rng = np.random.default_rng(seed)
         categories = np.eye(2)[rng.integers(0, 2, n)], np.eye(4)[rng.integers(0, 3, n)]
         X, truth = np.hstack([rng.uniform(-1, 1, (n, 2)), *categories]), rng.standard_normal(9)
-        errors.append(standardised_error(X, truth, rng, epsilon=epsilon, data_norm=2.0, random_state=seed))
+        errors.append(standardised_error(X, truth, rng, epsilon=epsilon, data_norm=2.0, random_state=seed, **parameters))
     return np.array(errors)
 
 
-def standardised_errors(n: int, d: int, epsilon: float, first: list[float], fits: int) -> NDArray[np.float64]:
+def standardised_errors(n: int, d: int, epsilon: float, first: list[float], fits: int, **parameters: Any) -> NDArray[np.float64]:
     """Of `fits` data sets: an array of shape (fits, d + 1)."""
     truth = np.array([*first, *[0.0] * (d - len(first)), INTERCEPT])
     errors = []
     for seed in range(fits):
         rng = np.random.default_rng(seed)
         X = clip_rows(rng.standard_normal((n, d)), d**0.5)
-        errors.append(standardised_error(X, truth, rng, epsilon=epsilon, prior_scale=2.0, random_state=seed))
+        errors.append(
+            standardised_error(X, truth, rng, epsilon=epsilon, prior_scale=2.0, random_state=seed, **parameters)
+        )
     return np.array(errors)
 
 
@@ -69,7 +71,9 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--fits", type=int, default=200, help="data sets per line (default: %(default)s)")
-    fits = parser.parse_args().fits
+    parser.add_argument("--solver", default="dpvi", choices=["dpvi", "na-dpvi"], help="(default: %(default)s)")
+    options = parser.parse_args()
+    fits, solver = options.fits, options.solver
     rows = []
 
     def add(n: int, columns: str, epsilon: float, z: NDArray[np.float64]) -> None:
@@ -78,11 +82,11 @@ def main() -> None:
         rows.append([f"{n}", columns, f"{epsilon:g}", *(f"{figure:.2f}" for figure in figures)])
 
     for n, d, epsilon, first in SETTINGS:
-        add(n, f"{d}", epsilon, standardised_errors(n, d, epsilon, first, fits))
+        add(n, f"{d}", epsilon, standardised_errors(n, d, epsilon, first, fits, solver=solver))
     for n, epsilon in ONE_HOT:
-        add(n, "8, one-hot", epsilon, one_hot_errors(n, epsilon, fits))
+        add(n, "8, one-hot", epsilon, one_hot_errors(n, epsilon, fits, solver=solver))
     header = ["rows", "columns", "epsilon", "covered", "first covered", "first: mean error", "sd of errors"]
-    print(f"95% intervals, {fits} data sets a line; errors in posterior standard deviations.\n")
+    print(f"95% intervals of {solver}, {fits} data sets a line; errors in posterior standard deviations.\n")
     print(_log.table(header, rows))
 
 

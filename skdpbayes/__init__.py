@@ -8,10 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0.dev0"
-__all__ = ["DPBayesianLogisticRegression", "DPBetaBernoulli", "DPDirichletCategorical", "DPGammaExponential"]
+__all__ = [
+    "DPBayesianLinearRegression",
+    "DPBayesianLogisticRegression",
+    "DPBetaBernoulli",
+    "DPDirichletCategorical",
+    "DPGammaExponential",
+]
 
 if TYPE_CHECKING:
     from skdpbayes.estimators import (
+        DPBayesianLinearRegression,
         DPBayesianLogisticRegression,
         DPBetaBernoulli,
         DPDirichletCategorical,

@@ -40,7 +40,7 @@ def as_numeric(X):
     if X.shape[1] == 0:
         raise ValueError(f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     if X.dtype.kind not in "fiub":
-        return _parsed(X)
+        return parsed(X)
     return X if X.dtype.kind == "f" else X.astype(np.float64)
 
 
@@ -67,7 +67,8 @@ def _is_row(row) -> bool:
     return isinstance(row, list | tuple) or getattr(row, "ndim", None) == 1
 
 
-def _parsed(X):
+def parsed(X):
+    """Float array of the cells of an array; what is not a number is NaN."""
     # Cell by cell, always: NumPy converts some kinds (dates) in whole arrays but not by themselves, so that a fallback
     # for arrays with a bad cell would let that cell change all others.
     with warnings.catch_warnings():

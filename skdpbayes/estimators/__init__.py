@@ -1,6 +1,13 @@
 """scikit-learn estimators."""
 
 from skdpbayes.estimators._families import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
+from skdpbayes.estimators._linear import DPBayesianLinearRegression
 from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
 
-__all__ = ["DPBayesianLogisticRegression", "DPBetaBernoulli", "DPDirichletCategorical", "DPGammaExponential"]
+__all__ = [
+    "DPBayesianLinearRegression",
+    "DPBayesianLogisticRegression",
+    "DPBetaBernoulli",
+    "DPDirichletCategorical",
+    "DPGammaExponential",
+]

@@ -20,12 +20,13 @@ class Bounds(NamedTuple):
     score: float  # norm of the gradient
     curvature: float  # norm of the Hessian
     prior_precision: float
+    slack: float = 2.0  # how far the score's bound may fall where the curvature is largest
 
 
 class GradientEstimator(PrivateEstimator):
     """Base of the estimators whose model has a likelihood that factorises over records."""
 
-    _solvers: tuple[str, ...] = ("dpvi", "na-dpvi", "sgld")
+    _solvers: tuple[str, ...] = ("dpvi", "sgld")
     _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
 
     def __sklearn_is_fitted__(self):
@@ -34,11 +35,13 @@ class GradientEstimator(PrivateEstimator):
     def _check_solver_parameters(self):
         self._check_privacy_parameters()
         check_choice("solver", self.solver, self._solvers)
+        check_number("n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True)
+        if self._solvers == ("na-dpvi",):
+            return
         check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
         check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))
         check_number("learning_rate", self.learning_rate, 0, none=True)
         check_number("n_chains", self.n_chains, 1, 1024, integral=True, closed=True)
-        check_number("n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True)
         for solver, name, default in _OF_ONE_SOLVER:
             if solver != self.solver and getattr(self, name) != default:
                 raise ValueError(
@@ -186,6 +189,8 @@ def _plan_na_dpvi(estimator, model, bounds, n):
     from skdpbayes.solvers.na_dpvi import NADPVI
 
     del model
+    if getattr(estimator, "learning_rate", None) is not None:
+        raise ValueError("learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing.")
     batch = 2**17  # expected: all records, where there are not too many
     rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or 20
     if n_steps < 2:
@@ -195,7 +200,7 @@ def _plan_na_dpvi(estimator, model, bounds, n):
     clip = estimator.clipping_norm or bounds.score * (0.2 if math.isfinite(estimator.epsilon) else 1.01)
     solver = NADPVI(
         clipping_norm=np.float32(clip),
-        curvature_norm=np.float32(1.01 * bounds.curvature * min(1, clip / bounds.score)),
+        curvature_norm=np.float32(1.01 * bounds.curvature * min(1, bounds.slack * clip / bounds.score)),
         n_records=np.float32(n if estimator.adjacency != "add_remove" else batch / rate),
     )
     return solver, MechanismSpec(steps)

@@ -111,9 +111,13 @@ class NADPVI:
                 noise += _BEND * jnp.trace(h @ unsure) ** 2 / self.n_records * h
             noise += 1e-6 * (h + jnp.diag(jnp.diag(noise)))  # invertible, without privacy noise too
             gain = jnp.linalg.solve(noise, h).T  # H R^-1
+            # A score farther from zero than all of this allows for says that t* was believed to be known too well.
+            seen = view.slopes * score
+            surprise = seen @ jnp.linalg.solve(noise + h @ view.optimum_covariance(state) @ h, seen) / len(seen)
+            keep = jnp.minimum(1, (1 + 3 * (2 / len(seen)) ** 0.5) / surprise)
             after = state._replace(
-                information=state.information + gain @ h,
-                pull=state.pull + gain @ (view.slopes * score + h @ state.theta),
+                information=keep * state.information + gain @ h,
+                pull=keep * state.pull + gain @ (seen + h @ state.theta),
             )
             return after._replace(theta=view.optimum(after))
 
@@ -186,10 +190,18 @@ class View(NamedTuple):
     prior_pull: Any  # its precision times its mean
     covariance: Any = None  # of the parameters
 
-    def optimum(self, state):
-        """Posterior mean of t*, whose prior is that of the parameters with ``omega H^-1`` added to the covariance."""
+    def optimum_prior(self):
+        """Prior precision of t*: its covariance is that of the parameters and ``omega H^-1``."""
         prior = jnp.diag(self.precision)
-        known = self.h @ jnp.linalg.solve(self.omega * prior + self.h, prior)
+        return self.h @ jnp.linalg.solve(self.omega * prior + self.h, prior)
+
+    def optimum_covariance(self, state):
+        """Posterior covariance of t*."""
+        return jnp.linalg.inv(self.optimum_prior() + state.information)
+
+    def optimum(self, state):
+        """Posterior mean of t*."""
+        known = self.optimum_prior()
         return jnp.linalg.solve(known + state.information, known @ (self.prior_pull / self.precision) + state.pull)
 
     def posterior(self, state):

@@ -3,12 +3,25 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPBetaBernoulli,
+    DPGammaExponential,
+)
 
 # The checks give no classes, and seeds.
 pytestmark = pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning")
 
 
-@parametrize_with_checks([DPBayesianLogisticRegression(epsilon=1.0, n_steps=100, n_posterior_samples=100)])
+ESTIMATORS = [
+    DPBayesianLogisticRegression(epsilon=1.0, n_steps=100, n_posterior_samples=100),
+    DPBayesianLinearRegression(epsilon=100.0, n_posterior_samples=100),
+    DPGammaExponential(n_posterior_samples=100),
+    DPBetaBernoulli(n_posterior_samples=100),
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_check(estimator, check, compiled_quickly):
     check(estimator)

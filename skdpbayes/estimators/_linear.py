@@ -1,0 +1,367 @@
+"""Private Bayesian linear regression."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from scipy import special
+from sklearn.base import RegressorMixin
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from skdpbayes._labels import as_labels
+from skdpbayes._rows import as_numeric, parsed
+from skdpbayes.estimators._base import check_number
+from skdpbayes.estimators._gradient import Bounds, GradientEstimator
+from skdpbayes.privacy import PrivacyLeakWarning
+
+
+class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
+    """Bayesian linear regression with an unknown noise variance, under (epsilon, delta)-differential privacy.
+
+    A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy noise. What is private, and
+    against whom, is as for `DPBayesianLogisticRegression`.
+
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        Privacy budget; ``float("inf")`` gives a (robust) non-private fit.
+    delta : float, default=1e-5
+        Privacy failure probability; well below one over the number of rows.
+    bounds : tuple (X_bounds, y_bounds), default=None
+        Public ranges of features and response, each a pair ``(low, high)`` of numbers or of arrays of shape (n_features,).
+        They say in which units the data are; priors are in units of half a range. Rows beyond them are not altered: a
+        long row counts less, and a residual beyond two standard deviations counts as two. None takes the ranges from the
+        data, which is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
+    solver : {"na-dpvi"}, default="na-dpvi"
+        The noise-aware filter of ``docs/solvers.md``.
+    adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
+        `sampling_rate` must be given.
+    fit_intercept : bool, default=True
+        If False, data are scaled and not centred.
+    prior_precision : float, default=0.1
+        Coefficients have a normal prior of variance (noise variance) / `prior_precision`, in scaled units.
+    prior_shape, prior_scale : float, default=1.0 and 0.05
+        Of the inverse-gamma prior of the noise variance, in scaled units.
+    clipping_norm : float, default=None
+        l2 bound on a row's contribution to a score. None: a fifth of what a typical row could contribute.
+    sampling_rate : float, default=None
+        Probability with which each row enters a batch. None: all rows, up to 131072 expected.
+    n_steps : int, default=None
+        Number of rounds. None: 20.
+    n_posterior_samples : int, default=1000
+        Posterior draws kept for predictions.
+    random_state : None, int, RandomState or Generator, default=None
+        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+    verbose : int, default=0
+        Print public quantities only.
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_features,)
+        Posterior mean of the coefficients, in the units of the data.
+    intercept_ : float
+    noise_std_ : float
+        Posterior mean of the residuals' standard deviation, in the units of y.
+    posterior_ : GaussianPosterior
+        Over (log noise variance / `model unit`, coefficients, intercept), in scaled units.
+    posterior_samples_ : dict
+        Draws in the units of the data: ``"coef"`` (n_posterior_samples, n_features), ``"intercept"`` and ``"noise_std"``
+        (n_posterior_samples,).
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    n_iter_ : int
+        Rounds run.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Notes
+    -----
+    No row raises: a row that holds NaN or infinity contributes nothing in `fit`. Residuals are cut (Huber's proposal 2),
+    with the estimating functions centred, so that intervals hold for normal residuals and outliers do little harm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianLinearRegression
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, size=(5000, 2))
+    >>> y = X @ [2.0, -1.0] + 0.5 + 0.3 * rng.normal(size=5000)
+    >>> model = DPBayesianLinearRegression(epsilon=1.0, bounds=((-1, 1), (-4, 4))).fit(X, y)
+    >>> bool(abs(model.coef_[0] - 2.0) < 0.3)
+    True
+    >>> mean, std = model.predict(X[:3], return_std=True)
+    >>> std.shape
+    (3,)
+    """
+
+    _solvers = ("na-dpvi",)
+
+    def __init__(
+        self,
+        epsilon=1.0,
+        delta=1e-5,
+        *,
+        bounds=None,
+        solver="na-dpvi",
+        adjacency="zero_out",
+        fit_intercept=True,
+        prior_precision=0.1,
+        prior_shape=1.0,
+        prior_scale=0.05,
+        clipping_norm=None,
+        sampling_rate=None,
+        n_steps=None,
+        n_posterior_samples=1000,
+        random_state=None,
+        verbose=0,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.solver = solver
+        self.adjacency = adjacency
+        self.fit_intercept = fit_intercept
+        self.prior_precision = prior_precision
+        self.prior_shape = prior_shape
+        self.prior_scale = prior_scale
+        self.clipping_norm = clipping_norm
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        return tags
+
+    _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales")
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(self, X, y):
+        """Fit the posterior to private data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For parameters out of range and for what is public: shapes and dtypes. With ``bounds=None`` also for a
+            response that is not finite.
+        """
+        self._check_solver_parameters()
+        check_number("prior_precision", self.prior_precision, 1e-12, 1e12)
+        check_number("prior_shape", self.prior_shape, 1e-3, 1e6)
+        check_number("prior_scale", self.prior_scale, 1e-12, 1e12)
+        X, y = self._validate(X, y)
+        n, d = X.shape
+        scales, voided_by = self._scaling(X, y)
+        model, bounds = self._model(d)
+        public = {"n_features": d, "hyper-parameters": "all constructor parameters"}
+        if self.adjacency != "add_remove":
+            public["n_samples"] = int(n)
+        draws = self._fit_posterior(
+            model, bounds, n, lambda: self._pack(X, y, scales), public=public, voided_by=voided_by
+        )
+        self._scales = scales
+        self._set_coefficients(model, draws)
+        return self
+
+    def _validate(self, X, y):
+        X = self._numeric(X, reset=True)
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        y = column_or_1d(as_labels(y) if self.bounds is not None else y, warn=True)
+        if len(y) != len(X):
+            raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
+        if self.bounds is None:
+            assert_all_finite(y, input_name="y")
+        return X, y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
+
+    def _numeric(self, X, *, reset):
+        numeric = as_numeric(X)
+        if hasattr(numeric, "toarray"):
+            raise TypeError(
+                "Sparse data was passed, but dense data is required: linear regression centres its columns. Use "
+                "X.toarray() if it fits in memory."
+            )
+        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
+        return numeric
+
+    def _scaling(self, X, y):
+        """Centres and half ranges of X and y, and what voids the guarantee."""
+        voided_by = ()
+        if self.bounds is None:
+            warnings.warn(
+                "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
+                "bounds=((X_low, X_high), (y_low, y_high)).",
+                PrivacyLeakWarning,
+                stacklevel=3,
+            )
+            voided_by = ("the ranges of X and y were taken from the data (bounds=None)",)
+            finite = X[np.isfinite(X).all(axis=1)]
+            x_range = (finite.min(axis=0), finite.max(axis=0)) if len(finite) else (-1.0, 1.0)
+            pairs = x_range, (y.min(), y.max())
+        else:
+            try:
+                (x_low, x_high), (y_low, y_high) = self.bounds
+                pairs = (x_low, x_high), (float(y_low), float(y_high))
+            except (TypeError, ValueError):
+                raise ValueError(f"bounds must be ((X_low, X_high), (y_low, y_high)), got {self.bounds!r}.") from None
+        scales = []
+        for name, pair, size in (("X", pairs[0], X.shape[1]), ("y", pairs[1], 1)):
+            low, high = (np.broadcast_to(np.asarray(end, np.float64), size) for end in pair)
+            if self.bounds is not None and not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+                raise ValueError(f"bounds of {name} must be finite with low < high, got {pair!r}.")
+            half = np.where(high > low, (high - low) / 2, 1.0)
+            scales += [(low + high) / 2, half] if self.fit_intercept else [np.zeros(size), np.maximum(-low, high)]
+        scales[1], scales[3] = (np.where(half > 0, half, 1.0) for half in (scales[1], scales[3]))
+        return tuple(scales), voided_by
+
+    def _model(self, d):
+        """Model and public bounds; a typical row of scaled features is that of uniform ones."""
+        from skdpbayes.models.linear import LinearRegression
+
+        columns = d + bool(self.fit_intercept)
+        row = math.sqrt(d / 3 + bool(self.fit_intercept))
+        prior = (np.float32(x) for x in (self.prior_precision, self.prior_shape, self.prior_scale))
+        model = LinearRegression(columns, *prior, np.float32(row))
+        score, curvature = model.bounds(1.5 * row)
+        precision = self.prior_precision * self.prior_shape / self.prior_scale
+        return model, Bounds(score, curvature, precision, slack=1.0)
+
+    def _pack(self, X, y, scales):
+        from skdpbayes.records import pack_records
+
+        x_centre, x_half, y_centre, y_half = scales
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows = ((X - x_centre) / x_half).astype(np.float32)
+            response = ((y - y_centre) / y_half).astype(np.float32)
+        null = ~(np.isfinite(rows).all(axis=1) & np.isfinite(response))
+        rows[null], response[null] = 0, np.nan
+        if self.fit_intercept:
+            rows = np.concatenate([rows, ~null[:, None]], axis=1, dtype=np.float32)
+        return pack_records(x=rows, y=response)
+
+    def _set_coefficients(self, model, draws):
+        self.posterior_samples_ = self._in_units(draws, float(model.unit))
+        self._unit = float(model.unit)
+        mean = self._in_units(self.posterior_.mean[None], self._unit)
+        self.coef_, self.intercept_ = mean["coef"][0], float(mean["intercept"][0])
+        self.noise_std_ = float(self.posterior_samples_["noise_std"].mean())
+
+    def _in_units(self, draws, unit):
+        """Draws of (log variance / unit, coefficients, intercept) in the units of the data."""
+        x_centre, x_half, y_centre, y_half = self._scales
+        d = len(x_half)
+        coef = draws[:, 1 : d + 1] * y_half / x_half
+        intercept = y_centre - coef @ x_centre
+        if self.fit_intercept:
+            intercept = intercept + draws[:, d + 1] * y_half
+        noise = np.exp(np.clip(draws[:, 0] * unit / 2, -300, 300)) * y_half
+        return {"coef": coef, "intercept": np.broadcast_to(intercept, len(draws)).copy(), "noise_std": noise}
+
+    # --------------------------------------------------------------- predicting
+
+    def predict(self, X, return_std=False):
+        """Posterior predictive mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Not protected.
+        return_std : bool, default=False
+            Also return the standard deviation of the posterior predictive distribution.
+
+        Returns
+        -------
+        mean : array of shape (n_samples,)
+        std : array of shape (n_samples,)
+            Only if `return_std`.
+        """
+        check_is_fitted(self)
+        rows = self._features(X)
+        mean = rows @ self.coef_ + self.intercept_
+        if not return_std:
+            return mean
+        draws = self.posterior_samples_
+        variance = np.var(rows @ draws["coef"].T + draws["intercept"], axis=1) + np.mean(draws["noise_std"] ** 2)
+        return mean, np.sqrt(variance)
+
+    def predict_interval(self, X, level=0.95):
+        """Equal-tailed interval of the posterior predictive distribution of a response.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        level : float, default=0.95
+            Mass of the interval, in (0, 1).
+
+        Returns
+        -------
+        lower, upper : arrays of shape (n_samples,)
+        """
+        check_number("level", level, 0, 1, open_above=True)
+        check_is_fitted(self)
+        draws = self.posterior_samples_
+        means = self._features(X) @ draws["coef"].T + draws["intercept"]
+        ends = []
+        for tail in ((1 - level) / 2, (1 + level) / 2):  # of a mixture of normals, by bisection
+            spread = 10 * draws["noise_std"].max()
+            low, high = means.min(axis=1) - spread, means.max(axis=1) + spread
+            for _ in range(50):
+                middle = (low + high) / 2
+                mass = special.ndtr((middle[:, None] - means) / draws["noise_std"]).mean(axis=1)
+                low, high = np.where(mass < tail, middle, low), np.where(mass < tail, high, middle)
+            ends.append((low + high) / 2)
+        return ends[0], ends[1]
+
+    def log_predictive_density(self, X, y):
+        """Log posterior predictive density of each response, of shape (n_samples,)."""
+        check_is_fitted(self)
+        draws = self.posterior_samples_
+        means = self._features(X) @ draws["coef"].T + draws["intercept"]
+        z = (column_or_1d(y)[:, None] - means) / draws["noise_std"]
+        log = -0.5 * z**2 - np.log(draws["noise_std"]) - 0.5 * math.log(2 * math.pi)
+        return special.logsumexp(log, axis=1) - math.log(log.shape[1])
+
+    def sample_posterior(self, n_samples=1000, random_state=None):
+        """Fresh posterior draws, a dict like `posterior_samples_`.
+
+        Parameters
+        ----------
+        n_samples : int, default=1000
+        random_state : None, int or numpy.random.Generator
+        """
+        check_is_fitted(self)
+        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        return self._in_units(draws, self._unit)
+
+    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+        """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""
+        rng = np.random.default_rng(random_state)
+        draws = self.sample_posterior(n_samples, rng)
+        means = draws["coef"] @ self._features(X).T + draws["intercept"][:, None]
+        return means + draws["noise_std"][:, None] * rng.standard_normal(means.shape)
+
+    def _features(self, X):
+        X = self._numeric(X, reset=False)
+        null = ~np.isfinite(X).all(axis=1)
+        if null.any():
+            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.", stacklevel=3)
+            X = np.where(null[:, None], self._scales[0], X)
+        return X
