@@ -239,8 +239,8 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         columns = d + bool(self.fit_intercept)
         row = math.sqrt(d / 3 + bool(self.fit_intercept))
         prior = (np.float32(x) for x in (self.prior_precision, self.prior_shape, self.prior_scale))
-        model = LinearRegression(columns, *prior, np.float32(row))
-        score, curvature = model.bounds(1.5 * row)
+        model = LinearRegression(columns, *prior, np.float32(0.7 * row))
+        score, curvature = model.bounds(1.1 * row)
         precision = self.prior_precision * self.prior_shape / self.prior_scale
         return model, Bounds(score, curvature, precision, slack=1.0)
 

@@ -45,10 +45,11 @@ class LinearRegression:
     unit: Any
 
     def init(self):
-        """Zero weights, and the variance that the response then has."""
-        zeros = jnp.zeros(self.n_columns, jnp.float32)
-        variance = self.scale / self.shape * (1 + self.n_columns / self.precision)  # of the response, a priori
-        return {"u": jnp.log(variance) / self.unit * jnp.ones((), jnp.float32), "w": zeros}
+        """Mode of the prior."""
+        return {"u": self._mode(), "w": jnp.zeros(self.n_columns, jnp.float32)}
+
+    def _mode(self):
+        return (jnp.log(self.scale / self.shape) / self.unit).astype(jnp.float32)
 
     def log_prior(self, params):
         """Log density of the prior of w and u."""
@@ -127,10 +128,6 @@ class LinearRegression:
         slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)
         doubt = jnp.zeros(len(params)).at[0].set((self.unit * n * spread / seen) ** 2 / (0.3 * self.n_columns))
         return point, slopes, doubt
-
-    def prior_mode(self):
-        """Mode of the prior of w and u."""
-        return {"u": jnp.log(self.scale / self.shape) / self.unit, "w": jnp.zeros(self.n_columns, jnp.float32)}
 
     def prior_precision(self):
         """Curvature of the log prior at its start."""

@@ -41,6 +41,7 @@ from skdpbayes.solvers.dpvi import prior_precision
 CURVATURE_EVERY = 5
 WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the mean weight
 _BEND = 0.2  # variance of a score by the change of H, in units of (tr H cov)^2 H / N
+_REACH = 6.0  # prior standard deviations within which the next point lies
 _TINY = 1e-7  # of the prior precision: curvature where none is known
 
 
@@ -119,7 +120,9 @@ class NADPVI:
                 information=keep * state.information + gain @ h,
                 pull=keep * state.pull + gain @ (seen + h @ state.theta),
             )
-            return after._replace(theta=view.optimum(after))
+            # Where scores are far from linear a step could leave the region where they tell anything.
+            reach = _REACH / jnp.sqrt(view.precision)
+            return after._replace(theta=jnp.clip(view.optimum(after), view.mode - reach, view.mode + reach))
 
         def ask_curvature(state, key):
             del key
@@ -190,6 +193,11 @@ class View(NamedTuple):
     prior_pull: Any  # its precision times its mean
     covariance: Any = None  # of the parameters
 
+    @property
+    def mode(self):
+        """Of the prior."""
+        return self.prior_pull / self.precision
+
     def optimum_prior(self):
         """Prior precision of t*: its covariance is that of the parameters and ``omega H^-1``."""
         prior = jnp.diag(self.precision)
@@ -202,7 +210,7 @@ class View(NamedTuple):
     def optimum(self, state):
         """Posterior mean of t*."""
         known = self.optimum_prior()
-        return jnp.linalg.solve(known + state.information, known @ (self.prior_pull / self.precision) + state.pull)
+        return jnp.linalg.solve(known + state.information, known @ self.mode + state.pull)
 
     def posterior(self, state):
         """Precision of the parameters, and that times their mean."""
@@ -217,8 +225,6 @@ def look(model: Model, state: FilterState, *, final: bool = False) -> View:
     unravel = flat_start(model)[1]
     theta, at = state.theta, state.theta.astype(jnp.float32)
     precision, mode = prior_precision(model), flat_start(model)[0]
-    if hasattr(model, "prior_mode"):
-        mode = ravel_pytree(model.prior_mode())[0]
     if final:
 
         def log_prior(flat):
