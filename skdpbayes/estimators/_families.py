@@ -59,6 +59,13 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
     _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
     _fitted = (*GradientEstimator._fitted, "posterior_samples_")
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.input_tags.string = True
+        return tags
+
     def fit(self, X, y=None):
         """Fit the posterior to private data.
 

@@ -169,9 +169,7 @@ class NADPVI:
     def posterior(self, model: Model, state: FilterState) -> GaussianPosterior:
         """Normal posterior, with the prior's slope and curvature taken at its mean."""
         with jax.enable_x64(True):
-            state = jax.tree.map(jnp.asarray, state)
-            total, pull = look(model, state, final=True).posterior(state)
-            mean, total = np.asarray(jnp.linalg.solve(total, pull)), np.asarray(total)
+            mean, total = (np.asarray(x) for x in normal_posterior(model, jax.tree.map(jnp.asarray, state)))
         values, vectors = np.linalg.eigh(total)
         return GaussianPosterior(mean, vectors / np.sqrt(values))
 
@@ -218,6 +216,12 @@ class View(NamedTuple):
         observed = self.h @ jnp.linalg.solve(self.omega * state.information + self.h, both)
         square = observed[:, :-1]
         return (square + square.T) / 2 + jnp.diag(self.precision), observed[:, -1] + self.prior_pull
+
+
+def normal_posterior(model: Model, state: FilterState):
+    """Mean and precision of the parameters, the prior's derivatives being taken where the filter ended."""
+    total, pull = look(model, state, final=True).posterior(state)
+    return jnp.linalg.solve(total, pull), total
 
 
 def look(model: Model, state: FilterState, *, final: bool = False) -> View:
