@@ -4,21 +4,21 @@ Every release of summed scores is an observation of the optimum ``t*`` of the (w
 
     g_t = H (t* - theta_t) + N(0, R_t),
 
-linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper runs
-NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released privately
-(every fifth round), and what is known of t* is kept in closed form, as information ``J`` and ``J t*`` (`FilterState`): no
-trace is stored, there is no learning rate, and the next point to ask at is the posterior mean.
+linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper
+runs NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released
+privately (every fifth round), and what is known of t* is kept in closed form, as information ``J`` and ``J t*``
+(`FilterState`): no trace is stored, there is no learning rate, and the next point to ask at is the posterior mean.
 
 ``R_t`` holds all that keeps a release from telling t*:
 
 * the privacy noise, of known variance;
 * subsampling: a Poisson sample estimates a sum of scores with covariance ``(1/q - 1) omega H``;
-* the privacy noise in H, and the change of H between theta_t and t*. Both act on ``t* - theta_t``, of which the filter knows
-  the covariance, so that they fade as it learns.
+* the privacy noise in H, and the change of H between theta_t and t*. Both act on ``t* - theta_t``, of which the filter
+  knows the covariance, so that they fade as it learns.
 
 The posterior of the parameters follows from that of t*, which the sampling of the data scatters about them with
-covariance ``omega H^-1`` (omega: `FullRank.mean_weight`). Its precision is ``P + H (omega J + H)^-1 J``: the usual one where the
-privacy noise is small (J large), the prior's where it is large.
+covariance ``omega H^-1`` (omega: `FullRank.mean_weight`). Its precision is ``P + H (omega J + H)^-1 J``: the usual one
+where the privacy noise is small (J large), the prior's where it is large.
 """
 
 from __future__ import annotations

@@ -106,13 +106,13 @@ def releases_of(monkeypatch, X, y):
 
     def run(*arguments, **options):
         state, releases = original(*arguments, **(options | {"keep_releases": True}))
-        kept.append((np.asarray(releases), arguments[2], arguments[3]))
+        kept.append((np.asarray(releases), arguments[2]))
         return state, releases
 
     with monkeypatch.context() as patch:
         patch.setattr(inference, "run", run)
         DPBayesianLinearRegression(1.0, bounds=BOUNDS, random_state=0).fit(X, y)
-    (releases, solver, spec) = kept[0]
+    releases, solver = kept[0]
     units = np.full(releases.shape[1], solver.curvature_norm / 0.95**0.5)  # curvature, then two weights
     units[-2:] = solver.curvature_norm / 0.05**0.5
     return releases[0] / units
