@@ -148,7 +148,7 @@ class BetaBernoulli:
     def curvature(self, params, record):
         """``diag(theta (1 - theta))``."""
         theta = jax.nn.sigmoid(params)
-        return jnp.diag(theta * (1 - theta) + 0 * record["x"])
+        return jnp.diag(theta * (1 - theta) + 0 * _binary(record["x"]))  # NaN for NaN
 
     def score_bound(self, params, record):
         """Largest norm of a score over all x."""
@@ -191,7 +191,7 @@ class BetaBernoulli:
     @staticmethod
     def constrained(draws):
         """Probabilities from draws of the parameters, shape (n, n_features)."""
-        return 1 / (1 + np.exp(-draws))
+        return 1 / (1 + np.exp(-np.clip(draws, -500, 500)))
 
 
 @jax.tree_util.register_dataclass
