@@ -48,8 +48,8 @@ class _Sampled:
 class RatePosterior(_Sampled):
     """Rates of exponential variables, independent, given noisy sums of ``min(x, upper) - upper / 2``.
 
-    The density of a noisy sum is the Fourier integral of ``phi(w)^n exp(-(scale w)^2 / 2)``, with phi the characteristic
-    function of one statistic: exact for every number of records. It is evaluated on a grid of log rates.
+    The density of a noisy sum is the Fourier integral of ``phi(w)^n exp(-(scale w)^2 / 2)``, with phi the
+    characteristic function of one statistic: exact for every number of records. It is evaluated on a grid of log rates.
 
     Attributes
     ----------
@@ -168,8 +168,8 @@ class CountsPosterior(_Sampled):
     """Probabilities of K categories given noisy counts, whose true total is known.
 
     Given the noisy counts, the true ones have probability proportional to a product over categories of
-    ``Gamma(n_k + concentration_k) / n_k! exp(-(n_k - noisy_k)^2 / (2 scale^2))`` on ``sum n_k = n_records``: they are drawn
-    exactly, category after category, from convolutions of the factors; probabilities given counts are Dirichlet.
+    ``Gamma(n_k + concentration_k) / n_k! exp(-(n_k - noisy_k)^2 / (2 scale^2))`` on ``sum n_k = n_records``: they are
+    drawn exactly, category after category, from convolutions of the factors; probabilities given counts are Dirichlet.
 
     Attributes
     ----------

@@ -122,14 +122,11 @@ def test_without_noise_and_censoring_it_is_the_conjugate_gamma(n, shape, rate):
     assert posterior.std[0] == pytest.approx(exact.std(), rel=0.03)
 
 
-@pytest.mark.parametrize("scale", [0.0, 2.0])
-def test_everything_censored_tells_that_the_rate_is_small(scale):
-    """With all of n values at the bound the likelihood is ``exp(-n theta upper)``."""
+def test_everything_censored_tells_that_the_rate_is_small():
+    """Without noise the likelihood is ``exp(-n theta upper)``; noise leaves more."""
     n, upper = 40, 0.5
-    posterior = RatePosterior(np.array([n * upper / 2]), scale * upper, n, 1.0, 1.0, upper)
-    alone = stats.gamma(1, scale=1 / (1 + n * upper))
-    assert posterior.mean[0] == pytest.approx(alone.mean(), rel=0.1) if scale == 0 else posterior.mean[0] > alone.mean()
-    assert posterior.mean[0] < 0.3
+    posterior = RatePosterior(np.array([n * upper / 2]), 2.0 * upper, n, 1.0, 1.0, upper)
+    assert 1 / (1 + n * upper) < posterior.mean[0] < 0.3
 
 
 def test_without_information_it_is_the_prior():
@@ -175,7 +172,7 @@ def test_data_win_over_a_prior_that_contradicts_them(n, shape, rate, truth):
 
 DRAWS = 63
 MODELS = {  # with n_records, a noise larger than the sampling error of the sum, and how often to repeat
-    "gamma": (GammaExponential(1, f32(2), f32(1), f32(1.0)), 400, 40.0, 160),
+    "gamma": (GammaExponential(1, f32(2), f32(1), f32(1.0)), 400, 40.0, 100),
     "beta": (BetaBernoulli(1, f32(2), f32(3)), 40, 6.0, 600),
     "dirichlet": (DirichletCategorical(np.array([1, 2, 3], f32)), 30, 5.0, 600),
 }

@@ -291,8 +291,8 @@ class DPGammaExponential(_FamilyEstimator):
 class DPBetaBernoulli(_FamilyEstimator):
     """Binary features with Beta priors on their probabilities, under differential privacy.
 
-    ``x_j ~ Bernoulli(probability_j)``, ``probability_j ~ Beta(prior_a, prior_b)``, independently for each feature. Values
-    above 1/2 count as 1.
+    ``x_j ~ Bernoulli(probability_j)``, ``probability_j ~ Beta(prior_a, prior_b)``, independently for each feature.
+    Values above 1/2 count as 1.
 
     Parameters
     ----------
@@ -488,8 +488,8 @@ class DPDirichletCategorical(_FamilyEstimator):
             column, width = X[:, 0], X.shape[1]
         if width != 1:
             raise ValueError(
-                f"{type(self).__name__} takes one column of categories, got {width}. Fit one estimator for each column, "
-                "with a share of the budget each."
+                f"{type(self).__name__} takes one column of categories, got {width}. Fit one estimator for each "
+                "column, with a share of the budget each."
             )
         if len(column) == 0:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")

@@ -3,7 +3,7 @@
 Parameters are unconstrained, as gradient solvers need them; ``constrained`` maps them to the natural parameter.
 Each model also has a bounded ``statistic`` of a record, which is all that a private conjugate update releases, and
 ``noisy_posterior(total, scale, n_records)``, the exact posterior given the sum of the statistics with normal noise of
-standard deviation `scale`. A statistic is centred in its range: a record then moves the sum by half of the range at most.
+standard deviation `scale`. A statistic is centred in its range: a record then moves the sum by half of it at most.
 
 Records that hold a NaN give a NaN statistic, score and likelihood, which the private sum turns into zero.
 """
