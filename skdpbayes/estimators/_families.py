@@ -252,7 +252,8 @@ class DPGammaExponential(_FamilyEstimator):
         d = self.n_features_in_
         model = self._model_class()(d, np.float32(self.prior_shape), np.float32(self.prior_rate), np.float32(upper))
         most = stats.gamma(self.prior_shape, scale=1 / self.prior_rate).ppf(0.999)
-        return model, Bounds(*model.bounds(most), self.prior_shape)
+        score, curvature = model.bounds(most)
+        return model, Bounds(score, curvature, self.prior_shape)
 
     def _best_upper(self, n):
         """Bound that minimises the posterior variance of the log rate, averaged over the prior."""
@@ -368,7 +369,8 @@ class DPBetaBernoulli(_FamilyEstimator):
         check_number("prior_b", self.prior_b, 0, 1e6)
         model = self._model_class()(self.n_features_in_, np.float32(self.prior_a), np.float32(self.prior_b))
         a, b = self.prior_a, self.prior_b
-        return model, Bounds(*model.bounds(), a * b / (a + b))
+        score, curvature = model.bounds()
+        return model, Bounds(score, curvature, a * b / (a + b))
 
     def _set_parameter(self, draws):
         self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
@@ -501,7 +503,8 @@ class DPDirichletCategorical(_FamilyEstimator):
         if not (np.isfinite(concentration) & (concentration > 0)).all():
             raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
         model = self._model_class()(concentration.copy())
-        return model, Bounds(*model.bounds(), float(np.min(model.prior_precision())))
+        score, curvature = model.bounds()
+        return model, Bounds(score, curvature, float(np.min(model.prior_precision())))
 
     def _pack(self, X):
         from skdpbayes.records import pack_records

@@ -189,8 +189,6 @@ def test_all_rows_null_raise_nothing(name):
 
 
 AGREE = [(name, solver) for name in CLASSES for solver in ("dpvi", "na-dpvi")]
-TOO_NARROW = pytest.mark.xfail(reason="na-dpvi is too narrow: scores are far from linear", strict=True)
-AGREE[1] = pytest.param(*AGREE[1], marks=TOO_NARROW)
 
 
 @pytest.mark.parametrize(("name", "solver"), AGREE)
