@@ -68,10 +68,10 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     noise_std_ : float
         Posterior mean of the residuals' standard deviation, in the units of y.
     posterior_ : GaussianPosterior
-        Over (log noise variance / `model unit`, coefficients, intercept), in scaled units.
+        Over (a multiple of the log noise variance, coefficients, intercept), in scaled units.
     posterior_samples_ : dict
-        Draws in the units of the data: ``"coef"`` (n_posterior_samples, n_features), ``"intercept"`` and ``"noise_std"``
-        (n_posterior_samples,).
+        Draws in the units of the data: ``"coef"``, of shape (n_posterior_samples, n_features), ``"intercept"`` and
+        ``"noise_std"``, of shape (n_posterior_samples,).
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     n_iter_ : int
