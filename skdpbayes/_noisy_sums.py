@@ -1,7 +1,8 @@
 """Exact posteriors of conjugate families given a noisy sum of statistics.
 
 The true sum is unknown; it is integrated out under the model, so that the posterior accounts for the privacy noise
-(Bernstein and Sheldon 2018 sample it under a normal approximation of the sum; nothing is approximated here).
+(Bernstein and Sheldon 2018 sample it under a normal approximation of the sum; here the sum's own distribution is used,
+up to quadrature).
 """
 
 from __future__ import annotations
@@ -196,6 +197,8 @@ class CountsPosterior(_Sampled):
 
     def sample_counts(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws of the true counts, of shape (n, K)."""
+        if len(self.counts) == 2:
+            return self._sample_first_count(rng, n)
         left, drawn = np.full(n, self.n_records), []
         for (start, weights), (before_start, before) in zip(self._factors[:0:-1], self._totals[-2::-1], strict=True):
             # The last of the categories not yet drawn, given what they sum to.
@@ -211,17 +214,30 @@ class CountsPosterior(_Sampled):
             left = left - count
         return np.stack([left, *drawn[::-1]], axis=1)
 
-    @cached_property
-    def _factors(self):
-        """First count of weight, and weights, of each category; tilted so that their means sum to the total."""
+    def _sample_first_count(self, rng, n):
+        """Of two categories: one count decides the other."""
+        first, second = self._log_factors
+        logs = first + second[::-1]
+        cumulative = np.cumsum(np.exp(logs - logs.max()))
+        count = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], "right")
+        return np.stack([count, self.n_records - count], axis=1)
+
+    @property
+    def _log_factors(self):
+        """Of each category, at every count."""
         known = np.arange(self.n_records + 1)
         # Only differences of the noisy counts tell something, since the total is known.
         noisy = self.counts + (self.n_records - self.counts.sum()) / len(self.counts)
-        logs = (
+        return (
             special.gammaln(known + self.concentration[:, None])
             - special.gammaln(known + 1)
             - 0.5 * ((known - noisy[:, None]) / max(self.scale, 0.05)) ** 2
         )
+
+    @cached_property
+    def _factors(self):
+        """First count of weight, and weights, of each category; tilted so that their means sum to the total."""
+        known, logs = np.arange(self.n_records + 1), self._log_factors
 
         def weights(tilt):
             tilted = logs - tilt * known

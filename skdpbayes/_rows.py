@@ -41,7 +41,8 @@ def as_numeric(X):
         raise ValueError(f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
     if X.dtype.kind not in "fiub":
         return parsed(X)
-    return X if X.dtype.kind == "f" else X.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return X if X.dtype.kind == "f" else X.astype(np.float64)
 
 
 def _from_list(rows):
@@ -64,7 +65,7 @@ def _from_list(rows):
 
 
 def _is_row(row) -> bool:
-    return isinstance(row, list | tuple) or getattr(row, "ndim", None) == 1
+    return isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1)
 
 
 def parsed(X):
@@ -107,7 +108,7 @@ def bounded_rows(X, bound: float, *, intercept: bool, dtype=np.float64):
     rows, null = np.zeros((n, d + intercept), dtype), np.empty(n, bool)
     for start in range(0, n, _BLOCK):
         part = slice(start, start + _BLOCK)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             block = X[part].astype(dtype, copy=True)
         null[part] = ~np.isfinite(block).all(axis=1)
         block[null[part]] = 0
@@ -123,7 +124,7 @@ def bounded_rows(X, bound: float, *, intercept: bool, dtype=np.float64):
 
 
 def _bounded_sparse(X, bound, intercept, dtype):
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         X = sparse.csr_array(X, dtype=dtype, copy=True)
     X.sum_duplicates()
     owner = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,3 +75,44 @@ class DrawsPosterior:
         """Draws picked at random (with replacement only if more are asked for than there are)."""
         flat = self.draws.reshape(-1, self.draws.shape[-1])
         return flat[rng.choice(len(flat), n, replace=n > len(flat))]
+
+
+@dataclass(frozen=True, repr=False)
+class MappedPosterior:
+    """Posterior of a function of the parameters, such as a rate of its logarithm.
+
+    Attributes
+    ----------
+    posterior : GaussianPosterior or DrawsPosterior
+    function : callable
+        From draws of shape (n, n_parameters) to draws of what they stand for.
+    """
+
+    posterior: GaussianPosterior | DrawsPosterior
+    function: Callable[[np.ndarray], np.ndarray]
+
+    def __repr__(self) -> str:
+        return f"MappedPosterior({self.posterior!r})"
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, ...)."""
+        return self.function(self.posterior.sample(rng, n))
+
+    def _draws(self):
+        return self.sample(np.random.default_rng(0), 20_000)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean (of 20000 draws)."""
+        return self._draws().mean(axis=0)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance (of 20000 draws)."""
+        draws = self._draws()
+        return np.cov(draws, rowvar=False).reshape(draws.shape[1], -1)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation (of 20000 draws)."""
+        return self._draws().std(axis=0)

@@ -14,6 +14,7 @@ from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
 from skdpbayes._rows import as_numeric
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
+from skdpbayes.posteriors import MappedPosterior
 from skdpbayes.privacy import PrivacyLeakWarning
 
 _PARAMETERS = """epsilon : float, default=1.0
@@ -21,9 +22,9 @@ _PARAMETERS = """epsilon : float, default=1.0
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows."""
 
-_SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
+_SOLVER = """solver : {"vips", "dpvi", "sgld"}, default="vips"
         One release of a bounded statistic and the exact posterior given it, noise included; or the gradient solvers
-        (see `DPBayesianLogisticRegression`), whose posterior is over the unconstrained parameter.
+        (see `DPBayesianLogisticRegression`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. ``"add_remove"`` keeps the number of rows private, which "vips" needs.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
@@ -38,8 +39,7 @@ _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
 _ATTRIBUTES = """posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
         Draws of the parameter.
     posterior_
-        The posterior, with ``mean``, ``std`` and ``sample``; of the parameter itself for "vips", of the unconstrained
-        one for the gradient solvers.
+        The posterior, with ``mean``, ``std``, ``covariance`` and ``sample``.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     diagnostics_ : dict
@@ -56,7 +56,7 @@ def _described(cls):
 class _FamilyEstimator(DensityMixin, GradientEstimator):
     """What the families share; subclasses give a model, records, and densities."""
 
-    _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
+    _solvers = ("vips", "dpvi", "sgld")
     _fitted = (*GradientEstimator._fitted, "posterior_samples_")
 
     def __sklearn_tags__(self):
@@ -94,7 +94,9 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         draws = self._fit_posterior(
             model, bounds, n, lambda: self._pack(X), public=public | self._also_public(model), voided_by=voided_by
         )
-        self._set_parameter(draws if self.solver == "vips" else model.constrained(draws))
+        if self.solver != "vips":  # over the unconstrained parameter
+            self.posterior_, draws = MappedPosterior(self.posterior_, type(model).constrained), model.constrained(draws)
+        self._set_parameter(draws)
         return self
 
     def _validate(self, X):
@@ -109,7 +111,7 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
     def _pack(self, X):
         from skdpbayes.records import pack_records
 
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             return pack_records(x=X.astype(np.float32))
 
     def _also_public(self, model):
@@ -146,8 +148,7 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
     def sample_posterior(self, n_samples=1000, random_state=None):
         """Fresh posterior draws of the parameter, of shape (n_samples, n_parameters)."""
         check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
-        return draws if self.solver == "vips" else self._model_class().constrained(draws)
+        return self.posterior_.sample(np.random.default_rng(random_state), n_samples)
 
     def sample(self, n_samples=1, random_state=None):
         """Rows from the posterior predictive, each with a posterior draw of its own.
@@ -266,6 +267,7 @@ class DPGammaExponential(_FamilyEstimator):
         """Bound that minimises the posterior variance of the log rate, averaged over the prior."""
         prior = stats.gamma(self.prior_shape, scale=1 / self.prior_rate)
         rates = prior.ppf((np.arange(64) + 0.5) / 64)[:, None]
+        rates = np.maximum(rates, 1e-6 * rates[-1])  # priors that are nearly improper reach to zero
         if self.adjacency == "add_remove":
             return 2 * self.prior_rate / self.prior_shape  # without the number of rows there is nothing to weigh
         upper = np.geomspace(0.05 / rates[-1, 0], 40 / rates[0, 0], 400)
@@ -383,8 +385,9 @@ class DPBetaBernoulli(_FamilyEstimator):
         self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
 
     def _log_densities(self, X):
-        ones, p = (X > 0.5).astype(np.float64), self.posterior_samples_.T
-        return special.xlogy(ones[..., None], p).sum(axis=1) + special.xlog1py(1 - ones[..., None], -p).sum(axis=1)
+        p = np.clip(self.posterior_samples_.T, 1e-300, 1 - 1e-16)
+        ones = np.where(np.isnan(X), np.nan, X > 0.5)
+        return ones @ np.log(p) + (1 - ones) @ np.log1p(-p)
 
     def _draw_rows(self, rng, parameters):
         return (rng.random(parameters.shape) < parameters).astype(np.int64)
@@ -477,15 +480,20 @@ class DPDirichletCategorical(_FamilyEstimator):
             PrivacyLeakWarning,
             stacklevel=3,
         )
-        self._categories = declared(np.unique(column), "The set of values in X")
+        self._categories = declared(list(dict.fromkeys(column.tolist())), "The set of values in X")
         return column, ("the set of categories was taken from X (categories=None)",)
 
     def _column(self, X, *, reset):
         """The one column of X, each cell by itself."""
         if hasattr(X, "columns"):
             validate_data(self, X, skip_check_array=True, reset=reset)
-            column, width = (X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]).to_numpy(), X.shape[1]
+            # Cell by cell, unless the dtype is NumPy's: in others one missing value would decide the dtype of all.
+            column, width = (X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]), X.shape[1]
+            plain = isinstance(column.dtype, np.dtype)
+            column = column.to_numpy() if plain else as_labels(column.to_list())
         elif isinstance(X, list | tuple):
+            if not X or not isinstance(X[0], list | tuple):
+                raise ValueError("Expected 2D array: X as a list must hold rows, as in [['a'], ['b']].")
             rows = [row if isinstance(row, list | tuple) and len(row) == 1 else [None] for row in X]
             column, width = as_labels([row[0] for row in rows]), 1
             self.n_features_in_ = 1

@@ -20,7 +20,7 @@ class Bounds(NamedTuple):
     score: float  # norm of the gradient
     curvature: float  # norm of the Hessian
     prior_precision: float
-    slack: float = 2.0  # how far the score's bound may fall where the curvature is largest
+    typical: tuple[float, float] | None = None  # the first two, of records that are not at the bounds
 
 
 class GradientEstimator(PrivateEstimator):
@@ -196,14 +196,12 @@ def _plan_na_dpvi(estimator, model, bounds, n):
     if n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
     steps = estimator._plan_noise(n_steps, rate).steps
-    # Shortened scores of nearly equal norm waste little of the noise; without noise nothing is shortened.
-    clip = estimator.clipping_norm or bounds.score * (0.2 if math.isfinite(estimator.epsilon) else 1.01)
-    solver = NADPVI(
-        clipping_norm=np.float32(clip),
-        curvature_norm=np.float32(1.01 * bounds.curvature * min(1, bounds.slack * clip / bounds.score)),
-        n_records=np.float32(n if estimator.adjacency != "add_remove" else batch / rate),
-    )
-    return solver, MechanismSpec(steps)
+    # Scores shortened to nearly equal norms waste little of the noise; without noise nothing is shortened.
+    private = math.isfinite(estimator.epsilon)
+    score, curvature = (bounds.typical if private else None) or bounds[:2]
+    clip = estimator.clipping_norm or score * (0.2 if private else 1.01)
+    norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
+    return NADPVI(np.float32(clip), np.float32(norm)), MechanismSpec(steps)
 
 
 def _plan_vips(estimator, model, bounds, n):
@@ -223,8 +221,8 @@ def _plan_vips(estimator, model, bounds, n):
             "adjacency='zero_out' if it may be known, or solver='dpvi' with a sampling_rate."
         )
     steps = estimator._plan_noise(1, 1.0).steps
-    # A hair above the bound, so that rounding never clips.
-    return OneRelease(np.float32(1.00001 * model.statistic_bound()), np.float64(n)), MechanismSpec(steps)
+    slack = 1 + (model.n_statistics + 32) * 2**-22  # above what rounding may take off in `clipping_weights`
+    return OneRelease(np.float32(slack * model.statistic_bound()), np.float64(n)), MechanismSpec(steps)
 
 
 PLANS = {"dpvi": _plan_dpvi, "na-dpvi": _plan_na_dpvi, "sgld": _plan_sgld, "vips": _plan_vips}

@@ -191,7 +191,8 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
             raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
         if self.bounds is None:
             assert_all_finite(y, input_name="y")
-        return X, y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
+        with np.errstate(all="ignore"):
+            return X, y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
 
     def _numeric(self, X, *, reset):
         numeric = as_numeric(X)
@@ -238,7 +239,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         from skdpbayes.models.linear import LinearRegression
 
         columns = d + bool(self.fit_intercept)
-        row = math.sqrt(d / 3 + bool(self.fit_intercept))
+        row, longest = math.sqrt(d / 3 + bool(self.fit_intercept)), math.sqrt(d + bool(self.fit_intercept))
         model = LinearRegression(
             columns,
             precision=np.float32(self.prior_precision),
@@ -246,15 +247,15 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
             scale=np.float32(self.prior_scale),
             unit=np.float32(0.7 * row),
         )
-        score, curvature = model.bounds(1.1 * row)
+        score, curvature = model.bounds(longest)  # of rows within the bounds; others are weighted all the same
         precision = self.prior_precision * self.prior_shape / self.prior_scale
-        return model, Bounds(score, curvature, precision, slack=1.0)
+        return model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * row))
 
     def _pack(self, X, y, scales):
         from skdpbayes.records import pack_records
 
         x_centre, x_half, y_centre, y_half = scales
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             rows = ((X - x_centre) / x_half).astype(np.float32)
             response = ((y - y_centre) / y_half).astype(np.float32)
         null = ~(np.isfinite(rows).all(axis=1) & np.isfinite(response))

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import xlogy
 
 from skdpbayes._noisy_sums import CountsPosterior, FirstOfEach, RatePosterior
 
@@ -221,12 +220,12 @@ class DirichletCategorical:
 
     def log_prior(self, params):
         """Log density of the prior of the log ratios."""
-        return jnp.sum(xlogy(self.concentration, self._theta(params)))
+        return jnp.sum(self.concentration * jax.nn.log_softmax(jnp.append(params, 0)))
 
     def log_likelihood(self, params, record):
         """Log-likelihood of one record; zero for a null record."""
         code = record["x"]
-        log = jnp.log(self._theta(params))
+        log = jax.nn.log_softmax(jnp.append(params, 0))
         return jnp.where(self._known(code), log[jnp.where(self._known(code), code, 0)], 0)
 
     def score(self, params, record):

@@ -15,7 +15,13 @@ _INSIDE = float(2 * stats.norm.cdf(_CUT) - 1)  # P(|z| < cut)
 _SQUARE_INSIDE = float(_INSIDE - 2 * _CUT * stats.norm.pdf(_CUT))  # E[z^2; |z| < cut]
 _MEAN_SQUARE = _SQUARE_INSIDE + _CUT**2 * (1 - _INSIDE)  # E min(z^2, cut^2)
 
-_SPREAD = 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
+_FOURTH = (
+    3 * _INSIDE - 2 * (_CUT**3 + 3 * _CUT) * float(stats.norm.pdf(_CUT)) + _CUT**4 * (1 - _INSIDE)
+)  # E min(z^4, cut^4)
+# Factors of the two scores by which their variance is their slope, as that of a log-likelihood is.
+_WEIGHTS, _VARIANCE = _INSIDE / _MEAN_SQUARE, 2 * _SQUARE_INSIDE / (_FOURTH - _MEAN_SQUARE**2)
+_SLOPES = _WEIGHTS * _INSIDE, _VARIANCE * _SQUARE_INSIDE / 2
+_SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
 
 
 @jax.tree_util.register_dataclass
@@ -45,7 +51,7 @@ class LinearRegression:
     unit: Any
 
     def init(self):
-        """Mode of the prior."""
+        """Zero weights, and the mode of the prior of the log variance."""
         return {"u": self._mode(), "w": jnp.zeros(self.n_columns, jnp.float32)}
 
     def _mode(self):
@@ -67,8 +73,8 @@ class LinearRegression:
         z, known = self._residual(params, record)
         cut = jnp.clip(z, -_CUT, _CUT)
         return {
-            "u": jnp.where(known, self.unit * 0.5 * (cut**2 - _MEAN_SQUARE), 0),
-            "w": jnp.where(known, cut, 0) * record["x"],
+            "u": jnp.where(known, self.unit * _VARIANCE * 0.5 * (cut**2 - _MEAN_SQUARE), 0),
+            "w": jnp.where(known, _WEIGHTS * cut, 0) * record["x"],
         }
 
     def precondition(self, params):
@@ -83,19 +89,19 @@ class LinearRegression:
         del params
         known, x = jnp.isfinite(record["y"]), record["x"]
         out = jnp.zeros((self.n_columns + 1, self.n_columns + 1), x.dtype)
-        out = out.at[0, 0].set(self.unit**2 * _SQUARE_INSIDE / 2).at[1:, 1:].set(_INSIDE * jnp.outer(x, x))
+        out = out.at[0, 0].set(self.unit**2 * _SLOPES[1]).at[1:, 1:].set(_SLOPES[0] * jnp.outer(x, x))
         return jnp.where(known, out, 0)
 
     def score_bound(self, params, record):
         """Largest norm of a score over all responses."""
         del params
-        return jnp.sqrt(jnp.sum(record["x"] ** 2) * _CUT**2 + (self.unit * _SPREAD) ** 2)
+        return jnp.sqrt(jnp.sum(record["x"] ** 2) * (_WEIGHTS * _CUT) ** 2 + (self.unit * _SPREAD) ** 2)
 
     def bounds(self, row_norm):
         """Public bounds on the norms of score and curvature."""
         return (
-            math.hypot(_CUT * row_norm, self.unit * _SPREAD),
-            math.hypot(_INSIDE * row_norm**2, self.unit**2 * _SQUARE_INSIDE / 2),
+            math.hypot(_WEIGHTS * _CUT * row_norm, self.unit * _SPREAD),
+            math.hypot(_SLOPES[0] * row_norm**2, self.unit**2 * _SLOPES[1]),
         )
 
     def working_point(self, params, curvature, covariance):
@@ -117,9 +123,9 @@ class LinearRegression:
             Parameters to ask at; factors of the scores' slopes that replace those of `precondition`; variance of the
             scores that comes of not knowing the weights.
         """
-        n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SQUARE_INSIDE / 2), 1)  # records, by their weights
+        n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1)  # records, by their weights
         variance = jnp.exp(jnp.clip(params[0] * self.unit, -40, 40))
-        spread = jnp.maximum(jnp.sum(curvature[1:, 1:] * covariance[1:, 1:]) / (_INSIDE * n), 0)
+        spread = jnp.maximum(jnp.sum(curvature[1:, 1:] * covariance[1:, 1:]) / (_SLOPES[0] * n), 0)
         seen = variance + spread
         point = params.at[0].set(jnp.log(seen) / self.unit)
         slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)

@@ -7,17 +7,18 @@ Every release of summed scores is an observation of the optimum ``t*`` of the (w
 linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper
 runs NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released
 privately (every fifth round), and what is known of t* is kept in closed form, as information ``J`` and ``J t*``
-(`FilterState`): no trace is stored, there is no learning rate, and the next point to ask at is the posterior mean.
+(`FilterState`): no trace is stored, there is no learning rate, and the next point to ask at is the posterior mean of
+the parameters.
 
 ``R_t`` holds all that keeps a release from telling t*:
 
 * the privacy noise, of known variance;
 * subsampling: a Poisson sample estimates a sum of scores with covariance ``(1/q - 1) omega H``;
-* the privacy noise in H, and the change of H between theta_t and t*. Both act on ``t* - theta_t``, of which the filter
-  knows the covariance, so that they fade as it learns.
+* the privacy noise E in H, which adds ``E (t* - theta_t)``, taken to be as large as the parameters are uncertain;
+* what the model says of scores at a point that is not known well (`working_point`).
 
 The posterior of the parameters follows from that of t*, which the sampling of the data scatters about them with
-covariance ``omega H^-1`` (omega: `FullRank.mean_weight`). Its precision is ``P + H (omega J + H)^-1 J``: the usual one
+covariance ``omega H^-1`` (omega: `_mean_weight`). Its precision is ``P + H (omega J + H)^-1 J``: the usual one
 where the privacy noise is small (J large), the prior's where it is large.
 """
 
@@ -40,7 +41,6 @@ from skdpbayes.solvers.dpvi import prior_precision
 
 CURVATURE_EVERY = 5
 WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the mean weight
-_BEND = 0.2  # variance of a score by the change of H, in units of (tr H cov)^2 H / N
 _REACH = 6.0  # prior standard deviations within which the next point lies
 _TINY = 1e-7  # of the prior precision: curvature where none is known
 
@@ -48,7 +48,7 @@ _TINY = 1e-7  # of the prior precision: curvature where none is known
 class FilterState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
-    theta: Any  # posterior mean of t*
+    theta: Any  # posterior mean of the parameters
     information: Any  # J, of t* given the scores
     pull: Any  # J t*
     known: Any  # the released curvatures
@@ -64,13 +64,10 @@ class NADPVI:
     ----------
     clipping_norm, curvature_norm : float
         Of a record's weighted score and of its weighted curvature.
-    n_records : float
-        Public number of records, or a public guess of it.
     """
 
     clipping_norm: Any
     curvature_norm: Any
-    n_records: Any
 
     def init(self, model: Model, key) -> FilterState:
         """Nothing known but the prior."""
@@ -108,13 +105,12 @@ class NADPVI:
             spread = state.known.variance * jnp.sum(view.slopes**2 * jnp.diag(unsure))
             noise = jnp.diag(view.slopes**2 * (noise + view.doubt + spread))
             noise += (1 / mechanism.rate - 1) * view.omega * h
-            if not hasattr(model, "working_point"):
-                noise += _BEND * jnp.trace(h @ unsure) ** 2 / self.n_records * h
             noise += 1e-6 * (h + jnp.diag(jnp.diag(noise)))  # invertible, without privacy noise too
             gain = jnp.linalg.solve(noise, h).T  # H R^-1
             # A score farther from zero than all of this allows for says that t* was believed to be known too well.
             seen = view.slopes * score
-            surprise = seen @ jnp.linalg.solve(noise + h @ view.optimum_covariance(state) @ h, seen) / len(seen)
+            missed = seen - h @ (view.optimum(state) - state.theta)
+            surprise = missed @ jnp.linalg.solve(noise + h @ view.optimum_covariance(state) @ h, missed) / len(seen)
             keep = jnp.minimum(1, (1 + 3 * (2 / len(seen)) ** 0.5) / surprise)
             after = state._replace(
                 information=keep * state.information + gain @ h,
@@ -122,7 +118,8 @@ class NADPVI:
             )
             # Where scores are far from linear a step could leave the region where they tell anything.
             reach = _REACH / jnp.sqrt(view.precision)
-            return after._replace(theta=jnp.clip(view.optimum(after), view.mode - reach, view.mode + reach))
+            total, pull = view.posterior(after)
+            return after._replace(theta=jnp.clip(jnp.linalg.solve(total, pull), view.mode - reach, view.mode + reach))
 
         def ask_curvature(state, key):
             del key

@@ -58,7 +58,16 @@ def test_score_is_the_gradient_where_residuals_are_small():
     at, m = params(), model()
     record = {"x": jnp.asarray([0.3, -0.2, 0.4], jnp.float32), "y": jnp.float32(0.6)}
     gradient = jax.grad(m.log_likelihood)(at, record)
-    np.testing.assert_allclose(m.score(at, record)["w"] * m.precondition(at)["w"], gradient["w"], rtol=1e-5)
+    score = m.score(at, record)["w"] * m.precondition(at)["w"]
+    np.testing.assert_allclose(score, linear._WEIGHTS * gradient["w"], rtol=1e-5)
+
+
+def test_variance_of_the_scores_is_their_slope():
+    truth, n, m = params(), 400_000, model()
+    scores = jax.vmap(lambda r: m.score(truth, r))(draws(truth, n))
+    slope = summed(truth, draws(truth, n), "curvature") / n
+    covariance = np.cov(np.c_[scores["u"], scores["w"]].T)
+    np.testing.assert_allclose(covariance, slope, atol=0.01 * slope.max())
 
 
 @pytest.mark.parametrize("y", [0.0, 1.0, -3.0, 1e30, -1e30])
