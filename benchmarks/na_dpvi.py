@@ -366,9 +366,9 @@ def report(found: dict[Cell, dict[str, Scored]]) -> str:
     """All tables."""
     parts = [
         "TARP error (RMSE over 99 levels) of all coordinates, whitened: the paper's, ours in groups of",
-        f"K={PAPER_K} and with all K replicates, beside the central 95% of a perfect posterior's with as many; mean TARP",
-        "error of the marginals, beside that of perfect and independent ones, and the worst; coverage of central 90%",
-        "intervals, mean and worst coordinate; median posterior standard deviation, and its ratio to that without",
+        f"K={PAPER_K} and with all K replicates, beside the central 95% of a perfect posterior's with as many; mean",
+        "TARP error of the marginals, beside that of perfect and independent ones, and the worst; coverage of central",
+        "90% intervals, mean and worst coordinate; median posterior standard deviation, and its ratio to that without",
         "privacy; mean CRPS; standard deviation of (posterior mean - truth) / posterior standard deviation.",
         f"With K={PAPER_K} a perfect posterior's TARP error is in {_band(PAPER_K)}.",
     ]
