@@ -226,7 +226,15 @@ CONTENDERS: dict[str, Contender] = {
 
 
 def figures(draws: Array, truth: Array) -> dict[str, Array]:
-    """What is kept of a block, for each replicate and coordinate: scores of all draws, and some of the draws."""
+    """What is kept of a block, for each replicate and coordinate: scores of all draws, and some of the draws.
+
+    Replicates whose draws are not finite are left out; the table's K tells.
+    """
+    usable = np.isfinite(draws).all(axis=(1, 2))
+    draws, truth = draws[usable], truth[usable]
+    if not len(draws):
+        draws = draws[:, :KEPT]
+        return {"draws": draws.astype(np.float32), **dict.fromkeys(("truth", "sd", "crps", "z"), truth)}
     sd = draws.std(axis=1)
     thinned = draws[:, :: max(1, draws.shape[1] // KEPT)][:, :KEPT]
     z = (draws.mean(axis=1) - truth) / sd
@@ -365,11 +373,11 @@ def score(cells: Iterable[Cell], contenders: Iterable[str], blocks: Iterable[int
 def report(found: dict[Cell, dict[str, Scored]]) -> str:
     """All tables."""
     parts = [
-        "TARP error (RMSE over 99 levels) of all coordinates, whitened: the paper's, ours in groups of",
-        f"K={PAPER_K} and with all K replicates, beside the central 95% of a perfect posterior's with as many; mean",
-        "TARP error of the marginals, beside that of perfect and independent ones, and the worst; coverage of central",
-        "90% intervals, mean and worst coordinate; median posterior standard deviation, and its ratio to that without",
-        "privacy; mean CRPS; standard deviation of (posterior mean - truth) / posterior standard deviation.",
+        "K: replicates with a posterior that is finite. TARP error (RMSE over 99 levels) of all coordinates, whitened:",
+        f"the paper's, ours in groups of K={PAPER_K} and with all K, beside the central 95% of a perfect posterior's",
+        "with as many; mean TARP error of the marginals, beside that of perfect and independent ones, and the worst;",
+        "coverage of central 90% intervals, mean and worst coordinate; median posterior standard deviation, and its",
+        "ratio to that without privacy; mean CRPS; standard deviation of (posterior mean - truth) / posterior sd.",
         f"With K={PAPER_K} a perfect posterior's TARP error is in {_band(PAPER_K)}.",
     ]
     text = "\n".join(parts)

@@ -99,6 +99,16 @@ def test_posteriors_are_thinned_but_scored_with_all_draws():
     assert np.isnan(na_dpvi.scored(few | {"truth": draws[:, 0]}).at_paper)
 
 
+def test_posteriors_that_are_not_finite_are_left_out():
+    draws = np.random.default_rng(0).normal(size=(3, 300, 2))
+    draws[1, 5, 0] = np.nan
+    kept = na_dpvi.figures(draws, np.arange(6.0).reshape(3, 2))
+    np.testing.assert_array_equal(kept["truth"], [[0, 1], [4, 5]])
+    assert {len(x) for x in kept.values()} == {2}
+    none = na_dpvi.figures(draws[1:2], np.zeros((1, 2)))
+    assert {name: x.shape for name, x in none.items()} == {name: (0, *x.shape[1:]) for name, x in kept.items()}
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_with_much_budget_our_estimators_find_the_posterior_in_the_coordinates_of_the_cell(name):
     cell = na_dpvi.Cell(name, 1000.0, {})
