@@ -69,8 +69,9 @@ def test_scores_of_calibrated_and_of_other_posteriors():
     truth = rng.normal(size=(3000, 2))
     observed = truth + rng.normal(size=truth.shape)
 
-    def scored(sd):
-        return na_dpvi.scored(na_dpvi.figures(observed[:, None] / 2 + sd * rng.normal(size=(3000, 400, 2)), truth))
+    def scored(sd, shift=0.0):
+        draws = observed[:, None] / 2 + [0, shift] + sd * rng.normal(size=(3000, 400, 2))
+        return na_dpvi.scored(na_dpvi.figures(draws, truth))
 
     right, narrow, wide = (scored(sd) for sd in (0.5**0.5, 0.5, 1.0))
     assert right.joint.within_band
@@ -80,6 +81,8 @@ def test_scores_of_calibrated_and_of_other_posteriors():
     assert narrow.covered.mean() < 0.8 < 0.95 < wide.covered.mean()
     assert right.sd_of_z == pytest.approx(1, abs=0.03)
     assert right.sd == pytest.approx(0.5**0.5, rel=0.01)
+    assert abs(right.mean_z) < 0.08
+    assert scored(0.5, -0.2).mean_z == pytest.approx(-0.4, abs=0.1)
     # Closed form for a normal forecast (Gneiting and Raftery 2007), and the right one is the best.
     z = (truth - observed / 2) / 0.5**0.5
     crps = 0.5**0.5 * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - np.pi**-0.5)
