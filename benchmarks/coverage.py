@@ -50,11 +50,15 @@ def one_hot_errors(n: int, epsilon: float, fits: int, **parameters: Any) -> NDAr
         rng = np.random.default_rng(seed)
         categories = np.eye(2)[rng.integers(0, 2, n)], np.eye(4)[rng.integers(0, 3, n)]
         X, truth = np.hstack([rng.uniform(-1, 1, (n, 2)), *categories]), rng.standard_normal(9)
-        errors.append(standardised_error(X, truth, rng, epsilon=epsilon, data_norm=2.0, random_state=seed, **parameters))
+        errors.append(
+            standardised_error(X, truth, rng, epsilon=epsilon, data_norm=2.0, random_state=seed, **parameters)
+        )
     return np.array(errors)
 
 
-def standardised_errors(n: int, d: int, epsilon: float, first: list[float], fits: int, **parameters: Any) -> NDArray[np.float64]:
+def standardised_errors(
+    n: int, d: int, epsilon: float, first: list[float], fits: int, **parameters: Any
+) -> NDArray[np.float64]:
     """Of `fits` data sets: an array of shape (fits, d + 1)."""
     truth = np.array([*first, *[0.0] * (d - len(first)), INTERCEPT])
     errors = []

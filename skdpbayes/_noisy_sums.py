@@ -48,8 +48,8 @@ class _Sampled:
 class RatePosterior(_Sampled):
     """Rates of exponential variables, independent, given noisy sums of ``min(x, upper) - upper / 2``.
 
-    The density of a noisy sum is the Fourier integral of ``phi(w)^n exp(-(scale w)^2 / 2)``, with phi the characteristic
-    function of one statistic: exact for every number of records. It is evaluated on a grid of log rates.
+    The density of a noisy sum is the Fourier integral of ``phi(w)^n exp(-(scale w)^2 / 2)``, with phi the
+    characteristic function of one statistic: exact for every number of records. It is evaluated on a grid of log rates.
 
     Attributes
     ----------
@@ -79,9 +79,12 @@ class RatePosterior(_Sampled):
     def _grid(self, total):
         """Log rates and the cumulative posterior there."""
         prior = stats.gamma(self.shape, scale=1 / self.rate)
-        ends = np.log(np.maximum(prior.ppf([1e-12, 1 - 1e-12]), 1e-300))
-        points = np.linspace(*ends, 20 * _POINTS)
-        rough = self._log_prior(points) + self._normal_log_density(points, total)
+        low, high = prior.ppf([1e-12, 1 - 1e-12])
+        # Beyond the prior's range too, as far as data can tell: they may contradict it.
+        low = max(min(low, 1e-3 / (self.n_records * self.upper)), 1e-100 / self.upper)
+        high = max(high, 1e3 * self.n_records / self.upper)
+        points = np.linspace(np.log(low), np.log(high), 4 * _POINTS)
+        rough = self._log_prior(points) + self._log_density(points, total, frequencies=1)
         inside = np.flatnonzero(rough > rough.max() - _REACH**2 / 2 - 10)
         points = np.linspace(points[max(inside[0] - 1, 0)], points[min(inside[-1] + 1, len(points) - 1)], _POINTS)
         log = self._log_prior(points) + self._log_density(points, total)
@@ -92,33 +95,56 @@ class RatePosterior(_Sampled):
     def _log_prior(self, log_theta):
         return self.shape * log_theta - self.rate * np.exp(log_theta)
 
-    def _moments(self, theta):
-        """Mean and variance of one statistic."""
-        t = theta * self.upper
-        mean = -np.expm1(-t) / theta
-        square = 2 * special.gammainc(2, t) / theta**2  # E[x^2; x < upper] + upper^2 P(x > upper)
-        return mean - self.upper / 2, np.maximum(square - mean**2, 1e-12 * self.upper**2)
-
-    def _normal_log_density(self, log_theta, total):
-        mean, variance = self._moments(np.exp(log_theta))
-        variance = self.n_records * variance * (1 + _SMOOTHING**2) + self.scale**2
-        return -0.5 * ((total - self.n_records * mean) ** 2 / variance + np.log(variance))
-
-    def _log_density(self, log_theta, total):
+    def _log_density(self, log_theta, total, frequencies=_FREQUENCIES):
+        """Log density of a noisy sum; with one frequency, its saddle point approximation."""
         theta = np.exp(log_theta)[:, None]
-        mean, variance = (m * self.n_records for m in self._moments(theta))
-        noise = np.maximum(self.scale**2, _SMOOTHING**2 * variance)
+        n, total = self.n_records, total + self.n_records * self.upper / 2
+        noise = np.maximum(self.scale**2, _SMOOTHING**2 * n * self._variance(theta, 0.0))
+        # The path of integration leads through the saddle point, where the integrand is as large as its integral:
+        # the relative precision in the tails is that in the middle.
+        tilt = self._saddle_point(theta, noise, total)
+        variance = n * self._variance(theta, tilt)
         sd = np.sqrt(variance + noise)
+        cumulant = self._cumulant(theta, tilt)
+        exponent = n * cumulant.real + noise * tilt**2 / 2 - tilt * total - np.log(sd)
+        if frequencies == 1:
+            return exponent[:, 0]
         # In units of the sum's standard deviation: the integrand has died at 9, or where the noise has killed it.
-        highest = np.minimum(_REACH / np.sqrt(noise), 4 * _REACH / sd) if self.n_records < 50 else _REACH / sd
-        w = highest * (np.arange(_FREQUENCIES) + 0.5) / _FREQUENCIES
-        a = (1j * w - theta) * self.upper
-        phi = theta / (theta - 1j * w) * -np.expm1(a) + np.exp(a)
-        log_phi = self.n_records * np.log(phi * np.exp(-1j * w * (mean / self.n_records + self.upper / 2)))
-        integrand = np.exp(log_phi - 0.5 * noise * w**2 - 1j * w * (total - mean))
-        density = integrand.real.sum(axis=1) * highest[:, 0] / _FREQUENCIES / np.pi
-        # Below the rounding error of the integral there is nothing to be known, nor anything that matters.
-        return np.log(np.maximum(density * sd[:, 0], 1e-14)) - np.log(sd[:, 0])
+        few = np.minimum(n, variance / self.upper**2) < 50
+        highest = np.where(few, np.minimum(_REACH / np.sqrt(noise), 4 * _REACH / sd), _REACH / sd)
+        w = highest * (np.arange(frequencies) + 0.5) / frequencies
+        ratio = n * (self._cumulant(theta, tilt + 1j * w) - cumulant)
+        integrand = np.exp(ratio + 1j * w * (noise * tilt - total) - noise * w**2 / 2)
+        integral = integrand.real.sum(axis=1) * (highest * sd)[:, 0] / frequencies / np.pi
+        return exponent[:, 0] + np.log(np.maximum(integral, 1e-12))
+
+    def _cumulant(self, theta, z):
+        """Log of ``E[exp(z min(x, upper))]``, up to a multiple of 2 pi i."""
+        d = (theta - z) * self.upper + 0j
+        d = np.where(d == 0, 1e-200, d)
+        falls = d.real >= 0
+        d = np.where(falls, d, -d)
+        return np.log(theta * self.upper * (-np.expm1(-d) / d) + np.where(falls, np.exp(-d), 1)) + np.where(falls, 0, d)
+
+    def _mean(self, theta, tilt):
+        """Mean of ``min(x, upper)`` under the tilted distribution (by a step along the imaginary axis)."""
+        step = 1e-20 / self.upper
+        return self._cumulant(theta, tilt + 1j * step).imag / step
+
+    def _variance(self, theta, tilt):
+        step = 1e-4 * np.maximum(np.abs(theta - tilt), 1 / self.upper)
+        difference = self._mean(theta, tilt + step) - self._mean(theta, tilt - step)
+        return np.maximum(difference / (2 * step), 1e-12 * self.upper**2)
+
+    def _saddle_point(self, theta, noise, total):
+        """Tilt under which the mean of the noisy sum is `total`."""
+        high = (np.abs(total) + self.n_records * self.upper) / noise
+        low = -high
+        for _ in range(80):
+            tilt = (low + high) / 2
+            below = self.n_records * self._mean(theta, tilt) + noise * tilt < total
+            low, high = np.where(below, tilt, low), np.where(below, high, tilt)
+        return (low + high) / 2
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws of the rates, of shape (n, d)."""
@@ -142,8 +168,8 @@ class CountsPosterior(_Sampled):
     """Probabilities of K categories given noisy counts, whose true total is known.
 
     Given the noisy counts, the true ones have probability proportional to a product over categories of
-    ``Gamma(n_k + concentration_k) / n_k! exp(-(n_k - noisy_k)^2 / (2 scale^2))`` on ``sum n_k = n_records``: they are drawn
-    exactly, category after category, from convolutions of the factors; probabilities given counts are Dirichlet.
+    ``Gamma(n_k + concentration_k) / n_k! exp(-(n_k - noisy_k)^2 / (2 scale^2))`` on ``sum n_k = n_records``: they are
+    drawn exactly, category after category, from convolutions of the factors; probabilities given counts are Dirichlet.
 
     Attributes
     ----------

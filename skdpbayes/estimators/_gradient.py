@@ -36,7 +36,7 @@ class GradientEstimator(PrivateEstimator):
         self._check_privacy_parameters()
         check_choice("solver", self.solver, self._solvers)
         check_number("n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True)
-        if self._solvers == ("na-dpvi",):
+        if not hasattr(self, "guide"):  # an estimator without solvers of these parameters
             return
         check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
         check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))

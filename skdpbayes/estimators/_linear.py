@@ -21,8 +21,8 @@ from skdpbayes.privacy import PrivacyLeakWarning
 class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     """Bayesian linear regression with an unknown noise variance, under (epsilon, delta)-differential privacy.
 
-    A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy noise. What is private, and
-    against whom, is as for `DPBayesianLogisticRegression`.
+    A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy noise. What is private,
+    and against whom, is as for `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -31,10 +31,11 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
     bounds : tuple (X_bounds, y_bounds), default=None
-        Public ranges of features and response, each a pair ``(low, high)`` of numbers or of arrays of shape (n_features,).
-        They say in which units the data are; priors are in units of half a range. Rows beyond them are not altered: a
-        long row counts less, and a residual beyond two standard deviations counts as two. None takes the ranges from the
-        data, which is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
+        Public ranges of features and response, each a pair ``(low, high)`` of numbers or of arrays of shape
+        (n_features,). They say in which units the data are; priors are in units of half a range. Rows beyond them are
+        not altered: a long row counts less, and a residual beyond two standard deviations counts as two. None takes
+        the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the guarantee does
+        not hold.
     solver : {"na-dpvi"}, default="na-dpvi"
         The noise-aware filter of ``docs/solvers.md``.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
@@ -67,10 +68,10 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     noise_std_ : float
         Posterior mean of the residuals' standard deviation, in the units of y.
     posterior_ : GaussianPosterior
-        Over (log noise variance / `model unit`, coefficients, intercept), in scaled units.
+        Over (a multiple of the log noise variance, coefficients, intercept), in scaled units.
     posterior_samples_ : dict
-        Draws in the units of the data: ``"coef"`` (n_posterior_samples, n_features), ``"intercept"`` and ``"noise_std"``
-        (n_posterior_samples,).
+        Draws in the units of the data: ``"coef"``, of shape (n_posterior_samples, n_features), ``"intercept"`` and
+        ``"noise_std"``, of shape (n_posterior_samples,).
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     n_iter_ : int
@@ -80,8 +81,8 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
 
     Notes
     -----
-    No row raises: a row that holds NaN or infinity contributes nothing in `fit`. Residuals are cut (Huber's proposal 2),
-    with the estimating functions centred, so that intervals hold for normal residuals and outliers do little harm.
+    No row raises: a row that holds NaN or infinity contributes nothing in `fit`. Residuals are cut (Huber's proposal
+    2), with the estimating functions centred, so that intervals hold for normal residuals and outliers do little harm.
 
     Examples
     --------
@@ -204,7 +205,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
 
     def _scaling(self, X, y):
         """Centres and half ranges of X and y, and what voids the guarantee."""
-        voided_by = ()
+        voided_by: tuple[str, ...] = ()
         if self.bounds is None:
             warnings.warn(
                 "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
@@ -222,7 +223,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
                 pairs = (x_low, x_high), (float(y_low), float(y_high))
             except (TypeError, ValueError):
                 raise ValueError(f"bounds must be ((X_low, X_high), (y_low, y_high)), got {self.bounds!r}.") from None
-        scales = []
+        scales: list[np.ndarray] = []
         for name, pair, size in (("X", pairs[0], X.shape[1]), ("y", pairs[1], 1)):
             low, high = (np.broadcast_to(np.asarray(end, np.float64), size) for end in pair)
             if self.bounds is not None and not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
@@ -238,8 +239,13 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
 
         columns = d + bool(self.fit_intercept)
         row = math.sqrt(d / 3 + bool(self.fit_intercept))
-        prior = (np.float32(x) for x in (self.prior_precision, self.prior_shape, self.prior_scale))
-        model = LinearRegression(columns, *prior, np.float32(0.7 * row))
+        model = LinearRegression(
+            columns,
+            precision=np.float32(self.prior_precision),
+            shape=np.float32(self.prior_shape),
+            scale=np.float32(self.prior_scale),
+            unit=np.float32(0.7 * row),
+        )
         score, curvature = model.bounds(1.1 * row)
         precision = self.prior_precision * self.prior_shape / self.prior_scale
         return model, Bounds(score, curvature, precision, slack=1.0)

@@ -23,7 +23,12 @@ class Model(Protocol):
     * ``score_bound(params, record)``, a bound on the norm of a record's score that does not depend on its response:
       with it clipping no longer biases the fit (`unbiased_weight`);
     * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent normal one, which
-      `solver="dpvi"` needs.
+      `solver="dpvi"` needs (another prior gives the curvature of its logarithm at `init`).
+
+    `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known way:
+    ``precondition(params)``, public factors by which `score`, and the rows and columns of `curvature`, are to be
+    multiplied; and ``working_point(params, curvature, covariance)``, where to ask for a score while the parameters are
+    unknown.
     """
 
     def init(self) -> Any:
@@ -34,6 +39,21 @@ class Model(Protocol):
 
     def log_likelihood(self, params, record) -> jax.Array:
         """Log-likelihood of one record."""
+
+
+class ConjugateModel(Model, Protocol):
+    """A model of which a bounded statistic of each record tells all: `solver="vips"` releases its sum, once."""
+
+    n_statistics: int
+
+    def statistic(self, record) -> jax.Array:
+        """Statistic of one record, of shape (n_statistics,)."""
+
+    def statistic_bound(self) -> float:
+        """Largest norm of a statistic."""
+
+    def noisy_posterior(self, total, scale: float, n_records: int) -> Any:
+        """Exact posterior given the sum of the statistics with normal noise of standard deviation `scale`."""
 
 
 def flat_start(model: Model):

@@ -3,7 +3,7 @@
 Parameters are unconstrained, as gradient solvers need them; ``constrained`` maps them to the natural parameter.
 Each model also has a bounded ``statistic`` of a record, which is all that a private conjugate update releases, and
 ``noisy_posterior(total, scale, n_records)``, the exact posterior given the sum of the statistics with normal noise of
-standard deviation `scale`. A statistic is centred in its range: a record then moves the sum by half of the range at most.
+standard deviation `scale`. A statistic is centred in its range: a record then moves the sum by half of it at most.
 
 Records that hold a NaN give a NaN statistic, score and likelihood, which the private sum turns into zero.
 """
@@ -148,7 +148,7 @@ class BetaBernoulli:
     def curvature(self, params, record):
         """``diag(theta (1 - theta))``."""
         theta = jax.nn.sigmoid(params)
-        return jnp.diag(theta * (1 - theta) + 0 * record["x"])
+        return jnp.diag(theta * (1 - theta) + 0 * _binary(record["x"]))  # NaN for NaN
 
     def score_bound(self, params, record):
         """Largest norm of a score over all x."""
@@ -191,7 +191,7 @@ class BetaBernoulli:
     @staticmethod
     def constrained(draws):
         """Probabilities from draws of the parameters, shape (n, n_features)."""
-        return 1 / (1 + np.exp(-draws))
+        return 1 / (1 + np.exp(-np.clip(draws, -500, 500)))
 
 
 @jax.tree_util.register_dataclass

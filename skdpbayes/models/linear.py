@@ -23,9 +23,9 @@ _SPREAD = 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
 class LinearRegression:
     """``y | x ~ N(w'x, s2)``, ``w | s2 ~ N(0, s2 / prior_precision)``, ``s2 ~ InverseGamma(shape, scale)``.
 
-    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2: standardised residuals are cut
-    at 2 and the score of the variance is centred, so that the expected score is zero at the truth all the same, and no
-    response, however large, moves a fit by much. `unit` brings the variance's score to the size of the weights'.
+    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2: standardised residuals are
+    cut at 2 and the score of the variance is centred, so that the expected score is zero at the truth all the same,
+    and no response, however large, moves a fit by much. `unit` brings the variance's score to the size of the weights'.
 
     A record is ``{"x": (n_columns,), "y": float}``; a response that is not finite makes it a null record.
 
@@ -55,10 +55,7 @@ class LinearRegression:
         """Log density of the prior of w and u."""
         log_variance = self._log_variance(params)
         square = jnp.sum(params["w"] ** 2) * self.precision
-        return (
-            -(self.shape + self.n_columns / 2) * log_variance
-            - (self.scale + square / 2) * jnp.exp(-log_variance)
-        )
+        return -(self.shape + self.n_columns / 2) * log_variance - (self.scale + square / 2) * jnp.exp(-log_variance)
 
     def log_likelihood(self, params, record):
         """Log-likelihood of one record, with a residual that is not cut (solvers take `score`)."""

@@ -4,21 +4,21 @@ Every release of summed scores is an observation of the optimum ``t*`` of the (w
 
     g_t = H (t* - theta_t) + N(0, R_t),
 
-linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper runs
-NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released privately
-(every fifth round), and what is known of t* is kept in closed form, as information ``J`` and ``J t*`` (`FilterState`): no
-trace is stored, there is no learning rate, and the next point to ask at is the posterior mean.
+linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper
+runs NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released
+privately (every fifth round), and what is known of t* is kept in closed form, as information ``J`` and ``J t*``
+(`FilterState`): no trace is stored, there is no learning rate, and the next point to ask at is the posterior mean.
 
 ``R_t`` holds all that keeps a release from telling t*:
 
 * the privacy noise, of known variance;
 * subsampling: a Poisson sample estimates a sum of scores with covariance ``(1/q - 1) omega H``;
-* the privacy noise in H, and the change of H between theta_t and t*. Both act on ``t* - theta_t``, of which the filter knows
-  the covariance, so that they fade as it learns.
+* the privacy noise in H, and the change of H between theta_t and t*. Both act on ``t* - theta_t``, of which the filter
+  knows the covariance, so that they fade as it learns.
 
 The posterior of the parameters follows from that of t*, which the sampling of the data scatters about them with
-covariance ``omega H^-1`` (omega: `FullRank.mean_weight`). Its precision is ``P + H (omega J + H)^-1 J``: the usual one where the
-privacy noise is small (J large), the prior's where it is large.
+covariance ``omega H^-1`` (omega: `FullRank.mean_weight`). Its precision is ``P + H (omega J + H)^-1 J``: the usual one
+where the privacy noise is small (J large), the prior's where it is large.
 """
 
 from __future__ import annotations
@@ -169,9 +169,7 @@ class NADPVI:
     def posterior(self, model: Model, state: FilterState) -> GaussianPosterior:
         """Normal posterior, with the prior's slope and curvature taken at its mean."""
         with jax.enable_x64(True):
-            state = jax.tree.map(jnp.asarray, state)
-            total, pull = look(model, state, final=True).posterior(state)
-            mean, total = np.asarray(jnp.linalg.solve(total, pull)), np.asarray(total)
+            mean, total = (np.asarray(x) for x in normal_posterior(model, jax.tree.map(jnp.asarray, state)))
         values, vectors = np.linalg.eigh(total)
         return GaussianPosterior(mean, vectors / np.sqrt(values))
 
@@ -218,6 +216,12 @@ class View(NamedTuple):
         observed = self.h @ jnp.linalg.solve(self.omega * state.information + self.h, both)
         square = observed[:, :-1]
         return (square + square.T) / 2 + jnp.diag(self.precision), observed[:, -1] + self.prior_pull
+
+
+def normal_posterior(model: Model, state: FilterState):
+    """Mean and precision of the parameters, the prior's derivatives being taken where the filter ended."""
+    total, pull = look(model, state, final=True).posterior(state)
+    return jnp.linalg.solve(total, pull), total
 
 
 def look(model: Model, state: FilterState, *, final: bool = False) -> View:

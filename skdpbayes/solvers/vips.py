@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes.models.base import Model
+from skdpbayes.models.base import ConjugateModel
 from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers.base import Round
 
@@ -41,12 +41,12 @@ class OneRelease:
     clipping_norm: Any
     n_records: Any
 
-    def init(self, model: Model, key) -> NoisySum:
+    def init(self, model: ConjugateModel, key) -> NoisySum:
         """Nothing known."""
         del key
         return NoisySum(jnp.zeros(model.n_statistics, jnp.float32), jnp.zeros((), jnp.float32))
 
-    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: ConjugateModel, mechanism: Mechanism) -> tuple[Round, ...]:
         """The release."""
         del mechanism
         norm = jnp.asarray(self.clipping_norm, jnp.float32)
@@ -64,7 +64,7 @@ class OneRelease:
             ),
         )
 
-    def posterior(self, model: Model, state: NoisySum):
+    def posterior(self, model: ConjugateModel, state: NoisySum):
         """The model's exact posterior given the release."""
         return model.noisy_posterior(np.asarray(state.value, np.float64), float(state.scale), int(self.n_records))
 

@@ -20,7 +20,7 @@ from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from skdpbayes import DPBayesianLogisticRegression, _rows, inference
-from skdpbayes.estimators import _logistic
+from skdpbayes._labels import codes
 from skdpbayes.privacy import GaussianSteps, mechanism, random
 from skdpbayes.records import pack_records
 
@@ -63,18 +63,21 @@ def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", ad
     estimator = DPBayesianLogisticRegression(
         epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, clipping_norm=clip, sampling_rate=rate,
         n_steps=max(n_steps, 2), guide=guide if solver == "dpvi" else "auto", n_posterior_samples=10,
-        learning_rate=1e-9,
+        learning_rate=None if solver == "na-dpvi" else 1e-9,
     )  # fmt: skip
     model, bounds = estimator._model(d, 2, 1e3)
     solver, _ = estimator._plan_solver(model, bounds, n)
     if adaptive:
         solver = dataclasses.replace(solver, clip_fraction=np.float32(0.5), least_clip=np.float32(1.0))
+    if hasattr(solver, "curvature_norm"):
+        solver = dataclasses.replace(solver, curvature_norm=np.float32(clip / 4))
     if kind is not None:
         solver = OneKind(solver, kind)
     spec = mechanism.MechanismSpec((GaussianSteps(noise, rate, n_steps),), chains)
     return model, solver, spec
 
 
+@jax.enable_x64(True)
 def units(model, solver, spec):
     """Of each kind of round, ``C_b / sqrt(share_b)`` of every coordinate: noise over noise multiplier."""
     traced, key = spec.traced(), jax.random.key(0)
@@ -108,7 +111,7 @@ def check_noise(solver):
     how = dict(guide="full_rank", adaptive=True) if solver == "dpvi" else {}
     planned = plan(solver, n, d, noise=noise, rate=0.1, n_steps=n_steps, clip=0.5, **how)
     releases = released(planned, np.ones((n, d)), np.full(n, NULL))
-    kinds = np.asarray(planned[1].which(jnp.arange(n_steps))) if solver == "dpvi" else np.zeros(n_steps)
+    kinds = np.zeros(n_steps) if solver == "sgld" else np.asarray(planned[1].which(jnp.arange(n_steps)))
     for kind, unit in enumerate(units(*planned)):
         out = releases[kinds == kind, : unit.size] / (noise * unit)
         squares = np.square(out)
@@ -172,7 +175,11 @@ def check_contribution(solver):
     n, d = 60, 7
     # One round: there are no past releases to be equal, and later rounds are the same function of the state.
     how = dict(noise=10.0, rate=1.0, n_steps=1, clip=0.5)
-    kinds = [dict(adaptive=True), dict(guide="full_rank", kind=1)] if solver == "dpvi" else [{}]
+    kinds = {
+        "dpvi": [dict(adaptive=True), dict(guide="full_rank", kind=1)],
+        "na-dpvi": [dict(kind=0), dict(kind=1)],
+        "sgld": [{}],
+    }[solver]
     kinds = [(kind, plain) for kind in kinds for plain in (False, True)]
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(n, d)), rng.integers(0, 2, n)
@@ -299,7 +306,7 @@ def check_replay(solver, guide="auto"):
     plan_solver, spec = estimator._plan_solver(model, bounds, len(X))
     keys = random.fit_keys(11, spec.n_chains)
     rows, _ = _rows.bounded_rows(X, np.sqrt(3), intercept=True, dtype=np.float32)
-    records = pack_records(x=rows, y=_logistic._codes(y, np.array([0, 1])))
+    records = pack_records(x=rows, y=codes(y, np.array([0, 1])))
     again = inference.run(keys, model, plan_solver, spec, records, keep_releases=True)[1]
     assert np.array_equal(releases, again), "the fit released something else"
 

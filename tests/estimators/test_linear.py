@@ -1,0 +1,159 @@
+"""DPBayesianLinearRegression as users of scikit-learn meet it, and what a bad row may not do."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from skdpbayes import DPBayesianLinearRegression, inference
+from skdpbayes.privacy import PrivacyLeakWarning
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+BOUNDS = ((-1, 1), (-4, 4))
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, size=(4000, 3))
+    return X, X @ [2.0, -1.0, 0.0] + 0.5 + 0.3 * rng.normal(size=4000)
+
+
+@pytest.fixture(scope="module")
+def fitted(data, compiled_quickly):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)  # of the seed
+        return DPBayesianLinearRegression(1.0, bounds=BOUNDS, random_state=0).fit(*data)
+
+
+def test_predictions_and_intervals(data, fitted):
+    X, y = data
+    assert fitted.score(X, y) > 0.9 and fitted.coef_.shape == (3,) and isinstance(fitted.intercept_, float)
+    mean, std = fitted.predict(X, return_std=True)
+    assert std.mean() == pytest.approx(0.3, rel=0.1)
+    low, high = fitted.predict_interval(X, level=0.8)
+    assert np.mean((low < y) & (y < high)) == pytest.approx(0.8, abs=0.04)
+    np.testing.assert_allclose((low + high) / 2, mean, atol=0.05)
+    drawn = fitted.sample_posterior_predictive(X[:5], 4000, random_state=0)
+    np.testing.assert_allclose(drawn.mean(axis=0), mean[:5], atol=0.03)
+    np.testing.assert_allclose(np.quantile(drawn, [0.1, 0.9], axis=0), [low[:5], high[:5]], atol=0.05)
+    density = fitted.log_predictive_density(X, y)
+    assert density.mean() == pytest.approx(stats.norm(mean, std).logpdf(y).mean(), abs=0.02)
+    assert fitted.sample_posterior(7, 0)["coef"].shape == (7, 3)
+
+
+def test_units_of_the_data_do_not_matter(data, fitted):
+    X, y = data
+    scale, shift = np.array([10.0, 0.1, 3.0]), np.array([5.0, -2.0, 100.0])
+    bounds = (shift - scale, shift + scale), (1000 - 40, 1000 + 40)
+    other = DPBayesianLinearRegression(1.0, bounds=bounds, random_state=0).fit(X * scale + shift, 10 * y + 1000)
+    np.testing.assert_allclose(other.coef_ * scale / 10, fitted.coef_, atol=1e-3)
+    np.testing.assert_allclose(other.predict(X * scale + shift), 10 * fitted.predict(X) + 1000, atol=0.02)
+    assert other.noise_std_ == pytest.approx(10 * fitted.noise_std_, rel=1e-2)
+
+
+def test_without_an_intercept(data):
+    X, y = data
+    model = DPBayesianLinearRegression(10.0, bounds=BOUNDS, fit_intercept=False, random_state=0).fit(X, y - 0.5)
+    assert model.intercept_ == 0 and not model.posterior_samples_["intercept"].any()
+    np.testing.assert_allclose(model.coef_, [2, -1, 0], atol=0.06)
+
+
+def test_inferred_bounds_warn_and_void_the_guarantee(data):
+    X, y = data
+    with pytest.warns(PrivacyLeakWarning, match="bounds=None"):
+        model = DPBayesianLinearRegression(1.0, random_state=0).fit(X, y)
+    assert not model.privacy_spent_.guarantee_holds
+    with pytest.raises(ValueError, match="NaN"):
+        DPBayesianLinearRegression(1.0).fit(X, np.where(np.arange(4000) == 7, np.nan, y))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"bounds": (1, 2)}, "bounds must be"),
+        ({"bounds": ((1, -1), (0, 1))}, "bounds of X"),
+        ({"bounds": ((-1, 1), (0, np.inf))}, "bounds of y"),
+        ({"solver": "dpvi"}, "na-dpvi"),
+        ({"prior_precision": 0.0}, "prior_precision"),
+        ({"n_steps": 1}, "too few"),
+    ],
+)
+def test_bad_parameters_are_named(data, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        DPBayesianLinearRegression(**({"bounds": BOUNDS} | parameters)).fit(*data)
+
+
+def test_guarantee_and_report(data, fitted):
+    assert fitted.privacy_spent_.guarantee_holds and fitted.privacy_spent_.epsilon <= 1.0
+    assert sum(piece.steps for piece in fitted.privacy_spent_.steps) == fitted.n_iter_ == 20
+    substituted = DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="replace_one", random_state=0).fit(*data)
+    ratio = substituted.privacy_spent_.steps[0].noise_multiplier / fitted.privacy_spent_.steps[0].noise_multiplier
+    assert ratio == pytest.approx(2, rel=0.01)
+    with pytest.raises(ValueError, match="sampling_rate"):
+        DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="add_remove").fit(*data)
+    DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="add_remove", sampling_rate=0.5).fit(*data)
+
+
+def releases_of(monkeypatch, X, y):
+    """First release of a fit with a fixed seed, in units of its noise."""
+    kept, original = [], inference.run
+
+    def run(*arguments, **options):
+        state, releases = original(*arguments, **(options | {"keep_releases": True}))
+        kept.append((np.asarray(releases), arguments[2]))
+        return state, releases
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inference, "run", run)
+        DPBayesianLinearRegression(1.0, bounds=BOUNDS, random_state=0).fit(X, y)
+    releases, solver = kept[0]
+    units = np.full(releases.shape[1], solver.curvature_norm / 0.95**0.5)  # curvature, then two weights
+    units[-2:] = solver.curvature_norm / 0.05**0.5
+    return releases[0] / units
+
+
+def test_one_row_moves_a_release_by_no_more_than_its_bound(data, monkeypatch):
+    X, y = data[0][:500].copy(), data[1][:500].astype(object)
+    X[3], y[3] = np.nan, np.nan
+    without = releases_of(monkeypatch, X, y)
+    for row, response in (([1e6, 0, 0], 0.0), ([1e300, 1, 1], 1.0), ([0.5, 0.5, -1], 1e300), ([0, 0, 0], "x"),
+                          ([0.1, 0.2, 0.3], None), ([np.inf, 0, 0], 1.0), ([0.9, -0.9, 0.9], 2.0)):  # fmt: skip
+        X[3], y[3] = row, response
+        moved = np.linalg.norm(releases_of(monkeypatch, X, y) - without)
+        assert moved <= 1 + 1e-4, (row, response)
+    assert moved > 0.05  # the last one is an ordinary row
+
+
+def test_bad_rows_raise_nothing_and_change_little(data):
+    X, y = (v.copy() for v in data)
+    X[:40:2], y[1:40:2] = np.nan, np.inf
+    model = DPBayesianLinearRegression(np.inf, bounds=BOUNDS).fit(X, y)
+    clean = DPBayesianLinearRegression(np.inf, bounds=BOUNDS).fit(X[40:], y[40:])
+    np.testing.assert_allclose(model.coef_, clean.coef_, atol=2e-3)
+    y[40:60] = 1e6  # half a percent of outliers
+    model = DPBayesianLinearRegression(np.inf, bounds=BOUNDS).fit(X, y)
+    np.testing.assert_allclose(model.coef_, clean.coef_, atol=0.05)
+
+
+def test_frames_lists_clones_and_pickles(data, fitted):
+    X, y = data
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    named = DPBayesianLinearRegression(1.0, bounds=BOUNDS, random_state=0).fit(frame, pd.Series(y))
+    np.testing.assert_array_equal(named.coef_, fitted.coef_)
+    assert list(named.feature_names_in_) == ["a", "b", "c"]
+    small = DPBayesianLinearRegression(1.0, bounds=BOUNDS).fit(X[:50].tolist(), y[:50].tolist())
+    assert small.predict(X[:2].tolist()).shape == (2,)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(X[:3]), fitted.predict(X[:3]))
+    with pytest.raises(NotFittedError):
+        clone(fitted).predict(X)
+    with pytest.raises(TypeError, match="dense"):
+        from scipy import sparse
+
+        fitted.predict(sparse.csr_array(X))
