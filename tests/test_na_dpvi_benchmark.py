@@ -69,30 +69,98 @@ def test_scores_of_calibrated_and_of_other_posteriors():
     truth = rng.normal(size=(3000, 2))
     observed = truth + rng.normal(size=truth.shape)
 
-    def scored(sd):
-        draws = observed[:, None] / 2 + sd * rng.normal(size=(3000, 400, 2))
-        data = na_dpvi.Data(truth, np.zeros((3000, 0), np.float32), rng.normal(size=truth.shape))
-        return {name: np.array(v) for name, v in na_dpvi.figures(draws, data).items()}
+    def scored(sd, shift=0.0):
+        draws = observed[:, None] / 2 + [0, shift] + sd * rng.normal(size=(3000, 400, 2))
+        return na_dpvi.scored(na_dpvi.figures(draws, truth))
 
     right, narrow, wide = (scored(sd) for sd in (0.5**0.5, 0.5, 1.0))
-    assert na_dpvi.tarp_error(right["tarp"]) < 2.5 * na_dpvi.floor(3000)
-    assert min(na_dpvi.tarp_error(other["tarp"]) for other in (narrow, wide)) > 0.05
-    assert right["covered_90"].mean() == pytest.approx(0.9, abs=0.015)
-    assert narrow["covered_90"].mean() < 0.8 < 0.95 < wide["covered_90"].mean()
-    assert right["z"].std() == pytest.approx(1, abs=0.03)
+    assert right.joint.within_band
+    assert right.marginal.within_band.all()
+    assert min(other.joint.rmse for other in (narrow, wide)) > 0.05
+    assert right.covered.mean() == pytest.approx(0.9, abs=0.015)
+    assert narrow.covered.mean() < 0.8 < 0.95 < wide.covered.mean()
+    assert right.sd_of_z == pytest.approx(1, abs=0.03)
+    assert right.sd == pytest.approx(0.5**0.5, rel=0.01)
+    assert abs(right.mean_z) < 0.08
+    assert scored(0.5, -0.2).mean_z == pytest.approx(-0.4, abs=0.1)
     # Closed form for a normal forecast (Gneiting and Raftery 2007), and the right one is the best.
     z = (truth - observed / 2) / 0.5**0.5
     crps = 0.5**0.5 * (z * (2 * norm.cdf(z) - 1) + 2 * norm.pdf(z) - np.pi**-0.5)
-    assert right["crps"].mean() == pytest.approx(crps.mean(), rel=0.01)
-    assert right["crps"].mean() < min(narrow["crps"].mean(), wide["crps"].mean())
+    assert right.crps == pytest.approx(crps.mean(), rel=0.01)
+    assert right.crps < min(narrow.crps, wide.crps)
+    # Groups as in the paper: six of 500, each with a larger error than all of them together.
+    assert right.joint.rmse < right.at_paper < 0.04
 
 
-def test_the_floor_is_what_uniform_fractions_score():
-    rng = np.random.default_rng(0)
-    errors = [na_dpvi.tarp_error(rng.random(500)) for _ in range(500)]
-    assert np.mean(np.square(errors)) ** 0.5 == pytest.approx(na_dpvi.floor(500), rel=0.1)
-    assert na_dpvi.repeated_error(rng.random(1200), 500) < 0.05
-    assert np.isnan(na_dpvi.repeated_error(rng.random(499), 500))
+def test_posteriors_are_thinned_but_scored_with_all_draws():
+    draws = np.random.default_rng(0).normal(size=(3, 1000, 2))
+    kept = na_dpvi.figures(draws, np.zeros((3, 2)))
+    assert kept["draws"].shape == (3, na_dpvi.KEPT, 2)
+    np.testing.assert_array_equal(kept["sd"], draws.std(axis=1))
+    few = na_dpvi.figures(draws[:, :50], np.zeros((3, 2)))
+    assert few["draws"].shape == (3, 50, 2)
+    assert np.isnan(na_dpvi.scored(few | {"truth": draws[:, 0]}).at_paper)
+
+
+def test_posteriors_that_are_not_finite_are_left_out():
+    draws = np.random.default_rng(0).normal(size=(3, 300, 2))
+    draws[1, 5, 0] = np.nan
+    kept = na_dpvi.figures(draws, np.arange(6.0).reshape(3, 2))
+    np.testing.assert_array_equal(kept["truth"], [[0, 1], [4, 5]])
+    assert {len(x) for x in kept.values()} == {2}
+    none = na_dpvi.figures(draws[1:2], np.zeros((1, 2)))
+    assert {name: x.shape for name, x in none.items()} == {name: (0, *x.shape[1:]) for name, x in kept.items()}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_with_much_budget_our_estimators_find_the_posterior_in_the_coordinates_of_the_cell(name):
+    cell = na_dpvi.Cell(name, 1000.0, {})
+    data = na_dpvi.simulate(cell, 0, 3)
+    exact = na_dpvi.not_private(cell, data, np.random.default_rng(0))["not private"]
+    for draws in na_dpvi.own(cell, data, np.random.default_rng(1)).values():
+        assert draws.shape[::2] == exact.shape[::2]
+        sd = exact.std(axis=1)
+        assert np.all(np.abs(draws.mean(axis=1) - exact.mean(axis=1)) < 1.5 * sd)
+        np.testing.assert_allclose(draws.std(axis=1), sd, rtol=0.3)
+
+
+@pytest.mark.filterwarnings("ignore:random_state is set")
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "linear regression"])
+def test_with_next_to_no_budget_the_conjugate_estimators_return_the_prior_of_the_cell(name):
+    cell = na_dpvi.Cell(name, 1e-4, {})
+    estimators, fields, unconstrained = na_dpvi._own(cell)
+    records = na_dpvi.simulate(cell, 0, 1).records[0]
+    draws = unconstrained(estimators["skdpbayes"].set_params(random_state=1).fit(*fields(records)))
+    prior = cell.model.draw_prior(np.random.default_rng(2), 4000)
+    np.testing.assert_allclose(draws.std(axis=0), prior.std(axis=0), rtol=0.2)
+    assert np.all(np.abs(draws.mean(axis=0) - prior.mean(axis=0)) < 0.4 * prior.std(axis=0))
+
+
+def test_the_prior_of_linear_regression_is_that_of_the_cell_but_for_the_intercept():
+    cell = na_dpvi.CELLS[-1]
+    estimators, _, _ = na_dpvi._own(cell)
+    model, _ = estimators["skdpbayes"]._model(10)
+
+    def difference(theta):
+        """Of log densities of (w, log s2)."""
+        s2 = softplus(theta[11])
+        params = {"u": np.log(s2 / 16) / model.unit, "w": jnp.asarray(np.append(theta[:10] * 3, theta[10]) / 4)}
+        return cell.model.log_prior(theta) - jax.nn.log_sigmoid(theta[11]) + np.log(s2) - model.log_prior(params)
+
+    thetas = cell.model.draw_prior(np.random.default_rng(0), 5)
+    at_zero = [difference(np.where(np.arange(12) == 10, 0, theta)) for theta in thetas]
+    np.testing.assert_allclose(at_zero, at_zero[0], atol=1e-3)
+    # The intercept's precision is a ninth.
+    extra = [a - difference(theta) for a, theta in zip(at_zero, thetas, strict=True)]
+    np.testing.assert_allclose(extra, (1 - 1 / 9) * thetas[:, 10] ** 2 / (8 * softplus(thetas[:, 11])), atol=1e-3)
+
+
+def test_each_fit_has_its_own_noise():
+    cell = na_dpvi.CELLS[3]
+    data = na_dpvi.simulate(cell, 0, 1)
+    twice = na_dpvi.Data(np.repeat(data.truth, 2, axis=0), np.repeat(data.records, 2, axis=0))
+    first, second = na_dpvi.own(cell, twice, np.random.default_rng(0))["skdpbayes"]
+    assert not np.isclose(first.mean(), second.mean(), rtol=1e-6)
 
 
 def test_finished_blocks_are_not_computed_again(monkeypatch, tmp_path, capsys):
@@ -112,5 +180,13 @@ def test_finished_blocks_are_not_computed_again(monkeypatch, tmp_path, capsys):
     np.testing.assert_array_equal(seen[0], na_dpvi.simulate(cells[0], 0, 3).truth)
     assert not np.array_equal(seen[0], seen[1])
     assert "replicates a minute" in capsys.readouterr().out
-    line = na_dpvi.report(cells, ["prior"], range(3)).splitlines()[-1].split()
+    found = na_dpvi.score(cells, ["prior"], range(4))
+    line = na_dpvi.report(found).splitlines()[-1].split()
     assert line[:3] == ["the", "prior", "9"]
+    assert found[cells[0]]["the prior"].joint.rmse < 0.5
+    assert na_dpvi.score(cells, ["published"], range(4)) == {}
+    pytest.importorskip("matplotlib")
+    assert [p.name for p in na_dpvi.draw(found)] == [
+        f"{name}.{suffix}" for name in ("coverage", "coverage_error") for suffix in ("png", "pdf")
+    ]
+    assert all(p.stat().st_size > 5000 for p in na_dpvi.draw(found))
