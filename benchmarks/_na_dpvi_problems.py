@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from skdpbayes.solvers._collapsed import softplus, softplus_inverse
+from benchmarks._na_dpvi_collapsed import softplus, softplus_inverse
 
 Array = NDArray[np.float64]
 N_RECORDS = 5_000

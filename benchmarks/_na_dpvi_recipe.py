@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks._na_dpvi_collapsed import Regression, TraceSums, accumulate
 from benchmarks._na_dpvi_problems import N_RECORDS, Settings
 from skdpbayes.inference import _loop
 from skdpbayes.models.base import Model, prior_score, score
 from skdpbayes.privacy.mechanism import Block, Mechanism, MechanismSpec, private_sum
 from skdpbayes.privacy.random import FitKeys
 from skdpbayes.records import Records
-from skdpbayes.solvers._collapsed import Regression, TraceSums, accumulate
 from skdpbayes.solvers.base import Round
 
 N_STEPS, SAMPLING_RATE, DROPPED = 10_000, 0.1, 0.2

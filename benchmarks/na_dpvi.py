@@ -123,7 +123,7 @@ def _run(kind: Any, cell: Cell, data: Data, rng: np.random.Generator) -> Any:
 
 def _mean_field(phi: Array, rng: np.random.Generator) -> Array:
     """Draws of theta given variational parameters (mu, u), of shape (..., 2 n)."""
-    from skdpbayes.solvers._collapsed import softplus
+    from benchmarks._na_dpvi_collapsed import softplus
 
     mu, u = np.split(np.asarray(phi, float), 2, axis=-1)
     return mu + softplus(u) * rng.standard_normal(mu.shape)
@@ -131,8 +131,8 @@ def _mean_field(phi: Array, rng: np.random.Generator) -> Array:
 
 def published(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
     """NA-DPVI by the paper's recipe: one private run, three ways to read its trace."""
+    from benchmarks._na_dpvi_collapsed import exact, laplace
     from benchmarks._na_dpvi_recipe import Published
-    from skdpbayes.solvers._collapsed import exact, laplace
 
     state, regression = _run(Published, cell, data, rng)
     last = np.broadcast_to(state.phi, (N_DRAWS, *state.phi.shape))
@@ -162,7 +162,7 @@ def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
 def _own(cell: Cell) -> tuple[dict[str, Any], Callable[[Any], tuple[Any, ...]], Callable[[Any], Array]]:
     """Our estimators with the cell's prior, by line; what of the records they fit; unconstrained draws of a fit."""
     import skdpbayes
-    from skdpbayes.solvers._collapsed import softplus_inverse
+    from benchmarks._na_dpvi_collapsed import softplus_inverse
 
     level = {"epsilon": cell.epsilon, "delta": DELTA}
     name = "skdpbayes"
@@ -174,10 +174,7 @@ def _own(cell: Cell) -> tuple[dict[str, Any], Callable[[Any], tuple[Any, ...]], 
         return {name: binary}, lambda x: (x[:, None],), lambda m: logit(m.posterior_samples_)
     if cell.problem == "Dirichlet-Categorical":
         prior = {"categories": [0, 1, 2], "concentration": 5}
-        lines = {
-            name: skdpbayes.DPDirichletCategorical(**level, **prior),
-            f"{name}, na-dpvi": skdpbayes.DPDirichletCategorical(**level, **prior, solver="na-dpvi"),
-        }
+        lines = {name: skdpbayes.DPDirichletCategorical(**level, **prior)}
         return lines, lambda x: (x.argmax(axis=1)[:, None],), lambda m: log_ratios(m.posterior_samples_)
 
     # In scaled units the noise variance is s2 / 4^2 and a coefficient w 3 / 4, so w ~ N(0, 4 s2) has the precision

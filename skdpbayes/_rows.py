@@ -145,3 +145,20 @@ def _bounded_sparse(X, bound, intercept, dtype):
 
 def _or_one(peak):
     return np.where(peak > 0, peak, 1.0)
+
+
+def refuse_text_columns(X):
+    """Raise for columns of a data frame whose dtype, which is public, cannot hold numbers."""
+    if not (hasattr(X, "columns") and hasattr(X, "dtypes")):
+        return
+    text = [
+        f"{name!r} ({dtype})"
+        for name, dtype in zip(X.columns, X.dtypes, strict=True)
+        if getattr(dtype, "kind", "f") not in ("fiubO" if isinstance(dtype, np.dtype) else "fiub")
+    ]
+    if text:
+        raise ValueError(
+            f"Columns {', '.join(text)} do not hold numbers. Encode them with public categories, as "
+            "OneHotEncoder(categories=[...]) does, or, if they hold numbers as text, convert them by "
+            "pandas.to_numeric(column, errors='coerce')."
+        )

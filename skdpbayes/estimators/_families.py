@@ -11,7 +11,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
-from skdpbayes._rows import as_numeric
+from skdpbayes._rows import as_numeric, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.posteriors import MappedPosterior
@@ -26,7 +26,7 @@ _SOLVER = """solver : {"vips", "dpvi", "sgld"}, default="vips"
         One release of a bounded statistic and the exact posterior given it, noise included; or the gradient solvers
         (see `DPBayesianLogisticRegression`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. ``"add_remove"`` keeps the number of rows private, which "vips" needs.
+        What "with respect to one row" means. "vips" takes the number of rows as known and refuses ``"add_remove"``.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
         Of the gradient solvers, as in `DPBayesianLogisticRegression`.
     n_posterior_samples : int, default=1000
@@ -103,6 +103,7 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         return self._numeric(X, reset=True), ()
 
     def _numeric(self, X, *, reset):
+        refuse_text_columns(X)
         numeric = as_numeric(X)
         numeric = numeric.toarray() if hasattr(numeric, "toarray") else numeric
         validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
@@ -404,7 +405,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         The public set of categories. None takes it from X, which is not private: it warns, and `privacy_spent_` records
         that the guarantee does not hold. Values outside of it make a row contribute nothing.
     concentration : float or array-like of shape (n_categories,), default=1.0
-        Of the Dirichlet prior, in the sorted order of the categories.
+        Of the Dirichlet prior, in the order of `categories` (sorted, if those are taken from X).
     {solver}
 
     Attributes
@@ -514,7 +515,14 @@ class DPDirichletCategorical(_FamilyEstimator):
 
     def _model(self, n):
         del n
-        concentration = np.broadcast_to(np.asarray(self.concentration, np.float32), len(self._categories))
+        try:
+            concentration = np.broadcast_to(np.asarray(self.concentration, np.float32), len(self._categories))
+        except ValueError:
+            raise ValueError(
+                f"concentration must be a number or one for each category, got {self.concentration!r}."
+            ) from None
+        if self.categories is not None:  # `categories_` are sorted
+            concentration = concentration[np.argsort(np.asarray(np.asarray(self.categories).tolist()), kind="stable")]
         if not (np.isfinite(concentration) & (concentration > 0)).all():
             raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
         model = self._model_class()(concentration.copy())

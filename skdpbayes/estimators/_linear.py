@@ -12,7 +12,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpbayes._labels import as_labels
-from skdpbayes._rows import as_numeric, parsed
+from skdpbayes._rows import as_numeric, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -45,7 +45,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         If False, data are scaled and not centred.
     prior_precision : float, default=0.1
         Coefficients have a normal prior of variance (noise variance) / `prior_precision`, in scaled units.
-    prior_shape, prior_scale : float, default=1.0 and 0.05
+    prior_shape, prior_scale : float, default=1.0 and 0.02
         Of the inverse-gamma prior of the noise variance, in scaled units.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a score. None: a fifth of what a typical row could contribute.
@@ -112,7 +112,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         fit_intercept=True,
         prior_precision=0.1,
         prior_shape=1.0,
-        prior_scale=0.05,
+        prior_scale=0.02,
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -195,6 +195,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
             return X, y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
 
     def _numeric(self, X, *, reset):
+        refuse_text_columns(X)
         numeric = as_numeric(X)
         if hasattr(numeric, "toarray"):
             raise TypeError(
@@ -226,7 +227,10 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
                 raise ValueError(f"bounds must be ((X_low, X_high), (y_low, y_high)), got {self.bounds!r}.") from None
         scales: list[np.ndarray] = []
         for name, pair, size in (("X", pairs[0], X.shape[1]), ("y", pairs[1], 1)):
-            low, high = (np.broadcast_to(np.asarray(end, np.float64), size) for end in pair)
+            try:
+                low, high = (np.broadcast_to(np.asarray(end, np.float64), size) for end in pair)
+            except (TypeError, ValueError):
+                raise ValueError(f"bounds of {name} must be numbers, or one for each column, got {pair!r}.") from None
             if self.bounds is not None and not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
                 raise ValueError(f"bounds of {name} must be finite with low < high, got {pair!r}.")
             half = np.where(high > low, (high - low) / 2, 1.0)
@@ -236,7 +240,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
 
     def _model(self, d):
         """Model and public bounds; a typical row of scaled features is that of uniform ones."""
-        from skdpbayes.models.linear import LinearRegression
+        from skdpbayes.models.linear import LinearRegression, normal_prior
 
         columns = d + bool(self.fit_intercept)
         row, longest = math.sqrt(d / 3 + bool(self.fit_intercept)), math.sqrt(d + bool(self.fit_intercept))
@@ -246,6 +250,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
             shape=np.float32(self.prior_shape),
             scale=np.float32(self.prior_scale),
             unit=np.float32(0.7 * row),
+            normal=normal_prior(self.prior_precision, self.prior_shape, self.prior_scale),
         )
         score, curvature = model.bounds(longest)  # of rows within the bounds; others are weighted all the same
         precision = self.prior_precision * self.prior_shape / self.prior_scale

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
-from skdpbayes._rows import as_numeric, bounded_rows
+from skdpbayes._rows import as_numeric, bounded_rows, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -396,7 +396,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
 
     def _numeric(self, X, *, reset):
         """X as numbers, with feature names and their number checked (or remembered)."""
-        _refuse_text_columns(X)
+        refuse_text_columns(X)
         numeric = as_numeric(X)
         validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
         return numeric
@@ -406,20 +406,3 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         d = self.n_features_in_
         intercept = draws[:, :, d] if self.fit_intercept else np.zeros(draws.shape[:2])
         return {"coef": np.ascontiguousarray(draws[:, :, :d]), "intercept": np.ascontiguousarray(intercept)}
-
-
-def _refuse_text_columns(X):
-    """Raise for columns of a data frame whose dtype, which is public, cannot hold numbers."""
-    if not (hasattr(X, "columns") and hasattr(X, "dtypes")):
-        return
-    text = [
-        f"{name!r} ({dtype})"
-        for name, dtype in zip(X.columns, X.dtypes, strict=True)
-        if getattr(dtype, "kind", "f") not in ("fiubO" if isinstance(dtype, np.dtype) else "fiub")
-    ]
-    if text:
-        raise ValueError(
-            f"Columns {', '.join(text)} do not hold numbers. Encode them with public categories, as "
-            "OneHotEncoder(categories=[...]) does, or, if they hold numbers as text, convert them by "
-            "pandas.to_numeric(column, errors='coerce')."
-        )

@@ -164,7 +164,7 @@ class NADPVI:
         )
 
     def posterior(self, model: Model, state: FilterState) -> GaussianPosterior:
-        """Normal posterior, with the prior's slope and curvature taken at its mean."""
+        """Normal posterior."""
         with jax.enable_x64(True):
             mean, total = (np.asarray(x) for x in normal_posterior(model, jax.tree.map(jnp.asarray, state)))
         values, vectors = np.linalg.eigh(total)
@@ -216,33 +216,24 @@ class View(NamedTuple):
 
 
 def normal_posterior(model: Model, state: FilterState):
-    """Mean and precision of the parameters, the prior's derivatives being taken where the filter ended."""
+    """Mean and precision of the parameters."""
     total, pull = look(model, state, final=True).posterior(state)
     return jnp.linalg.solve(total, pull), total
 
 
 def look(model: Model, state: FilterState, *, final: bool = False) -> View:
-    """Prior and curvature from where we are; `final` takes the prior's derivatives here instead of at its mode."""
-    unravel = flat_start(model)[1]
-    theta, at = state.theta, state.theta.astype(jnp.float32)
-    precision, mode = prior_precision(model), flat_start(model)[0]
-    if final:
-
-        def log_prior(flat):
-            return model.log_prior(unravel(flat))
-
-        precision = jnp.maximum(-jnp.diag(jax.hessian(log_prior)(at)), 0.1 * precision)
-        mode = at + jax.grad(log_prior)(at) / precision
+    """Prior and curvature from where we are; `final` asks for no working point."""
+    start, unravel = flat_start(model)
+    theta, precision = state.theta, prior_precision(model).astype(jnp.float64)
     slopes = jnp.ones_like(theta)
     if hasattr(model, "precondition"):
-        slopes = ravel_pytree(model.precondition(unravel(at)))[0].astype(jnp.float64)
-    precision = precision.astype(jnp.float64)
+        slopes = ravel_pytree(model.precondition(unravel(theta.astype(jnp.float32))))[0].astype(jnp.float64)
 
     def seen(slopes):
         return slopes[:, None] * state.curvature * slopes + _TINY * jnp.diag(precision)
 
     omega = _mean_weight(state.known).astype(jnp.float64)
-    view = View(theta, slopes, 0 * theta, seen(slopes), omega, precision, precision * mode)
+    view = View(theta, slopes, 0 * theta, seen(slopes), omega, precision, precision * start)
     covariance = jnp.linalg.inv(view.posterior(state)[0])
     if hasattr(model, "working_point") and not final:
         point, slopes, doubt = model.working_point(theta, state.curvature, covariance)

@@ -168,7 +168,7 @@ def test_categories_may_be_numbers_or_strings(categories, dtype, fits):
 
 
 @families
-@pytest.mark.parametrize("solver", ["vips", "na-dpvi"])
+@pytest.mark.parametrize("solver", ["vips", "dpvi"])
 def test_bad_rows_raise_nothing_and_change_little(name, solver):
     X = MANY[name]
     bad = X.astype(object)
@@ -188,7 +188,7 @@ def test_all_rows_null_raise_nothing(name):
     assert np.isfinite(parameter(estimator(name).fit(X))).all()
 
 
-AGREE = [(name, solver) for name in CLASSES for solver in ("dpvi", "na-dpvi")]
+AGREE = [(name, solver) for name in CLASSES for solver in ("dpvi",)]
 
 
 @pytest.mark.parametrize(("name", "solver"), AGREE)
@@ -207,7 +207,7 @@ REFUSED = [
     ({"learning_rate": 0.1}, "learning_rate=0.1 needs another solver"),
     ({"adjacency": "add_remove"}, "Use adjacency='zero_out' .* or solver='dpvi' with a sampling_rate"),
     ({"n_chains": 2}, "n_chains=2 needs solver='sgld'"),
-    ({"solver": "nuts"}, "solver must be one of 'vips', 'dpvi', 'na-dpvi', 'sgld'"),
+    ({"solver": "nuts"}, "solver must be one of 'vips', 'dpvi', 'sgld'"),
     ({"epsilon": -1}, r"epsilon must be a number in \(0, inf\], got -1"),
 ]
 
@@ -285,7 +285,7 @@ def test_a_pickle_is_not_as_long_as_the_data(name):
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one", "add_remove"])
 def test_the_bound_that_is_taken_does_not_depend_on_values(adjacency):
-    others = {"sampling_rate": 0.5, "solver": "na-dpvi"} if adjacency == "add_remove" else {}
+    others = {"sampling_rate": 0.5, "solver": "dpvi"} if adjacency == "add_remove" else {}
     bounds = [estimator("gamma", adjacency=adjacency, **others).fit(X).upper_
               for X in (MANY["gamma"], 1e6 * MANY["gamma"], np.full((8000, 2), np.nan))]  # fmt: skip
     assert bounds[0] == bounds[1] == bounds[2]

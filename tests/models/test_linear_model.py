@@ -13,7 +13,8 @@ D = 3
 
 
 def model(unit=2.0):
-    return LinearRegression(D, np.float32(0.5), np.float32(4.0), np.float32(1.0), np.float32(unit))
+    normal = linear.normal_prior(0.5, 4.0, 1.0)
+    return LinearRegression(D, np.float32(0.5), np.float32(4.0), np.float32(1.0), np.float32(unit), normal)
 
 
 def params(w=(0.5, -1.0, 0.2), log_variance=-0.7):
@@ -102,6 +103,15 @@ def test_prior_is_normal_inverse_gamma():
     points = [params(rng.normal(size=D), rng.normal()) for _ in range(5)]
     ours = np.array([float(m.log_prior(p)) for p in points])
     np.testing.assert_allclose(np.diff(ours), np.diff([reference(p) for p in points]), rtol=1e-4, atol=1e-4)
+
+
+def test_normal_prior_has_the_quantiles_of_the_prior():
+    variance = stats.invgamma(4.0, scale=1.0).rvs(400_000, random_state=0)
+    weight = np.random.default_rng(0).normal(size=400_000) * np.sqrt(variance / 0.5)
+    centre, spread, weight_std = linear.normal_prior(0.5, 4.0, 1.0)
+    tails = [0.05, 0.95]
+    np.testing.assert_allclose(stats.norm(centre, spread).ppf(tails), np.quantile(np.log(variance), tails), atol=0.01)
+    np.testing.assert_allclose(stats.norm(0, weight_std).ppf(tails), np.quantile(weight, tails), atol=0.01)
 
 
 def test_scores_at_the_working_point_are_centred_though_the_weights_are_not_known():

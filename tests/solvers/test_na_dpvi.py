@@ -36,7 +36,7 @@ def test_without_noise_it_is_the_exact_posterior_of_linear_regression(compiled_q
 
 def one_slope(naive):
     """A simulator of a slope, data and a whole private fit, with its posterior or one that ignores the noise."""
-    estimator = DPBayesianLinearRegression(0.3, fit_intercept=False, prior_shape=20.0, prior_scale=0.5)
+    estimator = DPBayesianLinearRegression(0.1, fit_intercept=False, prior_shape=20.0, prior_scale=0.5)
     model, bounds = estimator._model(1)
     solver, spec = estimator._plan_solver(model, bounds, N)
     mechanism = spec.traced()

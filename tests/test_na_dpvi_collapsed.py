@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from skdpbayes.solvers import _collapsed
-from skdpbayes.solvers._collapsed import Regression, TraceSums, accumulate, exact, laplace, nuts, softplus
+from benchmarks import _na_dpvi_collapsed as _collapsed
+from benchmarks._na_dpvi_collapsed import Regression, TraceSums, accumulate, exact, laplace, nuts, softplus
 
 KAPPA = 0.1
 NO_OMEGA = np.zeros(1), np.ones(1)
