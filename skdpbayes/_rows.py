@@ -65,7 +65,10 @@ def _from_list(rows):
 
 
 def _is_row(row) -> bool:
-    return isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1)
+    try:
+        return isinstance(row, list | tuple) or getattr(row, "ndim", None) == 1
+    except Exception:  # an object that objects to being asked: no row
+        return False
 
 
 def parsed(X):

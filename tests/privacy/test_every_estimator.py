@@ -1,0 +1,132 @@
+"""What holds for the fit of every estimator, whatever its model: what it keeps, what it says, what a cell can do."""
+
+import io
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPBetaBernoulli,
+    DPDirichletCategorical,
+    DPGammaExponential,
+)
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+N = 311  # no other size in a fit is as large
+QUICK = {"n_steps": 20, "sampling_rate": 0.3}
+ESTIMATORS = {
+    "logistic": (DPBayesianLogisticRegression, {"classes": [0, 1], **QUICK}),
+    "linear": (DPBayesianLinearRegression, {"bounds": ((-3, 3), (-3, 3))}),
+    "gamma": (DPGammaExponential, {}),
+    "beta": (DPBetaBernoulli, {}),
+    "dirichlet": (DPDirichletCategorical, {"categories": [0, 1, 2]}),
+}
+
+
+def data(name, dtype=np.float64):
+    """Rows and responses that make sense to every model."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0.1, 2.9, size=(N, 1 if name == "dirichlet" else 2))
+    if name == "dirichlet":
+        X = np.floor(X)
+    return X.astype(dtype), rng.integers(0, 2, N).astype(dtype)
+
+
+def fit(name, X, y, **parameters):
+    cls, own = ESTIMATORS[name]
+    return cls(**({"n_posterior_samples": 20, "random_state": 0} | own | parameters)).fit(X, y)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_nothing_of_the_records_is_kept(name):
+    X, y = data(name, np.float64)
+    X += np.random.default_rng(1).uniform(0, 1e-3, X.shape) * (name != "dirichlet")
+    fitted = fit(name, X, y)
+    text = pickle.dumps(fitted)
+    for row in X if name != "dirichlet" else ():
+        assert row.tobytes() not in text and row.astype(np.float32).tobytes() not in text
+
+    class Lengths(pickle.Pickler):
+        def persistent_id(self, item):
+            if isinstance(item, np.ndarray):
+                assert N not in item.shape, "an array as long as the data is kept"
+            elif isinstance(item, list | tuple | dict):
+                assert len(item) != N, "a container as long as the data is kept"
+
+    Lengths(io.BytesIO()).dump(fitted)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_number_of_rows_is_told_only_where_it_is_public(name):
+    X, y = data(name)
+    assert fit(name, X, y).privacy_spent_.public["n_samples"] == N
+    solver = {} if name in ("logistic", "linear") else {"solver": "dpvi", "n_steps": 20}
+    hidden = [fit(name, X[: N - k], y[: N - k], adjacency="add_remove", sampling_rate=0.3, **solver) for k in (0, 1)]
+    assert "n_samples" not in hidden[0].privacy_spent_.public
+    assert repr(hidden[0].privacy_spent_) == repr(hidden[1].privacy_spent_)
+
+
+class Hostile:
+    """A cell that objects to everything."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __hash__(self):
+        raise RuntimeError("hash")
+
+    def __eq__(self, other):
+        raise RuntimeError("eq")
+
+    def __float__(self):
+        raise RuntimeError("float")
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("cell", [Hostile(), "x", [1, 2], None, 1j, 10**400], ids=lambda c: type(c).__name__)
+def test_a_cell_of_a_list_raises_nothing_and_changes_no_other_row(name, cell):
+    X, y = data(name)
+    rows, labels = X.tolist(), y.tolist()
+    means = []
+    for bad in (np.nan, cell):
+        rows[0][0], labels[0] = bad, bad
+        means.append(fit(name, rows, labels, epsilon=np.inf).posterior_.mean)
+    np.testing.assert_array_equal(*means)
+
+
+@pytest.mark.parametrize("name", ["linear", "gamma", "beta"])
+@pytest.mark.parametrize("bits", [0x7FF0000000000001, 1, 0x7FEFFFFFFFFFFFFF], ids=["signalling", "denormal", "largest"])
+def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
+    X, y = data(name)
+    X.view(np.uint64)[0, 0] = bits
+    with np.errstate(under="raise", over="raise", invalid="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ESTIMATORS[name][0](**ESTIMATORS[name][1])._pack(
+            *((X,) if name != "linear" else (X, y, (np.zeros(2), np.ones(2), np.zeros(1), np.ones(1))))
+        )
+
+
+def test_a_missing_value_changes_no_other_category():
+    """Data frames' own dtypes become floats, or objects, where one value is missing."""
+    large = 2**53
+    for dtype, categories in (("Int64", [large, large + 1]), ("string", ["a", "b"])):
+        values = [categories[0]] * 60 + [categories[1]] * 40
+        shares = []
+        for last in (categories[1], None):
+            frame = pd.DataFrame({"a": pd.array([*values[:-1], last], dtype=dtype)})
+            model = DPDirichletCategorical(np.inf, categories=categories, random_state=0).fit(frame)
+            shares.append(model.probability_)
+        np.testing.assert_allclose(shares[0], shares[1], atol=0.02)
+        np.testing.assert_allclose(shares[0], [0.6, 0.4], atol=0.03)
+
+
+def test_a_longdouble_response_is_cast_without_a_word():
+    X, y = data("linear")
+    y = y.astype(np.longdouble)
+    y[0] = np.longdouble("1e400")
+    fit("linear", X, y)
