@@ -90,6 +90,41 @@ class Curvature(NamedTuple):
     weights: Any  # sums of the norms of the records' weighted curvatures, and of these times the weights
     n: Any
 
+    @classmethod
+    def none(cls, p):
+        """Before the first release."""
+        zero = jnp.zeros((), jnp.float32)
+        return cls(jnp.zeros((p, p), jnp.float32), zero, jnp.zeros(2, jnp.float32), jnp.zeros((), jnp.int32))
+
+    def after(self, estimate, scales) -> Curvature:
+        """With one more release, late-weighted: early rounds measure the curvature elsewhere."""
+        matrix = estimate["curvature"].reshape(self.matrix.shape)
+        n = self.n + 1
+        new = 2 / (n.astype(jnp.float32) + 1)
+        return Curvature(
+            matrix=(1 - new) * self.matrix + new * (matrix + matrix.T) / 2,
+            variance=(1 - new) ** 2 * self.variance + new**2 * scales["curvature"] ** 2 / 2,
+            weights=(1 - new) * self.weights + new * estimate["weights"],
+            n=n,
+        )
+
+
+def curvature_query(model, theta, clip):
+    """Of a record: its curvature, with the weight of its score at norm `clip`, and what tells the mean weight."""
+
+    def one(record):
+        weight = unbiased_weight(model, theta, record, clip)
+        weighted = scaled(curvature(model, theta, record), weight)
+        norm = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))
+        return {"curvature": weighted, "weights": jnp.stack([norm, weight * norm])}
+
+    return one
+
+
+def curvature_blocks(norm):
+    """Blocks of `curvature_query`."""
+    return {"curvature": Block(norm, 1 - WEIGHT_SHARE), "weights": Block(norm, WEIGHT_SHARE)}
+
 
 class FullRankState(NamedTuple):
     """Of `FullRank`."""
@@ -117,11 +152,9 @@ class FullRank:
 
     def init(self, mu, sd):
         """State, and what is averaged over the late rounds: the points and the scores there."""
-        p, zero = mu.size, jnp.zeros((), mu.dtype)
-        square = jnp.zeros((p, p), mu.dtype)
-        known = Curvature(square, zero, jnp.zeros(2, mu.dtype), jnp.zeros((), jnp.int32))
-        nothing = jnp.zeros_like(mu)
-        state = FullRankState(known, jnp.diag(1 / sd), nothing, jnp.eye(p, dtype=mu.dtype), nothing, zero)
+        p, nothing = mu.size, jnp.zeros_like(mu)
+        root, vectors = jnp.diag(1 / sd), jnp.eye(p, dtype=mu.dtype)
+        state = FullRankState(Curvature.none(p), root, nothing, vectors, nothing, jnp.zeros((), mu.dtype))
         return state, (mu, jnp.zeros_like(mu))
 
     def draw(self, mu, state, noise):
@@ -157,34 +190,18 @@ class FullRank:
 
     def more_rounds(self, model, precision, draw):
         """The curvature round."""
-        unravel, p = flat_start(model)[1], precision.size
+        unravel = flat_start(model)[1]
 
         def query(state, point):
-            theta, clip = unravel(point[0]), jnp.exp(state.log_clip)
-
-            def one(record):
-                weight = unbiased_weight(model, theta, record, clip)
-                weighted = scaled(curvature(model, theta, record), weight)
-                norm = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))
-                return {"curvature": weighted, "weights": jnp.stack([norm, weight * norm])}
-
-            return one
+            return curvature_query(model, unravel(point[0]), jnp.exp(state.log_clip))
 
         def blocks(state):
-            norm = jnp.minimum(self.curvature_bound, CURVATURE_RATIO * jnp.exp(2 * state.log_clip))
-            return {"curvature": Block(norm, 1 - WEIGHT_SHARE), "weights": Block(norm, WEIGHT_SHARE)}
+            return curvature_blocks(jnp.minimum(self.curvature_bound, CURVATURE_RATIO * jnp.exp(2 * state.log_clip)))
 
         def update(state, point, step, estimate, scales):
             del point, step
-            before, matrix = state.guide.curvature, estimate["curvature"].reshape(p, p)
-            n = before.n + 1
-            new = 2 / (n.astype(jnp.float32) + 1)  # late-weighted: early rounds measure the curvature elsewhere
-            known = Curvature(
-                matrix=(1 - new) * before.matrix + new * (matrix + matrix.T) / 2,
-                variance=(1 - new) ** 2 * before.variance + new**2 * scales["curvature"] ** 2 / 2,
-                weights=(1 - new) * before.weights + new * estimate["weights"],
-                n=n,
-            )
+            known = state.guide.curvature.after(estimate, scales)
+            n = known.n
             # Positive definite as soon as the true curvature is (up to rare draws, in which the last root stays).
             factor = self.prior_factor(state.guide, state.averaged_noise, precision)
             working = damped(known, corrected_prior(precision, state.guide.eigenvectors, factor))

@@ -32,15 +32,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.models.base import Model, curvature, flat_start, unbiased_weight, weighted_score
+from skdpbayes.models.base import Model, flat_start, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism, contribution_norm, scaled
-from skdpbayes.solvers._guides import Curvature, learnt_curvature
+from skdpbayes.privacy.mechanism import Block, Mechanism
+from skdpbayes.solvers._guides import (
+    WEIGHT_SHARE,
+    Curvature,
+    curvature_blocks,
+    curvature_query,
+    learnt_curvature,
+)
 from skdpbayes.solvers.base import Round
 from skdpbayes.solvers.dpvi import prior_precision
 
 CURVATURE_EVERY = 5
-WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the mean weight
 _REACH = 6.0  # prior standard deviations within which the next point lies
 _TINY = 1e-7  # of the prior precision: curvature where none is known
 
@@ -73,9 +78,8 @@ class NADPVI:
         """Nothing known but the prior."""
         del key
         theta = flat_start(model)[0].astype(jnp.float64)
-        zeros, nothing = jnp.zeros((theta.size, theta.size)), jnp.zeros((), jnp.float32)
-        known = Curvature(zeros.astype(jnp.float32), nothing, jnp.zeros(2, jnp.float32), jnp.zeros((), jnp.int32))
-        return FilterState(theta, zeros, jnp.zeros_like(theta), known, zeros)
+        zeros = jnp.zeros((theta.size, theta.size))
+        return FilterState(theta, zeros, jnp.zeros_like(theta), Curvature.none(theta.size), zeros)
 
     def which(self, step):
         """Every fifth round, the first included, asks for the curvature."""
@@ -125,30 +129,9 @@ class NADPVI:
             del key
             return state.theta.astype(jnp.float32)
 
-        def curvature_of(state, point):
-            del state
-            theta = unravel(point)
-
-            def one(record):
-                weight = unbiased_weight(model, theta, record, clip)
-                weighted = scaled(curvature(model, theta, record), weight)
-                size = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))
-                return {"curvature": weighted, "weights": jnp.stack([size, weight * size])}
-
-            return one
-
         def learn_curvature(state, point, step, estimate, scales):
             del point, step
-            p, before = len(state.theta), state.known
-            matrix = estimate["curvature"].reshape(p, p)
-            n = before.n + 1
-            new = 2 / (n.astype(jnp.float32) + 1)  # late-weighted: early rounds measure the curvature elsewhere
-            known = Curvature(
-                matrix=(1 - new) * before.matrix + new * (matrix + matrix.T) / 2,
-                variance=(1 - new) ** 2 * before.variance + new**2 * scales["curvature"] ** 2 / 2,
-                weights=(1 - new) * before.weights + new * estimate["weights"],
-                n=n,
-            )
+            known = state.known.after(estimate, scales)
             values, vectors = jnp.linalg.eigh(learnt_curvature(known.matrix, known.variance, jnp)[0])
             learnt = (vectors * jnp.maximum(values, 0)) @ vectors.T
             return state._replace(known=known, curvature=learnt.astype(jnp.float64))
@@ -157,8 +140,8 @@ class NADPVI:
             Round(ask_score, score_of, lambda state: {"score": Block(clip)}, learn_score),
             Round(
                 ask_curvature,
-                curvature_of,
-                lambda state: {"curvature": Block(norm, 1 - WEIGHT_SHARE), "weights": Block(norm, WEIGHT_SHARE)},
+                lambda state, point: curvature_query(model, unravel(point), clip),
+                lambda state: curvature_blocks(norm),
                 learn_curvature,
             ),
         )
@@ -242,7 +225,7 @@ def look(model: Model, state: FilterState, *, final: bool = False) -> View:
 
 
 def _mean_weight(known: Curvature):
-    """Covariance of the weighted scores over their curvature, taken for the mean weight."""
+    """Covariance of the weighted scores over their curvature, taken for the mean weight; towards .3 by its noise."""
     norms, weighted = known.weights
     error = 0.1 * (2 * known.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5 + 1e-30
     return ((weighted + 0.3 * error) / (norms.clip(0) + error)).clip(0.02, 1)

@@ -141,6 +141,13 @@ def test_bad_rows_raise_nothing_and_change_little(data):
     np.testing.assert_allclose(model.coef_, clean.coef_, atol=0.05)
 
 
+def test_columns_of_text_are_refused_by_their_dtype(data):
+    X, y = data
+    frame = pd.DataFrame({"a": X[:, 0], "b": np.where(X[:, 1] > 0, "yes", "no")})
+    with pytest.raises(ValueError, match="'b'"):
+        DPBayesianLinearRegression(1.0, bounds=BOUNDS).fit(frame, y)
+
+
 def test_frames_lists_clones_and_pickles(data, fitted):
     X, y = data
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
