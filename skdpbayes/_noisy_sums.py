@@ -13,40 +13,16 @@ from functools import cached_property
 import numpy as np
 from scipy import special, stats
 
+from skdpbayes.posteriors import SampledPosterior
+
 _SMOOTHING = 0.02  # least noise, in standard deviations of the sum: the density of a sum without noise may have atoms
 _FREQUENCIES = 256
 _POINTS = 512
 _REACH = 9.0  # standard deviations
 
 
-class _Sampled:
-    """Moments of a posterior that is defined by how it is sampled exactly."""
-
-    def sample(self, rng, n):
-        raise NotImplementedError
-
-    @cached_property
-    def _draws(self):
-        return self.sample(np.random.default_rng(0), 20_000)
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Mean of each parameter (of 20000 exact draws)."""
-        return self._draws.mean(axis=0)
-
-    @property
-    def covariance(self) -> np.ndarray:
-        """Covariance (of 20000 exact draws)."""
-        return np.cov(self._draws, rowvar=False).reshape(self._draws.shape[1], -1)
-
-    @property
-    def std(self) -> np.ndarray:
-        """Standard deviation of each parameter (of 20000 exact draws)."""
-        return self._draws.std(axis=0)
-
-
 @dataclass(frozen=True, repr=False)
-class RatePosterior(_Sampled):
+class RatePosterior(SampledPosterior):
     """Rates of exponential variables, independent, given noisy sums of ``min(x, upper) - upper / 2``.
 
     The density of a noisy sum is the Fourier integral of ``phi(w)^n exp(-(scale w)^2 / 2)``, with phi the
@@ -165,7 +141,7 @@ def _inverse(grid, uniform):
 
 
 @dataclass(frozen=True, repr=False)
-class CountsPosterior(_Sampled):
+class CountsPosterior(SampledPosterior):
     """Probabilities of K categories given noisy counts, whose true total is known.
 
     Given the noisy counts, the true ones have probability proportional to a product over categories of
@@ -277,7 +253,7 @@ class CountsPosterior(_Sampled):
 
 
 @dataclass(frozen=True, repr=False)
-class FirstOfEach(_Sampled):
+class FirstOfEach(SampledPosterior):
     """Independent posteriors, of each of which the first parameter counts.
 
     Attributes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -77,8 +79,35 @@ class DrawsPosterior:
         return flat[rng.choice(len(flat), n, replace=n > len(flat))]
 
 
+class SampledPosterior(ABC):
+    """Posterior that is defined by how it is sampled; its moments are those of 20000 draws, taken once."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, n_parameters)."""
+
+    @cached_property
+    def _draws(self):
+        return self.sample(np.random.default_rng(0), 20_000)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of each parameter."""
+        return self._draws.mean(axis=0)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance, of shape (n_parameters, n_parameters)."""
+        return np.cov(self._draws, rowvar=False).reshape(self._draws.shape[1], -1)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter."""
+        return self._draws.std(axis=0)
+
+
 @dataclass(frozen=True, repr=False)
-class MappedPosterior:
+class MappedPosterior(SampledPosterior):
     """Posterior of a function of the parameters, such as a rate of its logarithm.
 
     Attributes
@@ -97,22 +126,3 @@ class MappedPosterior:
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws, of shape (n, ...)."""
         return self.function(self.posterior.sample(rng, n))
-
-    def _draws(self):
-        return self.sample(np.random.default_rng(0), 20_000)
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Mean (of 20000 draws)."""
-        return self._draws().mean(axis=0)
-
-    @property
-    def covariance(self) -> np.ndarray:
-        """Covariance (of 20000 draws)."""
-        draws = self._draws()
-        return np.cov(draws, rowvar=False).reshape(draws.shape[1], -1)
-
-    @property
-    def std(self) -> np.ndarray:
-        """Standard deviation (of 20000 draws)."""
-        return self._draws().std(axis=0)

@@ -15,7 +15,7 @@ ROOT = Path(skdpbayes.__file__).parent
 ALLOWED = {
     "": {"estimators"},
     "_labels": set(),
-    "_noisy_sums": set(),
+    "_noisy_sums": {"posteriors"},
     "_rows": set(),
     "calibration": set(),
     "datasets": set(),

@@ -6,12 +6,11 @@ import math
 import warnings
 
 import numpy as np
-from scipy import special, stats
+from scipy import sparse, special, stats
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
-from skdpbayes._rows import as_numeric, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.posteriors import MappedPosterior
@@ -59,13 +58,6 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
     _solvers = ("vips", "dpvi", "sgld")
     _fitted = (*GradientEstimator._fitted, "posterior_samples_")
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.input_tags.string = True
-        return tags
-
     def fit(self, X, y=None):
         """Fit the posterior to private data.
 
@@ -88,26 +80,19 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         X, voided_by = self._validate(X)
         n = len(X)
         model, bounds = self._model(n)
-        public = {"n_features": int(self.n_features_in_), "hyper-parameters": "all constructor parameters"}
-        if self.adjacency != "add_remove":
-            public["n_samples"] = int(n)
-        draws = self._fit_posterior(
-            model, bounds, n, lambda: self._pack(X), public=public | self._also_public(model), voided_by=voided_by
-        )
+        public = self._public_facts(n, **self._also_public(model))
+        draws = self._fit_posterior(model, bounds, n, lambda: self._pack(X), public=public, voided_by=voided_by)
         if self.solver != "vips":  # over the unconstrained parameter
             self.posterior_, draws = MappedPosterior(self.posterior_, type(model).constrained), model.constrained(draws)
-        self._set_parameter(draws)
+        self._set_parameter(model, draws)
         return self
 
     def _validate(self, X):
         return self._numeric(X, reset=True), ()
 
     def _numeric(self, X, *, reset):
-        refuse_text_columns(X)
-        numeric = as_numeric(X)
-        numeric = numeric.toarray() if hasattr(numeric, "toarray") else numeric
-        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
-        return numeric
+        numeric = super()._numeric(X, reset=reset)
+        return numeric.toarray() if sparse.issparse(numeric) else numeric
 
     def _pack(self, X):
         from skdpbayes.records import pack_records
@@ -119,7 +104,7 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         del model
         return {}
 
-    def _set_parameter(self, draws):
+    def _set_parameter(self, model, draws):
         self.posterior_samples_ = draws
 
     def score_samples(self, X):
@@ -247,19 +232,15 @@ class DPGammaExponential(_FamilyEstimator):
 
     _fitted = (*_FamilyEstimator._fitted, "rate_", "upper_")
 
-    @staticmethod
-    def _model_class():
+    def _model(self, n):
         from skdpbayes.models.families import GammaExponential
 
-        return GammaExponential
-
-    def _model(self, n):
         check_number("prior_shape", self.prior_shape, 0, 1e6)
         check_number("prior_rate", self.prior_rate, 0, 1e30)
         check_number("upper", self.upper, 0, 1e30, none=True)
         upper = float(self.upper) if self.upper is not None else self._best_upper(n)
         d = self.n_features_in_
-        model = self._model_class()(d, np.float32(self.prior_shape), np.float32(self.prior_rate), np.float32(upper))
+        model = GammaExponential(d, np.float32(self.prior_shape), np.float32(self.prior_rate), np.float32(upper))
         most = stats.gamma(self.prior_shape, scale=1 / self.prior_rate).ppf(0.999)
         score, curvature = model.bounds(most)
         return model, Bounds(score, curvature, self.prior_shape)
@@ -285,9 +266,9 @@ class DPGammaExponential(_FamilyEstimator):
     def _also_public(self, model):
         return {"upper": float(model.upper)}
 
-    def _set_parameter(self, draws):
+    def _set_parameter(self, model, draws):
         self.posterior_samples_, self.rate_ = draws, draws.mean(axis=0)
-        self.upper_ = self.privacy_spent_.public["upper"]
+        self.upper_ = float(model.upper)
 
     def _log_densities(self, X):
         rates = self.posterior_samples_.T
@@ -367,22 +348,18 @@ class DPBetaBernoulli(_FamilyEstimator):
 
     _fitted = (*_FamilyEstimator._fitted, "probability_")
 
-    @staticmethod
-    def _model_class():
+    def _model(self, n):
         from skdpbayes.models.families import BetaBernoulli
 
-        return BetaBernoulli
-
-    def _model(self, n):
         del n
         check_number("prior_a", self.prior_a, 0, 1e6)
         check_number("prior_b", self.prior_b, 0, 1e6)
-        model = self._model_class()(self.n_features_in_, np.float32(self.prior_a), np.float32(self.prior_b))
+        model = BetaBernoulli(self.n_features_in_, np.float32(self.prior_a), np.float32(self.prior_b))
         score, curvature = model.bounds()
         a, b = self.prior_a, self.prior_b
         return model, Bounds(score, curvature, a * b / (a + b))
 
-    def _set_parameter(self, draws):
+    def _set_parameter(self, model, draws):
         self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
 
     def _log_densities(self, X):
@@ -464,12 +441,6 @@ class DPDirichletCategorical(_FamilyEstimator):
 
     _fitted = (*_FamilyEstimator._fitted, "probability_", "categories_")
 
-    @staticmethod
-    def _model_class():
-        from skdpbayes.models.families import DirichletCategorical
-
-        return DirichletCategorical
-
     def _validate(self, X):
         column = self._column(X, reset=True)
         if self.categories is not None:
@@ -514,6 +485,8 @@ class DPDirichletCategorical(_FamilyEstimator):
         return column
 
     def _model(self, n):
+        from skdpbayes.models.families import DirichletCategorical
+
         del n
         try:
             concentration = np.broadcast_to(np.asarray(self.concentration, np.float32), len(self._categories))
@@ -525,7 +498,7 @@ class DPDirichletCategorical(_FamilyEstimator):
             concentration = concentration[np.argsort(np.asarray(np.asarray(self.categories).tolist()), kind="stable")]
         if not (np.isfinite(concentration) & (concentration > 0)).all():
             raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
-        model = self._model_class()(concentration.copy())
+        model = DirichletCategorical(concentration.copy())
         score, curvature = model.bounds()
         return model, Bounds(score, curvature, float(np.min(model.prior_precision())))
 
@@ -538,7 +511,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         del model
         return {"categories": [str(c) for c in self._categories]}
 
-    def _set_parameter(self, draws):
+    def _set_parameter(self, model, draws):
         self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
         self.categories_ = self.__dict__.pop("_categories")
 

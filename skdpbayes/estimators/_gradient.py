@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import column_or_1d, validate_data
 
+from skdpbayes._labels import as_labels
+from skdpbayes._rows import as_numeric, refuse_text_columns
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
 
 _FULL_RANK_UP_TO = 300  # parameters
@@ -29,8 +32,38 @@ class GradientEstimator(PrivateEstimator):
     _solvers: tuple[str, ...] = ("dpvi", "sgld")
     _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
 
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.input_tags.string = True
+        return tags
+
     def __sklearn_is_fitted__(self):
         return hasattr(self, "posterior_")  # `privacy_spent_` is there before: it is charged first
+
+    def _numeric(self, X, *, reset):
+        """X as numbers, with feature names and their number checked (or remembered)."""
+        refuse_text_columns(X)
+        numeric = as_numeric(X)
+        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
+        return numeric
+
+    def _response(self, y, n, *, one_by_one):
+        """The response, checked by its public shape; a list is taken item by item if so asked."""
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+        y = column_or_1d(as_labels(y) if one_by_one else y, warn=True)
+        if len(y) != n:
+            raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
+        return y
+
+    def _public_facts(self, n, **facts):
+        """What the report names as public: `facts`, shapes where the adjacency allows, parameters."""
+        public = {"n_features": int(self.n_features_in_)} | facts
+        if self.adjacency != "add_remove":
+            public["n_samples"] = int(n)
+        return public | {"hyper-parameters": "all constructor parameters"}
 
     def _check_solver_parameters(self):
         self._check_privacy_parameters()

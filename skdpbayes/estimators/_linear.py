@@ -6,13 +6,12 @@ import math
 import warnings
 
 import numpy as np
-from scipy import special
+from scipy import sparse, special
 from sklearn.base import RegressorMixin
 from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skdpbayes._labels import as_labels
-from skdpbayes._rows import as_numeric, parsed, refuse_text_columns
+from skdpbayes._rows import parsed
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -138,11 +137,12 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.string = True
+        tags.input_tags.sparse = False
         return tags
 
-    _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales")
+    _fitted = (
+        *GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_unit",
+    )  # fmt: skip
 
     # ------------------------------------------------------------------ fitting
 
@@ -172,11 +172,8 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         n, d = X.shape
         scales, voided_by = self._scaling(X, y)
         model, bounds = self._model(d)
-        public = {"n_features": d, "hyper-parameters": "all constructor parameters"}
-        if self.adjacency != "add_remove":
-            public["n_samples"] = int(n)
         draws = self._fit_posterior(
-            model, bounds, n, lambda: self._pack(X, y, scales), public=public, voided_by=voided_by
+            model, bounds, n, lambda: self._pack(X, y, scales), public=self._public_facts(n), voided_by=voided_by
         )
         self._scales = scales
         self._set_coefficients(model, draws)
@@ -184,26 +181,19 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
 
     def _validate(self, X, y):
         X = self._numeric(X, reset=True)
-        if y is None:
-            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
-        y = column_or_1d(as_labels(y) if self.bounds is not None else y, warn=True)
-        if len(y) != len(X):
-            raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
+        y = self._response(y, len(X), one_by_one=self.bounds is not None)
         if self.bounds is None:
             assert_all_finite(y, input_name="y")
         with np.errstate(all="ignore"):
             return X, y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
 
     def _numeric(self, X, *, reset):
-        refuse_text_columns(X)
-        numeric = as_numeric(X)
-        if hasattr(numeric, "toarray"):
+        if sparse.issparse(X):
             raise TypeError(
                 "Sparse data was passed, but dense data is required: linear regression centres its columns. Use "
                 "X.toarray() if it fits in memory."
             )
-        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
-        return numeric
+        return super()._numeric(X, reset=reset)
 
     def _scaling(self, X, y):
         """Centres and half ranges of X and y, and what voids the guarantee."""
@@ -270,13 +260,13 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         return pack_records(x=rows, y=response)
 
     def _set_coefficients(self, model, draws):
-        self.posterior_samples_ = self._in_units(draws, float(model.unit))
         self._unit = float(model.unit)
-        mean = self._in_units(self.posterior_.mean[None], self._unit)
+        self.posterior_samples_ = self._in_units(draws)
+        mean = self._in_units(self.posterior_.mean[None])
         self.coef_, self.intercept_ = mean["coef"][0], float(mean["intercept"][0])
         self.noise_std_ = float(self.posterior_samples_["noise_std"].mean())
 
-    def _in_units(self, draws, unit):
+    def _in_units(self, draws):
         """Draws of (log variance / unit, coefficients, intercept) in the units of the data."""
         x_centre, x_half, y_centre, y_half = self._scales
         d = len(x_half)
@@ -284,7 +274,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         intercept = y_centre - coef @ x_centre
         if self.fit_intercept:
             intercept = intercept + draws[:, d + 1] * y_half
-        noise = np.exp(np.clip(draws[:, 0] * unit / 2, -300, 300)) * y_half
+        noise = np.exp(np.clip(draws[:, 0] * self._unit / 2, -300, 300)) * y_half
         return {"coef": coef, "intercept": np.broadcast_to(intercept, len(draws)).copy(), "noise_std": noise}
 
     # --------------------------------------------------------------- predicting
@@ -361,7 +351,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         """
         check_is_fitted(self)
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
-        return self._in_units(draws, self._unit)
+        return self._in_units(draws)
 
     def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
         """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""

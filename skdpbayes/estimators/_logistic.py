@@ -11,10 +11,10 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
-from skdpbayes._rows import as_numeric, bounded_rows, refuse_text_columns
+from skdpbayes._labels import codes, declared, refuse_mixed
+from skdpbayes._rows import bounded_rows
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -164,13 +164,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = True
-        tags.input_tags.string = True
-        return tags
-
     _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "classes_", "data_norm_")
 
     # ------------------------------------------------------------------ fitting
@@ -215,13 +208,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     def _validate(self, X, y):
         """Numbers and labels, from public metadata alone unless classes have to be inferred."""
         X = self._numeric(X, reset=True)
-        if y is None:
-            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
-        if self.classes is not None:
-            y = as_labels(y)
-        y = column_or_1d(y, warn=True)
-        if len(y) != X.shape[0]:
-            raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
+        y = self._response(y, X.shape[0], one_by_one=self.classes is not None)
         if self.classes is not None:
             classes = declared(self.classes, "classes")
             refuse_mixed(y.dtype, classes, "y", "classes")
@@ -239,10 +226,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         return X, y, classes, ("the set of classes was taken from y (classes=None)",)
 
     def _public(self, n, classes, data_norm):
-        public = {"n_features": int(self.n_features_in_), "classes": [str(c) for c in classes], "data_norm": data_norm}
-        if self.adjacency != "add_remove":
-            public["n_samples"] = int(n)
-        return public | {"hyper-parameters": "all constructor parameters"}
+        return self._public_facts(n, classes=[str(c) for c in classes], data_norm=data_norm)
 
     def _model(self, d, n_classes, data_norm):
         """Model and public bounds."""
@@ -393,13 +377,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         if null.any():
             warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.", stacklevel=4)
         return rows
-
-    def _numeric(self, X, *, reset):
-        """X as numbers, with feature names and their number checked (or remembered)."""
-        refuse_text_columns(X)
-        numeric = as_numeric(X)
-        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
-        return numeric
 
     def _split(self, draws):
         """Draws of shape (n, n_rows, n_columns) as coefficients and intercepts."""
