@@ -124,7 +124,7 @@ def test_with_much_budget_our_estimators_find_the_posterior_in_the_coordinates_o
         np.testing.assert_allclose(draws.std(axis=1), sd, rtol=0.3)
 
 
-@pytest.mark.filterwarnings("ignore:random_state is set")
+@pytest.mark.filterwarnings("ignore:random_state is set")  # each fit of a benchmark has a seed of its own
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "linear regression"])
 def test_with_next_to_no_budget_the_conjugate_estimators_return_the_prior_of_the_cell(name):
     cell = na_dpvi.Cell(name, 1e-4, {})

@@ -1,4 +1,4 @@
-"""Checks of what users pass in."""
+"""What the checks share: refusals of what users pass in that makes no sense, random streams, and bands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numbers
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 
 def check_draws(draws: Any) -> np.ndarray:
@@ -79,3 +80,8 @@ def _finite(values: np.ndarray, name: str) -> np.ndarray:
     if not np.isfinite(values).all():
         raise ValueError(f"{name} must be finite, got {np.count_nonzero(~np.isfinite(values))} values that are not.")
     return values
+
+
+def binomial_band(n, share, confidence):
+    """Central band of the number of successes in `n` independent trials; lower and upper in the first axis."""
+    return stats.binom.ppf([[(1 - confidence) / 2], [(1 + confidence) / 2]], n, share)

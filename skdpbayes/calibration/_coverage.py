@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ._check import check_count, check_draws_and_truth, check_open_unit, generator
+from ._check import binomial_band, check_count, check_draws_and_truth, check_open_unit, generator
 from ._ranks import tied_ranks
 from ._scores import interval_ends
 
@@ -188,7 +188,7 @@ def tarp_coverage(
 
     coverage = np.stack([np.searchsorted(np.sort(column), levels, side="right") for column in shares.T]) / n_replicates
     rmse = np.sqrt(((coverage - levels) ** 2).mean(axis=1))
-    lower, upper = stats.binom.ppf([[(1 - confidence) / 2], [(1 + confidence) / 2]], n_replicates, levels)
+    lower, upper = binomial_band(n_replicates, levels, confidence)
     return Coverage(
         levels=levels,
         coverage=coverage if marginal else coverage[0],

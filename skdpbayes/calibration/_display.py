@@ -91,7 +91,10 @@ class CoverageDisplay:
             raise ValueError(f"names must hold one name for each of the {len(curves)} curves, got {len(names)}.")
         self.ax_, self.figure_ = _axes(ax)
         levels = np.concatenate([[0.0], shown.levels, [1.0]])  # coverage at 0 and 1 is 0 and 1
-        full = lambda curve: np.concatenate([[0.0], curve, [1.0]])  # noqa: E731
+
+        def full(curve):
+            return np.concatenate([[0.0], curve, [1.0]])
+
         self.ax_.fill_between(
             levels, full(shown.lower), full(shown.upper), label=f"right posteriors, {shown.confidence:.0%}", **_BAND
         )
@@ -185,7 +188,10 @@ class RankDisplay:
         edges = shown.edges / (shown.n_draws + 1)
         # Heights are counts over what is expected, so that bins of unequal numbers of ranks compare.
         heights = shown.counts[self.parameter] / shown.expected
-        step = lambda values: np.append(values, values[-1]) / np.append(shown.expected, shown.expected[-1])  # noqa: E731
+
+        def step(values):
+            return np.append(values, values[-1]) / np.append(shown.expected, shown.expected[-1])
+
         self.ax_.fill_between(
             edges,
             step(shown.lower),

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from ._check import check_binary, check_count, check_open_unit
+from ._check import binomial_band, check_binary, check_count, check_open_unit
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,7 @@ def reliability(
     # A mean of equal numbers can leave [0, 1] by rounding.
     predicted = np.clip(np.bincount(bins, weights=proba, minlength=n_bins) / total, 0.0, 1.0)
     observed = np.bincount(bins, weights=y_true, minlength=n_bins) / total
-    lower, upper = stats.binom.ppf([[(1 - confidence) / 2], [(1 + confidence) / 2]], total, predicted) / total
+    lower, upper = binomial_band(total, predicted, confidence) / total
     return Reliability(edges, predicted, observed, lower, upper, count, confidence)
 
 

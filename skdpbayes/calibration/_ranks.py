@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ._check import check_count, check_draws_and_truth, check_open_unit, generator
+from ._check import binomial_band, check_count, check_draws_and_truth, check_open_unit, generator
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,6 @@ def simulation_based_calibration(
     counts = np.stack([np.histogram(ranks[:, j], edges - 0.5)[0] for j in range(n_parameters)])
     share = np.diff(edges) / (n_draws + 1)
     expected = n_replicates * share
-    lower, upper = stats.binom.ppf([[(1 - confidence) / 2], [(1 + confidence) / 2]], n_replicates, share)
+    lower, upper = binomial_band(n_replicates, share, confidence)
     p_value = stats.chi2.sf(((counts - expected) ** 2 / expected).sum(axis=1), bins - 1)
     return RankHistogram(ranks, n_draws, edges, counts, expected, lower, upper, p_value, confidence)
