@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "privacy")]  # gibbs, whitebox
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "privacy")]  # whitebox
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gibbs import gibbs
 from numpyro.diagnostics import effective_sample_size
 
 from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes._rows import as_numeric, bounded_rows
 from skdpbayes.datasets import ADULT_DATA_NORM, DATA_HOME_VARIABLE, adult_preprocessor, load_adult
+from skdpbayes.reference import logistic_gibbs
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,9 +29,8 @@ def test_posterior_of_adult_agrees_with_gibbs():
         epsilon=np.inf, classes=[0, 1], data_norm=ADULT_DATA_NORM, prior_scale=1.0, guide="full_rank",
         sampling_rate=0.1, n_steps=60_000, learning_rate=0.05, random_state=0,
     ).fit(X, y)  # fmt: skip
-    rows, _ = bounded_rows(as_numeric(X), ADULT_DATA_NORM, intercept=True)
-    draws = gibbs(rows, y, 1.0, N_DRAWS, 500)
-    ess = effective_sample_size(draws[None])
+    chains = logistic_gibbs(X, y, data_norm=ADULT_DATA_NORM, n_draws=N_DRAWS, n_chains=1, random_state=0)
+    ess, (draws,) = effective_sample_size(chains), chains
     compared = ess >= 4000
     print(f"compared {compared.sum()} of {len(ess)} coordinates; effective sample sizes {np.sort(ess).astype(int)}")
     assert compared.mean() > 0.5
