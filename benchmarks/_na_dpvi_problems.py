@@ -1,5 +1,7 @@
 """Simulated problems with known truth and known posterior: Tables 1 and 2 of the NA-DPVI paper (its section 4, H.5).
 
+And the model of its Table 3, whose records are real.
+
 All coordinates are unconstrained: softplus for a positive number, log-odds for a probability, log-ratios to the last
 category for several. Each problem draws parameters from its prior, records given parameters, and parameters given
 records (the non-private posterior, exactly).
@@ -169,6 +171,32 @@ class LinearRegression:
         return np.concatenate([mean + np.sqrt(s2) * (rng.normal(size=(n, 11)) @ root), softplus_inverse(s2)], axis=1)
 
 
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class LogisticRegression:
+    """``w ~ N(0, I)``, ``y ~ Bernoulli(sigmoid(w'x))``. A record is ``(x, y)``, the constant column in x."""
+
+    size: int
+
+    def init(self):
+        return jnp.zeros(self.size)
+
+    def log_prior(self, theta):
+        return -0.5 * jnp.sum(theta**2)
+
+    def log_likelihood(self, theta, record):
+        logit = record[:-1] @ theta
+        return record[-1] * logit - jax.nn.softplus(logit)
+
+    def score(self, theta, record):
+        return (record[-1] - jax.nn.sigmoid(record[:-1] @ theta)) * record[:-1]
+
+    def mean_scores(self, thetas, noise, record):
+        """Means over draws of the score and of its product with the noise, without forming each draw's score."""
+        x, residual = record[:-1], record[-1] - jax.nn.sigmoid(thetas @ record[:-1])
+        return jnp.mean(residual) * x, (residual @ noise) / len(thetas) * x
+
+
 @dataclass(frozen=True)
 class Settings:
     """The paper's settings of one problem (its appendix H and its code).
@@ -195,3 +223,8 @@ PROBLEMS: dict[str, tuple[Any, Settings]] = {
     "Dirichlet-Categorical": (DirichletCategorical(), Settings(2**0.5, 100.0, 1.0, -6.0)),
     "linear regression": (LinearRegression(), Settings(260.0, 1500.0, (4.0,) * 11 + (4 / 28,), -6.0)),
 }
+
+
+def adult(size: int) -> tuple[LogisticRegression, Settings]:
+    """The model of Table 3 with this many coefficients (57 in the paper), and its settings."""
+    return LogisticRegression(size), Settings(11.0, 550.0, size**0.5, -6.0)

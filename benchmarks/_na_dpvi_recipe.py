@@ -19,8 +19,9 @@ from benchmarks._na_dpvi_collapsed import Regression, TraceSums, accumulate
 from benchmarks._na_dpvi_problems import N_RECORDS, Settings
 from skdpbayes.inference import _loop
 from skdpbayes.models.base import Model, prior_score, score
+from skdpbayes.privacy import GaussianSteps, calibrate_noise
 from skdpbayes.privacy.mechanism import Block, Mechanism, MechanismSpec, private_sum
-from skdpbayes.privacy.random import FitKeys
+from skdpbayes.privacy.random import FitKeys, fit_keys
 from skdpbayes.records import Records
 from skdpbayes.solvers.base import Round
 
@@ -56,12 +57,14 @@ class Published:
     step_size : array of shape (2 n,)
         In units of ``beta * sum of preconditioned gradients`` (A58 and H.2).
     start : array of shape (2 n,)
+    n_records : float
     """
 
     clipping_norm: Any
     beta: Any
     step_size: Any
     start: Any
+    n_records: Any
 
     def init(self, model: Model, key) -> TraceState:
         """Start at public values."""
@@ -80,9 +83,9 @@ class Published:
         def query(state, point):
             thetas, noise = point
             u = state.phi[model.size :]
-            shared = jax.vmap(prior)(thetas) / N_RECORDS
+            shared = jax.vmap(prior)(thetas) / self.n_records
             of_mu, of_sd = jnp.mean(shared, axis=0), jnp.mean(shared * noise, axis=0)
-            of_sd = of_sd + 1 / (N_RECORDS * jax.nn.softplus(u))
+            of_sd = of_sd + 1 / (self.n_records * jax.nn.softplus(u))
 
             def one(record):
                 own, times_noise = mean_scores(model, thetas, noise, record)
@@ -133,7 +136,9 @@ class Aligned(Published):
         return (Round(self._draw, query, lambda state: {"gradient": Block(self.clipping_norm)}, update),)
 
 
-def solver(kind: type[Published], model, settings: Settings, noise_multiplier: float) -> Published:
+def solver(
+    kind: type[Published], model, settings: Settings, noise_multiplier: float, n_records: int = N_RECORDS
+) -> Published:
     """Step sizes by the paper's heuristic, ``sqrt(2) lambda_c / (sigma C sqrt(T d))``, d released dimensions."""
     n, aligned = model.size, kind is Aligned
     released = n if aligned else 2 * n
@@ -141,7 +146,7 @@ def solver(kind: type[Published], model, settings: Settings, noise_multiplier: f
     rate = np.tile(np.broadcast_to(settings.learning_rate, n), 2)
     step_size = np.sqrt(2) * rate / (noise_multiplier * settings.clipping_norm * np.sqrt(N_STEPS * released))
     start = np.concatenate([np.asarray(model.init()), np.full(n, settings.start_u)])
-    arrays = (np.asarray(x, np.float32) for x in (beta, step_size, start))
+    arrays = (np.asarray(x, np.float32) for x in (beta, step_size, start, n_records))
     return kind(np.float32(settings.clipping_norm), *arrays)
 
 
@@ -159,6 +164,15 @@ def regression(state: TraceState, settings: Settings, noise_multiplier: float, b
     return Regression(sums, variance, SAMPLING_RATE, v_mean, v_sd, prior_mean=sums.mean_x)
 
 
+def fit(kind: type[Published], model, settings: Settings, epsilon: float, delta: float, records, rng) -> Any:
+    """Private runs on each of several sets of records, (R, n_records, ...): final states, and their regressions."""
+    sigma = calibrate_noise(epsilon, delta, SAMPLING_RATE, N_STEPS).noise_multiplier
+    spec = MechanismSpec((GaussianSteps(sigma, SAMPLING_RATE, N_STEPS),))
+    own = solver(kind, model, settings, sigma, records.shape[1])
+    state = run(fit_keys(rng, len(records)), records, model, own, spec)
+    return state, regression(state, settings, sigma, own.beta)
+
+
 def run(keys: FitKeys, fields, model, own: Published, spec: MechanismSpec) -> TraceState:
     """Final states of many runs, each on its own records, in one compiled call.
 
@@ -166,7 +180,7 @@ def run(keys: FitKeys, fields, model, own: Published, spec: MechanismSpec) -> Tr
     ----------
     keys : FitKeys
         With a leading axis of length R.
-    fields : array of shape (R, N_RECORDS, ...)
+    fields : array of shape (R, n_records, ...)
     """
     with jax.enable_x64(True):
         return jax.block_until_ready(_runs(keys, fields, model, own, jax.tree.map(jnp.asarray, spec.traced())))
@@ -176,7 +190,7 @@ def run(keys: FitKeys, fields, model, own: Published, spec: MechanismSpec) -> Tr
 def _runs(keys, fields, model, own, mechanism):
     def one(of_run):
         own_keys, rows = of_run
-        records = Records(rows, jnp.int32(N_RECORDS))
+        records = Records(rows, jnp.int32(len(rows)))
 
         def release(query, blocks, step_keys, step):
             return private_sum(query, blocks, mechanism, step_keys, step, records)

@@ -108,20 +108,12 @@ def not_private(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, A
 
 
 def _run(kind: Any, cell: Cell, data: Data, rng: np.random.Generator) -> Any:
-    from benchmarks import _na_dpvi_recipe as recipe
-    from skdpbayes.privacy import GaussianSteps, calibrate_noise
-    from skdpbayes.privacy.mechanism import MechanismSpec
-    from skdpbayes.privacy.random import fit_keys
+    from benchmarks._na_dpvi_recipe import fit
 
-    settings = PROBLEMS[cell.problem][1]
-    sigma = calibrate_noise(cell.epsilon, DELTA, recipe.SAMPLING_RATE, recipe.N_STEPS).noise_multiplier
-    spec = MechanismSpec((GaussianSteps(sigma, recipe.SAMPLING_RATE, recipe.N_STEPS),))
-    own = recipe.solver(kind, cell.model, settings, sigma)
-    state = recipe.run(fit_keys(rng, len(data.truth)), data.records, cell.model, own, spec)
-    return state, recipe.regression(state, settings, sigma, own.beta)
+    return fit(kind, cell.model, PROBLEMS[cell.problem][1], cell.epsilon, DELTA, data.records, rng)
 
 
-def _mean_field(phi: Array, rng: np.random.Generator) -> Array:
+def mean_field(phi: Array, rng: np.random.Generator) -> Array:
     """Draws of theta given variational parameters (mu, u), of shape (..., 2 n)."""
     from benchmarks._na_dpvi_collapsed import softplus
 
@@ -141,7 +133,7 @@ def published(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Arr
         "published, Laplace": laplace(regression).sample(rng, N_DRAWS)[0],
         "published, last iterate": last,
     }
-    return {name: np.moveaxis(_mean_field(phi, rng), 0, 1) for name, phi in optima.items()}
+    return {name: np.moveaxis(mean_field(phi, rng), 0, 1) for name, phi in optima.items()}
 
 
 def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
@@ -153,7 +145,7 @@ def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
 
     state, regression = _run(Aligned, cell, data, rng)
     sums = regression.sums
-    average, last = (_mean_field(np.broadcast_to(y, (N_DRAWS, *y.shape)), rng) for y in (sums.mean_x, state.phi))
+    average, last = (mean_field(np.broadcast_to(y, (N_DRAWS, *y.shape)), rng) for y in (sums.mean_x, state.phi))
     noise = np.sqrt(sums.sxx / sums.n)[:, : data.truth.shape[1]] * rng.standard_normal(last.shape)
     lines = {"DPVIm": average, "DPVIm + spread": average + noise, "DPVIm, last + spread": last + noise}
     return {name: np.moveaxis(y, 0, 1) for name, y in lines.items()}

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from benchmarks import _na_dpvi_recipe as recipe
 from benchmarks import na_dpvi
-from benchmarks._na_dpvi_problems import PROBLEMS, softplus
+from benchmarks._na_dpvi_problems import PROBLEMS, LogisticRegression, softplus
 from skdpbayes.privacy import GaussianSteps
 from skdpbayes.privacy.mechanism import MechanismSpec
 from skdpbayes.privacy.random import fit_keys
@@ -47,6 +47,17 @@ def test_mean_scores_are_those_of_the_draws(name):
     scores = jax.vmap(jax.grad(model.log_likelihood), in_axes=(0, None))(thetas, record)
     for found, want in zip(recipe.mean_scores(model, thetas, noise, record), (scores, scores * noise), strict=True):
         np.testing.assert_allclose(found, want.mean(axis=0), rtol=1e-4, atol=1e-5 * float(jnp.abs(scores).max()))
+
+
+def test_mean_scores_of_logistic_regression_are_those_of_the_draws():
+    model, rng = LogisticRegression(3), np.random.default_rng(0)
+    thetas, noise = rng.normal(size=(2, 10, 3))
+    for y in 0.0, 1.0:
+        record = jnp.asarray([*rng.normal(size=3), y])
+        scores = jax.vmap(jax.grad(model.log_likelihood), in_axes=(0, None))(thetas, record)
+        np.testing.assert_allclose(model.score(thetas[0], record), scores[0], rtol=1e-5)
+        for found, want in zip(recipe.mean_scores(model, thetas, noise, record), (scores, scores * noise), strict=True):
+            np.testing.assert_allclose(found, want.mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [recipe.Published, recipe.Aligned])
