@@ -17,11 +17,11 @@ from benchmarks.utility import METRICS, adult, make_estimator, score
 LARGEST = 100_000  # rows of the largest problem in the default selection
 
 
-def adult_held_out(seed: int) -> Problem:
-    """A quarter of Adult's training rows, in an order that the seed decides, predicted from the others."""
+def adult_held_out(seed: int, kept: float = 0.75) -> Problem:
+    """A share of Adult's training rows, in an order that the seed decides, and the others to predict."""
     whole = adult(seed)
     order = np.random.default_rng(seed).permutation(len(whole.X_train))
-    cut = 3 * len(order) // 4
+    cut = int(kept * len(order))
     X, y = whole.X_train[order], whole.y_train[order]
     return dataclasses.replace(
         whole, name="adult-held-out", X_train=X[:cut], y_train=y[:cut], X_test=X[cut:], y_test=y[cut:]

@@ -1,8 +1,8 @@
 """Accuracy, AUC and log-loss of the default logistic regression, beside the peers' frozen figures.
 
 ``make bench-utility``, or with a choice: ``make bench-utility UTILITY_ARGS="--tasks adult --epsilons 1
---seeds 3"``. This is the only program that may read test splits to judge defaults, so each run is appended to
-``results/utility.jsonl`` with its commit. Guarantees differ: ours is (epsilon, 1e-5), diffprivlib's is pure
+--seeds 3"``. Beside bench-calibration the only program that may read test splits to judge defaults, so each run is
+appended to ``results/utility.jsonl`` with its commit. Guarantees differ: ours is (epsilon, 1e-5), diffprivlib's is pure
 epsilon, so the comparison is with a weaker promise of ours; its figures take the best C on the test set, ours
 take no choice.
 """

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks import _log, utility
-from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, clip_rows
+from benchmarks import _log, calibration, development, utility
+from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, Problem, clip_rows
 
 SMALL = [name for name, recipe in _RECIPES.items() if recipe.n_train * recipe.d <= 10**6]
 
@@ -66,3 +67,73 @@ def test_utility_scores_logs_and_compares(monkeypatch, tmp_path, capsys):
     line = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert [record["epsilon"] for record in line["records"]] == ["1", "inf"]
     assert line["records"][0]["accuracy"] == records[0]["accuracy"]
+
+
+def two_columns(seed):
+    """A thousand rows of each split with known probabilities."""
+    rng = np.random.default_rng(seed)
+    X = clip_rows(rng.normal(size=(2000, 2)), 3.0)
+    y = (X @ [2.0, -1.0] + rng.logistic(size=2000) > 0).astype(int)
+    return Problem("two columns", X[:1000], y[:1000], X[1000:], y[1000:], 3.0)
+
+
+def test_calibration_tells_the_calibrated_and_who_is_missing(monkeypatch, tmp_path):
+    def both(problem, epsilon, seed):
+        logit = problem.X_test @ [2.0, -1.0]
+        return {"truth": 1 / (1 + np.exp(-logit)), "too sure": 1 / (1 + np.exp(-3 * logit))}
+
+    def missing(problem, epsilon, seed):
+        raise calibration.NotAvailable("Not today.")
+
+    monkeypatch.setattr(calibration, "PRIVATE", {"both": both, "missing": missing})
+    records = calibration.run(two_columns, (0.3,), ["both", "missing"], 3)
+    truth, too_sure, absent, not_private = records
+    for bins in calibration.BINS:
+        assert np.mean(truth[bins]) < 1.5 * np.mean(truth[f"{bins}, perfect"]) < 0.5 * np.mean(too_sure[bins])
+        assert np.mean(not_private[bins]) < 1.5 * np.mean(not_private[f"{bins}, perfect"])
+    assert absent == {"epsilon": 0.3, "line": "missing", "not available": "Not today."}
+    json.dumps([truth, too_sure], allow_nan=False)
+    text = calibration.report(records, with_paper=True)
+    assert "missing is not available: Not today." in text
+    assert re.search(r"paper: NA-DPVI \(NUTS\) +0\.026 ±0\.005\n", text)
+    pytest.importorskip("matplotlib")
+    paths = calibration.draw(records, tmp_path / "results" / "curves")
+    assert [p.name for p in paths] == ["curves.png", "curves.pdf"]
+    assert all(p.stat().st_size > 5000 for p in paths)
+
+
+def test_a_refusal_of_the_estimator_is_passed_on(monkeypatch):
+    def refuse(*args, **parameters):
+        raise ValueError("There is no such solver. Take another.")
+
+    monkeypatch.setattr(calibration, "_fitted", refuse)
+    with pytest.raises(calibration.NotAvailable, match=r"^There is no such solver\.$"):
+        calibration.na_dpvi(two_columns(0), 1.0, 0)
+
+
+def test_ignoring_the_noise_narrows_the_posterior_and_keeps_its_mean(compiled_quickly):
+    problem = two_columns(0)
+    fitted = calibration._fitted(calibration._WithNaive, problem, 0.5, 0)
+    np.testing.assert_allclose(fitted.naive_.mean, fitted.posterior_.mean, rtol=1e-6)
+    assert (fitted.naive_.std < 0.9 * fitted.posterior_.std).all()
+    aware, naive = (model.posterior_samples_["coef"].std(axis=0) for model in (fitted, fitted.naive(0)))
+    assert naive.shape == aware.shape and (naive < aware).all()
+
+
+def test_the_published_recipe_predicts(monkeypatch, compiled_quickly):
+    from benchmarks import _na_dpvi_recipe as recipe
+
+    monkeypatch.setattr(recipe, "N_STEPS", 300)
+    problem = two_columns(0)
+    lines = calibration.published(problem, 10.0, 0)
+    assert [name.removeprefix("published, ") for name in lines] == ["exact", "Laplace", "last iterate", "DPVIm"]
+    for proba in lines.values():
+        assert ((proba > 0.5) == problem.y_test).mean() > 0.75
+
+
+def test_held_out_rows_are_training_rows(monkeypatch):
+    monkeypatch.setattr(development, "adult", two_columns)
+    whole, halves = two_columns(0), development.adult_held_out(0, kept=0.5)
+    assert halves.X_train.shape == halves.X_test.shape == (500, 2)
+    found = np.concatenate([halves.X_train, halves.X_test])
+    np.testing.assert_array_equal(np.sort(found[:, 0]), np.sort(whole.X_train[:, 0]))
