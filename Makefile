@@ -23,7 +23,7 @@ PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 .PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration lint docs lock clean env env-dev python
 
 help: ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
 
 demo: env ## fit a private model to census data; prints a report and draws demo.png (under a minute)
 	@$(PY) examples/adult.py
