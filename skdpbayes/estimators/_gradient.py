@@ -30,6 +30,7 @@ class GradientEstimator(PrivateEstimator):
     """Base of the estimators whose model has a likelihood that factorises over records."""
 
     _solvers: tuple[str, ...] = ("dpvi", "sgld")
+    _na_dpvi_schedule = 200, 10  # rounds, and those between two that ask for curvature
     _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
 
     def __sklearn_tags__(self):
@@ -225,7 +226,8 @@ def _plan_na_dpvi(estimator, model, bounds, n):
     if getattr(estimator, "learning_rate", None) is not None:
         raise ValueError("learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing.")
     batch = 2**17  # expected: all records, where there are not too many
-    rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or 20
+    default_steps, every = estimator._na_dpvi_schedule
+    rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or default_steps
     if n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
     steps = estimator._plan_noise(n_steps, rate).steps
@@ -234,7 +236,7 @@ def _plan_na_dpvi(estimator, model, bounds, n):
     score, curvature = (bounds.typical if private else None) or bounds[:2]
     clip = estimator.clipping_norm or score * (0.2 if private else 1.01)
     norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
-    return NADPVI(np.float32(clip), np.float32(norm)), MechanismSpec(steps)
+    return NADPVI(np.float32(clip), np.float32(norm), np.int32(every)), MechanismSpec(steps)
 
 
 def _plan_vips(estimator, model, bounds, n):

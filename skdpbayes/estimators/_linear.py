@@ -99,6 +99,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     """
 
     _solvers = ("na-dpvi",)
+    _na_dpvi_schedule = 20, 2
 
     def __init__(
         self,

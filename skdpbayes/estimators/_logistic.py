@@ -164,6 +164,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    _solvers = ("dpvi", "na-dpvi", "sgld")
     _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "classes_", "data_norm_")
 
     # ------------------------------------------------------------------ fitting

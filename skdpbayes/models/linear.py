@@ -95,6 +95,10 @@ class LinearRegression:
         out = out.at[0, 0].set(self.unit**2 * _SLOPES[1]).at[1:, 1:].set(_SLOPES[0] * jnp.outer(x, x))
         return jnp.where(known, out, 0)
 
+    def blocks(self):
+        """Parameters between which the curvature is zero: the variance and the weights are orthogonal."""
+        return slice(0, 1), slice(1, None)
+
     def score_bound(self, params, record):
         """Largest norm of a score over all responses."""
         del params
@@ -128,11 +132,13 @@ class LinearRegression:
         """
         n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1)  # records, by their weights
         variance = jnp.exp(jnp.clip(params[0] * self.unit, -40, 40))
-        spread = jnp.maximum(jnp.sum(curvature[1:, 1:] * covariance[1:, 1:]) / (_SLOPES[0] * n), 0)
-        seen = variance + spread
+        unknown = curvature[1:, 1:] @ covariance[1:, 1:] / (_SLOPES[0] * n)
+        seen = variance + jnp.maximum(jnp.trace(unknown), 0)
         point = params.at[0].set(jnp.log(seen) / self.unit)
         slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)
-        doubt = jnp.zeros(len(params)).at[0].set((self.unit * n * spread / seen) ** 2 / (0.3 * self.n_columns))
+        # What the weights that are not known add to the residuals' variance is a quadratic form of normal variables.
+        spread = 2 * jnp.maximum(jnp.sum(unknown * unknown.T), 0)
+        doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * _SLOPES[1] / seen) ** 2)
         return point, slopes, doubt
 
     def prior_precision(self):

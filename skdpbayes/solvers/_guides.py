@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy import stats
 from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.models.base import curvature, flat_start, prior_score, unbiased_weight
@@ -329,3 +330,50 @@ def learnt_curvature(matrix, entry_variance, xp):
     rest = rest.mean() + kept * (rest - rest.mean())
     error = (2 * entry_variance * (kept**2 + 1 / p)) ** 0.5
     return out + xp.diag(rest.clip(0)), error
+
+
+def cautious_curvature(matrix, entry_variance):
+    """What stands out of the spectrum on either side, shrunk by what noise added to it, and the diagonal of the rest.
+
+    An eigenvalue at distance l from the mean of the others is seen at ``(l^2 + p v) / l``, and its vector has squared
+    cosine ``1 - p v / l^2`` with the true one (v is `entry_variance`): the best multiple of the seen vector's square is
+    ``sqrt(seen^2 - 4 p v)`` (Donoho, Gavish and Johnstone 2018). What does not stand out is taken for a diagonal with
+    positive entries (`_positive_mean`), whatever small eigenvalues it had: as a curvature that is cautious, steps by it
+    are rather too short.
+    """
+    p = len(matrix)
+    values, vectors = jnp.linalg.eigh(matrix)
+    edge, centre = noise_edge(p, entry_variance), 0.0
+    for _ in range(5):  # noise lifts some of the others too, at first
+        out = jnp.abs(values - centre) > edge
+        centre = jnp.maximum(jnp.sum(jnp.where(out, 0, values)) / jnp.maximum(jnp.sum(~out), 1), 0)
+    distance = values - centre
+    kept = jnp.where(out, jnp.sign(distance) * jnp.sqrt((distance**2 - edge**2).clip(0)), 0)
+    outside = (vectors * kept) @ vectors.T
+    rest = _positive_mean(jnp.diag(matrix - outside), 2 * entry_variance)
+    values, vectors = jnp.linalg.eigh(outside + jnp.diag(rest))
+    known = (vectors * values.clip((2 * entry_variance / p) ** 0.5)) @ vectors.T
+    return jnp.where(out.all(), matrix, known)  # without noise
+
+
+def _positive_mean(x, variance):
+    """Posterior means of positive numbers seen with normal noise, under an exponential prior with their mean."""
+    sd = jnp.sqrt(variance) + _TINY
+    mean = jnp.maximum(x.mean(), sd / len(x) ** 0.5)
+    standard = (x - sd**2 / mean) / sd
+    return sd * (standard + jnp.exp(stats.norm.logpdf(standard) - stats.norm.logcdf(standard)))
+
+
+def estimated_curvature(matrix, entry_variance):
+    """The best estimate with the eigenvectors of the noisy matrix.
+
+    An eigenvalue `x` becomes ``x - 2 p v h(x)``, h being the Hilbert transform of the spectrum, here the mean over the
+    others of ``1 / (x - x')``, which takes back what noise did to the eigenvalue and to the eigenvector's direction
+    (Bun, Allez, Bouchaud and Potters 2016, equation for additive noise).
+    """
+    p = len(matrix)
+    values, vectors = jnp.linalg.eigh(matrix)
+    width = noise_edge(p, entry_variance) / p**0.5 + _TINY
+    apart = values[:, None] - values
+    transform = jnp.mean(apart / (apart**2 + width**2), axis=1)
+    return (vectors * (values - 2 * p * entry_variance * transform).clip(0)) @ vectors.T

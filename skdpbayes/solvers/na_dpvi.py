@@ -1,4 +1,4 @@
-"""Noise-aware variational inference: a Bayesian filter for the optimum that the noisy scores point to.
+"""Noise-aware variational inference: the optimum that noisy scores point to, and all that keeps them from telling it.
 
 Every release of summed scores is an observation of the optimum ``t*`` of the (weighted) log-likelihood,
 
@@ -6,20 +6,23 @@ Every release of summed scores is an observation of the optimum ``t*`` of the (w
 
 linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper
 runs NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released
-privately (every fifth round), and what is known of t* is kept in closed form, as information ``J`` and ``J t*``
-(`FilterState`): no trace is stored, there is no learning rate, and the next point to ask at is the posterior mean of
-the parameters.
+privately in some rounds, and all that is kept of the trace is the weighted averages of scores and points, which
+tell t* as well: ``mean g = H (t* - mean theta) + noise``. There is no learning rate; the next point to ask at is the
+posterior mean of the parameters. As it nears t*, errors of H matter less and less.
 
-``R_t`` holds all that keeps a release from telling t*:
+What a release counts for in the averages follows from what is unclear about it: the privacy noise, of known variance,
+and scores that are not linear between theta and t*, more so the less the parameters are known (`_doubt`, or what the
+model says at its `working_point`). Later releases count for more. One that the earlier ones did not foresee takes away
+from their weight.
 
-* the privacy noise, of known variance;
-* subsampling: a Poisson sample estimates a sum of scores with covariance ``(1/q - 1) omega H``;
-* the privacy noise E in H, which adds ``E (t* - theta_t)``, taken to be as large as the parameters are uncertain;
-* what the model says of scores at a point that is not known well (`working_point`).
+The posterior of the parameters: with ``omega H`` the covariance that the sampling of the data gives the summed scores
+(omega: `_mean_weight`) and ``nu`` the variance of the averaged noise, the averages observe the parameters as
 
-The posterior of the parameters follows from that of t*, which the sampling of the data scatters about them with
-covariance ``omega H^-1`` (omega: `_mean_weight`). Its precision is ``P + H (omega J + H)^-1 J``: the usual one
-where the privacy noise is small (J large), the prior's where it is large.
+    mean g + H mean theta = H theta + N(0, omega H + nu I),
+
+to be combined with the prior. It is the usual posterior where nu is small and the prior where it is large. What is
+known of H itself enters by estimates of its spectrum: while asking, one that rather overrates it, which keeps steps
+short (`cautious_curvature`), and in the end the best one (`estimated_curvature`).
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import block_diag
 
 from skdpbayes.models.base import Model, flat_start, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
@@ -38,52 +42,74 @@ from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._guides import (
     WEIGHT_SHARE,
     Curvature,
+    cautious_curvature,
     curvature_blocks,
     curvature_query,
-    learnt_curvature,
+    estimated_curvature,
 )
 from skdpbayes.solvers.base import Round
 from skdpbayes.solvers.dpvi import prior_precision
 
-CURVATURE_EVERY = 5
 _REACH = 6.0  # prior standard deviations within which the next point lies
 _TINY = 1e-7  # of the prior precision: curvature where none is known
 
 
-class FilterState(NamedTuple):
+class TraceState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
     theta: Any  # posterior mean of the parameters
-    information: Any  # J, of t* given the scores
-    pull: Any  # J t*
+    covariance: Any  # their covariance
+    weight: Any  # sums of weights, by coordinate
+    score: Any  # weighted averages: of scores over their factors,
+    point: Any  # of the points they were asked at
+    noise: Any  # variance of the privacy noise in the averaged score
+    shared: Any  # sum of squared weights over the square of their sum
     known: Any  # the released curvatures
-    curvature: Any  # what is learnt of them
+    curvature: Any  # what is made of them while asking
+
+
+class View(NamedTuple):
+    """Where a score is asked, and what the model says of it."""
+
+    point: Any
+    slopes: Any  # public factors of the score (`precondition`)
+    doubt: Any  # variance of the score that the model declares
+
+    def declared(self):
+        """Variance that the model declares, of the score over its factors."""
+        return self.doubt / self.slopes**2
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class NADPVI:
-    """Bayesian filter on private scores and curvatures.
+    """Bayesian inference from private scores and curvatures.
 
     Attributes
     ----------
     clipping_norm, curvature_norm : float
         Of a record's weighted score and of its weighted curvature.
+    curvature_every : int
+        Rounds between two that ask for the curvature.
     """
 
     clipping_norm: Any
     curvature_norm: Any
+    curvature_every: Any = 10
 
-    def init(self, model: Model, key) -> FilterState:
+    def init(self, model: Model, key) -> TraceState:
         """Nothing known but the prior."""
         del key
         theta = flat_start(model)[0].astype(jnp.float64)
-        zeros = jnp.zeros((theta.size, theta.size))
-        return FilterState(theta, zeros, jnp.zeros_like(theta), Curvature.none(theta.size), zeros)
+        nothing, zero, p = jnp.zeros_like(theta), jnp.zeros(()), theta.size
+        covariance = jnp.diag(1 / prior_precision(model).astype(jnp.float64))
+        curvature = jnp.zeros((p, p)), Curvature.none(p)
+        return TraceState(theta, covariance, nothing, nothing, theta, nothing, zero, curvature[1], curvature[0])
 
     def which(self, step):
-        """Every fifth round, the first included, asks for the curvature."""
-        return (step % CURVATURE_EVERY == 0).astype(jnp.int32)
+        """Index of the round: the curvature is asked for first, and more often while it changes much."""
+        early = (step < self.curvature_every) & (step % 3 == 0)
+        return ((step % self.curvature_every == 0) | early).astype(jnp.int32)
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A score round and a curvature round."""
@@ -92,7 +118,7 @@ class NADPVI:
 
         def ask_score(state, key):
             del key
-            view = look(model, state)
+            view = _look(model, state)
             return view.point.astype(jnp.float32), view
 
         def score_of(state, point):
@@ -101,127 +127,130 @@ class NADPVI:
             return lambda record: {"score": weighted_score(model, theta, record, clip)[0]}
 
         def learn_score(state, point, step, estimate, scales):
-            del step
             view = point[1]
-            score, noise = ravel_pytree(estimate["score"])[0], scales["score"] ** 2
-            h, unsure = view.h, view.covariance
-            # Noise E in H adds E (t* - theta) to the score, with covariance E[E x x' E].
-            spread = state.known.variance * jnp.sum(view.slopes**2 * jnp.diag(unsure))
-            noise = jnp.diag(view.slopes**2 * (noise + view.doubt + spread))
-            noise += (1 / mechanism.rate - 1) * view.omega * h
-            noise += 1e-6 * (h + jnp.diag(jnp.diag(noise)))  # invertible, without privacy noise too
-            gain = jnp.linalg.solve(noise, h).T  # H R^-1
-            # A score farther from zero than all of this allows for says that t* was believed to be known too well.
-            seen = view.slopes * score
-            missed = seen - h @ (view.optimum(state) - state.theta)
-            surprise = missed @ jnp.linalg.solve(noise + h @ view.optimum_covariance(state) @ h, missed) / len(seen)
-            keep = jnp.minimum(1, (1 + 3 * (2 / len(seen)) ** 0.5) / surprise)
-            after = state._replace(
-                information=keep * state.information + gain @ h,
-                pull=keep * state.pull + gain @ (seen + h @ state.theta),
-            )
-            # Where scores are far from linear a step could leave the region where they tell anything.
-            reach = _REACH / jnp.sqrt(view.precision)
-            total, pull = view.posterior(after)
-            return after._replace(theta=jnp.clip(jnp.linalg.solve(total, pull), view.mode - reach, view.mode + reach))
-
-        def ask_curvature(state, key):
-            del key
-            return state.theta.astype(jnp.float32)
+            score = ravel_pytree(estimate["score"])[0] / view.slopes
+            noise = (scales["score"] / view.slopes) ** 2
+            return _learn_score(model, mechanism, norm, state, view, step, score, noise)
 
         def learn_curvature(state, point, step, estimate, scales):
             del point, step
             known = state.known.after(estimate, scales)
-            values, vectors = jnp.linalg.eigh(learnt_curvature(known.matrix, known.variance, jnp)[0])
-            learnt = (vectors * jnp.maximum(values, 0)) @ vectors.T
-            return state._replace(known=known, curvature=learnt.astype(jnp.float64))
+            return state._replace(known=known, curvature=_cleared(cautious_curvature, model, known))
 
         return (
             Round(ask_score, score_of, lambda state: {"score": Block(clip)}, learn_score),
             Round(
-                ask_curvature,
+                lambda state, key: state.theta.astype(jnp.float32),
                 lambda state, point: curvature_query(model, unravel(point), clip),
                 lambda state: curvature_blocks(norm),
                 learn_curvature,
             ),
         )
 
-    def posterior(self, model: Model, state: FilterState) -> GaussianPosterior:
+    def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
             mean, total = (np.asarray(x) for x in normal_posterior(model, jax.tree.map(jnp.asarray, state)))
         values, vectors = np.linalg.eigh(total)
         return GaussianPosterior(mean, vectors / np.sqrt(values))
 
-    def diagnostics(self, state: FilterState, posterior) -> dict:
+    def diagnostics(self, state: TraceState, posterior) -> dict:
         """The mean weight of the records."""
         del posterior
         return {"mean_weight": float(_mean_weight(state.known))}
 
 
-class View(NamedTuple):
-    """Prior and curvature as they look from the present state."""
-
-    point: Any  # where to ask for a score
-    slopes: Any  # public factors of score and curvature (`precondition`)
-    doubt: Any  # variance of the score that the model declares
-    h: Any
-    omega: Any
-    precision: Any  # of the prior
-    prior_pull: Any  # its precision times its mean
-    covariance: Any = None  # of the parameters
-
-    @property
-    def mode(self):
-        """Of the prior."""
-        return self.prior_pull / self.precision
-
-    def optimum_prior(self):
-        """Prior precision of t*: its covariance is that of the parameters and ``omega H^-1``."""
-        prior = jnp.diag(self.precision)
-        return self.h @ jnp.linalg.solve(self.omega * prior + self.h, prior)
-
-    def optimum_covariance(self, state):
-        """Posterior covariance of t*."""
-        return jnp.linalg.inv(self.optimum_prior() + state.information)
-
-    def optimum(self, state):
-        """Posterior mean of t*."""
-        known = self.optimum_prior()
-        return jnp.linalg.solve(known + state.information, known @ self.mode + state.pull)
-
-    def posterior(self, state):
-        """Precision of the parameters, and that times their mean."""
-        both = jnp.concatenate([state.information, state.pull[:, None]], axis=1)
-        observed = self.h @ jnp.linalg.solve(self.omega * state.information + self.h, both)
-        square = observed[:, :-1]
-        return (square + square.T) / 2 + jnp.diag(self.precision), observed[:, -1] + self.prior_pull
-
-
-def normal_posterior(model: Model, state: FilterState):
+def normal_posterior(model: Model, state: TraceState):
     """Mean and precision of the parameters."""
-    total, pull = look(model, state, final=True).posterior(state)
-    return jnp.linalg.solve(total, pull), total
+    h = _positive(model, _cleared(estimated_curvature, model, state.known))
+    doubt = jnp.diag(_look(model, state).declared())
+    information, _ = _observed(state, h, _sampling(model, state, h, 0) + doubt)
+    return state.theta, information + jnp.diag(prior_precision(model).astype(jnp.float64))
 
 
-def look(model: Model, state: FilterState, *, final: bool = False) -> View:
-    """Prior and curvature from where we are; `final` asks for no working point."""
-    start, unravel = flat_start(model)
-    theta, precision = state.theta, prior_precision(model).astype(jnp.float64)
-    slopes = jnp.ones_like(theta)
-    if hasattr(model, "precondition"):
-        slopes = ravel_pytree(model.precondition(unravel(theta.astype(jnp.float32))))[0].astype(jnp.float64)
+def _learn_score(model, mechanism, norm, state, view, step, score, noise):
+    h, size = _positive(model, state.curvature), len(score)
+    nonlinear = 0 * h
+    if not hasattr(model, "working_point"):
+        nonlinear = _doubt(h, state.covariance, norm) * (h @ state.covariance @ h)
+    doubt = view.declared()
 
-    def seen(slopes):
-        return slopes[:, None] * state.curvature * slopes + _TINY * jnp.diag(precision)
+    # A score farther from what is foreseen than all of this allows for says that the earlier ones were trusted too much.
+    missed = score - state.score - h @ (state.point - state.theta)
+    spread = noise + doubt + state.noise + state.known.variance * jnp.trace(state.covariance)
+    spread = jnp.diag(spread) + nonlinear + _sampling(model, state, h, 1 / mechanism.rate - 1)
+    spread += 1e-6 * h
+    surprise = missed @ jnp.linalg.solve(spread, missed) / size
+    keep = jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise)
 
-    omega = _mean_weight(state.known).astype(jnp.float64)
-    view = View(theta, slopes, 0 * theta, seen(slopes), omega, precision, precision * start)
-    covariance = jnp.linalg.inv(view.posterior(state)[0])
-    if hasattr(model, "working_point") and not final:
-        point, slopes, doubt = model.working_point(theta, state.curvature, covariance)
-        view = view._replace(point=point, slopes=slopes, doubt=doubt, h=seen(slopes))
-    return view._replace(covariance=covariance)
+    noise = noise / keep
+    weight = (step + 1) / (noise + doubt + jnp.trace(nonlinear) / size + 1e-9 * jnp.trace(h) / size)
+    total = keep * state.weight + weight
+    new = weight / total
+    state = state._replace(
+        weight=total,
+        score=(1 - new) * state.score + new * score,
+        point=(1 - new) * state.point + new * state.theta,
+        noise=(1 - new) ** 2 * state.noise + new**2 * noise,
+        shared=jnp.mean((1 - new) ** 2) * state.shared + jnp.mean(new**2),
+    )
+    sampling = _sampling(model, state, h, (1 / mechanism.rate - 1) * state.shared)
+    information, pull = _observed(state, h, sampling + jnp.diag(doubt) + nonlinear)
+    start, precision = flat_start(model)[0], prior_precision(model).astype(jnp.float64)
+    covariance = jnp.linalg.inv(information + jnp.diag(precision))
+    # Where scores are far from linear a step could leave the region where they tell anything.
+    reach = _REACH / jnp.sqrt(precision)
+    theta = jnp.clip(covariance @ (pull + precision * start), start - reach, start + reach)
+    return state._replace(theta=theta, covariance=covariance)
+
+
+def _look(model: Model, state: TraceState) -> View:
+    theta = state.theta
+    if hasattr(model, "working_point"):
+        return View(*model.working_point(theta, state.curvature, state.covariance))
+    return View(theta, _slopes(model, theta), 0 * theta)
+
+
+def _slopes(model, theta):
+    """Public factors of score and curvature at a point."""
+    if not hasattr(model, "precondition"):
+        return jnp.ones_like(theta)
+    unravel = flat_start(model)[1]
+    return ravel_pytree(model.precondition(unravel(theta.astype(jnp.float32))))[0].astype(jnp.float64)
+
+
+def _cleared(estimate, model, known: Curvature):
+    """What is made of a noisy curvature, by `estimate`; zero where the model knows it to be."""
+    matrix, variance = known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64)
+    blocks = model.blocks() if hasattr(model, "blocks") else (slice(None),)
+    return block_diag(*(estimate(matrix[block, block], variance) for block in blocks))
+
+
+def _positive(model, curvature):
+    return curvature + _TINY * jnp.diag(prior_precision(model).astype(jnp.float64))
+
+
+def _sampling(model, state, h, share):
+    """Covariance of a sum of scores over their factors: of the data, and of the sample of it that was drawn."""
+    slopes = _slopes(model, state.theta)
+    return _mean_weight(state.known).astype(jnp.float64) * (1 + share) * h / slopes[:, None] / slopes
+
+
+def _observed(state, h, spread):
+    """What the averages say of the parameters, beside a covariance `spread`: information, and that times their value."""
+    gain = jnp.linalg.solve(jnp.diag(state.noise) + spread, h).T
+    information = gain @ h
+    return (information + information.T) / 2, gain @ (state.score + h @ state.point)
+
+
+def _doubt(h, covariance, norm):
+    """Relative variance of a score's slope over where t* may lie.
+
+    The slope of a record's score changes by about its own size as the parameters move its logit by two. The mean square
+    of what is unknown of the logits is ``tr(h covariance)`` over the sum of the records' slopes, of which `norm` bounds
+    one (times the square of its covariates).
+    """
+    return jnp.clip(0.5 * jnp.sum(h * covariance) * norm / jnp.trace(h), 0, 0.25)
 
 
 def _mean_weight(known: Curvature):

@@ -11,7 +11,7 @@ from skdpbayes import DPBayesianLinearRegression, inference
 from skdpbayes.calibration import simulate
 from skdpbayes.privacy import random
 from skdpbayes.records import Records
-from skdpbayes.solvers.na_dpvi import look, normal_posterior
+from skdpbayes.solvers.na_dpvi import normal_posterior
 
 N = 2000
 
@@ -50,10 +50,9 @@ def one_slope(naive):
         keys = jax.tree.map(lambda k: k[None], random.FitKeys(*random.wrap_keys(jax.random.bits(parts[4], (3, 2)))))
         records, traced = Records({"x": x, "y": y}, jnp.int32(N)), jax.tree.map(jnp.asarray, mechanism)
         state, _ = inference._chains.__wrapped__(keys, records, None, None, model, solver, traced, None)
-        mean, precision = normal_posterior(model, state)
         if naive:
-            view = look(model, state, final=True)
-            precision = view.h / view.omega + jnp.diag(view.precision)
+            state = state._replace(noise=jnp.zeros_like(state.noise))
+        mean, precision = normal_posterior(model, state)
         draws = mean[1] + jnp.linalg.inv(precision)[1, 1] ** 0.5 * jax.random.normal(parts[5], (200, 1))
         return slope[None], draws
 
