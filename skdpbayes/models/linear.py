@@ -137,7 +137,7 @@ class LinearRegression:
         point = params.at[0].set(jnp.log(seen) / self.unit)
         slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)
         # What the weights that are not known add to the residuals' variance is a quadratic form of normal variables.
-        spread = 2 * jnp.maximum(jnp.sum(unknown * unknown.T), 0)
+        spread = 4 * jnp.maximum(jnp.sum(unknown * unknown.T), 0)
         doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * _SLOPES[1] / seen) ** 2)
         return point, slopes, doubt
 

@@ -373,7 +373,7 @@ def estimated_curvature(matrix, entry_variance):
     """
     p = len(matrix)
     values, vectors = jnp.linalg.eigh(matrix)
-    width = noise_edge(p, entry_variance) / p**0.5 + _TINY
+    width = noise_edge(p, entry_variance) / p ** (2 / 3) + _TINY
     apart = values[:, None] - values
     transform = jnp.mean(apart / (apart**2 + width**2), axis=1)
     return (vectors * (values - 2 * p * entry_variance * transform).clip(0)) @ vectors.T
