@@ -75,7 +75,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--fits", type=int, default=200, help="data sets per line (default: %(default)s)")
-    parser.add_argument("--solver", default="dpvi", choices=["dpvi", "sgld"], help="(default: %(default)s)")
+    parser.add_argument("--solver", default="dpvi", choices=["dpvi", "na-dpvi", "sgld"], help="(default: %(default)s)")
     options = parser.parse_args()
     fits, solver = options.fits, options.solver
     rows = []

@@ -55,7 +55,7 @@ def _described(cls):
 class _FamilyEstimator(DensityMixin, GradientEstimator):
     """What the families share; subclasses give a model, records, and densities."""
 
-    _solvers = ("vips", "dpvi", "sgld")
+    _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
     _fitted = (*GradientEstimator._fitted, "posterior_samples_")
 
     def fit(self, X, y=None):

@@ -168,7 +168,7 @@ def test_categories_may_be_numbers_or_strings(categories, dtype, fits):
 
 
 @families
-@pytest.mark.parametrize("solver", ["vips", "dpvi"])
+@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi"])
 def test_bad_rows_raise_nothing_and_change_little(name, solver):
     X = MANY[name]
     bad = X.astype(object)
@@ -188,7 +188,7 @@ def test_all_rows_null_raise_nothing(name):
     assert np.isfinite(parameter(estimator(name).fit(X))).all()
 
 
-AGREE = [(name, solver) for name in CLASSES for solver in ("dpvi",)]
+AGREE = [(name, solver) for name in CLASSES for solver in ("dpvi", "na-dpvi")]
 
 
 @pytest.mark.parametrize(("name", "solver"), AGREE)
@@ -207,7 +207,7 @@ REFUSED = [
     ({"learning_rate": 0.1}, "learning_rate=0.1 needs another solver"),
     ({"adjacency": "add_remove"}, "Use adjacency='zero_out' .* or solver='dpvi' with a sampling_rate"),
     ({"n_chains": 2}, "n_chains=2 needs solver='sgld'"),
-    ({"solver": "nuts"}, "solver must be one of 'vips', 'dpvi', 'sgld'"),
+    ({"solver": "nuts"}, "solver must be one of 'vips', 'dpvi', 'na-dpvi', 'sgld'"),
     ({"epsilon": -1}, r"epsilon must be a number in \(0, inf\], got -1"),
 ]
 

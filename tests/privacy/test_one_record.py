@@ -95,7 +95,7 @@ def test_no_two_coordinates_of_a_release_share_their_noise():
         assert len(np.unique(row.astype(np.float32))) > 0.99 * row.size
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # chains of twenty steps
 def test_plans_do_not_look_at_rows(monkeypatch, solver):
     """The same solver and mechanism for short rows and long ones, valid rows and null ones."""
@@ -130,7 +130,7 @@ def test_reasons_that_void_the_guarantee_stay_with_the_object():
     assert not model.set_params(adjacency="replace_one").fit(X, Y).privacy_spent_.guarantee_holds
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
 def test_accountants_that_disagree_stop_the_fit_before_it_reads(monkeypatch, solver):
     import skdpbayes.privacy as privacy
 

@@ -4,7 +4,7 @@ import pytest
 from whitebox import check_memory, check_replay
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "sgld"])
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
 @pytest.mark.parametrize("check", [check_replay, check_memory], ids=lambda check: check.__name__)
 def test_contract(check, solver):
     check(solver)
