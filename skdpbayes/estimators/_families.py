@@ -21,7 +21,7 @@ _PARAMETERS = """epsilon : float, default=1.0
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows."""
 
-_SOLVER = """solver : {"vips", "dpvi", "sgld"}, default="vips"
+_SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         One release of a bounded statistic and the exact posterior given it, noise included; or the gradient solvers
         (see `DPBayesianLogisticRegression`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"

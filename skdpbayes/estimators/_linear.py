@@ -36,7 +36,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the guarantee does
         not hold.
     solver : {"na-dpvi"}, default="na-dpvi"
-        The noise-aware filter of ``docs/solvers.md``.
+        Noise-aware inference from scores and curvatures (``docs/solvers.md``).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.

@@ -38,9 +38,10 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
-    solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference with a Gaussian posterior, or Langevin dynamics. The latter is experimental: under small
-        budgets it seldom mixes at its defaults (it warns; look at `diagnostics_`).
+    solver : {"dpvi", "na-dpvi", "sgld"}, default="dpvi"
+        Variational inference with a Gaussian posterior; the posterior given all that the noisy releases say, whose
+        intervals cover best (``docs/solvers.md`` has the figures); or Langevin dynamics. The latter is experimental:
+        under small budgets it seldom mixes at its defaults (it warns; look at `diagnostics_`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.
@@ -58,12 +59,13 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
         it (`dpvi`) until a privately counted fraction of the rows is shortened, at 1% of the budget, or takes a
-        quarter of the largest possible (`sgld`). Smaller means less noise and less information; rows are
+        fifth (`na-dpvi`) or a quarter (`sgld`) of the largest possible. Smaller means less noise and less information; rows are
         weighted without regard to their labels, so that it is not a bias.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: 4096 rows (`dpvi`) or 65536 (`sgld`) expected.
+        Probability with which each row enters a batch. None: 4096 rows (`dpvi`), 131072 (`na-dpvi`) or
+        65536 (`sgld`) expected.
     n_steps : int, default=None
-        Number of rounds. None: 500 (`dpvi`) or 2000 (`sgld`).
+        Number of rounds. None: 500 (`dpvi`), 200 (`na-dpvi`) or 2000 (`sgld`).
     learning_rate : float, default=None
         Size of `dpvi`'s steps (None: 0.4, or 0.2 for the mean field). For `sgld`, the Langevin step size in units of
         the log posterior (None: the largest that both the budget and a public bound on the curvature allow). A step
@@ -99,7 +101,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
     diagnostics_ : dict
-        `sgld`: ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: the ``"clipping_norm"`` reached.
+        `sgld`: ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: the ``"clipping_norm"`` reached. `na-dpvi`: the
+        ``"mean_weight"`` of a row.
 
     Notes
     -----
@@ -107,7 +110,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     cells that are not numbers count as NaN. Only ``classes=None`` looks at labels, and may raise on them.
 
     `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et al. (2019) with the
-    temperature corrected. See ``docs/solvers.md`` for where and why we differ.
+    temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and Honkela (2025). See ``docs/solvers.md`` for where and why we differ.
 
     Examples
     --------

@@ -28,7 +28,7 @@ class Model(Protocol):
     `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known way:
     ``precondition(params)``, public factors by which `score`, and the rows and columns of `curvature`, are to be
     multiplied; and ``working_point(params, curvature, covariance)``, where to ask for a score while the parameters are
-    unknown.
+    unknown. And it uses ``blocks()``, slices of the ravelled parameters between which the curvature is zero.
     """
 
     def init(self) -> Any:

@@ -45,7 +45,7 @@ class LinearRegression:
     unit : float
     normal : array of shape (3,)
         Mean and standard deviation of the log variance, and standard deviation of a weight, of the normal prior that
-        the filter takes instead: one with the same 5% and 95% quantiles (`normal_prior`).
+        `na-dpvi` takes instead: one with the same 5% and 95% quantiles (`normal_prior`).
     """
 
     n_columns: int = field(metadata={"static": True})
