@@ -15,6 +15,7 @@ from skdpbayes._rows import as_numeric, refuse_text_columns
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
 
 _FULL_RANK_UP_TO = 300  # parameters
+_CURVATURE_UP_TO = 1000
 
 
 class Bounds(NamedTuple):
@@ -150,16 +151,20 @@ class GradientEstimator(PrivateEstimator):
         return PLANS[self.solver](self, model, bounds, n)
 
 
-def _plan_dpvi(estimator, model, bounds, n):
+def _n_parameters(model):
     import jax
 
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
+
+
+def _plan_dpvi(estimator, model, bounds, n):
     from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
 
     batch = 4096  # expected
     rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or 500
     n_guess = n if estimator.adjacency != "add_remove" else batch / rate
-    n_parameters = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
+    n_parameters = _n_parameters(model)
     full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and n_parameters <= _FULL_RANK_UP_TO)
     if full_rank and n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
@@ -222,9 +227,14 @@ def _plan_na_dpvi(estimator, model, bounds, n):
     from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.na_dpvi import NADPVI
 
-    del model
     if getattr(estimator, "learning_rate", None) is not None:
         raise ValueError("learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing.")
+    n_parameters = _n_parameters(model)
+    if n_parameters > _CURVATURE_UP_TO:
+        raise ValueError(
+            f"solver='na-dpvi' releases a matrix of all pairs of parameters, here {n_parameters}, and takes at most "
+            f"{_CURVATURE_UP_TO}: noise would hide it. Use solver='dpvi'."
+        )
     batch = 2**17  # expected: all records, where there are not too many
     default_steps, every = estimator._na_dpvi_schedule
     rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or default_steps

@@ -59,8 +59,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
         it (`dpvi`) until a privately counted fraction of the rows is shortened, at 1% of the budget, or takes a
-        fifth (`na-dpvi`) or a quarter (`sgld`) of the largest possible. Smaller means less noise and less information; rows are
-        weighted without regard to their labels, so that it is not a bias.
+        fifth (`na-dpvi`) or a quarter (`sgld`) of the largest possible. Smaller means less noise and less information;
+        rows are weighted without regard to their labels, so that it is not a bias.
     sampling_rate : float, default=None
         Probability with which each row enters a batch. None: 4096 rows (`dpvi`), 131072 (`na-dpvi`) or
         65536 (`sgld`) expected.
@@ -110,7 +110,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     cells that are not numbers count as NaN. Only ``classes=None`` looks at labels, and may raise on them.
 
     `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et al. (2019) with the
-    temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and Honkela (2025). See ``docs/solvers.md`` for where and why we differ.
+    temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and Honkela (2025). See ``docs/solvers.md`` for
+    where and why we differ.
 
     Examples
     --------

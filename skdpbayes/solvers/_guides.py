@@ -11,12 +11,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy import stats
 from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.models.base import curvature, flat_start, prior_score, unbiased_weight
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, contribution_norm, scaled
+from skdpbayes.solvers._spectra import (
+    denoised,
+    known_spectrum,
+    learnt_curvature,
+    mean_curvature_error,
+    noise_edge,
+)
 from skdpbayes.solvers.base import Round
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
@@ -259,121 +265,3 @@ def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
         lambda x, m, v, rate: x + rate * (m / bias[0]) / (jnp.sqrt(v / bias[1]) + 1e-8), params, first, second, rates
     )
     return params, (first, second)
-
-
-# What can be said of a noisy symmetric p x p matrix whose entries off the diagonal have noise of a known variance,
-# those on it of twice that. For NumPy's arrays and JAX's.
-
-
-def mean_curvature(matrix, entry_variance):
-    """Mean eigenvalue, shrunk to zero by the noise's share of its square."""
-    p = len(matrix)
-    mean = (matrix.trace() / p).clip(0)
-    return mean * (1 - 2 * entry_variance / p / (mean**2).clip(_TINY)).clip(0, 1)
-
-
-def mean_curvature_error(p, entry_variance):
-    """Standard error of the mean eigenvalue."""
-    return (2 * entry_variance / p) ** 0.5
-
-
-def noise_edge(p, entry_variance):
-    """Largest eigenvalue of nothing but noise, nearly (the edge of Wigner's semicircle)."""
-    return 2 * (p * entry_variance) ** 0.5
-
-
-def known_spectrum(matrix, entry_variance):
-    """Eigenvalues of the learnt curvature, zero below the edge of the noise; eigenvectors; levels.
-
-    Levels are the eigenvalues, but not less than the error with which they are known.
-    """
-    learnt, error = learnt_curvature(matrix, entry_variance, jnp)
-    values, vectors = jnp.linalg.eigh(learnt, symmetrize_input=False)
-    known = jnp.where(values > noise_edge(len(matrix), entry_variance), values, 0)
-    return known, vectors, jnp.maximum(values, error)
-
-
-def standing_out(values, entry_variance, xp):
-    """Which eigenvalues exceed the mean of the others by more than noise does, and that mean."""
-    edge, rest = noise_edge(len(values), entry_variance), 0.0
-    for _ in range(5):  # noise lifts some of the others too, at first
-        known = values > xp.maximum(rest, 0) + edge
-        rest = xp.sum(xp.where(known, 0, values)) / xp.maximum(xp.sum(~known), 1)
-    return known, rest
-
-
-def denoised(matrix, entry_variance):
-    """Shrink towards a multiple of the identity, by the noise's share of the matrix's spread.
-
-    As Ledoit and Wolf's estimator, except that the noise's share is known: p (p + 1) times `entry_variance` against the
-    squared distance from the identity's multiple.
-    """
-    p = len(matrix)
-    centre = mean_curvature(matrix, entry_variance) * np.eye(p, dtype=matrix.dtype)
-    spread = ((matrix - centre) ** 2).sum()
-    kept = (1 - p * (p + 1) * entry_variance / spread.clip(_TINY)).clip(0, 1)
-    return centre + kept * (matrix - centre)
-
-
-def learnt_curvature(matrix, entry_variance, xp):
-    """The part of the spectrum that stands out of the noise, and the diagonal of the rest; positive semi-definite.
-
-    A diagonal entry has far less noise than the edge of the spectrum. It is shrunk towards the mean of all by the
-    noise's share of their variance. Returned with the standard error of the result in a direction outside of that part.
-    """
-    p = len(matrix)
-    values, vectors = xp.linalg.eigh(matrix)
-    out, centre = standing_out(values, entry_variance, xp)
-    out = (vectors * xp.where(out, values - xp.maximum(centre, 0), 0)) @ vectors.T
-    rest = xp.diag(matrix - out)
-    kept = (1 - 2 * entry_variance / xp.maximum(rest.var(), _TINY)).clip(0, 1)
-    rest = rest.mean() + kept * (rest - rest.mean())
-    error = (2 * entry_variance * (kept**2 + 1 / p)) ** 0.5
-    return out + xp.diag(rest.clip(0)), error
-
-
-def cautious_curvature(matrix, entry_variance):
-    """What stands out of the spectrum on either side, shrunk by what noise added to it, and the diagonal of the rest.
-
-    An eigenvalue at distance l from the mean of the others is seen at ``(l^2 + p v) / l``, and its vector has squared
-    cosine ``1 - p v / l^2`` with the true one (v is `entry_variance`): the best multiple of the seen vector's square is
-    ``sqrt(seen^2 - 4 p v)`` (Donoho, Gavish and Johnstone 2018). What does not stand out is taken for a diagonal with
-    positive entries (`_positive_mean`), whatever small eigenvalues it had: as a curvature that is cautious, steps by it
-    are rather too short.
-    """
-    p = len(matrix)
-    values, vectors = jnp.linalg.eigh(matrix)
-    edge, centre = noise_edge(p, entry_variance), 0.0
-    for _ in range(5):  # noise lifts some of the others too, at first
-        out = jnp.abs(values - centre) > edge
-        centre = jnp.maximum(jnp.sum(jnp.where(out, 0, values)) / jnp.maximum(jnp.sum(~out), 1), 0)
-    distance = values - centre
-    kept = jnp.where(out, jnp.sign(distance) * jnp.sqrt((distance**2 - edge**2).clip(0)), 0)
-    outside = (vectors * kept) @ vectors.T
-    rest = _positive_mean(jnp.diag(matrix - outside), 2 * entry_variance)
-    values, vectors = jnp.linalg.eigh(outside + jnp.diag(rest))
-    known = (vectors * values.clip((2 * entry_variance / p) ** 0.5)) @ vectors.T
-    return jnp.where(out.all(), matrix, known)  # without noise
-
-
-def _positive_mean(x, variance):
-    """Posterior means of positive numbers seen with normal noise, under an exponential prior with their mean."""
-    sd = jnp.sqrt(variance) + _TINY
-    mean = jnp.maximum(x.mean(), sd / len(x) ** 0.5)
-    standard = (x - sd**2 / mean) / sd
-    return sd * (standard + jnp.exp(stats.norm.logpdf(standard) - stats.norm.logcdf(standard)))
-
-
-def estimated_curvature(matrix, entry_variance):
-    """The best estimate with the eigenvectors of the noisy matrix.
-
-    An eigenvalue `x` becomes ``x - 2 p v h(x)``, h being the Hilbert transform of the spectrum, here the mean over the
-    others of ``1 / (x - x')``, which takes back what noise did to the eigenvalue and to the eigenvector's direction
-    (Bun, Allez, Bouchaud and Potters 2016, equation for additive noise).
-    """
-    p = len(matrix)
-    values, vectors = jnp.linalg.eigh(matrix)
-    width = noise_edge(p, entry_variance) / p ** (2 / 3) + _TINY
-    apart = values[:, None] - values
-    transform = jnp.mean(apart / (apart**2 + width**2), axis=1)
-    return (vectors * (values - 2 * p * entry_variance * transform).clip(0)) @ vectors.T

@@ -39,14 +39,8 @@ from jax.scipy.linalg import block_diag
 from skdpbayes.models.base import Model, flat_start, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism
-from skdpbayes.solvers._guides import (
-    WEIGHT_SHARE,
-    Curvature,
-    cautious_curvature,
-    curvature_blocks,
-    curvature_query,
-    estimated_curvature,
-)
+from skdpbayes.solvers._guides import WEIGHT_SHARE, Curvature, curvature_blocks, curvature_query
+from skdpbayes.solvers._spectra import cautious_curvature, estimated_curvature
 from skdpbayes.solvers.base import Round
 from skdpbayes.solvers.dpvi import prior_precision
 
@@ -175,7 +169,7 @@ def _learn_score(model, mechanism, norm, state, view, step, score, noise):
         nonlinear = _doubt(h, state.covariance, norm) * (h @ state.covariance @ h)
     doubt = view.declared()
 
-    # A score farther from what is foreseen than all of this allows for says that the earlier ones were trusted too much.
+    # A score farther from what is foreseen than this allows for says that the earlier ones were trusted too much.
     missed = score - state.score - h @ (state.point - state.theta)
     spread = noise + doubt + state.noise + state.known.variance * jnp.trace(state.covariance)
     spread = jnp.diag(spread) + nonlinear + _sampling(model, state, h, 1 / mechanism.rate - 1)
@@ -237,7 +231,7 @@ def _sampling(model, state, h, share):
 
 
 def _observed(state, h, spread):
-    """What the averages say of the parameters, beside a covariance `spread`: information, and that times their value."""
+    """Information that the averages hold of the parameters, and that times their value; `spread` adds to the noise."""
     gain = jnp.linalg.solve(jnp.diag(state.noise) + spread, h).T
     information = gain @ h
     return (information + information.T) / 2, gain @ (state.score + h @ state.point)

@@ -398,6 +398,7 @@ PARAMETERS_OF_ONE_SOLVER = [
     ({"step_schedule": "decreasing"}, "step_schedule='decreasing' needs solver='sgld'"),
     ({"guide": "mean_field", "solver": "sgld"}, "guide='mean_field' needs solver='dpvi'"),
     ({"n_steps": 1}, "n_steps=1 is too few"),
+    ({"learning_rate": 0.1, "solver": "na-dpvi"}, "'na-dpvi' has no such thing"),
 ]
 
 
@@ -405,6 +406,11 @@ PARAMETERS_OF_ONE_SOLVER = [
 def test_parameters_of_another_solver_are_refused(parameters, message):
     with pytest.raises(ValueError, match=message):
         estimator(**parameters).fit(X, y)
+
+
+def test_a_matrix_that_noise_would_hide_is_refused():
+    with pytest.raises(ValueError, match=r"matrix of all pairs of parameters, here 1002, .* Use solver='dpvi'"):
+        estimator(solver="na-dpvi").fit(np.zeros((5, 1001)), [0, 1, 0, 1, 0])
 
 
 def test_a_delta_that_allows_to_publish_a_row_is_warned_of():

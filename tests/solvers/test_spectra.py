@@ -1,0 +1,103 @@
+"""What is made of noisy symmetric matrices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from skdpbayes.solvers import _spectra
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def noise_of(p, seed):
+    """Symmetric noise whose entries off the diagonal have variance 1/2."""
+    noise = np.random.default_rng(seed).normal(size=(p, p))
+    return (noise + noise.T) / 2
+
+
+def test_spectrum_and_diagonal_are_told_from_noise():
+    rng = np.random.default_rng(0)
+    p = 60
+    noise = rng.normal(size=(p, p))
+    noise = (noise + noise.T) / 2  # entries off the diagonal have variance 1/2
+    edge = _spectra.noise_edge(p, 0.5)
+    assert 0.85 * edge < np.abs(np.linalg.eigvalsh(noise)).max() < 1.15 * edge
+    direction = np.full(p, p**-0.5)
+    truth = 5 * edge * np.outer(direction, direction) + np.diag(np.where(np.arange(p) < 10, 8.0, 0.0))
+    learnt, error = _spectra.learnt_curvature(truth + noise, 0.5, np)
+    assert 0.5 < error < 1.1  # about that of one diagonal entry
+    assert np.linalg.eigvalsh(learnt).min() > -1e-9
+    np.testing.assert_allclose(direction @ learnt @ direction, 5 * edge, rtol=0.2)
+    rest = np.diag(learnt - 5 * edge * np.outer(direction, direction))
+    assert np.abs(rest[:10].mean() - 8) < 1 and np.abs(rest[10:].mean()) < 1
+    values, vectors, levels = (np.asarray(x) for x in _spectra.known_spectrum(jnp.asarray(truth + noise), 0.5))
+    assert 1 <= (values > 0).sum() <= 10 and np.abs(vectors[:, -1] @ direction) > 0.95
+    assert levels.min() == pytest.approx(error, rel=1e-3)
+
+
+def test_noise_alone_is_a_multiple_of_the_identity():
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=(40, 40))
+    learnt, error = _spectra.learnt_curvature(5 * np.eye(40) + (noise + noise.T) / 2, 0.5, np)
+    np.testing.assert_allclose(learnt, 5 * np.eye(40), atol=1)
+    assert error < 0.6
+
+
+TRUTHS = {
+    "equal": lambda p: 8 * np.eye(p),
+    "one large": lambda p: 8 * np.eye(p) + 40 * np.ones((p, p)) / p,
+    "one small": lambda p: 60 * np.eye(p) - 55 * np.ones((p, p)) / p,
+    "rank 4": lambda p: np.kron(np.eye(4), np.ones((p // 4, p // 4))) * 160 / p,
+    "all sizes": lambda p: np.diag(np.geomspace(0.1, 80, p)),
+}
+
+
+CASES = [("estimated_curvature", name, 0.9) for name in TRUTHS]
+CASES += [("cautious_curvature", name, 0.9) for name in TRUTHS if name != "one small"]
+CASES += [("cautious_curvature", "one small", 3)]  # the others are a diagonal to it, whatever they share
+
+
+@pytest.mark.parametrize(("estimate", "truth", "limit"), CASES)
+def test_estimates_are_nearer_the_truth_than_what_was_seen(estimate, truth, limit):
+    """In the mean over draws of the noise; and positive, and the noisy matrix itself as noise vanishes."""
+    p, estimate = 24, getattr(_spectra, estimate)
+    truth = TRUTHS[truth](p)
+    errors = []
+    for seed in range(10):
+        seen = truth + noise_of(p, seed)
+        found = np.asarray(estimate(jnp.asarray(seen), jnp.asarray(0.5)))
+        assert np.linalg.eigvalsh(found).min() > -1e-9
+        errors.append([np.sum((found - truth) ** 2), np.sum((seen - truth) ** 2)])
+    ours, theirs = np.mean(errors, axis=0)
+    assert ours < limit * theirs
+    for variance in (0.0, 1e-20):
+        np.testing.assert_allclose(estimate(jnp.asarray(truth), jnp.asarray(variance)), truth, rtol=1e-6, atol=1e-6)
+
+
+def test_the_estimate_is_what_each_eigenvector_has_of_the_truth():
+    """Its eigenvalues are ``u' H u`` for the eigenvectors u of the noisy matrix: the best that they can be."""
+    p = 60
+    truth, best, found, raw = TRUTHS["rank 4"](p), [], [], []
+    for seed in range(20):
+        seen = truth + noise_of(p, seed)
+        values, vectors = np.linalg.eigh(seen)
+        estimate = np.asarray(_spectra.estimated_curvature(jnp.asarray(seen), jnp.asarray(0.5)))
+        best.append(np.einsum("ij,ik,kj->j", vectors, truth, vectors))
+        found.append(np.einsum("ij,ik,kj->j", vectors, estimate, vectors))
+        raw.append(values)
+    best, found, raw = (np.mean(x, axis=0) for x in (best, found, raw))
+    assert np.abs(found - best).mean() < 0.6 and np.abs(raw - best).mean() > 5
+
+
+def test_positive_means():
+    x = jnp.array([-3.0, 0.0, 0.5, 5.0, 50.0])
+    found = np.asarray(_spectra._positive_mean(x, jnp.asarray(1.0)))
+    grid = np.linspace(0, 80, 400_001)[:, None]
+    density = np.exp(-((np.asarray(x) - grid) ** 2) / 2 - grid / np.asarray(x).mean())
+    np.testing.assert_allclose(found, (grid * density).sum(axis=0) / density.sum(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(_spectra._positive_mean(x[2:], jnp.asarray(0.0)), x[2:])
