@@ -243,7 +243,7 @@ def _plan_vips(estimator, model, bounds, n):
 
     del bounds
     for name in ("clipping_norm", "sampling_rate", "n_steps", "learning_rate"):
-        if getattr(estimator, name) is not None:
+        if getattr(estimator, name, None) is not None:
             raise ValueError(
                 f"{name}={getattr(estimator, name)!r} needs another solver: solver='vips' releases bounded statistics "
                 "of all records, once."

@@ -17,6 +17,9 @@ from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
 
 
+_ROW_NORM = 0.85  # of the sums that are released once, in units of a typical row's
+
+
 class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     """Bayesian linear regression with an unknown noise variance, under (epsilon, delta)-differential privacy.
 
@@ -98,7 +101,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     (3,)
     """
 
-    _solvers = ("na-dpvi",)
+    _solvers = ("na-dpvi", "vips")
 
     def __init__(
         self,
@@ -171,7 +174,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         X, y = self._validate(X, y)
         n, d = X.shape
         scales, voided_by = self._scaling(X, y)
-        model, bounds = self._model(d)
+        model, bounds = self._sums_model(d) if self.solver == "vips" else self._model(d)
         draws = self._fit_posterior(
             model, bounds, n, lambda: self._pack(X, y, scales), public=self._public_facts(n), voided_by=voided_by
         )
@@ -245,6 +248,16 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         score, curvature = model.bounds(longest)  # of rows within the bounds; others are weighted all the same
         precision = self.prior_precision * self.prior_shape / self.prior_scale
         return model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * row))
+
+    def _sums_model(self, d):
+        """Model of the one release; rows somewhat shorter than typical ones keep their weight."""
+        from skdpbayes.models.linear_sums import LinearSums
+
+        model, _ = self._model(d)
+        typical, longest = math.sqrt(d / 3 + bool(self.fit_intercept)), math.sqrt(d + bool(self.fit_intercept))
+        norm = _ROW_NORM * typical if math.isfinite(self.epsilon) else 1.01 * longest
+        fields = vars(model) | {"unit": np.float32(1)}
+        return LinearSums(**fields, row_norm=np.float32(norm), intercept=bool(self.fit_intercept)), None
 
     def _pack(self, X, y, scales):
         from skdpbayes.records import pack_records
