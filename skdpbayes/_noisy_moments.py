@@ -8,7 +8,7 @@ and noise variance s2, the residuals of what was released,
 hold the sampling noise, ``N(0, s2 G)`` and ``N(0, 2 n s2^2)``, and the privacy noise, which w enters through G. Both
 are normal, so the density of (r, h) has a closed form: true sums are integrated out (Bernstein and Sheldon 2019 draw
 them, in a Gibbs sampler). The noise in G is not independent of G: the posterior of the true G has less of it, lies
-nearer to a multiple of the identity, and has no negative eigenvalues (`_shrunk`).
+nearer to a multiple of the identity (`_shrunk`), and has no negative eigenvalues (`_positive`).
 """
 
 from __future__ import annotations
@@ -118,33 +118,59 @@ def moments_posterior(moments: Moments, prior: Prior, *, intercept: bool) -> Nor
         centre = np.linalg.solve(precision, moments.cross)
         residual = max(moments.square - centre @ moments.cross, 0)
         return NormalInverseGamma(centre, precision, prior.shape + moments.weight / 2, prior.scale + residual / 2)
-    gram, variance, weight = _shrunk(moments, intercept)
-    values, vectors = _positive(gram, math.sqrt(variance))
-    density = _Density(values, variance, vectors.T @ moments.cross, weight, moments, prior)
+    gram, spreads, weight = _shrunk(moments, intercept)
+    values, vectors = _positive(gram, math.sqrt(spreads.inner))
+    last = vectors[-1] if intercept else np.zeros(len(values))
+    density = _Density(values, last, spreads, vectors.T @ moments.cross, weight, moments, prior)
     draws = _ensemble(density, *density.start())
     return DrawsPosterior(np.concatenate([draws[..., :1], draws[..., 1:] @ vectors.T], axis=-1))
 
 
-def _shrunk(moments, intercept):
-    """Mean and variance of the entries of the true Gram matrix, and the sum of the weights.
+class _Spreads(NamedTuple):
+    """Posterior variances of the true Gram matrix's diagonal entries; those of other entries are half of that."""
 
-    The entries' deviations from a target (a multiple of the identity; of the intercept the known sum of weights) are
-    taken for draws of N(0, k), with noise of variance v. The posterior mean of a deviation is ``1 - f`` times what was
-    released, where ``f = v / (k + v)`` has, under a flat prior on its logarithm, a gamma distribution cut at 1
-    (Strawderman 1971).
+    inner: float  # of features
+    border: float  # of features with the intercept
+
+
+def _shrunk(moments, intercept):
+    """Posterior mean and variances of the true Gram matrix, and the sum of the weights.
+
+    Sums of squares of features are shrunk to their mean, products of two features and sums of features to zero, those
+    of the intercept by a factor of their own: its row is the longest. The intercept's square is the sum of weights.
     """
     gram, noise, n = moments.gram.copy(), moments.noise[0] ** 2, moments.n_records
     weight = min(max(moments.weight, 0.01 * n), n)
-    features = len(gram) - intercept
-    target = np.diag(np.full(len(gram), max(np.trace(gram[:features, :features]) / max(features, 1), 0)))
+    d = len(gram) - intercept
+    inner, spread = gram[:d, :d], _Spreads(noise, noise)
+    target = max(np.trace(inner) / max(d, 1), 0) * np.eye(d)
+    kept, variance = _kept(np.sum((inner - target) ** 2), d * (d + 1) // 2 - 1, noise)
+    gram[:d, :d], spread = target + kept * (inner - target), spread._replace(inner=variance)
     if intercept:
-        gram[-1, -1] = target[-1, -1] = weight
-    deviation = gram - target
-    size, entries = np.sum(deviation**2), features * (features + 1) / 2 - 1 + (features if intercept else 0)
+        kept, variance = _kept(2 * np.sum(gram[-1, :d] ** 2), d, noise)
+        gram[-1, :d], gram[:d, -1], gram[-1, -1] = kept * gram[-1, :d], kept * gram[:d, -1], weight
+        spread = spread._replace(border=variance)
+    return gram, spread, weight
+
+
+def _kept(size, entries, noise):
+    """Posterior mean of normal variables as a share of what was observed, and their variance.
+
+    Variables from N(0, v) are observed with noise; ``noise / (v + noise)`` has, under a flat prior on its logarithm, a
+    gamma distribution cut at 1 (Strawderman 1971), and its mean is the share that is not kept.
+
+    Parameters
+    ----------
+    size : float
+        Sum of the squares of the observations.
+    entries : int
+    noise : float
+        Variance.
+    """
     if entries == 0 or size == 0:
-        return gram, noise, weight
-    factor, spread = _cut_gamma(entries / 2, size / (2 * noise))
-    return gram - factor * deviation, min(noise * (1 - factor) + spread * size / entries, noise), weight
+        return 1.0, noise
+    lost, spread = _cut_gamma(entries / 2, size / (2 * noise))
+    return 1 - lost, min(noise * (1 - lost) + spread * size / entries, noise)
 
 
 def _cut_gamma(shape, rate):
@@ -170,10 +196,9 @@ class _Density:
 
     Attributes
     ----------
-    values : array of shape (p,)
-        Eigenvalues.
-    variance : float
-        Of a diagonal entry of the Gram matrix; of others half of it.
+    values, last : arrays of shape (p,)
+        Eigenvalues; the unit vector of the intercept, zero without one.
+    spreads : _Spreads
     cross : array of shape (p,)
     weight : float
     moments : Moments
@@ -181,7 +206,8 @@ class _Density:
     """
 
     values: np.ndarray
-    variance: float
+    last: np.ndarray
+    spreads: _Spreads
     cross: np.ndarray
     weight: float
     moments: Moments
@@ -190,36 +216,49 @@ class _Density:
     def __call__(self, points: np.ndarray) -> np.ndarray:
         """At points of shape (m, p + 1)."""
         log_variance, w = np.clip(points[:, 0], -_LARGEST, _LARGEST), points[:, 1:]
-        s2, length = np.exp(log_variance), np.sum(w**2, axis=1)
-        own, cross, square = self._variances(s2, length)
-        # Covariance of r: diag(own) + variance / 2 w w', inverted by Sherman and Morrison.
-        r, scaled = self.cross - self.values * w, w / own
-        ww, wr = np.sum(w * scaled, axis=1), np.sum(r * scaled, axis=1)
-        left = 1 / (1 + self.variance / 2 * ww)
-        quadratic = np.sum(r**2 / own, axis=1) - self.variance / 2 * wr**2 * left
-        # Mean and variance of h given r, whose covariance is `cross` times w.
-        h = self.moments.square - 2 * w @ self.cross + w**2 @ self.values - s2 * self.weight - cross * wr * left
-        spread = np.maximum(square - cross**2 * ww * left, 1e-12 * square)
-        log_det = np.sum(np.log(own), axis=1) - np.log(left) + np.log(spread)
+        s2, length, at_last = np.exp(log_variance), _dot(w, w), w @ self.last
+        _, cross_sd, square_sd, weight_sd = self.moments.noise
+        own, more, sampling = self._variances(s2, length, at_last)
+        slope = self.spreads.inner / 2
+        # Covariance of r: diag(own) + more last last' + slope w w', inverted by Sherman and Morrison, twice.
+        r = self.cross - self.values * w
+        joint = -(2 * cross_sd**2 + 2 * slope * length)[:, None] * w - (more * at_last)[:, None] * self.last
+        through = self.last / own
+        first = 1 / (1 + more * (through @ self.last))
+
+        def solved(v):
+            return v / own - (more * first * _dot(through, v))[:, None] * through
+
+        along = solved(w)
+        second = 1 / (1 + slope * _dot(along, w))
+        inverse_r = solved(r) - (slope * second * _dot(along, r))[:, None] * along
+        inverse_joint = solved(joint) - (slope * second * _dot(along, joint))[:, None] * along
+        # Of h given r.
+        h = self.moments.square - 2 * w @ self.cross + w**2 @ self.values - s2 * self.weight - _dot(joint, inverse_r)
+        variance = sampling + square_sd**2 + s2**2 * weight_sd**2
+        variance += 4 * length * cross_sd**2 + 2 * slope * length**2 + more * at_last**2
+        left = np.maximum(variance - _dot(joint, inverse_joint), 1e-12 * variance)
+        log_det = np.sum(np.log(own), axis=1) - np.log(first) - np.log(second) + np.log(left)
         log_prior = -(self.prior.shape + len(self.values) / 2) * log_variance
         log_prior -= (self.prior.scale + self.prior.precision * length / 2) / s2
-        return log_prior - (log_det + quadratic + h**2 / spread) / 2
+        return log_prior - (log_det + _dot(r, inverse_r) + h**2 / left) / 2
 
-    def _variances(self, s2, length):
-        """Variances of r but for the part along w, factors of w in the covariance of r and h, variances of h."""
-        _, cross_sd, square_sd, weight_sd = self.moments.noise
+    def _variances(self, s2, length, at_last):
+        """Of r: by eigenvector, and what the intercept has beyond it; of h, that of sampling."""
+        _, cross_sd, _, weight_sd = self.moments.noise
         share = self.weight / self.moments.n_records  # of weights k: sum k^2 x x' is taken for share * sum k x x'
-        own = s2[:, None] * share * self.values + (cross_sd**2 + self.variance / 2 * length)[:, None]
-        cross = -(2 * cross_sd**2 + self.variance * length)
-        sampling = s2**2 * (2 * share * self.weight + weight_sd**2)
-        return own, cross, sampling + square_sd**2 + 4 * length * cross_sd**2 + self.variance * length**2
+        slope, border = self.spreads.inner / 2, self.spreads.border / 2
+        own = s2[:, None] * share * self.values + (cross_sd**2 + slope * length)[:, None]
+        features = np.maximum(length - at_last**2, 0)
+        more = border * features + weight_sd**2 * at_last**2 - slope * (length + at_last**2)
+        return own, np.maximum(more, -slope * features), 2 * s2**2 * share * self.weight
 
     def start(self):
         """Points near the mode, and the spread of the density about it, by a few rounds of weighted least squares."""
-        w, log_variance = np.zeros(len(self.values)), np.linspace(*np.log([1e-10, 1e2]), 400)
+        w, log_variance = np.zeros(len(self.values)), np.linspace(math.log(1e-10), math.log(1e2), 400)
         s2 = self.prior.scale / (self.prior.shape + 1)
         for _ in range(20):
-            own = self._variances(np.array([s2]), np.array([w @ w]))[0][0]
+            own = self._variances(np.array([s2]), np.array([w @ w]), w @ self.last)[0][0]
             precision = self.values**2 / own + self.prior.precision / s2
             w = self.values * self.cross / own / precision
             log = self(np.column_stack([log_variance, np.tile(w, (len(log_variance), 1))]))
@@ -228,6 +267,11 @@ class _Density:
         centre = mass @ log_variance
         spread = math.sqrt(mass @ (log_variance - centre) ** 2 + 1e-4)
         return np.append(centre, w), np.append(spread, precision**-0.5)
+
+
+def _dot(a, b):
+    """Inner products of rows."""
+    return np.einsum("ij,ij->i", a, b)
 
 
 def _ensemble(log_density: Callable[[np.ndarray], np.ndarray], centre, spread) -> np.ndarray:

@@ -16,7 +16,6 @@ from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
 
-
 _ROW_NORM = 0.85  # of the sums that are released once, in units of a typical row's
 
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from skdpbayes._noisy_moments import Moments, Prior, moments_posterior
 from skdpbayes.models.linear import LinearRegression
 
-# Factors of x y and y^2, in units of the norms that they share with x x'; coefficients of a few tenths and a small noise
-# variance are then estimated about as well as any factors allow.
+# Factors of x y (in units of `row_norm`) and of y^2 (of its square). With them coefficients of a few tenths and a small
+# noise variance were estimated about as well as with any.
 _CROSS, _SQUARE = 1.4, 0.5
 _LOST = math.hypot(_CROSS, _SQUARE)
 
