@@ -251,7 +251,7 @@ def _plan_vips(estimator, model, bounds, n):
     if estimator.adjacency == "add_remove":
         raise ValueError(
             "solver='vips' takes the number of records as known, which adjacency='add_remove' keeps private. Use "
-            "adjacency='zero_out' if it may be known, or solver='dpvi' with a sampling_rate."
+            "adjacency='zero_out' if it may be known, or another solver, with a sampling_rate."
         )
     steps = estimator._plan_noise(1, 1.0).steps
     slack = 1 + (model.n_statistics + 32) * 2**-22  # above what rounding may take off in `clipping_weights`
