@@ -12,10 +12,9 @@ import jax.numpy as jnp
 from skdpbayes._noisy_moments import Moments, Prior, moments_posterior
 from skdpbayes.models.linear import LinearRegression
 
-# Factors of x y (in units of `row_norm`) and of y^2 (of its square). With them coefficients of a few tenths and a small
-# noise variance were estimated about as well as with any.
-_CROSS, _SQUARE = 1.4, 0.5
-_LOST = math.hypot(_CROSS, _SQUARE)
+# Factors of x y, y^2 and 1, in units of `row_norm` or its square. With the first two, coefficients of a few tenths and
+# a small noise variance were estimated about as well as with any; the weights need not be known so well.
+_CROSS, _SQUARE, _COUNT = 1.4, 0.5, 0.5
 
 
 @jax.tree_util.register_dataclass
@@ -23,10 +22,9 @@ _LOST = math.hypot(_CROSS, _SQUARE)
 class LinearSums(LinearRegression):
     """`LinearRegression` by a bounded statistic of each record.
 
-    It is ``k (x x', 1.4 R x y, R^2 y^2 / 2)`` and ``1.49 R^2 (1 - k)`` with R = `row_norm`. Responses are cut at -1 and
-    1, and a row longer than R gets the weight ``k = R^2 / |x|^2``, which does not look at the response: weighted least
-    squares, without bias. The lost weight ``1 - k`` is released too, at no price: where it is large, the other parts
-    are short. A null record has ``k = 0``.
+    It is ``k (x x', 1.4 R x y, R^2 y^2 / 2, R^2 / 2)`` with R = `row_norm`. Responses are cut at -1 and 1, and a row
+    longer than R gets the weight ``k = R^2 / |x|^2``, others 1: it does not look at the response, so this is weighted
+    least squares, without bias. The last entry tells the sum of the weights; a null record has weight zero.
 
     Attributes
     ----------
@@ -44,16 +42,12 @@ class LinearSums(LinearRegression):
         y = jnp.clip(jnp.where(known, record["y"], 0), -1, 1)
         norm, square = self.row_norm, jnp.sum(x**2)
         weight = jnp.where(square > norm**2, norm**2 / square, 1) * known
-        products = [jnp.outer(x, x).ravel(), _CROSS * norm * x * y, jnp.atleast_1d(_SQUARE * (norm * y) ** 2)]
-        return jnp.append(weight * jnp.concatenate(products), _LOST * norm**2 * (1 - weight))
+        scalars = jnp.stack([_SQUARE * (norm * y) ** 2, _COUNT * norm**2])
+        return weight * jnp.concatenate([jnp.outer(x, x).ravel(), _CROSS * norm * x * y, scalars])
 
     def statistic_bound(self):
-        """Largest norm of `statistic`.
-
-        As ``k |x|^2 <= R^2``, the first part is no longer than R^2, and the squares of the others sum to no more than
-        ``R^4 (1.4^2 k + k^2 / 4 + 1.49^2 (1 - k)^2)``, which is convex in k and no larger than at k = 0 and at k = 1.
-        """
-        return float(self.row_norm) ** 2 * math.hypot(1, _LOST)
+        """Largest norm of `statistic`: that of a row of norm R with a response of 1, as ``k |x|^2 <= R^2``."""
+        return float(self.row_norm) ** 2 * math.hypot(1, _CROSS, _SQUARE, _COUNT)
 
     @property
     def n_statistics(self) -> int:
@@ -63,13 +57,13 @@ class LinearSums(LinearRegression):
     def noisy_posterior(self, total, scale, n_records):
         """Posterior of (log variance, w) given the sum of the statistics with noise; needs a `unit` of 1."""
         p, norm = self.n_columns, float(self.row_norm)
-        b, c, h = _CROSS * norm, _SQUARE * norm**2, _LOST * norm**2
+        b, c, h = _CROSS * norm, _SQUARE * norm**2, _COUNT * norm**2
         gram = total[: p * p].reshape(p, p)
         moments = Moments(
             (gram + gram.T) / 2,
             total[p * p : -2] / b,
             total[-2] / c,
-            n_records - total[-1] / h,
+            total[-1] / h,
             n_records,
             (scale, scale / b, scale / c, scale / h),
         )

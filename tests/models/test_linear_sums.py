@@ -66,15 +66,14 @@ def test_a_climb_does_not_exceed_the_bound_nor_a_substitution_twice_it():
 
 def test_the_weight_does_not_look_at_the_response():
     x, _ = awkward(50, np.random.default_rng(2))
-    lost = [statistics(x, np.full(50, y))[:, -1] for y in (0.0, 0.7, -1e9)]
-    np.testing.assert_array_equal(lost[0], lost[1])
-    np.testing.assert_array_equal(lost[0], lost[2])
-    assert (lost[0] > 0).any() and (lost[0] == 0).any()
+    weights = [statistics(x, np.full(50, y))[:, -1] for y in (0.0, 0.7, -1e9)]
+    np.testing.assert_array_equal(weights[0], weights[1])
+    np.testing.assert_array_equal(weights[0], weights[2])
+    assert len(np.unique(weights[0])) > 2
 
 
-def test_a_null_record_counts_as_lost_weight_alone():
-    found = statistics(np.zeros((1, D)), [np.nan])[0]
-    assert not found[:-1].any() and 0 < found[-1] <= model().statistic_bound()
+def test_a_null_record_contributes_nothing():
+    assert not statistics(np.zeros((1, D)), [np.nan]).any()
 
 
 def test_sums_without_noise_are_those_of_the_records():
