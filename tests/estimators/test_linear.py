@@ -3,15 +3,18 @@
 import pickle
 import warnings
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from whitebox import recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
 from skdpbayes.privacy import PrivacyLeakWarning
+from skdpbayes.privacy.random import fit_keys
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 BOUNDS = ((-1, 1), (-4, 4))
@@ -145,6 +148,31 @@ def test_one_release_reports_one_step_and_honest_intervals(data):
     assert np.mean((low < y) & (y < high)) == pytest.approx(0.8, abs=0.15)
     substituted = once(3.0, adjacency="replace_one").fit(X, y).privacy_spent_.steps[0].noise_multiplier
     assert substituted / fit.privacy_spent_.steps[0].noise_multiplier == pytest.approx(2, rel=0.01)
+
+
+def test_the_posterior_of_one_release_follows_from_it_and_the_solver_key(data):
+    X, y = data
+    with recorded() as kept:
+        fit = once().fit(X, y)
+    (model, bounds), keys = once()._sums_model(3), fit_keys(0)
+    solver, spec = once()._plan_solver(model, bounds, len(y))
+    example = {"x": np.zeros(4, np.float32), "y": np.float32(0)}
+    state = jax.device_get(inference.replay(kept[-1], keys.solver, model, solver, spec, example))
+    draws = once()._set_posterior(model, solver, state, once()._draws_rng(keys))
+    np.testing.assert_array_equal(fit._in_units(draws)["coef"], fit.posterior_samples_["coef"])
+
+
+def test_the_noise_of_one_release_is_the_one_reported(data):
+    X, y = (v[:100] for v in data)
+    releases = []
+    for seed in range(4):
+        with recorded() as kept:
+            fit = once(random_state=seed).fit(X, y)
+        releases.append(np.asarray(kept[-1], np.float64)[0])
+    scale = fit.privacy_spent_.noise_multiplier * fit.privacy_spent_.clipping_norm
+    assert fit.diagnostics_["noise_std"] == pytest.approx(scale, rel=1e-5)
+    ratio = np.square(releases - np.mean(releases, axis=0)).sum() / scale**2
+    assert 1e-4 < stats.chi2(3 * len(releases[0])).cdf(ratio) < 1 - 1e-4
 
 
 def test_null_rows_leave_one_release_what_it_was(data):
