@@ -23,7 +23,7 @@ from scipy import special
 
 from skdpbayes.posteriors import DrawsPosterior, SampledPosterior
 
-_CHAINS, _KEPT = 128, 32  # draws of the posterior: their product
+_CHAINS, _KEPT = 128, 32  # draws of the posterior: their product (more chains where there are many coefficients)
 _LARGEST = 60.0  # |log variance|
 
 
@@ -255,8 +255,8 @@ class _Density:
 
     def start(self):
         """Points near the mode, and the spread of the density about it, by a few rounds of weighted least squares."""
-        w, log_variance = np.zeros(len(self.values)), np.linspace(math.log(1e-10), math.log(1e2), 400)
-        s2 = self.prior.scale / (self.prior.shape + 1)
+        w, s2 = np.zeros(len(self.values)), self.prior.scale / (self.prior.shape + 1)
+        log_variance = np.linspace(min(math.log(s2) - 10, -23), max(math.log(s2) + 10, 5), 400)
         for _ in range(20):
             own = self._variances(np.array([s2]), np.array([w @ w]), w @ self.last)[0][0]
             precision = self.values**2 / own + self.prior.precision / s2
@@ -281,7 +281,8 @@ def _ensemble(log_density: Callable[[np.ndarray], np.ndarray], centre, spread) -
     function of the density.
     """
     rng, size = np.random.default_rng(0), len(centre)
-    points = centre + spread * rng.standard_normal((_CHAINS, size))
+    chains = max(_CHAINS, 2 * size)  # their covariance is to have full rank
+    points = centre + spread * rng.standard_normal((chains, size))
     height, root, kept = log_density(points), np.diag(spread), []
     every = max(10, size)
     for step in range(2 * _KEPT * every):
@@ -290,7 +291,7 @@ def _ensemble(log_density: Callable[[np.ndarray], np.ndarray], centre, spread) -
         length = 2 / math.sqrt(size) * math.exp(0.5 * rng.standard_normal())
         moved = points + length * rng.standard_normal(points.shape) @ root.T
         new = log_density(moved)
-        taken = np.log(rng.random(_CHAINS)) < new - height  # a density that is not a number is not taken
+        taken = np.log(rng.random(chains)) < new - height  # a density that is not a number is not taken
         points, height = np.where(taken[:, None], moved, points), np.where(taken, new, height)
         if step >= _KEPT * every and step % every == every - 1:
             kept.append(points)
