@@ -125,7 +125,7 @@ def test_posteriors_that_are_not_finite_are_left_out():
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_with_much_budget_our_estimators_find_the_posterior_in_the_coordinates_of_the_cell(name):
-    cell = na_dpvi.Cell(name, 1000.0, {})
+    cell = na_dpvi.Cell(name, 2e4, {})
     data = na_dpvi.simulate(cell, 0, 3)
     exact = na_dpvi.not_private(cell, data, np.random.default_rng(0))["not private"]
     for draws in na_dpvi.own(cell, data, np.random.default_rng(1)).values():

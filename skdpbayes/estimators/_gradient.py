@@ -255,7 +255,7 @@ def _plan_vips(estimator, model, bounds, n):
 
     del bounds
     for name in ("clipping_norm", "sampling_rate", "n_steps", "learning_rate"):
-        if getattr(estimator, name) is not None:
+        if getattr(estimator, name, None) is not None:
             raise ValueError(
                 f"{name}={getattr(estimator, name)!r} needs another solver: solver='vips' releases bounded statistics "
                 "of all records, once."
@@ -263,7 +263,7 @@ def _plan_vips(estimator, model, bounds, n):
     if estimator.adjacency == "add_remove":
         raise ValueError(
             "solver='vips' takes the number of records as known, which adjacency='add_remove' keeps private. Use "
-            "adjacency='zero_out' if it may be known, or solver='dpvi' with a sampling_rate."
+            "adjacency='zero_out' if it may be known, or another solver, with a sampling_rate."
         )
     steps = estimator._plan_noise(1, 1.0).steps
     slack = 1 + (model.n_statistics + 32) * 2**-22  # above what rounding may take off in `clipping_weights`

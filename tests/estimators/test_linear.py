@@ -3,15 +3,18 @@
 import pickle
 import warnings
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from whitebox import recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
 from skdpbayes.privacy import PrivacyLeakWarning
+from skdpbayes.privacy.random import fit_keys
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 BOUNDS = ((-1, 1), (-4, 4))
@@ -79,7 +82,11 @@ def test_inferred_bounds_warn_and_void_the_guarantee(data):
         ({"bounds": (1, 2)}, "bounds must be"),
         ({"bounds": ((1, -1), (0, 1))}, "bounds of X"),
         ({"bounds": ((-1, 1), (0, np.inf))}, "bounds of y"),
-        ({"solver": "dpvi"}, "na-dpvi"),
+        ({"solver": "dpvi"}, "'dpvi' is not offered .* solver='na-dpvi'"),
+        ({"solver": "sgld"}, "'sgld' is not offered .* solver='vips'"),
+        ({"solver": "vi"}, "solver must be"),
+        ({"solver": "vips", "n_steps": 5}, "once"),
+        ({"solver": "vips", "adjacency": "add_remove"}, "add_remove"),
         ({"prior_precision": 0.0}, "prior_precision"),
         ({"n_steps": 1}, "too few"),
     ],
@@ -100,7 +107,82 @@ def test_guarantee_and_report(data, fitted):
     DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="add_remove", sampling_rate=0.5).fit(*data)
 
 
-def releases_of(monkeypatch, X, y):
+# One release
+
+
+WIDE = ((-1, 1), (-6, 6))  # no response is beyond
+
+
+def once(epsilon=1.0, **parameters):
+    return DPBayesianLinearRegression(epsilon, **({"bounds": WIDE, "solver": "vips", "random_state": 0} | parameters))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_one_release_without_noise_gives_the_exact_posterior(data, intercept):
+    X, y = data
+    fit = once(np.inf, fit_intercept=intercept, prior_precision=0.5, prior_shape=3.0, prior_scale=0.1).fit(X, y)
+    rows, y = np.column_stack([X, np.ones(len(X))]) if intercept else X, y / 6
+    precision = rows.T @ rows + 0.5 * np.eye(rows.shape[1])
+    w = np.linalg.solve(precision, rows.T @ y)
+    shape, scale = 3 + len(y) / 2, 0.1 + (y @ y - w @ precision @ w) / 2
+    log_variance = stats.loggamma(shape)  # of 1 / s2, times the scale
+    expected = np.append(np.log(scale) - log_variance.mean(), w)
+    np.testing.assert_allclose(fit.posterior_.mean, expected, atol=1e-5)
+    covariance = fit.posterior_.covariance
+    assert covariance[0, 0] == pytest.approx(log_variance.var(), rel=1e-5)
+    np.testing.assert_allclose(covariance[1:, 1:], scale / (shape - 1) * np.linalg.inv(precision), rtol=1e-4, atol=1e-9)
+    draws = fit.posterior_.sample(np.random.default_rng(0), 40_000)
+    np.testing.assert_allclose(draws.mean(axis=0), expected, atol=5 * fit.posterior_.std.max() / 200)
+    np.testing.assert_allclose(draws.std(axis=0), fit.posterior_.std, rtol=0.02)
+
+
+def test_one_release_reports_one_step_and_honest_intervals(data):
+    X, y = data
+    fit = once(3.0).fit(X, y)
+    assert fit.n_iter_ == 1 and fit.diagnostics_["noise_std"] > 0 and fit.privacy_spent_.epsilon <= 3
+    z = (fit.coef_ - [2, -1, 0]) / fit.posterior_samples_["coef"].std(axis=0)
+    assert (np.abs(z) < 4).all() and fit.score(X, y) > 0.9
+    again = once(3.0).fit(X, y)
+    np.testing.assert_array_equal(again.posterior_.draws, fit.posterior_.draws)
+    low, high = fit.predict_interval(X, level=0.8)
+    assert np.mean((low < y) & (y < high)) == pytest.approx(0.8, abs=0.15)
+    substituted = once(3.0, adjacency="replace_one").fit(X, y).privacy_spent_.steps[0].noise_multiplier
+    assert substituted / fit.privacy_spent_.steps[0].noise_multiplier == pytest.approx(2, rel=0.01)
+
+
+def test_the_posterior_of_one_release_follows_from_it_and_the_solver_key(data):
+    X, y = data
+    with recorded() as kept:
+        fit = once().fit(X, y)
+    (model, bounds), keys = once()._sums_model(3), fit_keys(0)
+    solver, spec = once()._plan_solver(model, bounds, len(y))
+    example = {"x": np.zeros(4, np.float32), "y": np.float32(0)}
+    state = jax.device_get(inference.replay(kept[-1], keys.solver, model, solver, spec, example))
+    draws = once()._set_posterior(model, solver, state, once()._draws_rng(keys))
+    np.testing.assert_array_equal(fit._in_units(draws)["coef"], fit.posterior_samples_["coef"])
+
+
+def test_the_noise_of_one_release_is_the_one_reported(data):
+    X, y = (v[:100] for v in data)
+    releases = []
+    for seed in range(4):
+        with recorded() as kept:
+            fit = once(random_state=seed).fit(X, y)
+        releases.append(np.asarray(kept[-1], np.float64)[0])
+    scale = fit.privacy_spent_.noise_multiplier * fit.privacy_spent_.clipping_norm
+    assert fit.diagnostics_["noise_std"] == pytest.approx(scale, rel=1e-5)
+    ratio = np.square(releases - np.mean(releases, axis=0)).sum() / scale**2
+    assert 1e-4 < stats.chi2(3 * len(releases[0])).cdf(ratio) < 1 - 1e-4
+
+
+def test_null_rows_leave_one_release_what_it_was(data):
+    X, y = (v.copy() for v in data)
+    X[:40:2], y[1:40:2] = np.nan, np.inf
+    fits = [once(np.inf).fit(*table).posterior_.mean for table in ((X, y), (X[40:], y[40:]))]
+    np.testing.assert_allclose(*fits, atol=1e-5)
+
+
+def releases_of(monkeypatch, X, y, **parameters):
     """First release of a fit with a fixed seed, in units of its noise."""
     kept, original = [], inference.run
 
@@ -111,21 +193,24 @@ def releases_of(monkeypatch, X, y):
 
     with monkeypatch.context() as patch:
         patch.setattr(inference, "run", run)
-        DPBayesianLinearRegression(1.0, bounds=BOUNDS, random_state=0).fit(X, y)
+        DPBayesianLinearRegression(1.0, bounds=BOUNDS, random_state=0, **parameters).fit(X, y)
     releases, solver = kept[0]
+    if hasattr(solver, "n_records"):  # one release
+        return releases[0] / solver.clipping_norm
     units = np.full(releases.shape[1], solver.curvature_norm / 0.95**0.5)  # curvature, then two weights
     units[-2:] = solver.curvature_norm / 0.05**0.5
     return releases[0] / units
 
 
-def test_one_row_moves_a_release_by_no_more_than_its_bound(data, monkeypatch):
+@pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
+def test_one_row_moves_a_release_by_no_more_than_its_bound(data, monkeypatch, solver):
     X, y = data[0][:500].copy(), data[1][:500].astype(object)
     X[3], y[3] = np.nan, np.nan
-    without = releases_of(monkeypatch, X, y)
+    without = releases_of(monkeypatch, X, y, solver=solver)
     for row, response in (([1e6, 0, 0], 0.0), ([1e300, 1, 1], 1.0), ([0.5, 0.5, -1], 1e300), ([0, 0, 0], "x"),
                           ([0.1, 0.2, 0.3], None), ([np.inf, 0, 0], 1.0), ([0.9, -0.9, 0.9], 2.0)):  # fmt: skip
         X[3], y[3] = row, response
-        moved = np.linalg.norm(releases_of(monkeypatch, X, y) - without)
+        moved = np.linalg.norm(releases_of(monkeypatch, X, y, solver=solver) - without)
         assert moved <= 1 + 1e-4, (row, response)
     assert moved > 0.05  # the last one is an ordinary row
 
