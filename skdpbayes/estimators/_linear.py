@@ -38,8 +38,8 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         two. With "vips" a long row counts less and responses are cut at their bounds. None takes the ranges from the
         data, which is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
     solver : {"na-dpvi", "vips"}, default="na-dpvi"
-        Noise-aware inference from scores and curvatures over 20 rounds, or one release of sums of products and the posterior given the noisy sums
-        (``docs/solvers.md``). The second has wider intervals, which hold for smaller budgets and fewer rows.
+        Noise-aware inference from scores and curvatures over 20 rounds, or one release of sums of products and the
+        posterior given the noisy sums (``docs/solvers.md``). The second has wider intervals.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given; "vips" refuses it.
