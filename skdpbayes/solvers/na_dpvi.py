@@ -57,7 +57,7 @@ class TraceState(NamedTuple):
     score: Any  # weighted averages: of scores over their factors,
     point: Any  # of the points they were asked at
     noise: Any  # variance of the privacy noise in the averaged score
-    shared: Any  # sum of squared weights over the square of their sum
+    subsampled: Any  # and of the sampling of rows, in units of that of the data
     known: Any  # the released curvatures
     curvature: Any  # what is made of them while asking
 
@@ -158,7 +158,7 @@ def normal_posterior(model: Model, state: TraceState):
     """Mean and precision of the parameters."""
     h = _positive(model, _cleared(estimated_curvature, model, state.known))
     doubt = jnp.diag(_look(model, state).declared())
-    information, _ = _observed(state, h, _sampling(model, state, h, 0) + doubt)
+    information, _ = _observed(state, h, _sampling(model, state, h, 1 + state.subsampled) + doubt)
     return state.theta, information + jnp.diag(prior_precision(model).astype(jnp.float64))
 
 
@@ -172,10 +172,10 @@ def _learn_score(model, mechanism, norm, state, view, step, score, noise):
     # A score farther from what is foreseen than this allows for says that the earlier ones were trusted too much.
     missed = score - state.score - h @ (state.point - state.theta)
     spread = noise + doubt + state.noise + state.known.variance * jnp.trace(state.covariance)
-    spread = jnp.diag(spread) + nonlinear + _sampling(model, state, h, 1 / mechanism.rate - 1)
-    spread += 1e-6 * h
+    subsampled = 1 / mechanism.rate - 1
+    spread = jnp.diag(spread) + nonlinear + _sampling(model, state, h, subsampled + 1e-6)
     surprise = missed @ jnp.linalg.solve(spread, missed) / size
-    keep = jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise)
+    keep = jnp.where(state.weight[0] > 0, jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise), 1)
 
     noise = noise / keep
     weight = (step + 1) / (noise + doubt + jnp.trace(nonlinear) / size + 1e-9 * jnp.trace(h) / size)
@@ -186,9 +186,9 @@ def _learn_score(model, mechanism, norm, state, view, step, score, noise):
         score=(1 - new) * state.score + new * score,
         point=(1 - new) * state.point + new * state.theta,
         noise=(1 - new) ** 2 * state.noise + new**2 * noise,
-        shared=jnp.mean((1 - new) ** 2) * state.shared + jnp.mean(new**2),
+        subsampled=jnp.mean((1 - new) ** 2) * state.subsampled + jnp.mean(new**2) * subsampled,
     )
-    sampling = _sampling(model, state, h, (1 / mechanism.rate - 1) * state.shared)
+    sampling = _sampling(model, state, h, 1 + state.subsampled)
     information, pull = _observed(state, h, sampling + jnp.diag(doubt) + nonlinear)
     start, precision = flat_start(model)[0], prior_precision(model).astype(jnp.float64)
     covariance = jnp.linalg.inv(information + jnp.diag(precision))
@@ -224,10 +224,10 @@ def _positive(model, curvature):
     return curvature + _TINY * jnp.diag(prior_precision(model).astype(jnp.float64))
 
 
-def _sampling(model, state, h, share):
-    """Covariance of a sum of scores over their factors: of the data, and of the sample of it that was drawn."""
+def _sampling(model, state, h, factor):
+    """Covariance that the sampling of the data gives a sum of scores over their factors, times `factor`."""
     slopes = _slopes(model, state.theta)
-    return _mean_weight(state.known).astype(jnp.float64) * (1 + share) * h / slopes[:, None] / slopes
+    return factor * _mean_weight(state.known).astype(jnp.float64) * h / slopes[:, None] / slopes
 
 
 def _observed(state, h, spread):
