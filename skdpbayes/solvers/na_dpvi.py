@@ -173,12 +173,12 @@ def _learn_score(model, mechanism, norm, state, view, step, score, noise):
     missed = score - state.score - h @ (state.point - state.theta)
     spread = noise + doubt + state.noise + state.known.variance * jnp.trace(state.covariance)
     subsampled = 1 / mechanism.rate - 1
-    spread = jnp.diag(spread) + nonlinear + _sampling(model, state, h, subsampled + 1e-6)
-    surprise = missed @ jnp.linalg.solve(spread, missed) / size
+    unclear = nonlinear + _sampling(model, state, h, subsampled + 1e-6)  # something, where there is no noise at all
+    surprise = missed @ jnp.linalg.solve(jnp.diag(spread) + unclear, missed) / size
     keep = jnp.where(state.weight[0] > 0, jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise), 1)
 
     noise = noise / keep
-    weight = (step + 1) / (noise + doubt + jnp.trace(nonlinear) / size + 1e-9 * jnp.trace(h) / size)
+    weight = (step + 1) / (noise + doubt + jnp.trace(unclear) / size)
     total = keep * state.weight + weight
     new = weight / total
     state = state._replace(
