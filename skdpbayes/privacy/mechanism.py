@@ -329,7 +329,7 @@ def add_noise(key, sums, scales):
         Arrays, and the standard deviation of each one's noise.
     """
     flat, unravel = ravel_pytree(sums)
-    noise = unravel(jax.random.normal(key, flat.shape, flat.dtype))
+    noise = unravel(jax.random.normal(key, flat.shape, jnp.float32).astype(flat.dtype))
     return {name: jax.tree.map(lambda x, z, s=scales[name]: x + s * z, sums[name], noise[name]) for name in sums}
 
 
@@ -400,7 +400,9 @@ def private_sum(
         chunk = _chunk_sums(query, blocks, records.take(indices), included)
         return i + 1, last, jax.tree.map(jnp.add, sums, chunk)
 
+    # In double precision: in single, rounding a sum of ten million would carry a record further than its clipping norm.
     zeros = zero_sums(query, blocks, jax.eval_shape(records.take, jnp.zeros(1, jnp.int32)))
+    zeros = jax.tree.map(lambda x: x.astype(jnp.float64), zeros)
     start = (jnp.int32(0), jnp.int64(-1), zeros)
     sums = jax.lax.while_loop(lambda carry: carry[1] < records.n_records - 1, next_chunk, start)[2]
 
@@ -408,4 +410,5 @@ def private_sum(
     # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.
     sigma = noise_scales({name: Block(1.0, block.share) for name, block in blocks.items()}, mechanism, step)
     noisy = add_noise(keys.noise, sums, sigma)
+    noisy = jax.tree.map(lambda x: x.astype(jnp.float32), noisy)
     return {name: jax.tree.map(lambda x, c=blocks[name].clipping_norm: x * c, noisy[name]) for name in noisy}

@@ -1,4 +1,4 @@
-"""Noise-aware variational inference: the optimum that noisy scores point to, and all that keeps them from telling it.
+"""Noise-aware inference: a normal posterior from averages of private scores, and a private curvature.
 
 Every release of summed scores is an observation of the optimum ``t*`` of the (weighted) log-likelihood,
 
@@ -6,17 +6,17 @@ Every release of summed scores is an observation of the optimum ``t*`` of the (w
 
 linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper
 runs NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released
-privately in some rounds, and all that is kept of the trace is the weighted averages of scores and points, which
-tell t* as well: ``mean g = H (t* - mean theta) + noise``. There is no learning rate; the next point to ask at is the
+privately in some rounds, and all that is kept of the trace is the weighted averages of scores and points, which tell
+t* as well: ``mean g = H (t* - mean theta) + noise``. There is no learning rate; the next point to ask at is the
 posterior mean of the parameters. As it nears t*, errors of H matter less and less.
 
-What a release counts for in the averages follows from what is unclear about it: the privacy noise, of known variance,
-and scores that are not linear between theta and t*, more so the less the parameters are known (`_doubt`, or what the
-model says at its `working_point`). Later releases count for more. One that the earlier ones did not foresee takes away
-from their weight.
+What a release counts for in the averages follows from what is unclear about it: the privacy noise, of known variance;
+subsampling; and scores that are not linear between theta and t*, more so the less the parameters are known
+(`_nonlinearity`, or what the model says at its `working_point`). One that the earlier ones did not foresee takes away
+from their weight and from its own.
 
-The posterior of the parameters: with ``omega H`` the covariance that the sampling of the data gives the summed scores
-(omega: `_mean_weight`) and ``nu`` the variance of the averaged noise, the averages observe the parameters as
+The posterior of the parameters (`_given`): with ``omega H`` the covariance that the sampling of the data gives the
+summed scores (omega: `_mean_weight`) and ``nu`` the variance of the averaged noise, the averages observe them as
 
     mean g + H mean theta = H theta + N(0, omega H + nu I),
 
@@ -53,10 +53,10 @@ class TraceState(NamedTuple):
 
     theta: Any  # posterior mean of the parameters
     covariance: Any  # their covariance
-    weight: Any  # sums of weights, by coordinate
+    weight: Any  # sums of weights, by coordinate (equal where the curvature relates them)
     score: Any  # weighted averages: of scores over their factors,
-    point: Any  # of the points they were asked at
-    noise: Any  # variance of the privacy noise in the averaged score
+    point: Any  # and of what the parameters were thought to be
+    noise: Any  # variance of the noise in the averaged score
     subsampled: Any  # and of the sampling of rows, in units of that of the data
     known: Any  # the released curvatures
     curvature: Any  # what is made of them while asking
@@ -66,12 +66,8 @@ class View(NamedTuple):
     """Where a score is asked, and what the model says of it."""
 
     point: Any
-    slopes: Any  # public factors of the score (`precondition`)
-    doubt: Any  # variance of the score that the model declares
-
-    def declared(self):
-        """Variance that the model declares, of the score over its factors."""
-        return self.doubt / self.slopes**2
+    factors: Any  # of the score, public
+    unclear: Any  # variance of the score over its factors that the model declares, a matrix
 
 
 @jax.tree_util.register_dataclass
@@ -95,10 +91,18 @@ class NADPVI:
         """Nothing known but the prior."""
         del key
         theta = flat_start(model)[0].astype(jnp.float64)
-        nothing, zero, p = jnp.zeros_like(theta), jnp.zeros(()), theta.size
-        covariance = jnp.diag(1 / prior_precision(model).astype(jnp.float64))
-        curvature = jnp.zeros((p, p)), Curvature.none(p)
-        return TraceState(theta, covariance, nothing, nothing, theta, nothing, zero, curvature[1], curvature[0])
+        nothing = jnp.zeros_like(theta)
+        return TraceState(
+            theta=theta,
+            covariance=jnp.diag(1 / prior_precision(model).astype(jnp.float64)),
+            weight=nothing,
+            score=nothing,
+            point=theta,
+            noise=nothing,
+            subsampled=jnp.zeros(()),
+            known=Curvature.none(theta.size),
+            curvature=jnp.zeros((theta.size, theta.size)),
+        )
 
     def which(self, step):
         """Index of the round: the curvature is asked for first, and more often while it changes much."""
@@ -112,7 +116,7 @@ class NADPVI:
 
         def ask_score(state, key):
             del key
-            view = _look(model, state)
+            view = _look(model, state, norm)
             return view.point.astype(jnp.float32), view
 
         def score_of(state, point):
@@ -121,10 +125,21 @@ class NADPVI:
             return lambda record: {"score": weighted_score(model, theta, record, clip)[0]}
 
         def learn_score(state, point, step, estimate, scales):
+            del step
             view = point[1]
-            score = ravel_pytree(estimate["score"])[0] / view.slopes
-            noise = (scales["score"] / view.slopes) ** 2
-            return _learn_score(model, mechanism, norm, state, view, step, score, noise)
+            score = ravel_pytree(estimate["score"])[0] / view.factors
+            noise = (scales["score"] / view.factors) ** 2
+            subsampled = 1 / mechanism.rate - 1
+            # Something, where there is no noise at all.
+            unclear = view.unclear + _sampling(model, state, _asked(model, state), subsampled + 1e-6)
+            keep = _trust(model, state, score, noise, unclear)
+            state = _averaged(model, state, score, noise, unclear, keep, subsampled)
+            theta, precision = _given(model, state, _asked(model, state), view.unclear)
+            # Where scores are far from linear a step could leave the region where they tell anything.
+            start, reach = flat_start(model)[0], _REACH / jnp.sqrt(prior_precision(model))
+            return state._replace(
+                theta=jnp.clip(theta, start - reach, start + reach), covariance=jnp.linalg.inv(precision)
+            )
 
         def learn_curvature(state, point, step, estimate, scales):
             del point, step
@@ -155,96 +170,109 @@ class NADPVI:
 
 
 def normal_posterior(model: Model, state: TraceState):
-    """Mean and precision of the parameters."""
+    """Mean and precision of the parameters.
+
+    The mean is that of the last round. One by the final estimate of the curvature follows the noise: it takes whole
+    steps in directions of little curvature, where errors of the other coefficients show.
+    """
     h = _positive(model, _cleared(estimated_curvature, model, state.known))
-    doubt = jnp.diag(_look(model, state).declared())
-    information, _ = _observed(state, h, _sampling(model, state, h, 1 + state.subsampled) + doubt)
-    return state.theta, information + jnp.diag(prior_precision(model).astype(jnp.float64))
+    return state.theta, _given(model, state, h, _declared(model, state).unclear)[1]
 
 
-def _learn_score(model, mechanism, norm, state, view, step, score, noise):
-    h, size = _positive(model, state.curvature), len(score)
-    nonlinear = 0 * h
-    if not hasattr(model, "working_point"):
-        nonlinear = _doubt(h, state.covariance, norm) * (h @ state.covariance @ h)
-    doubt = view.declared()
+def _given(model, state, h, unclear):
+    """Mean and precision of the parameters, given the averages."""
+    start, prior = flat_start(model)[0], prior_precision(model).astype(jnp.float64)
+    spread = jnp.diag(state.noise) + _sampling(model, state, h, 1 + state.subsampled) + unclear
+    gain = jnp.linalg.solve(spread, h).T
+    information = gain @ h
+    precision = (information + information.T) / 2 + jnp.diag(prior)
+    return jnp.linalg.solve(precision, gain @ (state.score + h @ state.point) + prior * start), precision
 
-    # A score farther from what is foreseen than this allows for says that the earlier ones were trusted too much.
+
+def _trust(model, state, score, noise, unclear):
+    """One, or less where a score is farther from what is foreseen than all that is unclear allows for.
+
+    By three standard deviations of its squared norm: then the earlier ones were trusted too much, or this one is.
+    """
+    h, size = _asked(model, state), len(score)
     missed = score - state.score - h @ (state.point - state.theta)
-    spread = noise + doubt + state.noise + state.known.variance * jnp.trace(state.covariance)
-    subsampled = 1 / mechanism.rate - 1
-    unclear = nonlinear + _sampling(model, state, h, subsampled + 1e-6)  # something, where there is no noise at all
+    # Errors of h add to it as far as the optimum is unknown.
+    spread = noise + state.noise + state.known.variance * jnp.trace(state.covariance)
     surprise = missed @ jnp.linalg.solve(jnp.diag(spread) + unclear, missed) / size
-    keep = jnp.where(state.weight[0] > 0, jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise), 1)
+    return jnp.where(state.weight[0] > 0, jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise), 1)
 
-    noise = noise / keep
-    weight = (step + 1) / (noise + doubt + jnp.trace(unclear) / size)
+
+def _averaged(model, state, score, noise, unclear, keep, subsampled):
+    """With one more score in the averages."""
+    noise, unclear = noise / keep, jnp.diag(unclear)
+    # Coordinates that the curvature relates must have one weight: of what is unclear they share the mean.
+    weight = 1 / (noise + jnp.concatenate([jnp.full_like(x, x.mean()) for x in (unclear[b] for b in _blocks(model))]))
     total = keep * state.weight + weight
     new = weight / total
-    state = state._replace(
+    return state._replace(
         weight=total,
         score=(1 - new) * state.score + new * score,
         point=(1 - new) * state.point + new * state.theta,
         noise=(1 - new) ** 2 * state.noise + new**2 * noise,
         subsampled=jnp.mean((1 - new) ** 2) * state.subsampled + jnp.mean(new**2) * subsampled,
     )
-    sampling = _sampling(model, state, h, 1 + state.subsampled)
-    information, pull = _observed(state, h, sampling + jnp.diag(doubt) + nonlinear)
-    start, precision = flat_start(model)[0], prior_precision(model).astype(jnp.float64)
-    covariance = jnp.linalg.inv(information + jnp.diag(precision))
-    # Where scores are far from linear a step could leave the region where they tell anything.
-    reach = _REACH / jnp.sqrt(precision)
-    theta = jnp.clip(covariance @ (pull + precision * start), start - reach, start + reach)
-    return state._replace(theta=theta, covariance=covariance)
 
 
-def _look(model: Model, state: TraceState) -> View:
-    theta = state.theta
+def _look(model, state, norm) -> View:
+    """Where to ask, with what is unclear there: what the model declares, or scores that are not linear."""
+    view = _declared(model, state)
     if hasattr(model, "working_point"):
-        return View(*model.working_point(theta, state.curvature, state.covariance))
-    return View(theta, _slopes(model, theta), 0 * theta)
+        return view
+    return view._replace(unclear=_nonlinearity(_asked(model, state), state.covariance, norm))
 
 
-def _slopes(model, theta):
-    """Public factors of score and curvature at a point."""
-    if not hasattr(model, "precondition"):
-        return jnp.ones_like(theta)
-    unravel = flat_start(model)[1]
-    return ravel_pytree(model.precondition(unravel(theta.astype(jnp.float32))))[0].astype(jnp.float64)
+def _declared(model, state) -> View:
+    if not hasattr(model, "working_point"):
+        return View(state.theta, jnp.ones_like(state.theta), jnp.zeros_like(state.covariance))
+    point, factors, doubt = model.working_point(state.theta, state.curvature, state.covariance)
+    return View(point, factors, jnp.diag(doubt / factors**2))
 
 
-def _cleared(estimate, model, known: Curvature):
-    """What is made of a noisy curvature, by `estimate`; zero where the model knows it to be."""
-    matrix, variance = known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64)
-    blocks = model.blocks() if hasattr(model, "blocks") else (slice(None),)
-    return block_diag(*(estimate(matrix[block, block], variance) for block in blocks))
+def _asked(model, state):
+    """The curvature while asking."""
+    return _positive(model, state.curvature)
 
 
 def _positive(model, curvature):
     return curvature + _TINY * jnp.diag(prior_precision(model).astype(jnp.float64))
 
 
+def _cleared(estimate, model, known: Curvature):
+    """What is made of a noisy curvature, by `estimate`; zero where the model knows it to be."""
+    matrix, variance = known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64)
+    return block_diag(*(estimate(matrix[block, block], variance) for block in _blocks(model)))
+
+
+def _blocks(model):
+    return model.blocks() if hasattr(model, "blocks") else (slice(None),)
+
+
 def _sampling(model, state, h, factor):
-    """Covariance that the sampling of the data gives a sum of scores over their factors, times `factor`."""
-    slopes = _slopes(model, state.theta)
-    return factor * _mean_weight(state.known).astype(jnp.float64) * h / slopes[:, None] / slopes
+    """Covariance that the sampling of the data gives a sum of scores over their factors, times `factor`.
+
+    By the factors at what the parameters are thought to be: at a `working_point` residuals are as small as ever.
+    """
+    factors = jnp.ones_like(state.theta)
+    if hasattr(model, "precondition"):
+        unravel = flat_start(model)[1]
+        factors = ravel_pytree(model.precondition(unravel(state.theta.astype(jnp.float32))))[0].astype(jnp.float64)
+    return factor * _mean_weight(state.known).astype(jnp.float64) * h / factors[:, None] / factors
 
 
-def _observed(state, h, spread):
-    """Information that the averages hold of the parameters, and that times their value; `spread` adds to the noise."""
-    gain = jnp.linalg.solve(jnp.diag(state.noise) + spread, h).T
-    information = gain @ h
-    return (information + information.T) / 2, gain @ (state.score + h @ state.point)
-
-
-def _doubt(h, covariance, norm):
-    """Relative variance of a score's slope over where t* may lie.
+def _nonlinearity(h, covariance, norm):
+    """Covariance of what keeps a score from being linear in t*: a share of that of ``h (t* - theta)``.
 
     The slope of a record's score changes by about its own size as the parameters move its logit by two. The mean square
     of what is unknown of the logits is ``tr(h covariance)`` over the sum of the records' slopes, of which `norm` bounds
     one (times the square of its covariates).
     """
-    return jnp.clip(0.5 * jnp.sum(h * covariance) * norm / jnp.trace(h), 0, 0.25)
+    share = jnp.clip(0.5 * jnp.sum(h * covariance) * norm / jnp.trace(h), 0, 0.25)
+    return share * h @ covariance @ h
 
 
 def _mean_weight(known: Curvature):
