@@ -186,7 +186,7 @@ def _positive(gram, sd):
     """Eigenvalues, each moved to the mean of a normal variable with that `sd` that is known to be positive."""
     values, vectors = np.linalg.eigh(gram)
     z = values / sd
-    hazard = np.exp(-(z**2) / 2 - special.log_ndtr(z)) / math.sqrt(2 * math.pi)
+    hazard = math.sqrt(2 / math.pi) / special.erfcx(-z / math.sqrt(2))  # density over distribution, at any z
     return np.maximum(values + sd * hazard, 1e-12 * sd), vectors
 
 

@@ -21,5 +21,5 @@ def test_contract(check, solver, compiled_quickly):
 
 
 @pytest.mark.parametrize("check", [check_noise, check_contribution, check_number_of_records], ids=lambda c: c.__name__)
-def test_contract_of_the_filter(check, compiled_quickly):
+def test_contract_of_na_dpvi(check, compiled_quickly):
     check("na-dpvi")

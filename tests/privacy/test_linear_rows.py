@@ -1,0 +1,82 @@
+"""Linear regression, through its estimator: nothing but the private sum looks at rows."""
+
+import jax
+import numpy as np
+import pytest
+from whitebox import public_attributes, recorded
+
+from skdpbayes import DPBayesianLinearRegression, inference
+from skdpbayes.privacy.random import fit_keys
+
+N = 300
+RNG = np.random.default_rng(0)
+X, Y = RNG.uniform(-1, 1, (N, 2)), RNG.uniform(-1, 1, N)
+solvers = pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
+
+
+def estimator(solver, **parameters):
+    return DPBayesianLinearRegression(
+        1.0, bounds=((-1, 1), (-1, 1)), solver=solver, random_state=0, n_posterior_samples=20, **parameters
+    )
+
+
+def tables():
+    """Tables of one shape: ordinary, half null, all null, with impossible responses, and far beyond the bounds."""
+    half = X.copy()
+    half[::2] = np.nan
+    others = (half, Y), (np.full_like(X, np.nan), Y), (X, np.full(N, np.inf)), (1e3 * X, 1e3 * Y), (1e300 * X, Y)
+    return (X, Y), *others
+
+
+@solvers
+def test_plans_reports_and_what_is_fitted_do_not_look_at_rows(monkeypatch, solver, compiled_quickly):
+    seen, said, original = set(), set(), inference.run
+
+    def run(keys, model, solver, spec, records):
+        kinds = jax.tree.map(lambda a: (np.shape(a), np.asarray(a).dtype), records)
+        seen.add(repr((model, solver, spec, kinds, records.n_records)))
+        return original(keys, model, solver, spec, records)
+
+    monkeypatch.setattr(inference, "run", run)
+    for rows, responses in tables():
+        fit = estimator(solver).fit(rows, responses)
+        names = sorted(vars(fit)), sorted(fit.diagnostics_), type(fit.posterior_)
+        said.add(repr((fit.privacy_spent_.to_json(), names)))
+    assert len(seen) == 1 and len(said) == 1
+
+
+@solvers
+def test_all_that_is_fitted_follows_from_the_releases(solver):
+    rows = X.copy()
+    rows[:3] = np.nan  # a number of valid rows would show
+    with recorded() as kept:
+        fit = estimator(solver).fit(rows, Y)
+    again = estimator(solver)
+    again.n_features_in_, again.n_iter_ = 2, fit.n_iter_
+    again._scales = again._scaling(np.zeros((N, 2)), np.zeros(N))[0]
+    model, bounds = again._sums_model(2) if solver == "vips" else again._model(2)
+    plan, spec = again._plan_solver(model, bounds, N)
+    again.privacy_spent_ = again._report(spec, float(plan.clipping_norm), public=again._public_facts(N))
+    example = {"x": np.zeros(3, np.float32), "y": np.float32(0)}
+    keys = fit_keys(0)
+    state = jax.device_get(inference.replay(kept[-1], keys.solver, model, plan, spec, example))
+    again._set_coefficients(model, again._set_posterior(model, plan, state, again._draws_rng(keys)))
+    want, got = public_attributes(fit), public_attributes(again)
+    assert want.keys() == got.keys()
+    for name in want:
+        assert want[name] == got[name], f"{name} is not a function of the releases"
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_each_row_is_packed_by_itself(intercept):
+    model = estimator("vips", fit_intercept=intercept)
+    for rows, responses in tables():
+        scales = model._scaling(rows, responses)[0]
+        packed = model._pack(rows, responses, scales)
+        for i in (0, 1, 17):
+            alone = model._pack(rows[i : i + 1], responses[i : i + 1], scales)
+            for name in packed.fields:
+                np.testing.assert_array_equal(packed.fields[name][i], alone.fields[name][0])
+        null = ~(np.isfinite(rows).all(axis=1) & np.isfinite(responses))
+        assert int(packed.n_records) == N
+        assert not packed.fields["x"][:N][null].any() and np.isnan(packed.fields["y"][:N][null]).all()
