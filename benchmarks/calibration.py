@@ -47,10 +47,6 @@ PAPER = {
 TARGET = {0.1: 0.030, 0.3: 0.013, 1.0: 0.012}
 
 
-class NotAvailable(Exception):
-    """A contender that this version does not have."""
-
-
 class _WithNaive(DPBayesianLogisticRegression):
     """Keeps, beside its posterior, the naive one: the same mean, and a covariance without the noise of the releases."""
 
@@ -88,11 +84,8 @@ def dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
 
 
 def na_dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
-    """Our noise-aware solver, if logistic regression has it."""
-    try:
-        fitted = _fitted(DPBayesianLogisticRegression, problem, epsilon, seed, solver="na-dpvi")
-    except ValueError as refusal:
-        raise NotAvailable(str(refusal).split(". ")[0].rstrip(".") + ".") from refusal
+    """Our noise-aware solver."""
+    fitted = _fitted(DPBayesianLogisticRegression, problem, epsilon, seed, solver="na-dpvi")
     return {"na-dpvi": fitted.predict_proba(problem.X_test)[:, 1]}
 
 
@@ -163,19 +156,13 @@ def run(
     """Fit and score; one record for each level and line (infinity: not private), with every repeat's values."""
     records: dict[tuple[float, str], dict[str, Any]] = {}
     problem = None
-    runs = [(e, name, PRIVATE[name]) for e in epsilons for name in contenders] + [(math.inf, "", not_private)]
+    runs = [(e, PRIVATE[name]) for e in epsilons for name in contenders] + [(math.inf, not_private)]
     for seed in range(repeats):
         if problem is None or problem_of is not adult:  # Adult is the same rows for every seed: read once.
             problem = problem_of(seed)
-        for epsilon, name, contender in runs:
-            if "not available" in records.get((epsilon, name), {}):
-                continue
+        for epsilon, contender in runs:
             start = time.perf_counter()
-            try:
-                lines = contender(problem, epsilon, seed)
-            except NotAvailable as refusal:
-                records[epsilon, name] = {"epsilon": epsilon, "line": name, "not available": str(refusal)}
-                continue
+            lines = contender(problem, epsilon, seed)
             seconds = time.perf_counter() - start
             for i, (line, proba) in enumerate(lines.items()):
                 record = records.setdefault((epsilon, line), {"epsilon": epsilon, "line": line, "seconds": []})
@@ -217,10 +204,9 @@ def report(records: list[dict[str, Any]], *, with_paper: bool) -> str:
     text = []
     for epsilon in dict.fromkeys(record["epsilon"] for record in records):
         found = [record for record in records if record["epsilon"] == epsilon]
-        rows = [row(record) for record in found if "not available" not in record]
+        rows = [row(record) for record in found]
         rows += theirs(epsilon) if with_paper else []
-        missing = [f"{r['line']} is not available: {r['not available']}" for r in found if "not available" in r]
-        text.append("\n".join([f"epsilon {epsilon:g}\n", _log.table(HEADER, rows), *missing]))
+        text.append("\n".join([f"epsilon {epsilon:g}\n", _log.table(HEADER, rows)]))
     return "\n\n".join(text)
 
 
@@ -232,14 +218,13 @@ def draw(records: list[dict[str, Any]], path: Path) -> list[Path]:
     """
     from matplotlib.figure import Figure
 
-    drawn = [record for record in records if "predicted" in record]
-    levels = list(dict.fromkeys(record["epsilon"] for record in drawn))
-    names = list(dict.fromkeys(record["line"] for record in drawn))
+    levels = list(dict.fromkeys(record["epsilon"] for record in records))
+    names = list(dict.fromkeys(record["line"] for record in records))
     figure = Figure(figsize=(3.6 * len(levels), 7.5), layout="constrained")
     axes = figure.subplots(2, len(levels), sharex=True, sharey="row", squeeze=False)
     shown: dict[str, Any] = {}
     for column, epsilon in zip(axes.T, levels, strict=True):
-        lines = [record for record in drawn if record["epsilon"] == epsilon]
+        lines = [record for record in records if record["epsilon"] == epsilon]
         for ax, error in zip(column, (False, True), strict=True):
             for i, record in enumerate(lines):
                 predicted, *others = (np.array(record[name], float) for name in CURVE)

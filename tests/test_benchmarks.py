@@ -77,38 +77,24 @@ def two_columns(seed):
     return Problem("two columns", X[:1000], y[:1000], X[1000:], y[1000:], 3.0)
 
 
-def test_calibration_tells_the_calibrated_and_who_is_missing(monkeypatch, tmp_path):
+def test_calibration_tells_the_calibrated(monkeypatch, tmp_path):
     def both(problem, epsilon, seed):
         logit = problem.X_test @ [2.0, -1.0]
         return {"truth": 1 / (1 + np.exp(-logit)), "too sure": 1 / (1 + np.exp(-3 * logit))}
 
-    def missing(problem, epsilon, seed):
-        raise calibration.NotAvailable("Not today.")
-
-    monkeypatch.setattr(calibration, "PRIVATE", {"both": both, "missing": missing})
-    records = calibration.run(two_columns, (0.3,), ["both", "missing"], 3)
-    truth, too_sure, absent, not_private = records
+    monkeypatch.setattr(calibration, "PRIVATE", {"both": both})
+    records = calibration.run(two_columns, (0.3,), ["both"], 3)
+    truth, too_sure, not_private = records
     for bins in calibration.BINS:
         assert np.mean(truth[bins]) < 1.5 * np.mean(truth[f"{bins}, perfect"]) < 0.5 * np.mean(too_sure[bins])
         assert np.mean(not_private[bins]) < 1.5 * np.mean(not_private[f"{bins}, perfect"])
-    assert absent == {"epsilon": 0.3, "line": "missing", "not available": "Not today."}
     json.dumps([truth, too_sure], allow_nan=False)
     text = calibration.report(records, with_paper=True)
-    assert "missing is not available: Not today." in text
     assert re.search(r"paper: NA-DPVI \(NUTS\) +0\.026 ±0\.005\n", text)
     pytest.importorskip("matplotlib")
     paths = calibration.draw(records, tmp_path / "results" / "curves")
     assert [p.name for p in paths] == ["curves.png", "curves.pdf"]
     assert all(p.stat().st_size > 5000 for p in paths)
-
-
-def test_a_refusal_of_the_estimator_is_passed_on(monkeypatch):
-    def refuse(*args, **parameters):
-        raise ValueError("There is no such solver. Take another.")
-
-    monkeypatch.setattr(calibration, "_fitted", refuse)
-    with pytest.raises(calibration.NotAvailable, match=r"^There is no such solver\.$"):
-        calibration.na_dpvi(two_columns(0), 1.0, 0)
 
 
 def test_ignoring_the_noise_narrows_the_posterior_and_keeps_its_mean(compiled_quickly):
