@@ -196,6 +196,8 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     def _validate(self, X, y):
         X = self._numeric(X, reset=True)
         y = self._response(y, len(X), one_by_one=self.bounds is not None)
+        if y.dtype.kind in "US":
+            raise ValueError(f"y holds text (dtype {y.dtype}); linear regression needs numbers.")
         if self.bounds is None:
             assert_all_finite(y, input_name="y")
         with np.errstate(all="ignore"):

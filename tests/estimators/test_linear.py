@@ -249,3 +249,11 @@ def test_frames_lists_clones_and_pickles(data, fitted):
         from scipy import sparse
 
         fitted.predict(sparse.csr_array(X))
+
+
+@pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
+def test_a_response_of_text_is_refused_by_its_dtype(solver):
+    with pytest.raises(ValueError, match="y holds text"):
+        DPBayesianLinearRegression(bounds=((-1, 1), (-1, 1)), solver=solver).fit(
+            np.zeros((3, 1)), np.array(["1", "2", "x"])
+        )
