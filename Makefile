@@ -44,6 +44,7 @@ bench-utility: env ## utility on Adult and on the peers' tasks, beside the peers
 
 bench-coverage: env ## how often credible intervals cover the truth, on simulated data
 	$(PY) -m benchmarks.coverage
+	$(PY) -m benchmarks.coverage --solver na-dpvi
 
 bench-na-dpvi: env ## tables and figures of the NA-DPVI paper, with widths (minutes; NA_DPVI_ARGS=--full for hours)
 	$(PY) -m benchmarks.na_dpvi $(NA_DPVI_ARGS)

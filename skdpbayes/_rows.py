@@ -67,7 +67,7 @@ def _from_list(rows):
 def _is_row(row) -> bool:
     try:
         return isinstance(row, list | tuple) or getattr(row, "ndim", None) == 1
-    except Exception:  # an object that objects to being asked: no row
+    except Exception:  # whatever the object in a cell raises when asked: an error would tell of this one record
         return False
 
 

@@ -243,7 +243,7 @@ def _plan_na_dpvi(estimator, model, bounds, n):
     steps = estimator._plan_noise(n_steps, rate).steps
     # Scores shortened to nearly equal norms waste little of the noise; without noise nothing is shortened.
     private = math.isfinite(estimator.epsilon)
-    score, curvature = (bounds.typical if private else None) or bounds[:2]
+    score, curvature = bounds.typical if private and bounds.typical else bounds[:2]
     clip = estimator.clipping_norm or score * (0.2 if private else 1.01)
     norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
     return NADPVI(np.float32(clip), np.float32(norm), np.int32(every)), MechanismSpec(steps)

@@ -131,7 +131,7 @@ class LinearRegression:
             scores that comes of not knowing the weights.
         """
         n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1)  # records, by their weights
-        variance = jnp.exp(jnp.clip(params[0] * self.unit, -40, 40))
+        variance = jnp.exp(self._log_variance({"u": params[0]}))
         unknown = curvature[1:, 1:] @ covariance[1:, 1:] / (_SLOPES[0] * n)
         seen = variance + jnp.maximum(jnp.trace(unknown), 0)
         point = params.at[0].set(jnp.log(seen) / self.unit)

@@ -115,6 +115,12 @@ class Curvature(NamedTuple):
             n=n,
         )
 
+    def mean_weight(self, *, towards, errors, least):
+        """Mean weight of the records, moved `towards` a value by so many standard errors, and not below `least`."""
+        norms, weighted = self.weights
+        error = errors * (2 * self.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5 + 1e-30
+        return ((weighted + towards * error) / (norms.clip(0) + error)).clip(least, 1)
+
 
 def curvature_query(model, theta, clip):
     """Of a record: its curvature, with the weight of its score at norm `clip`, and what tells the mean weight."""
@@ -191,9 +197,7 @@ class FullRank:
 
     def mean_weight(self, state):
         """Covariance of the weighted scores over their curvature, taken for the mean weight; towards 1 by its noise."""
-        norms, weighted = state.curvature.weights
-        error = 2 * (2 * state.curvature.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5 + _TINY
-        return ((weighted + error) / (norms.clip(0) + error)).clip(0.05, 1)
+        return state.curvature.mean_weight(towards=1.0, errors=2, least=0.05)
 
     def more_rounds(self, model, precision, draw):
         """The curvature round."""

@@ -100,7 +100,7 @@ def cautious_curvature(matrix, entry_variance):
     outside = (vectors * kept) @ vectors.T
     rest = _positive_mean(jnp.diag(matrix - outside), 2 * entry_variance)
     values, vectors = jnp.linalg.eigh(outside + jnp.diag(rest))
-    known = (vectors * values.clip((2 * entry_variance / p) ** 0.5)) @ vectors.T
+    known = (vectors * values.clip(mean_curvature_error(p, entry_variance))) @ vectors.T
     return jnp.where(out.all(), matrix, known)  # without noise
 
 

@@ -39,7 +39,7 @@ from jax.scipy.linalg import block_diag
 from skdpbayes.models.base import Model, flat_start, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism
-from skdpbayes.solvers._guides import WEIGHT_SHARE, Curvature, curvature_blocks, curvature_query
+from skdpbayes.solvers._guides import Curvature, curvature_blocks, curvature_query
 from skdpbayes.solvers._spectra import cautious_curvature, estimated_curvature
 from skdpbayes.solvers.base import Round
 from skdpbayes.solvers.dpvi import prior_precision
@@ -176,7 +176,7 @@ def normal_posterior(model: Model, state: TraceState):
     steps in directions of little curvature, where errors of the other coefficients show.
     """
     h = _positive(model, _cleared(estimated_curvature, model, state.known))
-    return state.theta, _given(model, state, h, _declared(model, state).unclear)[1]
+    return state.theta, _given(model, state, h, _look(model, state).unclear)[1]
 
 
 def _given(model, state, h, unclear):
@@ -218,17 +218,11 @@ def _averaged(model, state, score, noise, unclear, keep, subsampled):
     )
 
 
-def _look(model, state, norm) -> View:
-    """Where to ask, with what is unclear there: what the model declares, or scores that are not linear."""
-    view = _declared(model, state)
-    if hasattr(model, "working_point"):
-        return view
-    return view._replace(unclear=_nonlinearity(_asked(model, state), state.covariance, norm))
-
-
-def _declared(model, state) -> View:
+def _look(model, state, norm=0.0) -> View:
+    """Where to ask, with what is unclear there: what the model declares, or scores that are not linear (by `norm`)."""
     if not hasattr(model, "working_point"):
-        return View(state.theta, jnp.ones_like(state.theta), jnp.zeros_like(state.covariance))
+        unclear = _nonlinearity(_asked(model, state), state.covariance, norm)
+        return View(state.theta, jnp.ones_like(state.theta), unclear)
     point, factors, doubt = model.working_point(state.theta, state.curvature, state.covariance)
     return View(point, factors, jnp.diag(doubt / factors**2))
 
@@ -277,6 +271,4 @@ def _nonlinearity(h, covariance, norm):
 
 def _mean_weight(known: Curvature):
     """Covariance of the weighted scores over their curvature, taken for the mean weight; towards .3 by its noise."""
-    norms, weighted = known.weights
-    error = 0.1 * (2 * known.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5 + 1e-30
-    return ((weighted + 0.3 * error) / (norms.clip(0) + error)).clip(0.02, 1)
+    return known.mean_weight(towards=0.3, errors=0.1, least=0.02)

@@ -21,10 +21,8 @@ def noise_of(p, seed):
 
 
 def test_spectrum_and_diagonal_are_told_from_noise():
-    rng = np.random.default_rng(0)
     p = 60
-    noise = rng.normal(size=(p, p))
-    noise = (noise + noise.T) / 2  # entries off the diagonal have variance 1/2
+    noise = noise_of(p, 0)
     edge = _spectra.noise_edge(p, 0.5)
     assert 0.85 * edge < np.abs(np.linalg.eigvalsh(noise)).max() < 1.15 * edge
     direction = np.full(p, p**-0.5)
@@ -41,9 +39,7 @@ def test_spectrum_and_diagonal_are_told_from_noise():
 
 
 def test_noise_alone_is_a_multiple_of_the_identity():
-    rng = np.random.default_rng(1)
-    noise = rng.normal(size=(40, 40))
-    learnt, error = _spectra.learnt_curvature(5 * np.eye(40) + (noise + noise.T) / 2, 0.5, np)
+    learnt, error = _spectra.learnt_curvature(5 * np.eye(40) + noise_of(40, 1), 0.5, np)
     np.testing.assert_allclose(learnt, 5 * np.eye(40), atol=1)
     assert error < 0.6
 
