@@ -1,0 +1,100 @@
+"""No record moves a released statistic farther than its model declares, and some come close.
+
+To add a model, add an entry to `MODELS`: its statistic, the bound it declares, the largest distance of two records'
+statistics (derived by hand), and how to make a record of a vector.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from farthest import Case, check
+
+from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
+from skdpbayes.models.linear import normal_prior
+from skdpbayes.models.linear_sums import LinearSums
+
+f32 = np.float32
+
+
+def of_model(model, substitution, size, record=lambda v: {"x": v}, scale=1.0):
+    return Case(model.statistic, model.statistic_bound(), substitution, size, record, scale)
+
+
+def response(v):
+    return {"x": v[:-1], "y": v[-1]}
+
+
+def code(v):
+    return {"x": jnp.where(jnp.abs(v[0]) < 1e6, jnp.floor(4 * v[0]), -1).astype(jnp.int32)}
+
+
+def linear_sums(norm):
+    hyper = {name: f32(1) for name in ("precision", "shape", "scale", "unit")}
+    return LinearSums(3, **hyper, normal=normal_prior(1, 1, 1), row_norm=f32(norm), intercept=True)
+
+
+MODELS = {
+    "gamma-exponential": of_model(GammaExponential(3, f32(2), f32(3), f32(1.5)), 1.5 * math.sqrt(3), 3),
+    "beta-bernoulli": of_model(BetaBernoulli(5, f32(2), f32(5)), math.sqrt(5), 5),
+    "dirichlet-categorical": of_model(DirichletCategorical(np.ones(4, f32)), math.sqrt(2), 1, code),
+    # Two rows of norm R with responses 1 and -1 (or 1 and 1), at a cosine of 0.98 (-0.98).
+    "linear regression": of_model(linear_sums(1.3), math.sqrt(2) * (1 + 1.4**2 / 2) * 1.3**2, 4, response, 1.3),
+}
+
+
+def within(x, norm):
+    return x * jnp.minimum(1, norm / jnp.maximum(jnp.sqrt(jnp.sum(x**2)), 1e-30))
+
+
+def product(v):
+    z = jnp.append(within(v[:3], 1.3), jnp.clip(v[3], -0.7, 0.7))
+    return jnp.outer(z, z)
+
+
+def mixture(v):
+    r, x = jax.nn.softmax(v[:2]), within(v[2:], 1)
+    return r, jnp.outer(r, x), jnp.einsum("k,i,j->kij", r, x, x)
+
+
+def topics(v):
+    counts = jax.nn.softmax(v[:3])  # of three words, in 5 tokens
+    return 5 * counts[:, None] * jax.nn.softmax(v[3:].reshape(3, 2), axis=1)
+
+
+# Statistics whose bounds are known in closed form: a search that misses them would miss a model's.
+KNOWN = {
+    "products z z'": Case(product, 1.3**2 + 0.7**2, math.sqrt(2) * (1.3**2 + 0.7**2), 4, jnp.asarray),
+    "mixture": Case(mixture, math.sqrt(3), math.sqrt(6), 4, jnp.asarray, 3.0),
+    "topics": Case(topics, 5.0, 5 * math.sqrt(2), 9, jnp.asarray, 5.0),
+}
+CASES = MODELS | KNOWN
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_record_exceeds_the_bound_and_some_come_close(name):
+    check(CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bounds_that_are_too_small_are_found_out(name):
+    case = CASES[name]
+    for part in ("bound", "substitution"):
+        with pytest.raises(AssertionError, match="above"):
+            check(dataclasses.replace(case, **{part: 0.95 * getattr(case, part)}))
+
+
+def test_a_statistic_that_is_too_long_is_found_out():
+    case = MODELS["linear regression"]
+    longer = dataclasses.replace(case, statistic=lambda record: 1.05 * case.statistic(record))
+    with pytest.raises(AssertionError, match="above"):
+        check(longer)
+
+
+def test_a_row_whose_length_is_not_bounded_is_found_out():
+    unbounded = Case(lambda record: record["x"], 1.0, 2.0, 3, lambda v: {"x": v})
+    with pytest.raises(AssertionError, match="above"):
+        check(unbounded)
