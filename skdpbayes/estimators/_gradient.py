@@ -150,6 +150,20 @@ class GradientEstimator(PrivateEstimator):
             raise ValueError("The score of this model has no bound: pass clipping_norm.")
         return PLANS[self.solver](self, model, bounds, n)
 
+    def _refuse_for_vips(self, *names):
+        """Raise if one of the parameters is set, or if the number of records is private."""
+        for name in names:
+            if getattr(self, name, None) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} needs another solver: solver='vips' releases bounded statistics "
+                    "of all records."
+                )
+        if self.adjacency == "add_remove":
+            raise ValueError(
+                "solver='vips' takes the number of records as known, which adjacency='add_remove' keeps private. Use "
+                "adjacency='zero_out' if it may be known, or another solver, with a sampling_rate."
+            )
+
 
 def _n_parameters(model):
     import jax
@@ -254,17 +268,7 @@ def _plan_vips(estimator, model, bounds, n):
     from skdpbayes.solvers.vips import OneRelease
 
     del bounds
-    for name in ("clipping_norm", "sampling_rate", "n_steps", "learning_rate"):
-        if getattr(estimator, name, None) is not None:
-            raise ValueError(
-                f"{name}={getattr(estimator, name)!r} needs another solver: solver='vips' releases bounded statistics "
-                "of all records, once."
-            )
-    if estimator.adjacency == "add_remove":
-        raise ValueError(
-            "solver='vips' takes the number of records as known, which adjacency='add_remove' keeps private. Use "
-            "adjacency='zero_out' if it may be known, or another solver, with a sampling_rate."
-        )
+    estimator._refuse_for_vips("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     steps = estimator._plan_noise(1, 1.0).steps
     slack = 1 + (model.n_statistics + 32) * 2**-22  # above what rounding may take off in `clipping_weights`
     return OneRelease(np.float32(slack * model.statistic_bound()), np.float64(n)), MechanismSpec(steps)

@@ -168,7 +168,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    _solvers = ("dpvi", "na-dpvi", "sgld")
+    _solvers = ("dpvi", "na-dpvi", "sgld", "vips")
     _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "classes_", "data_norm_")
 
     # ------------------------------------------------------------------ fitting
@@ -242,6 +242,31 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32))
         score, curvature = model.bounds(row)
         return model, Bounds(score, curvature, self.prior_scale**-2)
+
+    def _plan_solver(self, model, bounds, n):
+        return self._plan_vips(model, bounds, n) if self.solver == "vips" else super()._plan_solver(model, bounds, n)
+
+    def _plan_vips(self, model, bounds, n):
+        from skdpbayes.privacy.mechanism import MechanismSpec
+        from skdpbayes.solvers.vips_logistic import FITTED_ROUNDS, MOST_ROUNDS, SHARES, LogisticVIPS
+
+        self._refuse_for_vips("clipping_norm", "sampling_rate", "learning_rate")
+        rounds = self.n_steps or (1 + FITTED_ROUNDS if math.isfinite(self.epsilon) else MOST_ROUNDS)
+        if rounds > MOST_ROUNDS:
+            raise ValueError(f"n_steps={rounds} is too many: solver='vips' takes at most {MOST_ROUNDS}.")
+        more = rounds - 1
+        once = SHARES["products"] + SHARES["response"]
+        schedule = [(once**-0.5, 1), (((1 - once) / more) ** -0.5, more)] if more else [(1.0, 1)]
+        row_norm = bounds.score / model.bounds(1.0)[0]
+        slack = 1 + (model.n_columns**2 + 32) * 2**-22  # above what rounding may take off in `clipping_weights`
+        solver = LogisticVIPS(
+            np.float32(slack * model.parts_bound(row_norm)),
+            np.float32(slack * row_norm**2),
+            np.float32(slack * bounds.curvature),
+            np.float64(n),
+            intercept=bool(self.fit_intercept),
+        )
+        return solver, MechanismSpec(self._plan_noise(rounds, 1.0, schedule).steps)
 
     def _pack(self, X, y, classes, data_norm):
         """Bounded rows and codes of labels."""

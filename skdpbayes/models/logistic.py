@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
+from scipy.special import ndtri
+from scipy.stats import qmc
 
 from skdpbayes.privacy.mechanism import Quadratic, RankOne
 
@@ -84,6 +88,34 @@ class LogisticRegression:
         residual, weight = (1.0, 0.25) if self.n_rows == 1 else (2**0.5, 0.5)
         return residual * row_norm, weight * row_norm**2
 
+    def response(self, record):
+        """What of a record's score depends on its label alone, and whether there is a label: ``(e_y - c) x'``."""
+        x, known = record["x"], self._known(record["y"])
+        observed = (record["y"] == self._row_classes()).astype(x.dtype) - 1 / self.n_classes
+        return RankOne(jnp.where(known, observed, 0), x), known.astype(x.dtype)
+
+    def fitted(self, params, record):
+        """What does not: ``(p - c) x'``; `score` is the difference."""
+        x, known = record["x"], self._known(record["y"])
+        return RankOne(jnp.where(known, self._probabilities(params @ x) - 1 / self.n_classes, 0), x)
+
+    def parts_bound(self, row_norm):
+        """Public bound on the norms of `response` and `fitted`: from the centre of the simplex to a corner."""
+        return row_norm * (0.5 if self.n_rows == 1 else (1 - 1 / self.n_classes) ** 0.5)
+
+    def mean_fitted(self, params, mean, covariance):
+        """Mean of `fitted` over normal rows, of the shape of `params`.
+
+        With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein).
+        """
+        along = params @ covariance
+        spread = along @ params.T + 1e-8 * jnp.eye(self.n_rows)
+        nodes, weights = _normal_nodes(self.n_rows)
+        logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
+        p = jax.vmap(self._probabilities)(logits)
+        slope = jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
+        return jnp.outer(weights @ p - 1 / self.n_classes, mean) + slope @ along
+
     def prior_precision(self):
         """Inverse variance of the prior, of the shape of the weights."""
         return jnp.broadcast_to(jnp.asarray(self.prior_scale, jnp.float32) ** -2, (self.n_rows, self.n_columns))
@@ -96,3 +128,14 @@ class LogisticRegression:
 
     def _known(self, label):
         return (label >= 0) & (label < self.n_classes)
+
+
+@cache
+def _normal_nodes(n_dimensions):
+    """Nodes (n, n_dimensions) and weights of a quadrature for the standard normal distribution."""
+    if n_dimensions == 1:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(40)
+        return nodes[:, None], weights / weights.sum()
+    uniform = qmc.Sobol(n_dimensions, seed=0).random(256)
+    half = ndtri(np.clip(uniform, 1e-6, 1 - 1e-6))
+    return np.concatenate([half, -half]), np.full(512, 1 / 512)

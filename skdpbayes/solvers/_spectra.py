@@ -9,6 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy import stats
+from jax.scipy.special import gammainc
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -125,3 +126,64 @@ def estimated_curvature(matrix, entry_variance):
     apart = values[:, None] - values
     transform = jnp.mean(apart / (apart**2 + width**2), axis=1)
     return (vectors * (values - 2 * p * entry_variance * transform).clip(0)) @ vectors.T
+
+
+def shrunk_products(products, variance, n_records, *, intercept):
+    """Sums of products ``x x'`` cleared of noise, and the posterior variance of a diagonal entry of the features'.
+
+    Sums of squares are shrunk to their mean, of products of two features and of features alone to zero, each by what
+    the noise allows (`kept`), and the covariance that follows is made positive. With an intercept the last entry is
+    the number of records.
+
+    Parameters
+    ----------
+    products : array of shape (d, d)
+        Symmetric.
+    variance : float
+        Of the noise of a diagonal entry; that of others is half of it.
+    n_records : float
+    intercept : bool
+        Whether the last column is constant.
+    """
+    d = len(products) - intercept
+    inner, outer = products[:d, :d], jnp.zeros((d, d))
+    target = jnp.maximum(jnp.trace(inner) / max(d, 1), 0) * jnp.eye(d)
+    share, left = kept(jnp.sum((inner - target) ** 2), d * (d + 1) // 2 - 1, variance)
+    inner = target + share * (inner - target)
+    if intercept:
+        sums = products[-1, :d]
+        sums = kept(2 * jnp.sum(sums**2), d, variance)[0] * sums
+        outer = jnp.outer(sums, sums) / n_records
+    values, vectors = jnp.linalg.eigh(inner - outer)
+    sd = jnp.sqrt(left) + 1e-12 * jnp.trace(inner)
+    z = values / sd
+    inner = (vectors * (values + sd * jnp.exp(stats.norm.logpdf(z) - stats.norm.logcdf(z))).clip(1e-9 * sd)) @ vectors.T + outer
+    if not intercept:
+        return inner, left
+    return jnp.block([[inner, sums[:, None]], [sums[None], jnp.full((1, 1), n_records)]]), left
+
+
+def kept(size, entries, noise):
+    """Posterior mean of normal variables as a share of what was observed, and their variance.
+
+    Variables from N(0, v) are observed with noise; ``noise / (v + noise)`` has, under a flat prior on its logarithm, a
+    gamma distribution cut at 1 (Strawderman 1971), and its mean is the share that is not kept.
+
+    Parameters
+    ----------
+    size : float
+        Sum of the squares of the observations.
+    entries : int
+    noise : float
+        Variance.
+    """
+    if entries <= 0:
+        return jnp.ones(()), noise
+    shape, rate = entries / 2, size / (2 * noise).clip(_TINY)
+    mass = gammainc(shape + jnp.arange(3.0), rate)
+    some = mass[2] > 1e-250
+    mass = jnp.where(some, mass, 1)
+    mean = jnp.where(some, shape / rate * mass[1] / mass[0], 1)
+    square = jnp.where(some, shape * (shape + 1) / rate**2 * mass[2] / mass[0], 1)
+    spread = (square - mean**2).clip(0)
+    return 1 - mean, jnp.minimum(noise * (1 - mean) + spread * size / entries, noise)

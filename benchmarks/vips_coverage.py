@@ -1,0 +1,144 @@
+"""Coverage of the intervals of logistic regression by `vips` (or `na-dpvi`): ``make bench-vips-coverage``.
+
+Coefficients are drawn from the prior, then rows, labels, and a whole private fit; all replicates of a line run in one
+compiled program. The naive posterior is that of the same releases as if they had no noise, at the same mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import _log
+from skdpbayes import DPBayesianLogisticRegression, inference
+from skdpbayes.calibration import simulate
+from skdpbayes.privacy import random
+from skdpbayes.records import Records
+from skdpbayes.solvers import na_dpvi, vips_logistic
+
+Rows = Callable[[Any, int, int], Any]
+NAIVE_NOISE = {
+    "vips": ("response_variance", "product_variance", "curvature_variance"),
+    "na-dpvi": ("noise",),
+}
+
+
+def _normal(key: Any, n: int, d: int) -> Any:
+    x = jax.random.normal(key, (n, d))
+    return x * jnp.minimum(1, 1.2 * math.sqrt(d) / jnp.linalg.norm(x, axis=1, keepdims=True))
+
+
+def _uniform(key: Any, n: int, d: int) -> Any:
+    return jax.random.uniform(key, (n, d), minval=-1.0)
+
+
+def _skewed(key: Any, n: int, d: int) -> Any:
+    return jnp.minimum(0.3 * jax.random.exponential(key, (n, d)), 1)
+
+
+def _binary(key: Any, n: int, d: int) -> Any:
+    return (jax.random.uniform(key, (n, d)) < 0.3).astype(jnp.float32)
+
+
+ROWS: dict[str, tuple[Rows, float]] = {
+    "normal": (_normal, 1.2),
+    "uniform": (_uniform, 1.0),
+    "skewed": (_skewed, 1.0),
+    "binary": (_binary, 1.0),
+}
+# kind of rows, number, columns
+SETTINGS = [
+    ("normal", 1_000, 3),
+    ("normal", 5_000, 5),
+    ("normal", 10_000, 10),
+    ("uniform", 5_000, 5),
+    ("skewed", 10_000, 5),
+    ("binary", 10_000, 5),
+]
+
+
+def replicate(solver: str, epsilon: float, kind: str, n: int, d: int) -> Callable[[Any], Any]:
+    """Simulate from a key: (truth, draws), the draws being (mean; standard deviation; naive standard deviation)."""
+    rows, length = ROWS[kind]
+    norm = length * math.sqrt(d)
+    estimator = DPBayesianLogisticRegression(epsilon, solver=solver, classes=[0, 1])
+    model, bounds = estimator._model(d, 2, norm)
+    planned, spec = estimator._plan_solver(model, bounds, n)
+    mechanism = spec.traced()
+
+    def moments(state: Any) -> tuple[Any, Any]:
+        if solver == "vips":
+            mean, precision = state.theta, vips_logistic.precision_of(model, planned, state)
+        else:
+            mean, precision = na_dpvi.normal_posterior(model, state)
+        return mean, jnp.sqrt(jnp.diag(jnp.linalg.inv(precision)))
+
+    def simulator(key: Any) -> Any:
+        of_weights, of_rows, of_labels, of_fit = jax.random.split(key, 4)
+        truth = jax.random.normal(of_weights, (d + 1,))
+        x = jnp.concatenate([rows(of_rows, n, d), jnp.ones((n, 1))], axis=1).astype(jnp.float32)
+        y = jax.random.uniform(of_labels, (n,)) < jax.nn.sigmoid(x @ truth)
+        records = Records({"x": x, "y": y.astype(jnp.int32)}, jnp.int32(n))
+        keys = jax.tree.map(lambda k: k[None], random.FitKeys(*random.wrap_keys(jax.random.bits(of_fit, (3, 2)))))
+        traced = jax.tree.map(jnp.asarray, mechanism)
+        state, _ = inference._chains.__wrapped__(keys, records, None, None, model, planned, traced, None)
+        mean, sd = moments(state)
+        nothing = {name: jnp.zeros_like(getattr(state, name)) for name in NAIVE_NOISE[solver]}
+        if solver == "vips":
+            nothing["precisions"] = jnp.where(state.precisions > 0, 1e12, 0)
+        naive = moments(state._replace(**nothing))[1]
+        return truth, jnp.stack([mean, sd, naive])
+
+    return simulator
+
+
+def coverage(solver: str, epsilon: float, kind: str, n: int, d: int, replicates: int, seed: int = 0) -> dict[str, Any]:
+    """Coverage of 95% intervals by coordinate, honest and naive, and their width beside the spread of the errors."""
+    truth, found = simulate(
+        replicate(solver, epsilon, kind, n, d),
+        replicates,
+        batch_size=max(1, min(50, 200_000 // n)),
+        random_state=seed,
+    )
+    mean, sd, naive = np.moveaxis(found, 1, 0)
+    error = np.abs(mean - truth)
+    return {
+        "covered": (error < 1.96 * sd).mean(axis=0),
+        "naive": (error < 1.96 * naive).mean(axis=0),
+        "sd": np.median(sd),
+        "z": ((mean - truth) / sd).std(),
+    }
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--replicates", type=int, default=2_000, help="fits per line (default: %(default)s)")
+    parser.add_argument("--solver", default="vips", choices=list(NAIVE_NOISE), help="(default: %(default)s)")
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[0.3, 1.0])
+    parser.add_argument("--settings", nargs="+", type=int, default=range(len(SETTINGS)), help="numbers of lines")
+    options = parser.parse_args()
+    rows = []
+    for kind, n, d in (SETTINGS[k] for k in options.settings):
+        for epsilon in options.epsilons:
+            start = time.perf_counter()
+            found = coverage(options.solver, epsilon, kind, n, d, options.replicates)
+            covered = found["covered"]
+            figures = covered.mean(), covered.min(), covered.max(), found["naive"].mean(), found["z"], found["sd"]
+            seconds = f"{time.perf_counter() - start:.0f}"
+            rows.append([kind, f"{n}", f"{d}", f"{epsilon:g}", *(f"{x:.3f}" for x in figures), seconds])
+            print(".", end="", flush=True)
+    header = ["rows", "number", "columns", "epsilon", "covered", "least", "most", "naive", "sd of z", "sd", "s"]
+    print(f"\n95% intervals of {options.solver}, {options.replicates} fits a line; least and most by coefficient.\n")
+    print(_log.table(header, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+"""Logistic regression by noisy sufficient statistics.
+
+Of the statistics that the Polya-Gamma bound makes of a record (Park et al. 2020, section on logistic regression), with
+c the centre of the simplex,
+
+    response  (e_y - c) x',    curvature  E[xi] x x',
+
+the first never changes, and the second is only ever used as ``E[xi] x x' w``, which at the bound's fixed point is
+
+    fitted  (p(W x) - c) x'.
+
+So the response and the products ``x x'`` are released once, and afterwards a few sums of the fitted, each where the
+parameters are thought to be by then: a d-vector of noise instead of a d x d matrix, and it does not grow with w. There
+is no tangent left: the fixed point is the mode of the exact posterior.
+
+What the fitted would be elsewhere, and how steep they are, follows from the products for rows that are normal
+(`LogisticRegression.mean_fitted`); what the rows are otherwise is a misfit, which the released sums tell (`_corrected`).
+With F the function so corrected, of covariance D, J its slope and ``J`` again the covariance that labels have, the
+posterior at the last point is that of
+
+    response = F + J (w - point) + N(0, J + D + noise),
+
+which is linear in w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.posteriors import GaussianPosterior
+from skdpbayes.privacy.mechanism import Block, Mechanism, Quadratic
+from skdpbayes.solvers._spectra import shrunk_products
+from skdpbayes.solvers.base import Round
+
+FITTED_ROUNDS = 4
+MOST_ROUNDS = 16
+SHARES = {"products": 0.25, "response": 0.6, "fitted": 0.12, "curvature": 0.03}  # the last two over all their rounds
+_WITHOUT_RELEASE = 25  # steps by the products alone
+_CURVED = 0.05  # squared relative error of a slope that is used away from where it was taken
+_EXPECTED_MISFIT = 0.1  # relative, in w
+_MISFITS = np.geomspace(1e-4, 3, 40)
+_REACH = 15.0  # prior standard deviations
+_TINY = 1e-7  # of the mean square of a column: noise where there is none
+
+
+class Statistics(NamedTuple):
+    """State; every entry is a function of the releases and public values."""
+
+    theta: Any  # posterior mean, ravelled
+    products: Any  # sum of x x', cleared of noise, (n_columns, n_columns)
+    product_variance: Any  # of what is left of it, in an entry off the diagonal
+    response: Any  # ravelled
+    response_variance: Any
+    points: Any  # where the fitted were asked, (MOST_ROUNDS, n_parameters)
+    fitted: Any  # released there
+    precisions: Any  # of their noise; zero before they are
+    curvature: Any  # released in the same rounds, an average in which late ones count for more
+    curvature_variance: Any  # of its noise in an entry off the diagonal
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LogisticVIPS:
+    """Response and products once, then the fitted at the posterior mean.
+
+    Attributes
+    ----------
+    clipping_norm : float
+        Of response and fitted.
+    products_norm, curvature_norm : float
+    n_records : float
+        Public.
+    intercept : bool
+        Whether the last column is constant.
+    """
+
+    clipping_norm: Any
+    products_norm: Any
+    curvature_norm: Any
+    n_records: Any
+    intercept: bool = field(metadata={"static": True})
+
+    def init(self, model: LogisticRegression, key) -> Statistics:
+        """Nothing known."""
+        del key
+        p, d = model.n_rows * model.n_columns, model.n_columns
+        zero, history = jnp.zeros(()), jnp.zeros((MOST_ROUNDS, p))
+        return Statistics(
+            theta=jnp.zeros(p),
+            products=jnp.zeros((d, d)),
+            product_variance=zero,
+            response=jnp.zeros(p),
+            response_variance=zero,
+            points=history,
+            fitted=history,
+            precisions=jnp.zeros(MOST_ROUNDS),
+            curvature=jnp.zeros((p, p)),
+            curvature_variance=zero,
+        )
+
+    def which(self, step):
+        """Index of the round: what never changes first."""
+        return jnp.minimum(step, 1).astype(jnp.int32)
+
+    def rounds(self, model: LogisticRegression, mechanism: Mechanism) -> tuple[Round, ...]:
+        """The first round, and the others."""
+        del mechanism
+        norm, products_norm, curvature_norm = (
+            jnp.asarray(x, jnp.float32) for x in (self.clipping_norm, self.products_norm, self.curvature_norm)
+        )
+        once, again = SHARES["products"] + SHARES["response"], SHARES["fitted"] + SHARES["curvature"]
+        shape = model.n_rows, model.n_columns
+
+        def what_never_changes(record):
+            response, known = model.response(record)
+            return {"response": response, "products": Quadratic(known[None, None], record["x"])}
+
+        def learn(state, point, step, estimate, scales):
+            del point, step
+            products = estimate["products"].astype(jnp.float64)[0, :, 0]
+            products, variance = shrunk_products(
+                (products + products.T) / 2, scales["products"] ** 2, self.n_records, intercept=self.intercept
+            )
+            state = state._replace(
+                products=products,
+                product_variance=variance / 2,
+                response=estimate["response"].astype(jnp.float64).ravel(),
+                response_variance=scales["response"].astype(jnp.float64) ** 2,
+            )
+
+            def closer(i, theta):
+                move = _given(model, self, state, theta, theta).mean - theta
+                # Where there is more noise than signal, whole steps may circle.
+                return _within(model, theta + jnp.where(i < 10, 1, 0.6) * _at_most(3.0, move))
+
+            return state._replace(theta=jax.lax.fori_loop(0, _WITHOUT_RELEASE, closer, state.theta))
+
+        def learn_fitted(state, point, step, estimate, scales):
+            del point
+            at, here = jnp.minimum(step - 1, MOST_ROUNDS - 1), state.theta
+            noise = scales["fitted"].astype(jnp.float64) ** 2 + _TINY * jnp.trace(state.products) / len(state.products)
+            matrix = estimate["curvature"].astype(jnp.float64).reshape(state.curvature.shape)
+            new = 2 / (at + 2)
+            state = state._replace(
+                curvature=(1 - new) * state.curvature + new * (matrix + matrix.T) / 2,
+                curvature_variance=(1 - new) ** 2 * state.curvature_variance
+                + new**2 * scales["curvature"].astype(jnp.float64) ** 2 / 2,
+                points=state.points.at[at].set(here),
+                fitted=state.fitted.at[at].set(estimate["fitted"].astype(jnp.float64).ravel()),
+                precisions=state.precisions.at[at].set(1 / noise),
+            )
+
+            def closer(i, theta):
+                del i
+                return _within(model, _given(model, self, state, here, theta).mean)
+
+            return state._replace(theta=jax.lax.fori_loop(0, 2, closer, here))
+
+        return (
+            Round(
+                point=lambda state, key: (),
+                query=lambda state, point: what_never_changes,
+                blocks=lambda state: {
+                    "response": Block(norm, SHARES["response"] / once),
+                    "products": Block(products_norm, SHARES["products"] / once),
+                },
+                update=learn,
+            ),
+            Round(
+                point=lambda state, key: state.theta.astype(jnp.float32).reshape(shape),
+                query=lambda state, point: lambda record: {
+                    "fitted": model.fitted(point, record),
+                    "curvature": model.curvature(point, record),
+                },
+                blocks=lambda state: {
+                    "fitted": Block(norm, SHARES["fitted"] / again),
+                    "curvature": Block(curvature_norm, SHARES["curvature"] / again),
+                },
+                update=learn_fitted,
+            ),
+        )
+
+    def posterior(self, model: LogisticRegression, state: Statistics) -> GaussianPosterior:
+        """Normal posterior."""
+        with jax.enable_x64(True):
+            precision = np.asarray(precision_of(model, self, jax.tree.map(jnp.asarray, state)))
+        values, vectors = np.linalg.eigh(precision)
+        return GaussianPosterior(np.asarray(state.theta, np.float64), vectors / np.sqrt(values))
+
+    def diagnostics(self, state: Statistics, posterior) -> dict:
+        """Nothing but the posterior."""
+        del posterior
+        return {}
+
+
+class Given(NamedTuple):
+    """Posterior of the parameters."""
+
+    mean: Any
+    precision: Any
+
+
+@jax.jit
+def precision_of(model, solver, state):
+    """Posterior precision, linear about the last point that was asked."""
+    asked = jnp.maximum(jnp.sum(state.precisions > 0) - 1, 0)
+    here = jnp.where(state.precisions[0] > 0, state.points[asked], state.theta)
+    return _given(model, solver, state, here, state.theta).precision
+
+
+def _given(model, solver, state, here, there) -> Given:
+    """Posterior of the parameters, linear about `here`; of releases, what is nearer to `there` counts for more."""
+    fitted, slope = _fitted(model, solver, state, here), _slope(model, solver, state, here)
+    fitted, unclear = _corrected(model, state, here, there, fitted, slope)
+    spread = slope + unclear + state.response_variance * jnp.eye(len(here))
+    prior = model.prior_precision().astype(jnp.float64).ravel()
+    gain = jnp.linalg.solve(spread, slope).T
+    information = gain @ slope
+    precision = (information + information.T) / 2 + jnp.diag(prior)
+    score = gain @ (state.response - fitted) - prior * here
+    return Given(here + jnp.linalg.solve(precision, score), precision)
+
+
+def _fitted(model, solver, state, theta):
+    """Sum of the fitted over normal rows with these products."""
+    mean, covariance = _moments(solver, state)
+    params = theta.reshape(model.n_rows, model.n_columns)
+    return solver.n_records * model.mean_fitted(params, mean, covariance).ravel()
+
+
+def _slope(model, solver, state, theta):
+    """Slope of the fitted: of normal rows, corrected by what was released of it as far as that stands out of noise."""
+    slope = jax.jacfwd(lambda at: _fitted(model, solver, state, at))(theta)
+    slope, p = (slope + slope.T) / 2, len(theta)
+    difference = state.curvature - slope
+    entries = p * (p + 1) / 2
+    most = 2 * state.curvature_variance * (entries + 2 * (2 * entries) ** 0.5)  # of noise alone, by two deviations
+    share = (1 - most / jnp.sum(difference**2)).clip(0)
+    slope = slope + jnp.where(state.precisions[0] > 0, share, 0) * difference
+    values, vectors = jnp.linalg.eigh(slope)
+    return (vectors * values.clip(1e-6 * values[-1])) @ vectors.T
+
+
+def _moments(solver, state):
+    """Mean and covariance of a row, the intercept included."""
+    mean_square = state.products / solver.n_records
+    if not solver.intercept:
+        return jnp.zeros(len(mean_square)), mean_square
+    mean = mean_square[-1]
+    return mean, mean_square - jnp.outer(mean, mean)
+
+
+def _corrected(model, state, here, there, fitted, slope):
+    """The fitted at `here`, corrected by what was released of them, and their covariance.
+
+    What is unknown of them is the noise of the products and a misfit, as if w were wrong by some independent errors,
+    whose variance the released sums tell.
+    """
+    p = len(here)
+    root_mean_square = jnp.sqrt(jnp.mean(here**2) + 1e-4)
+    by_products = _noise_of_products(model, state, here, slope) + 1e-8 * jnp.trace(slope) * jnp.eye(p)
+    by_misfit = slope @ slope
+    # A release counts for less, the farther it was asked from `there`.
+    away = jnp.sum(((there - state.points) @ slope) ** 2, axis=1)
+    weights = state.precisions / (1 + _CURVED * state.precisions * away)
+    any_release = state.precisions[0] > 0
+    noise = jnp.eye(p) / jnp.where(any_release, jnp.sum(weights), 1)
+    difference = noise @ (weights @ (state.fitted + (here - state.points) @ slope)) - fitted
+    difference = jnp.where(any_release, difference, 0)
+    misfit = _misfit(difference, by_products + noise, by_misfit, root_mean_square)
+    before = by_products + misfit * by_misfit
+    gain = jnp.linalg.solve(before + noise, before).T
+    after = before - gain @ before
+    corrected, unclear = fitted + gain @ difference, (after + after.T) / 2
+    return jnp.where(any_release, corrected, fitted), jnp.where(any_release, unclear, by_products)
+
+
+def _noise_of_products(model, state, theta, slope):
+    """Covariance of ``slope`` times what the noise of the products makes of w, as a matrix over all parameters."""
+    params = theta.reshape(model.n_rows, model.n_columns)
+    # sum_kl a_ik E w_k: by row of the parameters the slope is near to a multiple of the products.
+    share = _row_slopes(model, state, slope)  # (n_rows, n_rows)
+    moved = share @ params
+    inner, outer = moved @ moved.T, jnp.einsum("ia,jb->iajb", moved, moved)
+    isotropic = jnp.einsum("ij,ab->iajb", inner, jnp.eye(model.n_columns))
+    swapped = jnp.swapaxes(outer, 1, 3)
+    return state.product_variance * (isotropic + swapped).reshape(theta.size, theta.size)
+
+
+def _row_slopes(model, state, slope):
+    """The slope between rows of the parameters as multiples of the products."""
+    blocks = slope.reshape(model.n_rows, model.n_columns, model.n_rows, model.n_columns)
+    return jnp.einsum("iaja->ij", blocks) / jnp.trace(state.products).clip(1e-30)
+
+
+def _misfit(difference, covariance, by_misfit, unit):
+    """Posterior mean of the misfit's variance, given the difference that was seen."""
+    root = jnp.linalg.cholesky(covariance)
+    half = jax.scipy.linalg.solve_triangular(root, by_misfit, lower=True)
+    whitened = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
+    values, vectors = jnp.linalg.eigh((whitened + whitened.T) / 2)
+    seen = (vectors.T @ jax.scipy.linalg.solve_triangular(root, difference, lower=True)) ** 2
+    variances = (_MISFITS * unit) ** 2
+    spread = 1 + variances[:, None] * values.clip(0)
+    log = -0.5 * jnp.sum(jnp.log(spread) + seen / spread, axis=1)
+    log += jnp.log(_MISFITS / (_MISFITS**2 + _EXPECTED_MISFIT**2))
+    return jax.nn.softmax(log) @ variances
+
+
+def _within(model, theta):
+    reach = _REACH / jnp.sqrt(model.prior_precision().astype(jnp.float64).ravel())
+    return jnp.clip(theta, -reach, reach)
+
+
+def _at_most(length, move):
+    return move * jnp.minimum(1, length / jnp.linalg.norm(move).clip(1e-30))
