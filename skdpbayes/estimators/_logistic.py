@@ -248,21 +248,23 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
 
     def _plan_vips(self, model, bounds, n):
         from skdpbayes.privacy.mechanism import MechanismSpec
-        from skdpbayes.solvers.vips_logistic import FITTED_ROUNDS, MOST_ROUNDS, SHARES, LogisticVIPS
+        from skdpbayes.solvers.vips_logistic import FITTED_ROUNDS, LEAST_WEIGHT, MOST_ROUNDS, ONCE, LogisticVIPS
 
         self._refuse_for_vips("clipping_norm", "sampling_rate", "learning_rate")
         rounds = self.n_steps or (1 + FITTED_ROUNDS if math.isfinite(self.epsilon) else MOST_ROUNDS)
         if rounds > MOST_ROUNDS:
             raise ValueError(f"n_steps={rounds} is too many: solver='vips' takes at most {MOST_ROUNDS}.")
         more = rounds - 1
-        once = SHARES["products"] + SHARES["response"]
-        schedule = [(once**-0.5, 1), (((1 - once) / more) ** -0.5, more)] if more else [(1.0, 1)]
+        schedule = [(ONCE**-0.5, 1), (((1 - ONCE) / more) ** -0.5, more)] if more else [(1.0, 1)]
+        least = LEAST_WEIGHT if math.isfinite(self.epsilon) else 1.0
         row_norm = bounds.score / model.bounds(1.0)[0]
         slack = 1 + (model.n_columns**2 + 32) * 2**-22  # above what rounding may take off in `clipping_weights`
         solver = LogisticVIPS(
-            np.float32(slack * model.parts_bound(row_norm)),
-            np.float32(slack * row_norm**2),
-            np.float32(slack * bounds.curvature),
+            np.float32(least * row_norm),
+            np.float64(least),
+            np.float32(slack * least * model.parts_bound(row_norm)),
+            np.float32(slack * least * row_norm**2),
+            np.float32(slack * least * bounds.curvature),
             np.float64(n),
             intercept=bool(self.fit_intercept),
         )

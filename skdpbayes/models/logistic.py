@@ -89,15 +89,19 @@ class LogisticRegression:
         return residual * row_norm, weight * row_norm**2
 
     def response(self, record):
-        """What of a record's score depends on its label alone, and whether there is a label: ``(e_y - c) x'``."""
-        x, known = record["x"], self._known(record["y"])
-        observed = (record["y"] == self._row_classes()).astype(x.dtype) - 1 / self.n_classes
-        return RankOne(jnp.where(known, observed, 0), x), known.astype(x.dtype)
+        """What of a record's score depends on its label alone: ``(e_y - c) x'``, c the centre of the simplex."""
+        x, label = record["x"], record["y"]
+        observed = (label == self._row_classes()).astype(x.dtype) - 1 / self.n_classes
+        return RankOne(jnp.where(self._known(label), observed, 0), x)
 
     def fitted(self, params, record):
         """What does not: ``(p - c) x'``; `score` is the difference."""
         x, known = record["x"], self._known(record["y"])
         return RankOne(jnp.where(known, self._probabilities(params @ x) - 1 / self.n_classes, 0), x)
+
+    def known(self, record):
+        """One, or zero for a null record."""
+        return self._known(record["y"]).astype(record["x"].dtype)
 
     def parts_bound(self, row_norm):
         """Public bound on the norms of `response` and `fitted`: from the centre of the simplex to a corner."""

@@ -109,8 +109,7 @@ def _positive_mean(x, variance):
     """Posterior means of positive numbers seen with normal noise, under an exponential prior with their mean."""
     sd = jnp.sqrt(variance) + _TINY
     mean = jnp.maximum(x.mean(), sd / len(x) ** 0.5)
-    standard = (x - sd**2 / mean) / sd
-    return sd * (standard + jnp.exp(stats.norm.logpdf(standard) - stats.norm.logcdf(standard)))
+    return _positive_normal(x - sd**2 / mean, sd)
 
 
 def estimated_curvature(matrix, entry_variance):
@@ -129,11 +128,11 @@ def estimated_curvature(matrix, entry_variance):
 
 
 def shrunk_products(products, variance, n_records, *, intercept):
-    """Sums of products ``x x'`` cleared of noise, and the posterior variance of a diagonal entry of the features'.
+    """Sums of products ``x x'`` cleared of noise, and the posterior variance of twice an entry off the diagonal.
 
-    Sums of squares are shrunk to their mean, of products of two features and of features alone to zero, each by what
-    the noise allows (`kept`), and the covariance that follows is made positive. With an intercept the last entry is
-    the number of records.
+    Sums of squares are shrunk to their mean, sums of features and covariances of two features to zero, each kind by
+    what the noise allows (`kept`), and the covariance that follows is made positive. With an intercept the last entry
+    is the number of records.
 
     Parameters
     ----------
@@ -146,21 +145,27 @@ def shrunk_products(products, variance, n_records, *, intercept):
         Whether the last column is constant.
     """
     d = len(products) - intercept
-    inner, outer = products[:d, :d], jnp.zeros((d, d))
-    target = jnp.maximum(jnp.trace(inner) / max(d, 1), 0) * jnp.eye(d)
-    share, left = kept(jnp.sum((inner - target) ** 2), d * (d + 1) // 2 - 1, variance)
-    inner = target + share * (inner - target)
+    inner, by_means = products[:d, :d], jnp.zeros((d, d))
     if intercept:
         sums = products[-1, :d]
         sums = kept(2 * jnp.sum(sums**2), d, variance)[0] * sums
-        outer = jnp.outer(sums, sums) / n_records
-    values, vectors = jnp.linalg.eigh(inner - outer)
-    sd = jnp.sqrt(left) + 1e-12 * jnp.trace(inner)
-    z = values / sd
-    inner = (vectors * (values + sd * jnp.exp(stats.norm.logpdf(z) - stats.norm.logcdf(z))).clip(1e-9 * sd)) @ vectors.T + outer
+        by_means = jnp.outer(sums, sums) / n_records
+    squares = jnp.diag(inner)
+    mean = squares.mean().clip(0)
+    squares = mean + kept(jnp.sum((squares - mean) ** 2), d - 1, variance)[0] * (squares - mean)
+    others = (inner - by_means) * (1 - jnp.eye(d))
+    share, left = kept(jnp.sum(others**2), d * (d - 1) // 2, variance)
+    values, vectors = jnp.linalg.eigh(share * others + jnp.diag(squares - jnp.diag(by_means)))
+    inner = (vectors * _positive_normal(values, jnp.sqrt(left) + 1e-12 * jnp.sum(squares))) @ vectors.T + by_means
     if not intercept:
         return inner, left
     return jnp.block([[inner, sums[:, None]], [sums[None], jnp.full((1, 1), n_records)]]), left
+
+
+def _positive_normal(mean, sd):
+    """Means of normal variables that are known to be positive."""
+    z = mean / sd
+    return (mean + sd * jnp.exp(stats.norm.logpdf(z) - stats.norm.logcdf(z))).clip(1e-9 * sd)
 
 
 def kept(size, entries, noise):

@@ -20,7 +20,7 @@ posterior at the last point is that of
 
     response = F + J (w - point) + N(0, J + D + noise),
 
-which is linear in w.
+which is linear in w. (With weights k of the records, ``J`` is multiplied by their mean: the covariance has ``k^2``.)
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ import numpy as np
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism, Quadratic
-from skdpbayes.solvers._spectra import shrunk_products
+from skdpbayes.solvers._spectra import noise_edge, shrunk_products
 from skdpbayes.solvers.base import Round
 
-FITTED_ROUNDS = 4
+FITTED_ROUNDS = 10
+LEAST_WEIGHT = 0.7  # of a record
 MOST_ROUNDS = 16
-SHARES = {"products": 0.25, "response": 0.6, "fitted": 0.12, "curvature": 0.03}  # the last two over all their rounds
+# Of the budget; the last two over all their rounds.
+SHARES = {"products": 0.2, "response": 0.48, "weight": 0.02, "fitted": 0.25, "curvature": 0.05}
+ONCE = SHARES["products"] + SHARES["response"] + SHARES["weight"]
 _WITHOUT_RELEASE = 25  # steps by the products alone
 _CURVED = 0.05  # squared relative error of a slope that is used away from where it was taken
 _EXPECTED_MISFIT = 0.1  # relative, in w
@@ -53,6 +56,7 @@ class Statistics(NamedTuple):
     """State; every entry is a function of the releases and public values."""
 
     theta: Any  # posterior mean, ravelled
+    weight: Any  # sum of the weights of the records
     products: Any  # sum of x x', cleared of noise, (n_columns, n_columns)
     product_variance: Any  # of what is left of it, in an entry off the diagonal
     response: Any  # ravelled
@@ -69,8 +73,14 @@ class Statistics(NamedTuple):
 class LogisticVIPS:
     """Response and products once, then the fitted at the posterior mean.
 
+    A row longer than `length` counts with the weight ``length / |x|``, which does not look at its label: there is less
+    noise, and no bias.
+
     Attributes
     ----------
+    length : float
+    least_weight : float
+        Of a row as long as a row can be.
     clipping_norm : float
         Of response and fitted.
     products_norm, curvature_norm : float
@@ -80,6 +90,8 @@ class LogisticVIPS:
         Whether the last column is constant.
     """
 
+    length: Any
+    least_weight: Any
     clipping_norm: Any
     products_norm: Any
     curvature_norm: Any
@@ -93,6 +105,7 @@ class LogisticVIPS:
         zero, history = jnp.zeros(()), jnp.zeros((MOST_ROUNDS, p))
         return Statistics(
             theta=jnp.zeros(p),
+            weight=zero,
             products=jnp.zeros((d, d)),
             product_variance=zero,
             response=jnp.zeros(p),
@@ -111,23 +124,43 @@ class LogisticVIPS:
     def rounds(self, model: LogisticRegression, mechanism: Mechanism) -> tuple[Round, ...]:
         """The first round, and the others."""
         del mechanism
-        norm, products_norm, curvature_norm = (
-            jnp.asarray(x, jnp.float32) for x in (self.clipping_norm, self.products_norm, self.curvature_norm)
+        length, norm, products_norm, curvature_norm = (
+            jnp.asarray(x, jnp.float32)
+            for x in (self.length, self.clipping_norm, self.products_norm, self.curvature_norm)
         )
-        once, again = SHARES["products"] + SHARES["response"], SHARES["fitted"] + SHARES["curvature"]
+        once = {name: SHARES[name] / ONCE for name in ("response", "products", "weight")}
+        again = {name: SHARES[name] / (1 - ONCE) for name in ("fitted", "curvature")}
         shape = model.n_rows, model.n_columns
 
+        def weight_of(record):
+            x = record["x"]
+            return jnp.minimum(1, length / jnp.sqrt(jnp.sum(x**2)).clip(1e-30)) * model.known(record)
+
         def what_never_changes(record):
-            response, known = model.response(record)
-            return {"response": response, "products": Quadratic(known[None, None], record["x"])}
+            weight = weight_of(record)
+            return {
+                "response": model.response(record).scaled(weight),
+                "products": Quadratic(weight[None, None], record["x"]),
+                "weight": weight,
+            }
+
+        def what_changes(params, record):
+            weight = weight_of(record)
+            return {
+                "fitted": model.fitted(params, record).scaled(weight),
+                "curvature": model.curvature(params, record).scaled(weight),
+            }
 
         def learn(state, point, step, estimate, scales):
             del point, step
             products = estimate["products"].astype(jnp.float64)[0, :, 0]
+            n = self.n_records
+            weight = jnp.clip(estimate["weight"].astype(jnp.float64), self.least_weight * n, n)
             products, variance = shrunk_products(
-                (products + products.T) / 2, scales["products"] ** 2, self.n_records, intercept=self.intercept
+                (products + products.T) / 2, scales["products"] ** 2, weight, intercept=self.intercept
             )
             state = state._replace(
+                weight=weight,
                 products=products,
                 product_variance=variance / 2,
                 response=estimate["response"].astype(jnp.float64).ravel(),
@@ -167,20 +200,18 @@ class LogisticVIPS:
                 point=lambda state, key: (),
                 query=lambda state, point: what_never_changes,
                 blocks=lambda state: {
-                    "response": Block(norm, SHARES["response"] / once),
-                    "products": Block(products_norm, SHARES["products"] / once),
+                    "response": Block(norm, once["response"]),
+                    "products": Block(products_norm, once["products"]),
+                    "weight": Block(jnp.ones((), jnp.float32), once["weight"]),
                 },
                 update=learn,
             ),
             Round(
                 point=lambda state, key: state.theta.astype(jnp.float32).reshape(shape),
-                query=lambda state, point: lambda record: {
-                    "fitted": model.fitted(point, record),
-                    "curvature": model.curvature(point, record),
-                },
+                query=lambda state, point: lambda record: what_changes(point, record),
                 blocks=lambda state: {
-                    "fitted": Block(norm, SHARES["fitted"] / again),
-                    "curvature": Block(curvature_norm, SHARES["curvature"] / again),
+                    "fitted": Block(norm, again["fitted"]),
+                    "curvature": Block(curvature_norm, again["curvature"]),
                 },
                 update=learn_fitted,
             ),
@@ -218,7 +249,7 @@ def _given(model, solver, state, here, there) -> Given:
     """Posterior of the parameters, linear about `here`; of releases, what is nearer to `there` counts for more."""
     fitted, slope = _fitted(model, solver, state, here), _slope(model, solver, state, here)
     fitted, unclear = _corrected(model, state, here, there, fitted, slope)
-    spread = slope + unclear + state.response_variance * jnp.eye(len(here))
+    spread = state.weight / solver.n_records * slope + unclear + state.response_variance * jnp.eye(len(here))
     prior = model.prior_precision().astype(jnp.float64).ravel()
     gain = jnp.linalg.solve(spread, slope).T
     information = gain @ slope
@@ -231,25 +262,25 @@ def _fitted(model, solver, state, theta):
     """Sum of the fitted over normal rows with these products."""
     mean, covariance = _moments(solver, state)
     params = theta.reshape(model.n_rows, model.n_columns)
-    return solver.n_records * model.mean_fitted(params, mean, covariance).ravel()
+    return state.weight * model.mean_fitted(params, mean, covariance).ravel()
 
 
 def _slope(model, solver, state, theta):
     """Slope of the fitted: of normal rows, corrected by what was released of it as far as that stands out of noise."""
     slope = jax.jacfwd(lambda at: _fitted(model, solver, state, at))(theta)
     slope, p = (slope + slope.T) / 2, len(theta)
-    difference = state.curvature - slope
-    entries = p * (p + 1) / 2
-    most = 2 * state.curvature_variance * (entries + 2 * (2 * entries) ** 0.5)  # of noise alone, by two deviations
-    share = (1 - most / jnp.sum(difference**2)).clip(0)
-    slope = slope + jnp.where(state.precisions[0] > 0, share, 0) * difference
+    # What stands out of the noise of the difference, less what noise adds to an eigenvalue (Donoho et al. 2018).
+    values, vectors = jnp.linalg.eigh(state.curvature - slope)
+    edge = noise_edge(p, state.curvature_variance)
+    out = jnp.sign(values) * jnp.sqrt((values**2 - edge**2).clip(0))
+    slope = slope + jnp.where(state.precisions[0] > 0, (vectors * out) @ vectors.T, 0)
     values, vectors = jnp.linalg.eigh(slope)
     return (vectors * values.clip(1e-6 * values[-1])) @ vectors.T
 
 
 def _moments(solver, state):
     """Mean and covariance of a row, the intercept included."""
-    mean_square = state.products / solver.n_records
+    mean_square = state.products / state.weight
     if not solver.intercept:
         return jnp.zeros(len(mean_square)), mean_square
     mean = mean_square[-1]
