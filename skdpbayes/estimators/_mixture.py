@@ -52,20 +52,21 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
     mean_precision_prior : float, default=1.0
         The mean of a component has a normal prior with its covariance over this number.
     covariance_prior : float or array-like of shape (n_features, n_features), default=None
-        Of the inverse Wishart prior, as in scikit-learn, for every covariance type. None: the covariance of all rows,
-        as released, over ``n_components ** (2 / n_features)``.
+        Scatter of the inverse Wishart prior, as in scikit-learn but a matrix for every covariance type. None:
+        `degrees_of_freedom_prior` times the covariance of all rows, as released, over
+        ``n_components ** (2 / n_features)``.
     degrees_of_freedom_prior : float, default=None
         None: the number of features.
     reg_covar : float, default=1e-6
         Added to variances.
     means_init : array-like of shape (n_components, n_features), default=None
-        Public starting means. With them nothing is spent on a sketch.
+        Public starting means. With them, or with one component, nothing is spent on a sketch.
     weights_init : array-like of shape (n_components,), default=None
         Public starting weights, with `means_init` only. None: equal ones.
     sampling_rate : float, default=None
         Probability with which each row enters a round. None: 1, all rows.
     n_steps : int, default=None
-        Number of releases, those for the start included. None: 8.
+        Number of releases, the two for the start included (one, if there is no sketch). None: 6 rounds after those.
     n_posterior_samples : int, default=1000
         Posterior draws kept.
     random_state : None, int, RandomState or Generator, default=None
@@ -291,7 +292,7 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
             ridge=(self.reg_covar / half**2).astype(np.float32),
             radius=np.float32(math.sqrt(d + 3) if private else 200),
             whole_radius=np.float32(math.sqrt(d)),
-            frequencies=frequencies(d, k) if means is None else None,
+            frequencies=frequencies(d, k) if means is None and k > 1 else None,
             means=means,
             weights=weights,
         )
@@ -315,7 +316,7 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
         from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
         del bounds
-        openings = 1 if self.means_init is not None else 2
+        openings = len(model.openings())
         n_steps = self.n_steps or _ROUNDS + openings
         if n_steps <= openings:
             raise ValueError(f"n_steps={n_steps} is too few: {openings} go into the start. Take at least {openings + 1}.")

@@ -67,7 +67,7 @@ class GaussianMixture:
     mean_prior : array of shape (d,) or None
         None: the mean of all records, as released.
     covariance_prior : array of shape (d, d) or None
-        None: the covariance of all records, as released, over ``K^(2/d)``.
+        Scatter of the prior. None: `freedom` times the covariance of all records, as released, over ``K^(2/d)``.
     ridge : float
         Added to variances.
     radius : float
@@ -75,8 +75,9 @@ class GaussianMixture:
     whole_radius : float
         The same for the moments of all records, in units of the records.
     frequencies : array of shape (m, d) or None
-        Of the sketch. None: `means` and `weights` are given, and there is none.
+        Of the sketch. None: there is none, as `means` are given or there is one component.
     means, weights : arrays of shape (K, d) and (K,), or None
+        Where to start.
     """
 
     kind: str = field(metadata={"static": True})
@@ -127,7 +128,7 @@ class GaussianMixture:
         shift = jnp.arange(d) if self.kind in ("full", "tied") else jnp.zeros(d)
         half = (params.freedom[:, None] - shift) / 2
         log_precision = jnp.sum(digamma(half) - jnp.log(params.freedom[:, None] / 2), axis=1)
-        log_precision -= jnp.linalg.slogdet(params.covariance)[1]
+        log_precision -= 2 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(params.covariance), axis1=1, axis2=2)), axis=1)
         return digamma(params.concentration) + (log_precision - d / params.precision) / 2
 
     def blocks(self):
@@ -169,11 +170,16 @@ class GaussianMixture:
         spread = floored(second / n - jnp.outer(centre, centre), least) * self.whole_radius**2
         params = params._replace(centre=centre * self.whole_radius, spread=spread, total=n)
         if self.frequencies is None:
-            size = self.n_components ** (-2 / d) * spread
-            errors = jnp.stack([jnp.square(self.weights * n), *jnp.ones((2, self.n_components))])
-            start = Start(self.weights * n, self.means, jnp.broadcast_to(size, params.covariance.shape), errors)
-            params = self._started(params, start)
+            params = self._started(params, self._given(params))
         return _single(params)
+
+    def _given(self, params):
+        """Start at the given means, or at all records for a single component, of which no more is known than that."""
+        k = self.n_components
+        means = params.centre[None] if self.means is None else self.means
+        count = params.total * (jnp.full(k, 1 / k) if self.weights is None else self.weights)
+        covariance = jnp.broadcast_to(k ** (-2 / self.n_features) * params.spread, params.covariance.shape)
+        return Start(count, means, covariance, jnp.stack([count**2, jnp.ones(k), jnp.ones(k)]))
 
     def _sketch(self, params):
         factor = _single(inverse_factor(_double(params.spread)))
@@ -273,7 +279,7 @@ class GaussianMixture:
             between = jnp.broadcast_to(between.mean(axis=0), (k, d, d))
         freedom = self.freedom + size_k
         prior = white(jnp.broadcast_to(self._prior_covariance(params), (k, d, d)))
-        covariance = (self.freedom * prior + size_k[:, None, None] * within + between) / freedom[:, None, None]
+        covariance = (prior + size_k[:, None, None] * within + between) / freedom[:, None, None]
         covariance = jnp.einsum("kij,kjl,kml->kim", scale, covariance, scale) + self.ridge * eye
         step = (self.precision * centre + n[:, None] * shift) / precision[:, None]
         new = params._replace(
@@ -298,7 +304,8 @@ class GaussianMixture:
     def _prior_covariance(self, params):
         if self.covariance_prior is not None:
             return self.covariance_prior
-        return restricted(self.kind, params.spread[None])[0] * self.n_components ** (-2 / self.n_features)
+        size = self.freedom * self.n_components ** (-2 / self.n_features)
+        return restricted(self.kind, params.spread[None])[0] * size
 
 
 def bounded(kind, r, y):

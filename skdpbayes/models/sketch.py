@@ -88,59 +88,54 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
     def loss(theta):
         return jnp.sum(residuals(theta) ** 2) / 2
 
-    def screened(key):
-        means = jax.random.normal(key, (k, d), std.dtype)
-        zero = {"logits": jnp.zeros(k), "means": means, "log_std": jnp.zeros((k, d)), "lower": jnp.zeros((k, d, d))}
-        return _adam(loss, zero, _SCREEN)
-
-    found = jax.vmap(screened)(jax.random.split(key, _RESTARTS))
-    best = jnp.argmin(jnp.nan_to_num(jax.vmap(loss)(found), nan=jnp.inf))
-    flat, unravel = ravel_pytree(jax.tree.map(lambda x: x[best], found))
-    flat, covariance = _gauss_newton(lambda v: residuals(unravel(v)), flat, _POLISH)
+    nothing = {"log_std": jnp.zeros((k, d)), "logits": jnp.zeros(k), "lower": jnp.zeros((k, d, d)), "means": jnp.zeros((k, d))}
+    zero, unravel = ravel_pytree(nothing)
+    starts = jnp.zeros((_RESTARTS, zero.size)).at[:, -k * d :].set(jax.random.normal(key, (_RESTARTS, k * d)))
+    losses, found = _adam(lambda v: loss(unravel(v)), starts, _SCREEN)
+    best = jnp.argmin(jnp.nan_to_num(losses, nan=jnp.inf))
+    flat, covariance = _gauss_newton(lambda v: residuals(unravel(v)), found[best], _POLISH)
     theta, variance = unravel(flat), unravel(jnp.diag(covariance))
     weights, means, factors = mixture(theta)
     scale = jnp.exp(jnp.mean(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), axis=1))
+    slope = jnp.diag(weights) - jnp.outer(weights, weights)  # of the weights in the logits
+    logits = unravel(jnp.arange(flat.size, dtype=flat.dtype))["logits"].astype(int)
     errors = [
-        jnp.square(sketch.total * weights) * jnp.minimum(variance["logits"], 1),
+        sketch.total**2 * jnp.einsum("ij,jl,il->i", slope, covariance[jnp.ix_(logits, logits)], slope),
         variance["means"].mean(axis=1) / scale**2,
         4 * variance["log_std"].mean(axis=1),
     ]
     return SketchFit(weights, means, factors @ jnp.swapaxes(factors, 1, 2), jnp.stack(errors))
 
 
-def _adam(loss, start, n_steps, rate=0.1):
-    def step(i, carry):
-        x, first, second = carry
-        slope = jax.grad(loss)(x)
-        first = jax.tree.map(lambda a, g: 0.9 * a + 0.1 * g, first, slope)
-        second = jax.tree.map(lambda a, g: 0.99 * a + 0.01 * g**2, second, slope)
-        size = rate * jnp.minimum(1, 2 - 2 * i / n_steps) * jnp.sqrt(1 - 0.99 ** (i + 1.0)) / (1 - 0.9 ** (i + 1.0))
-        x = jax.tree.map(lambda x, a, b: x - size * a / (jnp.sqrt(b) + 1e-8), x, first, second)
-        return x, first, second
+def _adam(loss, starts, n_steps, rate=0.1):
+    """Adam from each of `starts`; last losses and points."""
 
-    zero = jax.tree.map(jnp.zeros_like, start)
-    return jax.lax.fori_loop(0, n_steps, step, (start, zero, zero))[0]
+    def step(i, carry):
+        x, first, second, _ = carry
+        values, slope = jax.vmap(jax.value_and_grad(loss))(x)
+        first, second = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope**2
+        size = rate * jnp.minimum(1, 2 - 2 * i / n_steps) * jnp.sqrt(1 - 0.99 ** (i + 1.0)) / (1 - 0.9 ** (i + 1.0))
+        return x - size * first / (jnp.sqrt(second) + 1e-8), first, second, values
+
+    zero = jnp.zeros_like(starts)
+    x, *_, values = jax.lax.fori_loop(0, n_steps, step, (starts, zero, zero, zero[:, 0]))
+    return values, x
 
 
 def _gauss_newton(residuals, x, n_steps):
     """Levenberg and Marquardt's least squares; also the inverse of the last ``J'J``."""
 
-    def normal(x):
-        jacobian = jax.jacfwd(residuals)(x)
-        return jacobian.T @ jacobian, jacobian.T @ residuals(x)
-
     def step(_, carry):
-        x, damping, value = carry
-        matrix, slope = normal(x)
-        trial = x - jnp.linalg.solve(matrix + damping * jnp.diag(jnp.diag(matrix)), slope)
+        x, damping, value, _ = carry
+        jacobian = jax.jacfwd(residuals)(x)
+        matrix = jacobian.T @ jacobian
+        factor = jnp.linalg.cholesky(matrix + damping * jnp.diag(jnp.diag(matrix)))
+        trial = x - jax.scipy.linalg.cho_solve((factor, True), jacobian.T @ residuals(x))
         new = jnp.sum(residuals(trial) ** 2)
         better = new < value
-        return (
-            jnp.where(better, trial, x),
-            jnp.clip(jnp.where(better, damping / 3, damping * 4), 1e-9, 1e9),
-            jnp.where(better, new, value),
-        )
+        damping = jnp.clip(jnp.where(better, damping / 3, damping * 4), 1e-9, 1e9)
+        return jnp.where(better, trial, x), damping, jnp.where(better, new, value), matrix
 
-    start = x, jnp.asarray(0.01, x.dtype), jnp.sum(residuals(x) ** 2)
-    x = jax.lax.fori_loop(0, n_steps, step, start)[0]
-    return x, jnp.linalg.inv(normal(x)[0])
+    start = x, jnp.asarray(0.01, x.dtype), jnp.sum(residuals(x) ** 2), jnp.zeros((x.size, x.size), x.dtype)
+    x, _, _, matrix = jax.lax.fori_loop(0, n_steps, step, start)
+    return x, jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), jnp.eye(x.size, dtype=x.dtype))
