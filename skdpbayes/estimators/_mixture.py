@@ -258,12 +258,12 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
         return centre, np.full_like(half, half.max()) if self.covariance_type == "spherical" else half
 
     def _model(self, scales):
-        from skdpbayes.models.mixture import GaussianMixture
+        from skdpbayes.models.mixture import GaussianMixture, mean_weights
         from skdpbayes.models.sketch import frequencies
 
         centre, half = scales
         k, d = int(self.n_components), len(centre)
-        private = math.isfinite(self.epsilon)
+        radius = math.sqrt(d + 3) if math.isfinite(self.epsilon) else 200.0
         freedom = float(d) if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
         check_number("degrees_of_freedom_prior", freedom, d - 1, 1e9)
         means, weights = self._array("means_init", (k, d)), self._array("weights_init", (k,))
@@ -290,7 +290,8 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
             mean_prior=None if mean_prior is None else ((mean_prior - centre) / half).astype(np.float32),
             covariance_prior=covariance,
             ridge=(self.reg_covar / half**2).astype(np.float32),
-            radius=np.float32(math.sqrt(d + 3) if private else 200),
+            radius=np.float32(radius),
+            kept=mean_weights(radius, d),
             whole_radius=np.float32(math.sqrt(d)),
             frequencies=frequencies(d, k) if means is None and k > 1 else None,
             means=means,
@@ -319,7 +320,9 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
         openings = len(model.openings())
         n_steps = self.n_steps or _ROUNDS + openings
         if n_steps <= openings:
-            raise ValueError(f"n_steps={n_steps} is too few: {openings} go into the start. Take at least {openings + 1}.")
+            raise ValueError(
+                f"n_steps={n_steps} is too few: {openings} go into the start. Take at least {openings + 1}."
+            )
         rate = self._sampling_rate(n, n)
         shares = [_MOMENTS, _SKETCH][:openings]
         schedule = [(share**-0.5, 1) for share in shares]
@@ -372,6 +375,11 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
             "means": means.reshape(-1, k, d) * half + centre,
             "covariances": covariances.reshape(-1, k, d, d) * np.outer(half, half),
         }
+
+    @property
+    def lower_bound_(self):
+        """There is none: it raises an AttributeError that says so."""
+        raise AttributeError("lower_bound_ does not exist: the bound of the training rows is not among the releases.")
 
     # --------------------------------------------------------------- predicting
 

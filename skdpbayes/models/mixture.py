@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import digamma
+from scipy import stats
 
 from skdpbayes._noisy_mixture import MixturePosterior
 from skdpbayes.models.base import Opening
@@ -72,8 +73,10 @@ class GaussianMixture:
         Added to variances.
     radius : float
         Distance, in standard deviations of a component, beyond which a record counts less.
+    kept : array of shape (2,)
+        `mean_weights` of that radius.
     whole_radius : float
-        The same for the moments of all records, in units of the records.
+        Norm beyond which a record counts less in the moments of all records.
     frequencies : array of shape (m, d) or None
         Of the sketch. None: there is none, as `means` are given or there is one component.
     means, weights : arrays of shape (K, d) and (K,), or None
@@ -90,6 +93,7 @@ class GaussianMixture:
     covariance_prior: Any
     ridge: Any
     radius: Any
+    kept: Any
     whole_radius: Any
     frequencies: Any
     means: Any
@@ -128,7 +132,9 @@ class GaussianMixture:
         shift = jnp.arange(d) if self.kind in ("full", "tied") else jnp.zeros(d)
         half = (params.freedom[:, None] - shift) / 2
         log_precision = jnp.sum(digamma(half) - jnp.log(params.freedom[:, None] / 2), axis=1)
-        log_precision -= 2 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(params.covariance), axis1=1, axis2=2)), axis=1)
+        log_precision -= 2 * jnp.sum(
+            jnp.log(jnp.diagonal(jnp.linalg.cholesky(params.covariance), axis1=1, axis2=2)), axis=1
+        )
         return digamma(params.concentration) + (log_precision - d / params.precision) / 2
 
     def blocks(self):
@@ -214,7 +220,7 @@ class GaussianMixture:
     def carry(self, sums, old, new):
         """Sums about old components, as sums about new ones; all are linear in each other."""
         sums, old, new = _double((sums, old, new))
-        kept = mean_weights(self.radius, self.n_features)
+        kept = _double(self.kept)
         factor = inverse_factor(new.covariance)
         b = jnp.einsum("kij,kjl->kil", factor, jnp.linalg.cholesky(old.covariance))
         c = jnp.einsum("kij,kj->ki", factor, old.mean - new.mean) / self.radius
@@ -242,14 +248,16 @@ class GaussianMixture:
         k, d, eye = self.n_components, self.n_features, jnp.eye(self.n_features)
         inverse, scale, start = inverse_factor(params.covariance), jnp.linalg.cholesky(params.covariance), params.start
         white = lambda matrix: jnp.einsum("kij,kjl,kml->kim", inverse, matrix, inverse)  # noqa: E731
-        kept = mean_weights(self.radius, d)
+        kept = _double(self.kept)
         first, second = sums["first"] * self.radius / kept[1], sums["second"] * self.radius**2 / kept[1]
         tau = jnp.stack([scales["count"] / kept[0], scales["first"] * self.radius / kept[1]])
 
         count, count_error = _weighed(sums["count"] / kept[0], tau[0] ** 2, start.count, start.errors[0])
         n = jnp.maximum(count, 1e-3 + jnp.sqrt(count_error) / 4)
         from_start = jnp.einsum("kij,kj->ki", inverse, start.mean - params.mean)
-        shift, mean_error = _weighed(first / n[:, None], (tau[1] / n)[:, None] ** 2, from_start, start.errors[1][:, None])
+        shift, mean_error = _weighed(
+            first / n[:, None], (tau[1] / n)[:, None] ** 2, from_start, start.errors[1][:, None]
+        )
 
         tau_second = scales["second"] * self.radius**2 / kept[1]
         if self.kind == "tied":
@@ -336,15 +344,14 @@ NORM = np.float32(1 + 2**-8)  # above what rounding, and shortening for rounding
 _ONE = {"sketch": Block(NORM)}
 
 
-def mean_weights(radius, d):
+def mean_weights(radius: float, d: int) -> np.ndarray:
     """Of ``y ~ N(0, I)`` with weight ``w = min(1, radius^2 / |y|^2)``: the means of ``w`` and of ``w |y|^2 / d``."""
-    square = radius**2
-    inside, inside_2 = (jax.scipy.special.gammainc((d + more) / 2, square / 2) for more in (0, 2))
-    # E[1 / chi^2_d beyond the square], by the trapezium rule in log t
-    t = jnp.linspace(0.0, 1.0, 200) ** 2 * 12 + jnp.log(square)
-    log = (d / 2 - 1) * t - jnp.exp(t) / 2 - d / 2 * math.log(2) - math.lgamma(d / 2)
-    tail = jnp.trapezoid(jnp.exp(log), t)
-    return jnp.stack([inside + square * tail, inside_2 + square / d * (1 - inside)])
+    chi2, square = stats.chi2(d), radius**2
+    # E[1 / chi^2 beyond the square] by parts of the density in log t, which has no pole there.
+    t = np.linspace(0, 1, 2000) ** 2 * 12 + math.log(square)
+    tail = np.trapezoid(chi2.pdf(np.exp(t)), t)
+    inside = stats.chi2(d + 2).cdf(square) + square / d * chi2.sf(square)
+    return np.array([chi2.cdf(square) + square * tail, inside], np.float32)
 
 
 def _weighed(one, one_error, other, other_error):

@@ -88,9 +88,9 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
     def loss(theta):
         return jnp.sum(residuals(theta) ** 2) / 2
 
-    nothing = {"log_std": jnp.zeros((k, d)), "logits": jnp.zeros(k), "lower": jnp.zeros((k, d, d)), "means": jnp.zeros((k, d))}
-    zero, unravel = ravel_pytree(nothing)
-    starts = jnp.zeros((_RESTARTS, zero.size)).at[:, -k * d :].set(jax.random.normal(key, (_RESTARTS, k * d)))
+    shapes = {"log_std": (k, d), "logits": (k,), "lower": (k, d, d), "means": (k, d)}
+    zero, unravel = ravel_pytree({name: jnp.zeros(shape) for name, shape in shapes.items()})
+    starts = jnp.zeros((_RESTARTS, zero.size)).at[:, -k * d :].set(jax.random.normal(key, (_RESTARTS, k * d)))  # means
     losses, found = _adam(lambda v: loss(unravel(v)), starts, _SCREEN)
     best = jnp.argmin(jnp.nan_to_num(losses, nan=jnp.inf))
     flat, covariance = _gauss_newton(lambda v: residuals(unravel(v)), found[best], _POLISH)

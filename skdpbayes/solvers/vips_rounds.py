@@ -100,4 +100,6 @@ class StatisticsRounds:
     def diagnostics(self, state: StatisticsState, posterior) -> dict:
         """Standard deviation of the noise in each sum of the last average."""
         del posterior
-        return {"noise_std": {name: float(scale) * float(state.variance) ** 0.5 for name, scale in state.scales.items()}}
+        return {
+            "noise_std": {name: float(scale) * float(state.variance) ** 0.5 for name, scale in state.scales.items()}
+        }

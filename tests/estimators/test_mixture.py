@@ -13,6 +13,7 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from whitebox import recorded
 
 from skdpbayes import DPGaussianMixture, inference
+from skdpbayes.estimators import _base
 from skdpbayes.privacy import PrivacyLeakWarning, compose
 from skdpbayes.privacy.random import fit_keys
 
@@ -33,7 +34,9 @@ GIVEN = {"means_init": MEANS + 0.2}  # no sketch: a program that compiles sooner
 
 
 def estimator(epsilon=1.0, **parameters):
-    return DPGaussianMixture(epsilon, **({"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0} | parameters))
+    return DPGaussianMixture(
+        epsilon, **({"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0} | parameters)
+    )
 
 
 def truth(Z):
@@ -44,7 +47,8 @@ def truth(Z):
 @pytest.fixture(scope="module")
 def fitted(compiled_quickly):
     """A fit with its releases."""
-    with recorded() as kept:
+    with pytest.MonkeyPatch.context() as patch, recorded() as kept:
+        patch.setattr(_base, "_warned", ["seed"])
         model = estimator().fit(X)
     return model, kept[-1]
 
@@ -73,7 +77,9 @@ def test_it_is_scikit_learns_mixture_with_these_parameters(fitted):
     theirs.weights_, theirs.means_, theirs.covariances_ = model.weights_, model.means_, model.covariances_
     theirs.precisions_cholesky_ = model.precisions_cholesky_
     for name in ("score_samples", "predict_proba", "predict", "bic", "aic", "score"):
-        np.testing.assert_allclose(getattr(model, name)(X), getattr(theirs, name)(X), rtol=1e-9, atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(model, name)(X), getattr(theirs, name)(X), rtol=1e-9, atol=1e-12, err_msg=name
+        )
     np.testing.assert_allclose(model.precisions_ @ model.covariances_, np.tile(np.eye(2), (3, 1, 1)), atol=1e-9)
     Z, labels = model.sample(50_000, random_state=1)
     assert Z.shape == (50_000, 2) and labels.shape == (50_000,)
@@ -103,15 +109,18 @@ def test_posterior_draws_are_around_the_estimates(fitted):
 def test_intervals_include_the_noise(fitted):
     """Of well separated components: means and weights are within their intervals, which noise widens."""
     scores = []
-    for seed in range(12):
-        model = estimator(0.3, random_state=seed).fit(rows(seed))
+    for seed in range(6):
+        with recorded():  # the program that is compiled already
+            model = estimator(0.3, random_state=seed).fit(rows(seed))
         order = matched(model)
         for name, true in (("means", MEANS), ("weights", WEIGHTS), ("covariances", ROOTS @ ROOTS.mT)):
             draws = model.posterior_samples_[name][:, order]
             scores.append(((draws.mean(axis=0) - true) / draws.std(axis=0)).ravel())
     scores = np.concatenate(scores)
     assert 0.7 < np.sqrt(np.mean(np.clip(scores, -4, 4) ** 2)) < 1.5
-    assert (model.posterior_samples_["means"].std(axis=0) > 1.5 * 0.5 / np.sqrt(N * WEIGHTS[order].max())).all()
+    wide = model.posterior_samples_["means"][:, order].std(axis=0)
+    narrow = fitted[0].posterior_samples_["means"][:, matched(fitted[0])].std(axis=0)
+    assert (wide > 1.2 * narrow).all(), "a smaller budget does not widen the posterior"
 
 
 def test_without_noise_it_is_variational_bayes():
@@ -129,7 +138,7 @@ def test_without_noise_it_is_variational_bayes():
         np.testing.assert_allclose(*values, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["tied", "diag", "spherical"])
+@pytest.mark.parametrize("kind", ["tied", "diag", pytest.param("spherical", marks=pytest.mark.slow)])
 def test_shapes_of_other_covariances_are_scikit_learns(kind):
     model = estimator(4.0, covariance_type=kind, **GIVEN).fit(X)
     theirs = GaussianMixture(3, covariance_type=kind, random_state=0, means_init=MEANS).fit(X)
@@ -138,7 +147,11 @@ def test_shapes_of_other_covariances_are_scikit_learns(kind):
     assert model._n_parameters() == theirs._n_parameters()
     assert theirs.score(X) - model.score(X) < 0.02
     np.testing.assert_allclose(model.covariances_, theirs.covariances_, atol=0.12)
-    theirs.weights_, theirs.means_, theirs.precisions_cholesky_ = model.weights_, model.means_, model.precisions_cholesky_
+    theirs.weights_, theirs.means_, theirs.precisions_cholesky_ = (
+        model.weights_,
+        model.means_,
+        model.precisions_cholesky_,
+    )
     np.testing.assert_allclose(model.score_samples(X), theirs.score_samples(X), rtol=1e-9)
     spread = model.posterior_samples_["covariances"].std(axis=0)
     assert ((spread > 0) == (np.ones((2, 2)) if kind == "tied" else np.eye(2)).astype(bool)).all()
@@ -199,8 +212,8 @@ def test_clones_pickles_and_refits():
     with pytest.raises(NotFittedError):
         clone(model).sample()
     first = model.privacy_spent_
-    labels = model.fit_predict(X[:4000])
-    assert labels.shape == (4000,) and model.privacy_spent_.cumulative == first.steps
+    labels = model.fit_predict(X[:5900])
+    assert labels.shape == (5900,) and model.privacy_spent_.cumulative == first.steps
 
 
 # Privacy
@@ -215,7 +228,9 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(fitted):
     planned = again._model(scales)
     solver, spec = again._plan_solver(planned, None, N)
     keys = fit_keys(0)
-    state = jax.device_get(inference.replay(releases, keys.solver, planned, solver, spec, {"x": np.zeros(2, np.float32)}))
+    state = jax.device_get(
+        inference.replay(releases, keys.solver, planned, solver, spec, {"x": np.zeros(2, np.float32)})
+    )
     draws = again._set_posterior(planned, solver, state, again._draws_rng(keys))
     again._scales = scales
     again._set_components(draws)
@@ -229,37 +244,22 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(fitted):
 CELLS = [np.nan, None, np.inf, -np.inf, 1e300, 1e30, -1e300, 1e-320, "text", [1], 2**70, 1j, 0.0, 9.0]
 
 
-def test_one_row_moves_each_release_by_at_most_the_noise_unit():
+def test_one_row_moves_the_first_release_by_at_most_the_noise_unit():
     """In units of the noise multiplier: 1 for a row that becomes null, 2 for another row, whatever the row."""
-    Z = X[:200].astype(object)
-
-    def first(cell, **parameters):
-        table = Z.copy()
-        table[17] = cell, cell if np.ndim(cell) == 0 else 0
+    table, out = X.astype(object), []
+    for cell in [*CELLS, (5.0, 5.0), (-6.0, -5.0)]:
+        table[17] = cell if isinstance(cell, tuple) else (cell, cell if np.ndim(cell) == 0 else 0)
         with recorded() as kept:
-            model = estimator(n_steps=3, n_posterior_samples=1, **parameters).fit(table)
-        out = np.asarray(kept[-1], np.float64)
-        assert np.isfinite(out).all()
-        return model, out
-
-    model, null = first(None)
-    planned = model._model(model._scales)
-    sizes = [np.cumsum([1, 2, 4]), np.array([512])]
-    moved = []
-    for cell in CELLS:
-        _, out = first(cell)
-        change = [np.square(out[0] - null[0])[:7], np.square(out[1] - null[1])[:512]]
-        units = []
-        for squares, ends, opening in zip(change, sizes, planned.openings(), strict=True):
-            parts = np.split(squares, ends[:-1])
-            blocks = opening.blocks.values()
-            units.append(sum(p.sum() * b.share / b.clipping_norm**2 for p, b in zip(parts, blocks, strict=True)) ** 0.5)
-        moved.append(units[0])
-        if units[0] == 0:
-            assert units[1] == 0, "a null row contributes"
-        # The second release has other coordinates when the first one differs; its norm is tested with the model.
-    assert max(moved) <= 1 + 1e-4 and max(moved) > 0.9
-    assert np.count_nonzero(moved) < len(moved)
+            model = estimator(**GIVEN).fit(table)
+        out.append(np.asarray(kept[-1], np.float64)[0, :7])
+    assert np.isfinite(out).all()
+    (moments,) = model._model(model._scales).openings()
+    unit = np.repeat([b.clipping_norm / b.share**0.5 for b in moments.blocks.values()], [1, 2, 4])
+    moved = np.linalg.norm((np.array(out) - out[0]) / unit, axis=1)
+    assert moved.max() <= 1 + 1e-4 and moved.max() > 0.9
+    assert moved[:4].max() == 0, "a null row contributes"
+    apart = np.linalg.norm((np.array(out)[:, None] - np.array(out)) / unit, axis=2)
+    assert apart.max() <= 2 + 1e-4
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one", "add_remove"])

@@ -17,7 +17,7 @@ K, D = 3, 2
 
 def model(kind="full", radius=2.2, k=K, d=D, **others):
     given = dict(concentration=f32(1.5), precision=f32(2.0), freedom=f32(d + 1), mean_prior=np.zeros(d, f32),
-                 covariance_prior=np.eye(d, dtype=f32) * f32(0.3), ridge=f32(0), radius=f32(radius), whole_radius=f32(1),
+                 covariance_prior=np.eye(d, dtype=f32) * f32(0.3), ridge=f32(0), radius=f32(radius), kept=mean_weights(radius, d), whole_radius=f32(1),
                  frequencies=None, means=np.zeros((k, d), f32), weights=np.full(k, 1 / k, f32))  # fmt: skip
     return GaussianMixture(kind, k, d, **(given | others))
 
@@ -99,8 +99,11 @@ def test_mean_weights_are_those_of_a_normal_component(radius, d):
     chi2 = stats.chi2(d)
     weight = lambda t: np.minimum(1, radius**2 / t)  # noqa: E731
     split = min(radius**2, chi2.isf(1e-9))
-    for got, power in zip(mean_weights(f32(radius), d), (0, 1), strict=True):
-        parts = [integrate.quad(lambda t: weight(t) * t**power * chi2.pdf(t), *ends)[0] for ends in ((0, split), (split, 300))]
+    for got, power in zip(mean_weights(radius, d), (0, 1), strict=True):
+        parts = [
+            integrate.quad(lambda t: weight(t) * t**power * chi2.pdf(t), *ends)[0]
+            for ends in ((0, split), (split, 300))
+        ]
         assert got == pytest.approx(sum(parts) / d**power, rel=2e-3)
 
 
@@ -112,7 +115,9 @@ def test_sums_are_carried_to_new_components(kind):
 
     def components():
         root = rng.normal(size=(K, D, D))
-        return params_of(m, rng.normal(size=(K, D)), np.array(restricted(kind, jnp.asarray(root @ root.mT + np.eye(D)))))
+        return params_of(
+            m, rng.normal(size=(K, D)), np.array(restricted(kind, jnp.asarray(root @ root.mT + np.eye(D))))
+        )
 
     def about(p):
         y = np.einsum("kij,nkj->nki", inverse_factor(p.covariance), x[:, None] - p.mean) / m.radius
@@ -192,7 +197,10 @@ def test_a_mixture_is_found_from_its_sketch():
     weights, means = np.array([0.2, 0.3, 0.5]), np.array([[-1, 1], [1, 0.8], [0, -1.0]])
     roots = np.array([[[0.3, 0], [0.1, 0.4]], [[0.2, 0], [0, 0.2]], [[0.5, 0], [-0.2, 0.3]]])
     omega = np.float64(frequencies(D, K))
-    errors, fit_once = {}, jax.jit(lambda value, noise: fit_sketch(jax.random.key(0), Sketch(omega, value, 1e4), noise, K, "full"))
+    errors, fit_once = (
+        {},
+        jax.jit(lambda value, noise: fit_sketch(jax.random.key(0), Sketch(omega, value, 1e4), noise, K, "full")),
+    )
     for noise in (1.0, 100.0):
         value = 10_000 * expected_features(omega, weights, means, roots)
         fit = fit_once(value, noise)
