@@ -37,9 +37,9 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
         The fewer numbers there are, the less noise each has.
     bounds : tuple (low, high), default=None
         Public ranges of the features, each end a number or an array of shape (n_features,). A row far outside counts
-        less, the others are not altered. Generous bounds cost little: only the first release depends on them. None takes
-        the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the guarantee
-        does not hold.
+        less, the others are not altered. Generous bounds cost little: only the first release depends on them. None
+        takes the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the
+        guarantee does not hold.
     solver : {"vips"}, default="vips"
         Variational Bayes by noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
@@ -127,7 +127,8 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
     _solvers = ("vips",)
     _fitted = (
         *GradientEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
-        "precisions_cholesky_", "weight_concentration_", "mean_precision_", "degrees_of_freedom_", "converged_", "_scales",
+        "precisions_cholesky_", "weight_concentration_", "mean_precision_", "degrees_of_freedom_", "converged_",
+        "_scales",
     )  # fmt: skip
 
     def __init__(

@@ -128,12 +128,15 @@ def test_without_noise_it_is_variational_bayes():
     prior = dict(weight_concentration_prior=2.0, mean_precision_prior=0.5, degrees_of_freedom_prior=4.0)
     ours = estimator(np.inf, n_steps=60, mean_prior=[0, 0], covariance_prior=0.7 * np.eye(2), **GIVEN, **prior).fit(X)
     theirs = BayesianGaussianMixture(
-        n_components=3, weight_concentration_prior_type="dirichlet_distribution", mean_prior=[0, 0], max_iter=1000, tol=1e-9,
-        covariance_prior=0.7 * np.eye(2), random_state=0, **prior,
+        n_components=3, weight_concentration_prior_type="dirichlet_distribution", mean_prior=[0, 0], max_iter=1000,
+        tol=1e-9, covariance_prior=0.7 * np.eye(2), random_state=0, **prior,
     ).fit(X)  # fmt: skip
     place = lambda model: np.argsort(model.means_[:, 0])  # noqa: E731
-    for name, atol in (("weights_", 1e-4), ("means_", 1e-3), ("covariances_", 1e-3), ("precisions_", 0.02),
-                       ("weight_concentration_", 0.5), ("degrees_of_freedom_", 0.5), ("mean_precision_", 0.5)):  # fmt: skip
+    tolerances = {
+        "weights_": 1e-4, "means_": 1e-3, "covariances_": 1e-3, "precisions_": 0.02,
+        "weight_concentration_": 0.5, "degrees_of_freedom_": 0.5, "mean_precision_": 0.5,
+    }  # fmt: skip
+    for name, atol in tolerances.items():
         values = [getattr(model, name)[place(model)] for model in (ours, theirs)]
         np.testing.assert_allclose(*values, atol=atol, err_msg=name)
 
