@@ -29,6 +29,13 @@ def rows(seed, n=N):
     return MEANS[labels] + np.einsum("nij,nj->ni", ROOTS[labels], rng.normal(size=(n, 2)))
 
 
+@pytest.fixture(autouse=True)
+def transcripts():
+    """Every fit keeps its releases: one program less for each shape."""
+    with recorded() as kept:
+        yield kept
+
+
 X = rows(0)
 GIVEN = {"means_init": MEANS + 0.2}  # no sketch: a program that compiles sooner
 
@@ -110,8 +117,7 @@ def test_intervals_include_the_noise(fitted):
     """Of well separated components: means and weights are within their intervals, which noise widens."""
     scores = []
     for seed in range(6):
-        with recorded():  # the program that is compiled already
-            model = estimator(0.3, random_state=seed).fit(rows(seed))
+        model = estimator(0.3, random_state=seed).fit(rows(seed))
         order = matched(model)
         for name, true in (("means", MEANS), ("weights", WEIGHTS), ("covariances", ROOTS @ ROOTS.mT)):
             draws = model.posterior_samples_[name][:, order]
@@ -141,7 +147,9 @@ def test_without_noise_it_is_variational_bayes():
         np.testing.assert_allclose(*values, atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["tied", "diag", pytest.param("spherical", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["tied", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("diag", "spherical"))]
+)
 def test_shapes_of_other_covariances_are_scikit_learns(kind):
     model = estimator(4.0, covariance_type=kind, **GIVEN).fit(X)
     theirs = GaussianMixture(3, covariance_type=kind, random_state=0, means_init=MEANS).fit(X)
@@ -247,14 +255,13 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(fitted):
 CELLS = [np.nan, None, np.inf, -np.inf, 1e300, 1e30, -1e300, 1e-320, "text", [1], 2**70, 1j, 0.0, 9.0]
 
 
-def test_one_row_moves_the_first_release_by_at_most_the_noise_unit():
+def test_one_row_moves_the_first_release_by_at_most_the_noise_unit(transcripts):
     """In units of the noise multiplier: 1 for a row that becomes null, 2 for another row, whatever the row."""
     table, out = X.astype(object), []
     for cell in [*CELLS, (5.0, 5.0), (-6.0, -5.0)]:
         table[17] = cell if isinstance(cell, tuple) else (cell, cell if np.ndim(cell) == 0 else 0)
-        with recorded() as kept:
-            model = estimator(**GIVEN).fit(table)
-        out.append(np.asarray(kept[-1], np.float64)[0, :7])
+        model = estimator(**GIVEN).fit(table)
+        out.append(np.asarray(transcripts[-1], np.float64)[0, :7])
     assert np.isfinite(out).all()
     (moments,) = model._model(model._scales).openings()
     unit = np.repeat([b.clipping_norm / b.share**0.5 for b in moments.blocks.values()], [1, 2, 4])
@@ -263,6 +270,21 @@ def test_one_row_moves_the_first_release_by_at_most_the_noise_unit():
     assert moved[:4].max() == 0, "a null row contributes"
     apart = np.linalg.norm((np.array(out)[:, None] - np.array(out)) / unit, axis=2)
     assert apart.max() <= 2 + 1e-4
+
+
+def test_the_noise_of_a_round_is_what_the_report_says(transcripts):
+    """Of null rows every release is noise alone; and the scales that posteriors assume are those of the last rounds."""
+    model = estimator(n_steps=400, **GIVEN).fit(np.full_like(X, np.nan))
+    planned, spent = model._model(model._scales), model.privacy_spent_
+    unit = np.repeat([b.clipping_norm / b.share**0.5 for b in planned.blocks().values()], [3, 6, 12])
+    noise = np.asarray(transcripts[-1], np.float64)[1:, :21] / unit / spent.steps[-1].noise_multiplier
+    tail = stats.chi2(noise.size).cdf(np.square(noise).sum())
+    assert 1e-6 < tail < 1 - 1e-6
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
+    weights = 3 / (np.arange(399) + 3)
+    share = weights * np.append(np.cumprod((1 - weights[1:])[::-1])[::-1], 1)
+    want = spent.steps[-1].noise_multiplier * unit[0] * np.sqrt(np.sum(share**2))
+    assert model.diagnostics_["noise_std"]["count"] == pytest.approx(want, rel=1e-3)
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one", "add_remove"])
