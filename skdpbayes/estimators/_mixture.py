@@ -14,7 +14,7 @@ from skdpbayes.estimators._base import check_choice, check_number
 from skdpbayes.estimators._gradient import GradientEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
 
-_MOMENTS, _SKETCH = 0.1, 0.5  # shares of the budget; the rest is that of the rounds
+_MOMENTS, _SKETCH = 0.05, 0.4  # shares of the budget; the rest is that of the rounds
 _ROUNDS = 6
 
 
