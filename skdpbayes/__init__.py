@@ -14,6 +14,7 @@ __all__ = [
     "DPBetaBernoulli",
     "DPDirichletCategorical",
     "DPGammaExponential",
+    "DPGaussianMixture",
 ]
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         DPBetaBernoulli,
         DPDirichletCategorical,
         DPGammaExponential,
+        DPGaussianMixture,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks import _log, calibration, development, utility
+from benchmarks import _log, calibration, development, mixture, utility
 from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, Problem, clip_rows
 
 SMALL = [name for name, recipe in _RECIPES.items() if recipe.n_train * recipe.d <= 10**6]
@@ -123,3 +123,17 @@ def test_held_out_rows_are_training_rows(monkeypatch):
     assert halves.X_train.shape == halves.X_test.shape == (500, 2)
     found = np.concatenate([halves.X_train, halves.X_test])
     np.testing.assert_array_equal(np.sort(found[:, 0]), np.sort(whole.X_train[:, 0]))
+
+
+def test_mixtures_are_scored_against_the_truth(monkeypatch):
+    monkeypatch.setattr(mixture, "N_TEST", 2000)
+    records = mixture.run("five", (1.0,), 2, lambda problem, X, epsilon, seed: mixture.not_private(problem, X, seed))
+    assert [record["line"] for record in records] == ["the true density", "not private, 20 starts", "epsilon 1"]
+    assert records[0]["gap"] == [0, 0] and len(mixture.row_of(records[1])) == 6
+    np.testing.assert_allclose(records[1]["gap"], records[2]["gap"])
+    assert all(0 < gap < 0.03 for gap in records[1]["gap"])
+    for make in mixture.PROBLEMS.values():
+        problem = make()
+        X = problem.draw(np.random.default_rng(0), 5000)
+        low, high = problem.bounds
+        assert ((low < X) & (high > X)).all() and problem.weights.sum() == pytest.approx(1)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import cross_val_score
 
-from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes import DPBayesianLogisticRegression, DPGaussianMixture
 
 COMPILED: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(
@@ -60,3 +60,21 @@ def test_folds_share_one_program():
     COMPILED.clear()
     cross_val_score(estimator(n_steps=21), X, y, cv=splits)
     assert not COMPILED
+
+
+def test_new_values_of_a_mixture_compile_nothing():
+    def fit(n=500, **parameters):
+        given = {"n_components": 2, "bounds": (-4, 4), "means_init": [[0, 0, 0], [1, 1, 1]], "n_posterior_samples": 20}
+        return DPGaussianMixture(**({"random_state": 0} | given | parameters)).fit(X[:n])
+
+    fit()
+    fit(random_state=None)
+    COMPILED.clear()
+    fit(n=450)
+    for change in (
+        {"epsilon": 0.5}, {"n_steps": 12}, {"sampling_rate": 0.4}, {"bounds": (-3, 5)}, {"adjacency": "replace_one"},
+        {"weight_concentration_prior": 0.1}, {"mean_precision_prior": 2.0}, {"degrees_of_freedom_prior": 7.0},
+        {"reg_covar": 0.1}, {"means_init": np.ones((2, 3))}, {"weights_init": [0.1, 0.9]}, {"epsilon": np.inf},
+    ):  # fmt: skip
+        fit(**change)
+        assert not COMPILED, f"{change} compiled {len(COMPILED)} programs"

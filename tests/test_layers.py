@@ -15,6 +15,7 @@ ROOT = Path(skdpbayes.__file__).parent
 ALLOWED = {
     "": {"estimators"},
     "_labels": set(),
+    "_noisy_mixture": {"posteriors"},
     "_noisy_moments": {"posteriors"},
     "_noisy_sums": {"posteriors"},
     "_rows": set(),
@@ -22,7 +23,7 @@ ALLOWED = {
     "datasets": set(),
     "estimators": {"_labels", "_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},
     "inference": {"models.base", "privacy.mechanism", "privacy.random", "records", "solvers.base"},
-    "models": {"_noisy_moments", "_noisy_sums", "privacy.mechanism"},
+    "models": {"_noisy_mixture", "_noisy_moments", "_noisy_sums", "privacy.mechanism"},
     "posteriors": set(),
     "privacy.accounting": set(),
     "privacy.mechanism": {"privacy.accounting"},

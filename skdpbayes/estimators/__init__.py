@@ -3,6 +3,7 @@
 from skdpbayes.estimators._families import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
 from skdpbayes.estimators._linear import DPBayesianLinearRegression
 from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
+from skdpbayes.estimators._mixture import DPGaussianMixture
 
 __all__ = [
     "DPBayesianLinearRegression",
@@ -10,4 +11,5 @@ __all__ = [
     "DPBetaBernoulli",
     "DPDirichletCategorical",
     "DPGammaExponential",
+    "DPGaussianMixture",
 ]

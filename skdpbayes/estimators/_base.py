@@ -46,7 +46,7 @@ class PrivateEstimator(BaseEstimator):
         check_choice("adjacency", self.adjacency, ("zero_out", "add_remove", "replace_one"))
         check_number("sampling_rate", self.sampling_rate, 1e-6, 1, none=True, closed=True)
         check_number("n_steps", self.n_steps, 0, 2**31 - 2, none=True, integral=True)
-        check_number("clipping_norm", self.clipping_norm, 1e-30, 1e30, none=True)
+        check_number("clipping_norm", getattr(self, "clipping_norm", None), 1e-30, 1e30, none=True)
 
     def _sampling_rate(self, n_records, expected_batch):
         """The sampling rate asked for, or one that samples `expected_batch` records where N is public."""

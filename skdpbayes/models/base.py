@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,54 @@ class ConjugateModel(Model, Protocol):
 
     def noisy_posterior(self, total, scale: float, n_records: int) -> Any:
         """Exact posterior given the sum of the statistics with normal noise of standard deviation `scale`."""
+
+
+class Opening(NamedTuple):
+    """A release that is made once, before the rounds of a `StatisticsModel`, to find a start.
+
+    Attributes
+    ----------
+    statistics : callable ``params -> (record -> {block: contribution})``
+    blocks : mapping of str to Block
+    update : callable ``(params, sums, scales, key) -> params``
+        Post-processing; `key` is the solver's.
+    """
+
+    statistics: Callable[..., Any]
+    blocks: Mapping[str, Any]
+    update: Callable[..., Any]
+
+
+class StatisticsModel(Protocol):
+    """A conjugate-exponential model with local latents: `solver="vips"` releases expected statistics in rounds.
+
+    Parameters are those of the variational posterior. The norm of a block is declared in `blocks`, and the clip
+    enforces it: a wrong declaration costs utility, never privacy.
+    """
+
+    def init(self) -> Any:
+        """Parameters before anything is released (a pytree of float32 arrays, like all parameters)."""
+
+    def openings(self) -> tuple[Opening, ...]:
+        """Releases that lead to a start; empty if `init` is one."""
+
+    def statistics(self, params) -> Callable[..., Mapping[str, Any]]:
+        """Function of one record: its expected sufficient statistics, by block."""
+
+    def blocks(self) -> Mapping[str, Any]:
+        """Clipping norm and budget share of each block."""
+
+    def zeros(self) -> Mapping[str, Any]:
+        """Sums of no records."""
+
+    def carry(self, sums, old, new) -> Mapping[str, Any]:
+        """What sums taken with old parameters are for new ones (the same, unless statistics are relative to them)."""
+
+    def m_step(self, params, sums, scales) -> Any:
+        """Parameters given noisy sums, of all records, and the standard deviation of the noise in each block."""
+
+    def posterior(self, params) -> Any:
+        """The posterior that final parameters describe."""
 
 
 def flat_start(model: Model):

@@ -8,6 +8,7 @@ from skdpbayes import (
     DPBayesianLogisticRegression,
     DPBetaBernoulli,
     DPGammaExponential,
+    DPGaussianMixture,
 )
 
 # The checks give no classes, and seeds.
@@ -19,6 +20,7 @@ ESTIMATORS = [
     DPBayesianLinearRegression(epsilon=100.0, n_posterior_samples=100),
     DPGammaExponential(n_posterior_samples=100),
     DPBetaBernoulli(n_posterior_samples=100),
+    DPGaussianMixture(n_posterior_samples=100),
 ]
 
 

@@ -1,0 +1,522 @@
+"""Private Gaussian mixtures."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from scipy import sparse, special
+from sklearn.base import DensityMixin
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes.estimators._base import check_choice, check_number
+from skdpbayes.estimators._gradient import GradientEstimator
+from skdpbayes.privacy import PrivacyLeakWarning
+
+_MOMENTS, _SKETCH = 0.05, 0.4  # shares of the budget; the rest is that of the rounds
+_ROUNDS = 6
+
+
+class DPGaussianMixture(DensityMixin, GradientEstimator):
+    """Gaussian mixture by private variational Bayes, under (epsilon, delta)-differential privacy.
+
+    Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. Sums of expected statistics are
+    released in a fixed number of rounds. The start comes from two releases of its own, the moments of all rows and a
+    sketch of them, and never from the rows themselves (``docs/solvers.md``). What is private, and against whom, is as
+    for `DPBayesianLogisticRegression`.
+
+    Parameters
+    ----------
+    epsilon : float, default=1.0
+        Privacy budget; ``float("inf")`` gives non-private variational Bayes.
+    delta : float, default=1e-5
+        Privacy failure probability; well below one over the number of rows.
+    n_components : int, default=1
+    covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
+        The fewer numbers there are, the less noise each has.
+    bounds : tuple (low, high), default=None
+        Public ranges of the features, each end a number or an array of shape (n_features,). A row far outside counts
+        less, the others are not altered. Generous bounds cost little: only the first release depends on them. None
+        takes the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the
+        guarantee does not hold.
+    solver : {"vips"}, default="vips"
+        Variational Bayes by noisy sums of expected statistics.
+    adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, is estimated
+        from the releases, and `sampling_rate` must be given.
+    weight_concentration_prior : float, default=1.0
+        Of the Dirichlet prior of the weights, for each component.
+    mean_prior : array-like of shape (n_features,), default=None
+        None: the mean of all rows, as released.
+    mean_precision_prior : float, default=1.0
+        The mean of a component has a normal prior with its covariance over this number.
+    covariance_prior : float or array-like of shape (n_features, n_features), default=None
+        Scatter of the inverse Wishart prior, as in scikit-learn but a matrix for every covariance type. None:
+        `degrees_of_freedom_prior` times the covariance of all rows, as released, over
+        ``n_components ** (2 / n_features)``.
+    degrees_of_freedom_prior : float, default=None
+        None: the number of features.
+    reg_covar : float, default=1e-6
+        Added to variances.
+    means_init : array-like of shape (n_components, n_features), default=None
+        Public starting means. With them, or with one component, nothing is spent on a sketch.
+    weights_init : array-like of shape (n_components,), default=None
+        Public starting weights, with `means_init` only. None: equal ones.
+    sampling_rate : float, default=None
+        Probability with which each row enters a round. None: 1, all rows.
+    n_steps : int, default=None
+        Number of releases, the two for the start included (one, if there is no sketch). None: 6 rounds after those.
+    n_posterior_samples : int, default=1000
+        Posterior draws kept.
+    random_state : None, int, RandomState or Generator, default=None
+        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+    verbose : int, default=0
+        Print public quantities only.
+
+    Attributes
+    ----------
+    weights_ : array of shape (n_components,)
+        Posterior mean.
+    means_ : array of shape (n_components, n_features)
+        Posterior mean.
+    covariances_, precisions_, precisions_cholesky_
+        Of the shapes that scikit-learn gives them for each `covariance_type`; inverse of the mean precision.
+    weight_concentration_, mean_precision_, degrees_of_freedom_ : arrays of shape (n_components,)
+        Of the posterior, as in `BayesianGaussianMixture`.
+    posterior_samples_ : dict
+        Draws ``"weights"``, ``"means"`` and ``"covariances"`` (matrices for every type), with a first axis of length
+        `n_posterior_samples`.
+    posterior_
+        Of the same, ravelled, in the units in which `bounds` are -1 and 1, with ``mean``, ``std``, ``covariance`` and
+        ``sample``.
+    converged_ : bool
+        Whether in the last round no mean moved by more than a tenth of its component's standard deviation. A function
+        of what was released; the number of rounds does not depend on it.
+    n_iter_ : int
+        Number of releases.
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    diagnostics_ : dict
+        Standard deviation of the noise in the sums.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Notes
+    -----
+    There is no `lower_bound_`: the bound of the training rows was not released. `score`, `bic`, `aic` and `predict` are
+    of the rows that they are given, which they do not protect; so is what `fit_predict` returns.
+
+    Posterior draws include the noise of privacy to first order. They do not include what labels that are not known
+    cost (variational Bayes does not), so that intervals of components that overlap are too narrow.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPGaussianMixture
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(-2, 0.5, (3000, 2)), rng.normal(2, 0.5, (3000, 2))])
+    >>> model = DPGaussianMixture(epsilon=1.0, n_components=2, bounds=(-5, 5)).fit(X)
+    >>> bool(np.abs(np.sort(model.means_[:, 0]) - [-2, 2]).max() < 0.2)
+    True
+    >>> rows, labels = model.sample(3)
+    >>> rows.shape
+    (3, 2)
+    """
+
+    _solvers = ("vips",)
+    _fitted = (
+        *GradientEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
+        "precisions_cholesky_", "weight_concentration_", "mean_precision_", "degrees_of_freedom_", "converged_",
+        "_scales",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        epsilon=1.0,
+        delta=1e-5,
+        *,
+        n_components=1,
+        covariance_type="full",
+        bounds=None,
+        solver="vips",
+        adjacency="zero_out",
+        weight_concentration_prior=1.0,
+        mean_prior=None,
+        mean_precision_prior=1.0,
+        covariance_prior=None,
+        degrees_of_freedom_prior=None,
+        reg_covar=1e-6,
+        means_init=None,
+        weights_init=None,
+        sampling_rate=None,
+        n_steps=None,
+        n_posterior_samples=1000,
+        random_state=None,
+        verbose=0,
+    ):
+        self.epsilon = epsilon
+        self.delta = delta
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.bounds = bounds
+        self.solver = solver
+        self.adjacency = adjacency
+        self.weight_concentration_prior = weight_concentration_prior
+        self.mean_prior = mean_prior
+        self.mean_precision_prior = mean_precision_prior
+        self.covariance_prior = covariance_prior
+        self.degrees_of_freedom_prior = degrees_of_freedom_prior
+        self.reg_covar = reg_covar
+        self.means_init = means_init
+        self.weights_init = weights_init
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        return tags
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(self, X, y=None):
+        """Fit the posterior to private data.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a row holds.
+        """
+        del y
+        self._check_solver_parameters()
+        X = self._numeric(X, reset=True)
+        n = len(X)
+        scales, voided_by = self._scaling(X)
+        model = self._model(scales)
+        draws = self._fit_posterior(
+            model, None, n, lambda: self._pack(X, scales), public=self._public_facts(n), voided_by=voided_by
+        )
+        self._scales = scales
+        self._set_components(draws)
+        return self
+
+    def _check_solver_parameters(self):
+        super()._check_solver_parameters()
+        check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
+        check_choice("covariance_type", self.covariance_type, ("full", "tied", "diag", "spherical"))
+        check_number("weight_concentration_prior", self.weight_concentration_prior, 1e-6, 1e6)
+        check_number("mean_precision_prior", self.mean_precision_prior, 1e-9, 1e9)
+        check_number("reg_covar", self.reg_covar, 0, 1e30, closed=True)
+        if self.weights_init is not None and self.means_init is None:
+            raise ValueError("weights_init needs means_init, the components that they are weights of.")
+
+    def _numeric(self, X, *, reset):
+        if sparse.issparse(X):
+            raise TypeError(
+                "Sparse data was passed, but dense data is required: a mixture takes distances. Use X.toarray() if it "
+                "fits in memory."
+            )
+        return super()._numeric(X, reset=reset)
+
+    def _scaling(self, X):
+        """Centres and half ranges of the features, and what voids the guarantee."""
+        d = X.shape[1]
+        if self.bounds is None:
+            warnings.warn(
+                "bounds=None takes the ranges of X from the data, which is not private. Pass bounds=(low, high).",
+                PrivacyLeakWarning,
+                stacklevel=3,
+            )
+            finite = X[np.isfinite(X).all(axis=1)].astype(np.float64)
+            low, high = (finite.min(axis=0), finite.max(axis=0)) if len(finite) else (-np.ones(d), np.ones(d))
+            half = np.where(high > low, high / 2 - low / 2, 1.0)
+            return self._round(low / 2 + high / 2, half), ("the ranges of X were taken from the data (bounds=None)",)
+        try:
+            low, high = (np.broadcast_to(np.asarray(end, np.float64), d) for end in self.bounds)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"bounds must be (low, high), numbers or one for each of {d} columns, got {self.bounds!r}."
+            ) from None
+        if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+            raise ValueError(f"bounds must be finite with low < high, got {self.bounds!r}.")
+        return self._round(low / 2 + high / 2, high / 2 - low / 2), ()
+
+    def _round(self, centre, half):
+        """One scale for all columns where components are to be round in the units of the data."""
+        return centre, np.full_like(half, half.max()) if self.covariance_type == "spherical" else half
+
+    def _model(self, scales):
+        from skdpbayes.models.mixture import GaussianMixture, mean_weights
+        from skdpbayes.models.sketch import frequencies
+
+        centre, half = scales
+        k, d = int(self.n_components), len(centre)
+        radius = math.sqrt(d + 3) if math.isfinite(self.epsilon) else 200.0
+        freedom = float(d) if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
+        check_number("degrees_of_freedom_prior", freedom, d - 1, 1e9)
+        means, weights = self._array("means_init", (k, d)), self._array("weights_init", (k,))
+        if means is not None:
+            means = ((means - centre) / half).astype(np.float32)
+            weights = np.full(k, 1 / k) if weights is None else weights
+            if not ((weights > 0).all() and abs(weights.sum() - 1) < 1e-6):
+                raise ValueError(f"weights_init must be positive and sum to 1, got {self.weights_init!r}.")
+            weights = weights.astype(np.float32)
+        mean_prior, covariance = self._array("mean_prior", (d,)), self.covariance_prior
+        if covariance is not None:
+            covariance = np.asarray(covariance, np.float64)
+            covariance = covariance * np.eye(d) if covariance.ndim == 0 else self._array("covariance_prior", (d, d))
+            if not (np.linalg.eigvalsh(covariance) > 0).all():
+                raise ValueError(f"covariance_prior must be positive definite, got {self.covariance_prior!r}.")
+            covariance = (covariance / np.outer(half, half)).astype(np.float32)
+        return GaussianMixture(
+            kind=self.covariance_type,
+            n_components=k,
+            n_features=d,
+            concentration=np.float32(self.weight_concentration_prior),
+            precision=np.float32(self.mean_precision_prior),
+            freedom=np.float32(freedom),
+            mean_prior=None if mean_prior is None else ((mean_prior - centre) / half).astype(np.float32),
+            covariance_prior=covariance,
+            ridge=(self.reg_covar / half**2).astype(np.float32),
+            radius=np.float32(radius),
+            kept=mean_weights(radius, d),
+            whole_radius=np.float32(math.sqrt(d)),
+            frequencies=frequencies(d, k) if means is None and k > 1 else None,
+            means=means,
+            weights=weights,
+        )
+
+    def _array(self, name, shape):
+        """A parameter as an array of a given shape, or None."""
+        value = getattr(self, name)
+        if value is None:
+            return None
+        try:
+            array = np.asarray(value, np.float64)
+        except (TypeError, ValueError):
+            array = np.empty(0)
+        if array.shape != shape or not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite numbers of shape {shape}, got {value!r}.")
+        return array
+
+    def _plan_solver(self, model, bounds, n):
+        from skdpbayes.models.mixture import NORM
+        from skdpbayes.privacy.mechanism import MechanismSpec
+        from skdpbayes.solvers.vips_rounds import StatisticsRounds
+
+        del bounds
+        openings = len(model.openings())
+        n_steps = self.n_steps or _ROUNDS + openings
+        if n_steps <= openings:
+            raise ValueError(
+                f"n_steps={n_steps} is too few: {openings} go into the start. Take at least {openings + 1}."
+            )
+        rate = self._sampling_rate(n, n)
+        shares = [_MOMENTS, _SKETCH][:openings]
+        schedule = [(share**-0.5, 1) for share in shares]
+        schedule.append((((1 - sum(shares)) / (n_steps - openings)) ** -0.5, n_steps - openings))
+        steps = self._plan_noise(n_steps, rate, schedule).steps
+        # Without noise every round stands for itself.
+        least = 0.0 if math.isfinite(self.epsilon) else 1.0
+        return StatisticsRounds(np.int32(openings), np.float32(least), np.float32(NORM)), MechanismSpec(steps)
+
+    def _pack(self, X, scales):
+        from skdpbayes.records import pack_records
+
+        centre, half = scales
+        with np.errstate(all="ignore"):
+            return pack_records(x=((X - centre) / half).astype(np.float32))
+
+    def _set_posterior(self, model, solver, state, rng):
+        draws = super()._set_posterior(model, solver, state, rng)
+        self.converged_ = bool(state.params.moved < 0.1)
+        self.diagnostics_["n_records"] = float(state.params.total)
+        return draws
+
+    def _set_components(self, draws):
+        self.posterior_samples_ = self._in_units(draws)
+        posterior, (centre, half) = self.posterior_, self._scales
+        self.weight_concentration_ = posterior.concentration
+        self.mean_precision_, self.degrees_of_freedom_ = posterior.precision, posterior.freedom
+        self.weights_ = posterior.concentration / posterior.concentration.sum()
+        self.means_ = posterior.means * half + centre
+        full = posterior.covariances * np.outer(half, half)
+        factor = np.swapaxes(np.linalg.inv(np.linalg.cholesky(full)), 1, 2)
+        self.covariances_, self.precisions_cholesky_ = self._of_type(full), self._of_type(factor)
+        self.precisions_ = self._of_type(factor @ np.swapaxes(factor, 1, 2))
+
+    def _of_type(self, matrices):
+        """Matrices (K, d, d) as scikit-learn stores those of this type."""
+        if self.covariance_type == "full":
+            return matrices
+        if self.covariance_type == "tied":
+            return matrices[0]
+        diagonals = np.diagonal(matrices, axis1=1, axis2=2).copy()
+        return diagonals if self.covariance_type == "diag" else diagonals[:, 0]
+
+    def _in_units(self, draws):
+        centre, half = self._scales
+        k, d = int(self.n_components), len(half)
+        weights, means, covariances = np.split(draws, [k, k + k * d], axis=1)
+        return {
+            "weights": weights,
+            "means": means.reshape(-1, k, d) * half + centre,
+            "covariances": covariances.reshape(-1, k, d, d) * np.outer(half, half),
+        }
+
+    @property
+    def lower_bound_(self):
+        """There is none: it raises an AttributeError that says so."""
+        raise AttributeError("lower_bound_ does not exist: the bound of the training rows is not among the releases.")
+
+    # --------------------------------------------------------------- predicting
+
+    def _factors(self):
+        """Upper factors of the precisions, (K, d, d)."""
+        k, d = self.means_.shape
+        factor = self.precisions_cholesky_
+        if self.covariance_type == "spherical":
+            return factor[:, None, None] * np.eye(d)
+        return factor[:, :, None] * np.eye(d) if self.covariance_type == "diag" else np.broadcast_to(factor, (k, d, d))
+
+    def _log_joint(self, X):
+        """Log weight plus log density of each component, (n, K); a row that is not finite gives NaN."""
+        check_is_fitted(self)
+        X = self._numeric(X, reset=False).astype(np.float64)
+        X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, np.nan)
+        return _log_joint(X, self.weights_, self.means_, self._factors())
+
+    def score_samples(self, X):
+        """Log density of each row under the mixture of `weights_`, `means_` and `covariances_`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Not protected.
+
+        Returns
+        -------
+        log_density : array of shape (n_samples,)
+            NaN for a row that holds one, or an infinity.
+        """
+        return special.logsumexp(self._log_joint(X), axis=1)
+
+    def score(self, X, y=None):
+        """Mean of `score_samples`."""
+        del y
+        return float(np.mean(self.score_samples(X)))
+
+    def log_predictive_density(self, X, n_samples=100):
+        """Log posterior predictive density of each row, averaged over the first `n_samples` posterior draws.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Not protected.
+        n_samples : int, default=100
+
+        Returns
+        -------
+        log_density : array of shape (n_samples,)
+        """
+        check_is_fitted(self)
+        check_number("n_samples", n_samples, 0, integral=True)
+        X = self._numeric(X, reset=False).astype(np.float64)
+        draws = [values[:n_samples] for values in self.posterior_samples_.values()]
+        each = []
+        for weights, means, covariances in zip(*draws, strict=True):
+            factors = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariances)), 1, 2)
+            each.append(special.logsumexp(_log_joint(X, weights, means, factors), axis=1))
+        return special.logsumexp(each, axis=0) - math.log(len(each))
+
+    def predict_proba(self, X):
+        """Probability of each component, of shape (n_samples, n_components); `weights_` for a row that is not finite.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Not protected.
+        """
+        log = self._log_joint(X)
+        null = np.isnan(log).any(axis=1)
+        if null.any():
+            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: they get the weights.", stacklevel=2)
+            log[null] = np.log(self.weights_)
+        return special.softmax(log, axis=1)
+
+    def predict(self, X):
+        """Most probable component of each row, of shape (n_samples,)."""
+        return self.predict_proba(X).argmax(axis=1)
+
+    def fit_predict(self, X, y=None):
+        """Fit, and return the most probable component of each row: labels that are **not** private."""
+        return self.fit(X, y).predict(X)
+
+    def _n_parameters(self):
+        k, d = self.means_.shape
+        free = {"full": k * d * (d + 1) / 2, "tied": d * (d + 1) / 2, "diag": k * d, "spherical": k}
+        return int(free[self.covariance_type] + k * d + k - 1)
+
+    def bic(self, X):
+        """Bayesian information criterion on rows, which it does not protect; the lower the better."""
+        log = self.score_samples(X)
+        return float(-2 * log.sum() + self._n_parameters() * math.log(len(log)))
+
+    def aic(self, X):
+        """Akaike information criterion on rows, which it does not protect; the lower the better."""
+        return float(-2 * self.score_samples(X).sum() + 2 * self._n_parameters())
+
+    def sample(self, n_samples=1, random_state=None):
+        """Private synthetic rows from the fitted mixture, with their components.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+        random_state : None, int or numpy.random.Generator
+
+        Returns
+        -------
+        X : array of shape (n_samples, n_features)
+        y : array of shape (n_samples,)
+        """
+        check_is_fitted(self)
+        check_number("n_samples", n_samples, 0, integral=True)
+        rng = np.random.default_rng(random_state)
+        labels = np.sort(rng.choice(len(self.weights_), n_samples, p=self.weights_))
+        noise = rng.standard_normal((n_samples, self.means_.shape[1]))
+        roots = np.swapaxes(np.linalg.inv(self._factors()), 1, 2)
+        return self.means_[labels] + np.einsum("nij,nj->ni", roots[labels], noise), labels
+
+    def sample_posterior(self, n_samples=1000, random_state=None):
+        """Fresh posterior draws, a dict like `posterior_samples_`.
+
+        Parameters
+        ----------
+        n_samples : int, default=1000
+        random_state : None, int or numpy.random.Generator
+        """
+        check_is_fitted(self)
+        return self._in_units(self.posterior_.sample(np.random.default_rng(random_state), n_samples))
+
+
+def _log_joint(X, weights, means, factors):
+    log = np.empty((len(X), len(weights)))
+    for k, (weight, mean, factor) in enumerate(zip(weights, means, factors, strict=True)):
+        with np.errstate(all="ignore"):
+            square = np.square((X - mean) @ factor).sum(axis=1)
+            constant = np.log(weight) + np.log(np.abs(np.diag(factor))).sum() - len(mean) / 2 * math.log(2 * math.pi)
+            log[:, k] = constant - square / 2
+    return log

@@ -1,0 +1,324 @@
+"""Private Gaussian mixtures as their users see them."""
+
+import pickle
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+from whitebox import recorded
+
+from skdpbayes import DPGaussianMixture, inference
+from skdpbayes.estimators import _base
+from skdpbayes.privacy import PrivacyLeakWarning, compose
+from skdpbayes.privacy.random import fit_keys
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+N, MEANS, WEIGHTS = 6000, np.array([[-2.0, 0], [2, 1], [1, -2]]), np.array([0.5, 0.3, 0.2])
+ROOTS = np.array([[[0.5, 0], [0.2, 0.4]], [[0.6, 0], [0, 0.6]], [[0.4, 0], [-0.3, 0.3]]])
+
+
+def rows(seed, n=N):
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(3, n, p=WEIGHTS)
+    return MEANS[labels] + np.einsum("nij,nj->ni", ROOTS[labels], rng.normal(size=(n, 2)))
+
+
+@pytest.fixture(autouse=True)
+def transcripts():
+    """Every fit keeps its releases: one program less for each shape."""
+    with recorded() as kept:
+        yield kept
+
+
+X = rows(0)
+GIVEN = {"means_init": MEANS + 0.2}  # no sketch: a program that compiles sooner
+
+
+def estimator(epsilon=1.0, **parameters):
+    return DPGaussianMixture(
+        epsilon, **({"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0} | parameters)
+    )
+
+
+def truth(Z):
+    pdf = [w * stats.multivariate_normal(m, r @ r.T).pdf(Z) for w, m, r in zip(WEIGHTS, MEANS, ROOTS, strict=True)]
+    return np.log(np.sum(pdf, axis=0))
+
+
+@pytest.fixture(scope="module")
+def fitted(compiled_quickly):
+    """A fit with its releases."""
+    with pytest.MonkeyPatch.context() as patch, recorded() as kept:
+        patch.setattr(_base, "_warned", ["seed"])
+        model = estimator().fit(X)
+    return model, kept[-1]
+
+
+def matched(model):
+    """Places of the true components."""
+    return ((model.means_[None] - MEANS[:, None]) ** 2).sum(axis=2).argmin(axis=1)
+
+
+def test_the_mixture_is_found_without_a_start(fitted):
+    model, _ = fitted
+    order = matched(model)
+    assert sorted(order) == [0, 1, 2]
+    np.testing.assert_allclose(model.means_[order], MEANS, atol=0.1)
+    np.testing.assert_allclose(model.weights_[order], WEIGHTS, atol=0.03)
+    np.testing.assert_allclose(model.covariances_[order], ROOTS @ ROOTS.mT, atol=0.08)
+    Z = rows(1, 20_000)
+    assert truth(Z).mean() - model.score(Z) < 0.02
+    assert model.converged_ is True and model.n_iter_ == 8
+    assert model.diagnostics_["n_records"] == pytest.approx(N, rel=0.02)
+
+
+def test_it_is_scikit_learns_mixture_with_these_parameters(fitted):
+    model, _ = fitted
+    theirs = GaussianMixture(3)
+    theirs.weights_, theirs.means_, theirs.covariances_ = model.weights_, model.means_, model.covariances_
+    theirs.precisions_cholesky_ = model.precisions_cholesky_
+    for name in ("score_samples", "predict_proba", "predict", "bic", "aic", "score"):
+        np.testing.assert_allclose(
+            getattr(model, name)(X), getattr(theirs, name)(X), rtol=1e-9, atol=1e-12, err_msg=name
+        )
+    np.testing.assert_allclose(model.precisions_ @ model.covariances_, np.tile(np.eye(2), (3, 1, 1)), atol=1e-9)
+    Z, labels = model.sample(50_000, random_state=1)
+    assert Z.shape == (50_000, 2) and labels.shape == (50_000,)
+    for k in range(3):
+        np.testing.assert_allclose(Z[labels == k].mean(axis=0), model.means_[k], atol=0.04)
+        np.testing.assert_allclose(np.cov(Z[labels == k].T), model.covariances_[k], atol=0.04)
+    with pytest.raises(AttributeError, match="lower_bound_"):
+        model.lower_bound_  # noqa: B018
+
+
+def test_posterior_draws_are_around_the_estimates(fitted):
+    model, _ = fitted
+    draws, fresh = model.posterior_samples_, model.sample_posterior(2000, random_state=1)
+    assert {name: values.shape for name, values in draws.items()} == {
+        "weights": (1000, 3), "means": (1000, 3, 2), "covariances": (1000, 3, 2, 2),
+    }  # fmt: skip
+    for values, estimate in zip(fresh.values(), (model.weights_, model.means_, model.covariances_), strict=True):
+        spread = values.std(axis=0)
+        assert (np.abs(values.mean(axis=0) - estimate) < 0.4 * spread).all()
+    assert (np.linalg.eigvalsh(fresh["covariances"]) > 0).all()
+    np.testing.assert_allclose(fresh["weights"].sum(axis=1), 1)
+    gap = model.score_samples(X[:50]) - model.log_predictive_density(X[:50])
+    assert np.abs(gap).max() < 0.3 and (gap != 0).all()
+    assert model.posterior_.mean.shape == model.posterior_.std.shape == (21,)
+
+
+def test_intervals_include_the_noise(fitted):
+    """Of well separated components: means and weights are within their intervals, which noise widens."""
+    scores = []
+    for seed in range(6):
+        model = estimator(0.3, random_state=seed).fit(rows(seed))
+        order = matched(model)
+        for name, true in (("means", MEANS), ("weights", WEIGHTS), ("covariances", ROOTS @ ROOTS.mT)):
+            draws = model.posterior_samples_[name][:, order]
+            scores.append(((draws.mean(axis=0) - true) / draws.std(axis=0)).ravel())
+    scores = np.concatenate(scores)
+    assert 0.7 < np.sqrt(np.mean(np.clip(scores, -4, 4) ** 2)) < 1.5
+    wide = model.posterior_samples_["means"][:, order].std(axis=0)
+    narrow = fitted[0].posterior_samples_["means"][:, matched(fitted[0])].std(axis=0)
+    assert (wide > 1.2 * narrow).all(), "a smaller budget does not widen the posterior"
+
+
+def test_without_noise_it_is_variational_bayes():
+    """Scikit-learn's, with the same priors, from the same side of the same optimum."""
+    prior = dict(weight_concentration_prior=2.0, mean_precision_prior=0.5, degrees_of_freedom_prior=4.0)
+    ours = estimator(np.inf, n_steps=60, mean_prior=[0, 0], covariance_prior=0.7 * np.eye(2), **GIVEN, **prior).fit(X)
+    theirs = BayesianGaussianMixture(
+        n_components=3, weight_concentration_prior_type="dirichlet_distribution", mean_prior=[0, 0], max_iter=1000,
+        tol=1e-9, covariance_prior=0.7 * np.eye(2), random_state=0, **prior,
+    ).fit(X)  # fmt: skip
+    place = lambda model: np.argsort(model.means_[:, 0])  # noqa: E731
+    tolerances = {
+        "weights_": 1e-4, "means_": 1e-3, "covariances_": 1e-3, "precisions_": 0.02,
+        "weight_concentration_": 0.5, "degrees_of_freedom_": 0.5, "mean_precision_": 0.5,
+    }  # fmt: skip
+    for name, atol in tolerances.items():
+        values = [getattr(model, name)[place(model)] for model in (ours, theirs)]
+        np.testing.assert_allclose(*values, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "kind", ["tied", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("diag", "spherical"))]
+)
+def test_shapes_of_other_covariances_are_scikit_learns(kind):
+    model = estimator(4.0, covariance_type=kind, **GIVEN).fit(X)
+    theirs = GaussianMixture(3, covariance_type=kind, random_state=0, means_init=MEANS).fit(X)
+    for name in ("covariances_", "precisions_", "precisions_cholesky_"):
+        assert getattr(model, name).shape == getattr(theirs, name).shape, name
+    assert model._n_parameters() == theirs._n_parameters()
+    assert theirs.score(X) - model.score(X) < 0.02
+    np.testing.assert_allclose(model.covariances_, theirs.covariances_, atol=0.12)
+    theirs.weights_, theirs.means_, theirs.precisions_cholesky_ = (
+        model.weights_,
+        model.means_,
+        model.precisions_cholesky_,
+    )
+    np.testing.assert_allclose(model.score_samples(X), theirs.score_samples(X), rtol=1e-9)
+    spread = model.posterior_samples_["covariances"].std(axis=0)
+    assert ((spread > 0) == (np.ones((2, 2)) if kind == "tied" else np.eye(2)).astype(bool)).all()
+
+
+def test_units_do_not_matter():
+    scale, shift = np.array([100.0, 0.01]), np.array([5.0, -3.0])
+    bounds = tuple(np.array(end) * scale + shift for end in ((-6, -5), (5, 5)))
+    one = estimator(**GIVEN).fit(X)
+    other = estimator(bounds=bounds, means_init=GIVEN["means_init"] * scale + shift, reg_covar=0).fit(X * scale + shift)
+    np.testing.assert_allclose(other.means_, one.means_ * scale + shift, rtol=1e-3)
+    np.testing.assert_allclose(other.covariances_, one.covariances_ * np.outer(scale, scale), rtol=0.02, atol=1e-4)
+    assert other.score(X * scale + shift) == pytest.approx(one.score(X) - np.log(scale).sum(), abs=1e-3)
+
+
+REFUSED = [
+    ({"n_components": 0}, r"n_components must be an integer in \[1, 10000\], got 0"),
+    ({"covariance_type": "round"}, "covariance_type must be one of 'full', 'tied', 'diag', 'spherical'"),
+    ({"solver": "dpvi"}, "solver must be one of 'vips', got 'dpvi'"),
+    ({"bounds": (1, 0)}, "bounds must be finite with low < high"),
+    ({"bounds": ((0, 0, 0), 1)}, r"bounds must be \(low, high\), numbers or one for each of 2 columns"),
+    ({"means_init": [[0, 0]]}, r"means_init must be finite numbers of shape \(3, 2\)"),
+    ({"weights_init": [1, 0, 0], **GIVEN}, "weights_init must be positive and sum to 1"),
+    ({"weights_init": [0.2, 0.3, 0.5]}, "weights_init needs means_init"),
+    ({"covariance_prior": -np.eye(2)}, "covariance_prior must be positive definite"),
+    ({"degrees_of_freedom_prior": 0.5}, r"degrees_of_freedom_prior must be a number in \(1, "),
+    ({"n_steps": 2}, "n_steps=2 is too few: 2 go into the start. Take at least 3"),
+    ({"adjacency": "add_remove"}, "sampling_rate=None takes the number of records from X"),
+    ({"mean_precision_prior": 0}, "mean_precision_prior must be"),
+    ({"weight_concentration_prior": -1}, "weight_concentration_prior must be"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "message"), REFUSED, ids=str)
+def test_what_makes_no_sense_is_refused_before_anything_is_spent(parameters, message):
+    model = estimator(**parameters)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X)
+    assert not hasattr(model, "privacy_spent_")
+
+
+def test_rows_that_are_not_finite_are_predicted_without_an_error(fitted):
+    model, _ = fitted
+    with pytest.warns(UserWarning, match="1 of these rows"):
+        proba = model.predict_proba([[np.nan, 0], [2, 1]])
+    np.testing.assert_allclose(proba[0], model.weights_)
+    assert np.isnan(model.score_samples([[np.inf, 0]])).all()
+    with pytest.raises(TypeError, match="dense data is required"):
+        from scipy import sparse
+
+        model.predict(sparse.csr_array(X))
+
+
+def test_clones_pickles_and_refits():
+    model = estimator(**GIVEN).fit(X)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.score_samples(X), model.score_samples(X))
+    with pytest.raises(NotFittedError):
+        clone(model).sample()
+    first = model.privacy_spent_
+    labels = model.fit_predict(X[:5900])
+    assert labels.shape == (5900,) and model.privacy_spent_.cumulative == first.steps
+
+
+# Privacy
+
+
+def test_the_fit_follows_from_the_releases_and_the_solver_key(fitted):
+    """So nothing else of the records is in it: no start, no stopping, no bound of the likelihood."""
+    model, releases = fitted
+    again = estimator()
+    again.n_features_in_ = 2
+    scales, _ = again._scaling(np.zeros((1, 2)))
+    planned = again._model(scales)
+    solver, spec = again._plan_solver(planned, None, N)
+    keys = fit_keys(0)
+    state = jax.device_get(
+        inference.replay(releases, keys.solver, planned, solver, spec, {"x": np.zeros(2, np.float32)})
+    )
+    draws = again._set_posterior(planned, solver, state, again._draws_rng(keys))
+    again._scales = scales
+    again._set_components(draws)
+    for name in ("weights_", "means_", "covariances_", "converged_"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(model, name), err_msg=name)
+    for name, values in model.posterior_samples_.items():
+        np.testing.assert_array_equal(again.posterior_samples_[name], values)
+    assert again.diagnostics_ == model.diagnostics_
+
+
+CELLS = [np.nan, None, np.inf, -np.inf, 1e300, 1e30, -1e300, 1e-320, "text", [1], 2**70, 1j, 0.0, 9.0]
+
+
+def test_one_row_moves_the_first_release_by_at_most_the_noise_unit(transcripts):
+    """In units of the noise multiplier: 1 for a row that becomes null, 2 for another row, whatever the row."""
+    table, out = X.astype(object), []
+    for cell in [*CELLS, (5.0, 5.0), (-6.0, -5.0)]:
+        table[17] = cell if isinstance(cell, tuple) else (cell, cell if np.ndim(cell) == 0 else 0)
+        model = estimator(**GIVEN).fit(table)
+        out.append(np.asarray(transcripts[-1], np.float64)[0, :7])
+    assert np.isfinite(out).all()
+    (moments,) = model._model(model._scales).openings()
+    unit = np.repeat([b.clipping_norm / b.share**0.5 for b in moments.blocks.values()], [1, 2, 4])
+    moved = np.linalg.norm((np.array(out) - out[0]) / unit, axis=1)
+    assert moved.max() <= 1 + 1e-4 and moved.max() > 0.9
+    assert moved[:4].max() == 0, "a null row contributes"
+    apart = np.linalg.norm((np.array(out)[:, None] - np.array(out)) / unit, axis=2)
+    assert apart.max() <= 2 + 1e-4
+
+
+def test_the_noise_of_a_round_is_what_the_report_says(transcripts):
+    """Of null rows every release is noise alone; and the scales that posteriors assume are those of the last rounds."""
+    model = estimator(n_steps=400, **GIVEN).fit(np.full_like(X, np.nan))
+    planned, spent = model._model(model._scales), model.privacy_spent_
+    unit = np.repeat([b.clipping_norm / b.share**0.5 for b in planned.blocks().values()], [3, 6, 12])
+    noise = np.asarray(transcripts[-1], np.float64)[1:, :21] / unit / spent.steps[-1].noise_multiplier
+    tail = stats.chi2(noise.size).cdf(np.square(noise).sum())
+    assert 1e-6 < tail < 1 - 1e-6
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
+    weights = 3 / (np.arange(399) + 3)
+    share = weights * np.append(np.cumprod((1 - weights[1:])[::-1])[::-1], 1)
+    want = spent.steps[-1].noise_multiplier * unit[0] * np.sqrt(np.sum(share**2))
+    assert model.diagnostics_["noise_std"]["count"] == pytest.approx(want, rel=1e-3)
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one", "add_remove"])
+def test_no_more_is_spent_than_asked_for_and_what_is_reported_ran(adjacency, monkeypatch):
+    ran, original = [], inference.run
+    monkeypatch.setattr(inference, "run", lambda *rest: ran.append(rest[3]) or original(*rest))
+    for rate in (1.0, 0.5):
+        spent = estimator(adjacency=adjacency, sampling_rate=rate, **GIVEN).fit(X).privacy_spent_
+        assert 0.99 < spent.epsilon <= 1 and spent.steps == ran[-1].composed() and spent.sampling_rate == rate
+        assert compose(spent.steps, adjacency).epsilon(spent.delta) == pytest.approx(spent.epsilon)
+        assert ("n_samples" in spent.public) == (adjacency != "add_remove")
+
+
+def test_without_the_number_of_rows_it_is_estimated():
+    """With rows added or removed the plan is the same, and so are all shapes."""
+    models = [estimator(adjacency="add_remove", sampling_rate=0.5, **GIVEN).fit(X[:n]) for n in (N, N - 1)]
+    assert repr(models[0].privacy_spent_) == repr(models[1].privacy_spent_)
+    assert models[0].diagnostics_["n_records"] == pytest.approx(N, rel=0.1)
+    np.testing.assert_allclose(models[0].means_, MEANS, atol=0.25)
+
+
+def test_ranges_taken_from_the_data_warn_and_void_the_guarantee():
+    with pytest.warns(PrivacyLeakWarning, match="bounds=None takes the ranges of X"):
+        model = estimator(bounds=None, random_state=None, **GIVEN).fit(X)
+    assert model.privacy_spent_.voided_by == ("the ranges of X were taken from the data (bounds=None)",)
+    assert estimator(random_state=None, **GIVEN).fit(X).privacy_spent_.guarantee_holds
+
+
+def test_bad_rows_raise_nothing_and_change_little():
+    bad = X.astype(object)
+    bad[: len(CELLS), 0] = np.array([*CELLS, None], object)[:-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = estimator(**GIVEN).fit(bad)
+    np.testing.assert_allclose(model.means_, MEANS, atol=0.15)
+    nothing = estimator(**GIVEN).fit(np.full_like(X, np.nan))
+    assert np.isfinite(nothing.means_).all() and np.isfinite(nothing.score(X))

@@ -1,0 +1,215 @@
+"""The mixture's statistics: bounds, coordinates, M-step, and the sketch that it starts from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, optimize, stats
+from sklearn.mixture import BayesianGaussianMixture
+
+from skdpbayes.models.mixture import GaussianMixture, Start, inverse_factor, mean_weights, restricted
+from skdpbayes.models.sketch import Sketch, expected_features, features, fit_sketch, frequencies
+
+f32 = np.float32
+KINDS = ["full", "tied", "diag", "spherical"]
+K, D = 3, 2
+
+
+def model(kind="full", radius=2.2, k=K, d=D, **others):
+    given = dict(
+        concentration=f32(1.5), precision=f32(2.0), freedom=f32(d + 1), mean_prior=np.zeros(d, f32), ridge=f32(0),
+        covariance_prior=np.eye(d, dtype=f32) * f32(0.3), radius=f32(radius), kept=mean_weights(radius, d),
+        whole_radius=f32(1), frequencies=None, means=np.zeros((k, d), f32), weights=np.full(k, 1 / k, f32),
+    )  # fmt: skip
+    return GaussianMixture(kind, k, d, **(given | others))
+
+
+def params_of(model, means, covariances, counts=100.0, errors=1e12):
+    """Parameters at given components, with a start that counts for nothing unless told."""
+    k, counts = model.n_components, jnp.full(model.n_components, counts)
+    start = Start(counts, means, covariances, jnp.full((3, k), errors))
+    return model.init()._replace(
+        concentration=counts, precision=counts, freedom=counts, mean=jnp.asarray(means), start=start,
+        covariance=jnp.asarray(covariances), total=counts.sum(),
+    )  # fmt: skip
+
+
+def flat(contribution):
+    return jnp.concatenate([jnp.ravel(x) for x in contribution.values()])
+
+
+# What a record contributes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_record_and_no_state_exceed_the_declared_bound(kind):
+    """Sought with gradients: one record moves the sums by sqrt(3) at most, two by sqrt(6), and nearly so."""
+    m = model(kind)
+
+    @jax.jit
+    @jax.value_and_grad
+    def less(v):
+        x, means, factors = v[:4].reshape(2, D), v[4:10].reshape(K, D), v[10:].reshape(K, D, D)
+        lower = jnp.tril(factors, -1) + jnp.exp(jnp.clip(factors, -3, 3)) * jnp.eye(D)
+        covariances = restricted(kind, lower @ jnp.swapaxes(lower, 1, 2))
+        one, other = (flat(m.statistics(params_of(m, means, covariances))({"x": row})) for row in x)
+        norms = jnp.sqrt(jnp.sum(one**2)), jnp.sqrt(jnp.sum((one - other) ** 2))
+        return -(norms[0] / 3**0.5 + norms[1] / 6**0.5)
+
+    rng, worst = np.random.default_rng(0), 0
+    for _ in range(4):
+        start = rng.normal(size=10 + K * D * D) * np.repeat([3.0, 3.0, 0.3], [4, 6, K * D * D])
+        found = optimize.minimize(lambda v: tuple(np.asarray(x, float) for x in less(v.astype(f32))), start, jac=True)
+        worst = max(worst, -found.fun)
+    assert (1.97 if kind == "full" else 1.8) < worst <= 2 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_block_is_bounded_wherever_a_record_lies(kind):
+    m = model(kind)
+    rng = np.random.default_rng(1)
+    p = params_of(m, rng.normal(size=(K, D)).astype(f32), np.tile(np.eye(D, dtype=f32) * f32(0.2), (K, 1, 1)))
+    x = rng.normal(size=(2000, D)) * 10 ** rng.uniform(-3, 6, (2000, 1))
+    sums = jax.vmap(m.statistics(p))({"x": x.astype(f32)})
+    norms = {name: np.linalg.norm(np.asarray(s, float).reshape(2000, -1), axis=1) for name, s in sums.items()}
+    blocks = m.blocks()
+    assert set(norms) == set(blocks) and sum(b.share for b in blocks.values()) == pytest.approx(1)
+    for name, norm in norms.items():
+        assert norm.max() <= 1 + 1e-5 < blocks[name].clipping_norm, name
+        assert norm.max() > 0.9
+    null = m.statistics(p)({"x": jnp.array([jnp.nan, 0.0])})
+    assert all(np.isnan(np.asarray(s)).any() for s in null.values()), "the private sum must see a null record"
+    assert {name: s.shape[1:] for name, s in sums.items()} == {name: s.shape for name, s in m.zeros().items()}
+
+
+def test_responsibilities_are_expected_log_densities():
+    m, rng = model(radius=1e3), np.random.default_rng(2)
+    means, covariance = rng.normal(size=(K, D)).astype(f32), np.tile(np.eye(D, dtype=f32), (K, 1, 1))
+    p = params_of(m, means, covariance, 7.0)._replace(concentration=jnp.array([1.0, 2.0, 9.0]))
+    x = rng.normal(size=D)
+    # E log |precision| and E of the quadratic form, by drawing precisions
+    draws = stats.wishart(7, np.eye(D) / 7).rvs(200_000, random_state=0)
+    weights = np.log(stats.dirichlet([1, 2, 9]).rvs(200_000, random_state=0)).mean(axis=0)
+    log = weights + np.linalg.slogdet(draws)[1].mean() / 2
+    log -= [((x - mean) @ draws.mean(axis=0) @ (x - mean) + D / 7) / 2 for mean in means]
+    want = np.exp(log - log.max()) / np.exp(log - log.max()).sum()
+    np.testing.assert_allclose(m.statistics(p)({"x": x.astype(f32)})["count"], want, atol=0.005)
+
+
+@pytest.mark.parametrize(("radius", "d"), [(1.5, 1), (2.0, 2), (2.8, 5), (200, 3)])
+def test_mean_weights_are_those_of_a_normal_component(radius, d):
+    chi2 = stats.chi2(d)
+    split = min(radius**2, chi2.isf(1e-9))
+
+    def mean(power):
+        of = lambda t: np.minimum(1, radius**2 / t) * t**power * chi2.pdf(t)  # noqa: E731
+        return (integrate.quad(of, 0, split)[0] + integrate.quad(of, split, 300)[0]) / d**power
+
+    np.testing.assert_allclose(mean_weights(radius, d), [mean(0), mean(1)], rtol=2e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_are_carried_to_new_components(kind):
+    """They are those that the same responsibilities give about the new ones."""
+    m, rng = model(kind, radius=200), np.random.default_rng(3)
+    x, r = rng.normal(size=(50, D)), rng.dirichlet(np.ones(K), 50)
+
+    def components():
+        root = rng.normal(size=(K, D, D))
+        return params_of(
+            m, rng.normal(size=(K, D)), np.array(restricted(kind, jnp.asarray(root @ root.mT + np.eye(D))))
+        )
+
+    def about(p):
+        y = np.einsum("kij,nkj->nki", inverse_factor(p.covariance), x[:, None] - p.mean) / m.radius
+        second = np.einsum("nk,nki,nkj->kij", r, y, y)
+        return {
+            "count": r.sum(axis=0),
+            "first": np.einsum("nk,nki->ki", r, y),
+            "second": {
+                "full": second, "tied": second.sum(axis=0), "diag": np.einsum("kii->ki", second),
+                "spherical": np.einsum("kii->k", second),
+            }[kind],
+        }  # fmt: skip
+
+    old, new = components(), components()
+    carried = m.carry(about(old), old, new)
+    for name, want in about(new).items():
+        np.testing.assert_allclose(carried[name], want, atol=1e-4 * np.abs(want).max(), err_msg=name)
+
+
+# The M-step
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_noise_it_is_scikit_learns_m_step(kind):
+    m, rng = model(kind, radius=200), np.random.default_rng(4)
+    x = rng.normal(size=(400, D)) @ [[1, 0.4], [0, 0.5]] + rng.choice([-2, 0, 3], (400, 1))
+    p = params_of(m, f32([[-2, -2], [0, 0], [3, 3]]), np.tile(np.eye(D, dtype=f32), (K, 1, 1)))
+    sums = jax.jit(lambda x: jax.vmap(m.statistics(p))({"x": x}))(x.astype(f32))
+    got = m.m_step(p, {name: s.sum(axis=0) for name, s in sums.items()}, dict.fromkeys(sums, 0.0))
+    prior = 0.3 * (1 if kind == "spherical" else np.ones(D) if kind == "diag" else np.eye(D))
+    theirs = BayesianGaussianMixture(
+        n_components=K, covariance_type=kind, weight_concentration_prior_type="dirichlet_distribution", reg_covar=0,
+        weight_concentration_prior=1.5, mean_precision_prior=2.0, mean_prior=np.zeros(D), covariance_prior=prior,
+        degrees_of_freedom_prior=D + 1,
+    )  # fmt: skip
+    theirs._check_parameters(x, np)
+    theirs._m_step(x, np.log(np.maximum(np.asarray(sums["count"], float), 1e-300)))
+    freedom = np.broadcast_to(theirs.degrees_of_freedom_, K)
+    np.testing.assert_allclose(got.concentration, theirs.weight_concentration_, rtol=1e-4)
+    np.testing.assert_allclose(got.freedom, freedom, rtol=1e-4)
+    np.testing.assert_allclose(got.mean, theirs.means_, atol=2e-4)
+    want = theirs.covariances_
+    if kind in ("diag", "spherical"):
+        want = np.reshape(want, (K, -1, 1)) * np.eye(D)
+    np.testing.assert_allclose(got.covariance, np.broadcast_to(want, (K, D, D)), atol=5e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_noise_is_all_there_is_the_start_is_kept(kind):
+    m, rng = model(kind, freedom=f32(2)), np.random.default_rng(5)
+    p = params_of(m, f32([[-2, 0], [0, 1], [2, 0]]), np.tile(np.eye(D, dtype=f32) / 4, (K, 1, 1)), 1000.0, errors=0.01)
+    scales = dict.fromkeys(("count", "first", "second"), 1e4)
+    sums = {name: 1e4 * rng.normal(size=s.shape) for name, s in m.zeros().items()}
+    got = m.m_step(p, sums, scales)
+    np.testing.assert_allclose(got.mean, p.mean, atol=0.02)
+    np.testing.assert_allclose(got.covariance, p.covariance, atol=0.02)
+    np.testing.assert_allclose(got.noise, 0.01, rtol=0.2)
+    wild = m.m_step(p._replace(start=p.start._replace(errors=p.start.errors * 1e9)), sums, scales)
+    assert np.isfinite(wild.mean).all() and (np.linalg.eigvalsh(wild.covariance) > 0).all()
+
+
+# The sketch
+
+
+def test_features_have_norm_one_and_the_mean_that_is_expected():
+    omega, rng = frequencies(D, K), np.random.default_rng(6)
+    weights, means, roots = np.array([0.2, 0.3, 0.5]), rng.normal(size=(K, D)), 0.5 * rng.normal(size=(K, D, D))
+    labels = rng.choice(K, 100_000, p=weights)
+    x = means[labels] + np.einsum("nij,nj->ni", roots[labels], rng.normal(size=(100_000, D)))
+    values = np.asarray(jax.vmap(lambda row: features(omega, row))(x.astype(f32)))
+    np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(values.mean(axis=0), expected_features(omega, weights, means, roots), atol=1.5e-3)
+    assert np.isnan(features(omega, jnp.array([jnp.nan, 0.0]))).all()
+
+
+@jax.enable_x64(True)
+def test_a_mixture_is_found_from_its_sketch():
+    weights, means = np.array([0.2, 0.3, 0.5]), np.array([[-1, 1], [1, 0.8], [0, -1.0]])
+    roots = np.array([[[0.3, 0], [0.1, 0.4]], [[0.2, 0], [0, 0.2]], [[0.5, 0], [-0.2, 0.3]]])
+    omega = np.float64(frequencies(D, K))
+    errors, fit_once = (
+        {},
+        jax.jit(lambda value, noise: fit_sketch(jax.random.key(0), Sketch(omega, value, 1e4), noise, K, "full")),
+    )
+    for noise in (1.0, 100.0):
+        value = 10_000 * expected_features(omega, weights, means, roots)
+        fit = fit_once(value, noise)
+        order = np.argsort(fit.weights)
+        errors[noise] = np.asarray(fit.errors)[:, order]
+        if noise == 1:
+            np.testing.assert_allclose(fit.weights[order], weights, atol=0.01)
+            np.testing.assert_allclose(fit.means[order], means, atol=0.03)
+            np.testing.assert_allclose(fit.covariances[order], roots @ roots.mT, atol=0.03)
+    assert (errors[100.0] > 3 * errors[1.0]).all(), "more noise, larger errors"
