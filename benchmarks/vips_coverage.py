@@ -75,7 +75,7 @@ def replicate(solver: str, epsilon: float, kind: str, n: int, d: int) -> Callabl
 
     def moments(state: Any) -> tuple[Any, Any]:
         if solver == "vips":
-            mean, precision = state.theta, vips_logistic.precision_of(model, planned, state)
+            mean, precision = vips_logistic.settled(model, planned, state)
         else:
             mean, precision = na_dpvi.normal_posterior(model, state)
         return mean, jnp.sqrt(jnp.diag(jnp.linalg.inv(precision)))

@@ -171,6 +171,16 @@ def _n_parameters(model):
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
 
 
+def refuse_many_parameters(model, solver):
+    """Raise if there are more than solvers that release a matrix can do with."""
+    n_parameters = _n_parameters(model)
+    if n_parameters > _CURVATURE_UP_TO:
+        raise ValueError(
+            f"solver={solver!r} releases a matrix of all pairs of parameters, here {n_parameters}, and takes at most "
+            f"{_CURVATURE_UP_TO}: noise would hide it. Use solver='dpvi'."
+        )
+
+
 def _plan_dpvi(estimator, model, bounds, n):
     from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
@@ -243,12 +253,7 @@ def _plan_na_dpvi(estimator, model, bounds, n):
 
     if getattr(estimator, "learning_rate", None) is not None:
         raise ValueError("learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing.")
-    n_parameters = _n_parameters(model)
-    if n_parameters > _CURVATURE_UP_TO:
-        raise ValueError(
-            f"solver='na-dpvi' releases a matrix of all pairs of parameters, here {n_parameters}, and takes at most "
-            f"{_CURVATURE_UP_TO}: noise would hide it. Use solver='dpvi'."
-        )
+    refuse_many_parameters(model, estimator.solver)
     batch = 2**17  # expected: all records, where there are not too many
     default_steps, every = estimator._na_dpvi_schedule
     rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or default_steps

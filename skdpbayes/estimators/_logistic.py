@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from skdpbayes._labels import codes, declared, refuse_mixed
 from skdpbayes._rows import bounded_rows
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._gradient import Bounds, GradientEstimator
+from skdpbayes.estimators._gradient import Bounds, GradientEstimator, refuse_many_parameters
 from skdpbayes.privacy import PrivacyLeakWarning
 
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
@@ -251,6 +251,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         from skdpbayes.solvers.vips_logistic import FITTED_ROUNDS, LEAST_WEIGHT, MOST_ROUNDS, ONCE, LogisticVIPS
 
         self._refuse_for_vips("clipping_norm", "sampling_rate", "learning_rate")
+        refuse_many_parameters(model, self.solver)
         rounds = self.n_steps or (1 + FITTED_ROUNDS if math.isfinite(self.epsilon) else MOST_ROUNDS)
         if rounds > MOST_ROUNDS:
             raise ValueError(f"n_steps={rounds} is too many: solver='vips' takes at most {MOST_ROUNDS}.")

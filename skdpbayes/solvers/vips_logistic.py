@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.posteriors import GaussianPosterior
@@ -55,7 +56,6 @@ _TINY = 1e-7  # of the mean square of a column: noise where there is none
 class Statistics(NamedTuple):
     """State; every entry is a function of the releases and public values."""
 
-    theta: Any  # posterior mean, ravelled
     weight: Any  # sum of the weights of the records
     products: Any  # sum of x x', cleared of noise, (n_columns, n_columns)
     product_variance: Any  # of what is left of it, in an entry off the diagonal
@@ -104,7 +104,6 @@ class LogisticVIPS:
         p, d = model.n_rows * model.n_columns, model.n_columns
         zero, history = jnp.zeros(()), jnp.zeros((MOST_ROUNDS, p))
         return Statistics(
-            theta=jnp.zeros(p),
             weight=zero,
             products=jnp.zeros((d, d)),
             product_variance=zero,
@@ -159,7 +158,7 @@ class LogisticVIPS:
             products, variance = shrunk_products(
                 (products + products.T) / 2, scales["products"] ** 2, weight, intercept=self.intercept
             )
-            state = state._replace(
+            return state._replace(
                 weight=weight,
                 products=products,
                 product_variance=variance / 2,
@@ -167,33 +166,18 @@ class LogisticVIPS:
                 response_variance=scales["response"].astype(jnp.float64) ** 2,
             )
 
-            def closer(i, theta):
-                move = _given(model, self, state, theta, theta).mean - theta
-                # Where there is more noise than signal, whole steps may circle.
-                return _within(model, theta + jnp.where(i < 10, 1, 0.6) * _at_most(3.0, move))
-
-            return state._replace(theta=jax.lax.fori_loop(0, _WITHOUT_RELEASE, closer, state.theta))
-
         def learn_fitted(state, point, step, estimate, scales):
-            del point
-            at, here = jnp.minimum(step - 1, MOST_ROUNDS - 1), state.theta
+            at, new = jnp.minimum(step - 1, MOST_ROUNDS - 1), 2 / (step + 1)
             noise = scales["fitted"].astype(jnp.float64) ** 2 + _TINY * jnp.trace(state.products) / len(state.products)
             matrix = estimate["curvature"].astype(jnp.float64).reshape(state.curvature.shape)
-            new = 2 / (at + 2)
-            state = state._replace(
+            return state._replace(
+                points=state.points.at[at].set(point.astype(jnp.float64).ravel()),
+                fitted=state.fitted.at[at].set(estimate["fitted"].astype(jnp.float64).ravel()),
+                precisions=state.precisions.at[at].set(1 / noise),
                 curvature=(1 - new) * state.curvature + new * (matrix + matrix.T) / 2,
                 curvature_variance=(1 - new) ** 2 * state.curvature_variance
                 + new**2 * scales["curvature"].astype(jnp.float64) ** 2 / 2,
-                points=state.points.at[at].set(here),
-                fitted=state.fitted.at[at].set(estimate["fitted"].astype(jnp.float64).ravel()),
-                precisions=state.precisions.at[at].set(1 / noise),
             )
-
-            def closer(i, theta):
-                del i
-                return _within(model, _given(model, self, state, here, theta).mean)
-
-            return state._replace(theta=jax.lax.fori_loop(0, 2, closer, here))
 
         return (
             Round(
@@ -207,7 +191,7 @@ class LogisticVIPS:
                 update=learn,
             ),
             Round(
-                point=lambda state, key: state.theta.astype(jnp.float32).reshape(shape),
+                point=lambda state, key: settled(model, self, state).mean.astype(jnp.float32).reshape(shape),
                 query=lambda state, point: lambda record: what_changes(point, record),
                 blocks=lambda state: {
                     "fitted": Block(norm, again["fitted"]),
@@ -220,9 +204,9 @@ class LogisticVIPS:
     def posterior(self, model: LogisticRegression, state: Statistics) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
-            precision = np.asarray(precision_of(model, self, jax.tree.map(jnp.asarray, state)))
+            mean, precision = (np.asarray(x) for x in _settled(model, self, jax.tree.map(jnp.asarray, state)))
         values, vectors = np.linalg.eigh(precision)
-        return GaussianPosterior(np.asarray(state.theta, np.float64), vectors / np.sqrt(values))
+        return GaussianPosterior(mean, vectors / np.sqrt(values))
 
     def diagnostics(self, state: Statistics, posterior) -> dict:
         """Nothing but the posterior."""
@@ -237,12 +221,25 @@ class Given(NamedTuple):
     precision: Any
 
 
-@jax.jit
-def precision_of(model, solver, state):
-    """Posterior precision, linear about the last point that was asked."""
-    asked = jnp.maximum(jnp.sum(state.precisions > 0) - 1, 0)
-    here = jnp.where(state.precisions[0] > 0, state.points[asked], state.theta)
-    return _given(model, solver, state, here, state.theta).precision
+def settled(model, solver, state) -> Given:
+    """Posterior by all releases; before the fitted are released, at the fixed point of what normal rows would give."""
+    p, asked = len(state.response), jnp.sum(state.precisions > 0)
+    start = jnp.where(asked > 0, state.points[jnp.maximum(asked - 1, 0)], jnp.zeros(p))
+    reach = _REACH / jnp.sqrt(model.prior_precision().astype(jnp.float64).ravel())
+
+    def closer(i, found):
+        theta = found.mean
+        mean, precision = _given(model, solver, state, jnp.where(asked > 0, start, theta), theta)
+        move = mean - theta
+        # Without a release steps are limited, and where there is more noise than signal whole steps may circle.
+        limited = jnp.where(i < 10, 1, 0.6) * jnp.minimum(1, 3 / jnp.linalg.norm(move).clip(1e-30))
+        theta = theta + jnp.where(asked > 0, 1, limited) * move
+        return Given(jnp.clip(theta, -reach, reach), precision)
+
+    return jax.lax.fori_loop(0, jnp.where(asked > 0, 3, _WITHOUT_RELEASE), closer, Given(start, jnp.eye(p)))
+
+
+_settled = jax.jit(settled)
 
 
 def _given(model, solver, state, here, there) -> Given:
@@ -251,11 +248,11 @@ def _given(model, solver, state, here, there) -> Given:
     fitted, unclear = _corrected(model, state, here, there, fitted, slope)
     spread = state.weight / solver.n_records * slope + unclear + state.response_variance * jnp.eye(len(here))
     prior = model.prior_precision().astype(jnp.float64).ravel()
-    gain = jnp.linalg.solve(spread, slope).T
+    gain = _solved(spread, slope).T
     information = gain @ slope
     precision = (information + information.T) / 2 + jnp.diag(prior)
     score = gain @ (state.response - fitted) - prior * here
-    return Given(here + jnp.linalg.solve(precision, score), precision)
+    return Given(here + _solved(precision, score), precision)
 
 
 def _fitted(model, solver, state, theta):
@@ -306,7 +303,7 @@ def _corrected(model, state, here, there, fitted, slope):
     difference = jnp.where(any_release, difference, 0)
     misfit = _misfit(difference, by_products + noise, by_misfit, root_mean_square)
     before = by_products + misfit * by_misfit
-    gain = jnp.linalg.solve(before + noise, before).T
+    gain = _solved(before + noise, before).T
     after = before - gain @ before
     corrected, unclear = fitted + gain @ difference, (after + after.T) / 2
     return jnp.where(any_release, corrected, fitted), jnp.where(any_release, unclear, by_products)
@@ -333,10 +330,10 @@ def _row_slopes(model, state, slope):
 def _misfit(difference, covariance, by_misfit, unit):
     """Posterior mean of the misfit's variance, given the difference that was seen."""
     root = jnp.linalg.cholesky(covariance)
-    half = jax.scipy.linalg.solve_triangular(root, by_misfit, lower=True)
-    whitened = jax.scipy.linalg.solve_triangular(root, half.T, lower=True)
+    half = solve_triangular(root, by_misfit, lower=True)
+    whitened = solve_triangular(root, half.T, lower=True)
     values, vectors = jnp.linalg.eigh((whitened + whitened.T) / 2)
-    seen = (vectors.T @ jax.scipy.linalg.solve_triangular(root, difference, lower=True)) ** 2
+    seen = (vectors.T @ solve_triangular(root, difference, lower=True)) ** 2
     variances = (_MISFITS * unit) ** 2
     spread = 1 + variances[:, None] * values.clip(0)
     log = -0.5 * jnp.sum(jnp.log(spread) + seen / spread, axis=1)
@@ -344,10 +341,5 @@ def _misfit(difference, covariance, by_misfit, unit):
     return jax.nn.softmax(log) @ variances
 
 
-def _within(model, theta):
-    reach = _REACH / jnp.sqrt(model.prior_precision().astype(jnp.float64).ravel())
-    return jnp.clip(theta, -reach, reach)
-
-
-def _at_most(length, move):
-    return move * jnp.minimum(1, length / jnp.linalg.norm(move).clip(1e-30))
+def _solved(matrix, right):
+    return cho_solve(cho_factor(matrix), right)

@@ -21,5 +21,6 @@ def test_contract(check, solver, compiled_quickly):
 
 
 @pytest.mark.parametrize("check", [check_noise, check_contribution, check_number_of_records], ids=lambda c: c.__name__)
-def test_contract_of_na_dpvi(check, compiled_quickly):
-    check("na-dpvi")
+@pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
+def test_contract_of_solvers_with_several_blocks(check, solver, compiled_quickly):
+    check(solver)

@@ -22,6 +22,7 @@ N = 311  # no other size in a fit is as large
 QUICK = {"n_steps": 20, "sampling_rate": 0.3}
 ESTIMATORS = {
     "logistic": (DPBayesianLogisticRegression, {"classes": [0, 1], **QUICK}),
+    "logistic, vips": (DPBayesianLogisticRegression, {"classes": [0, 1], "solver": "vips"}),
     "linear": (DPBayesianLinearRegression, {"bounds": ((-3, 3), (-3, 3))}),
     "linear, vips": (DPBayesianLinearRegression, {"bounds": ((-3, 3), (-3, 3)), "solver": "vips"}),
     "gamma": (DPGammaExponential, {}),

@@ -16,6 +16,7 @@ from farthest import Case, check
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.models.linear import normal_prior
 from skdpbayes.models.linear_sums import LinearSums
+from skdpbayes.models.logistic import LogisticRegression
 
 f32 = np.float32
 
@@ -37,17 +38,53 @@ def linear_sums(norm):
     return LinearSums(3, **hyper, normal=normal_prior(1, 1, 1), row_norm=f32(norm), intercept=True)
 
 
+def logistic(classes):
+    return LogisticRegression(3, classes, np.ones(3, f32))
+
+
+def row(v):
+    return {"x": within(v[:3], 1.3)}
+
+
+def row_and_label(classes):
+    return lambda v: row(v) | {"y": jnp.clip(jnp.floor(v[3] * classes), -1, classes).astype(jnp.int32)}
+
+
+def dense(part):
+    return jnp.outer(part.left, part.right)
+
+
+def within(x, norm):
+    return x * jnp.minimum(1, norm / jnp.maximum(jnp.sqrt(jnp.sum(x**2)), 1e-30))
+
+
+def logistic_part(name, classes, substitution):
+    """Response, or what is fitted at weights that are any: those come with the record, in search of the worst."""
+    model = logistic(classes)
+    bound, n_rows = model.parts_bound(1.3), model.n_rows
+    if name == "response":
+        return Case(lambda r: dense(model.response(r)), bound, substitution, 4, row_and_label(classes), 1.3)
+
+    def fitted(record):
+        return dense(model.fitted(record["w"], {"x": record["x"], "y": jnp.int32(0)}))
+
+    def with_weights(v):
+        return row(v) | {"w": 30 * v[3:].reshape(n_rows, 3)}
+
+    return Case(fitted, bound, substitution, 3 + 3 * n_rows, with_weights, 1.3)
+
+
 MODELS = {
+    "logistic: response": logistic_part("response", 2, 1.3),
+    "logistic: fitted": logistic_part("fitted", 2, 1.3),
+    "logistic: response of three classes": logistic_part("response", 3, 2 * 1.3 * math.sqrt(2 / 3)),
+    "logistic: fitted of three classes": logistic_part("fitted", 3, 2 * 1.3 * math.sqrt(2 / 3)),
     "gamma-exponential": of_model(GammaExponential(3, f32(2), f32(3), f32(1.5)), 1.5 * math.sqrt(3), 3),
     "beta-bernoulli": of_model(BetaBernoulli(5, f32(2), f32(5)), math.sqrt(5), 5),
     "dirichlet-categorical": of_model(DirichletCategorical(np.ones(4, f32)), math.sqrt(2), 1, code),
     # Two rows of norm R with responses 1 and -1 (or 1 and 1), at a cosine of 0.98 (-0.98).
     "linear regression": of_model(linear_sums(1.3), math.sqrt(2) * (1 + 1.4**2 / 2) * 1.3**2, 4, response, 1.3),
 }
-
-
-def within(x, norm):
-    return x * jnp.minimum(1, norm / jnp.maximum(jnp.sqrt(jnp.sum(x**2)), 1e-30))
 
 
 def product(v):

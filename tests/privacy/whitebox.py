@@ -60,16 +60,19 @@ def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", ad
 
     An adaptive clipping norm is held at `clip`; the tallies that would move it are released all the same.
     """
+    own = {} if solver == "vips" else dict(clipping_norm=clip, sampling_rate=rate, n_steps=max(n_steps, 2))
     estimator = DPBayesianLogisticRegression(
-        epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, clipping_norm=clip, sampling_rate=rate,
-        n_steps=max(n_steps, 2), guide=guide if solver == "dpvi" else "auto", n_posterior_samples=10,
-        learning_rate=None if solver == "na-dpvi" else 1e-9,
+        epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, guide=guide if solver == "dpvi" else "auto",
+        n_posterior_samples=10, learning_rate=1e-9 if solver in ("dpvi", "sgld") else None, **own,
     )  # fmt: skip
     model, bounds = estimator._model(d, 2, 1e3)
     solver, _ = estimator._plan_solver(model, bounds, n)
     if adaptive:
         solver = dataclasses.replace(solver, clip_fraction=np.float32(0.5), least_clip=np.float32(1.0))
-    if hasattr(solver, "curvature_norm"):
+    if hasattr(solver, "products_norm"):
+        norms = ("clipping_norm", "products_norm", "curvature_norm")
+        solver = dataclasses.replace(solver, **dict.fromkeys(norms, np.float32(clip)))
+    elif hasattr(solver, "curvature_norm"):
         solver = dataclasses.replace(solver, curvature_norm=np.float32(clip / 4))
     if kind is not None:
         solver = OneKind(solver, kind)
@@ -107,7 +110,7 @@ def released(planned, X, y, keys=None):
 
 def check_noise(solver):
     """Noise of every coordinate and round is N(0, (sigma C)^2 / share), independent."""
-    n, d, n_steps, noise = 50, 64, 1500, 1.7
+    n, d, n_steps, noise = (50, 16, 200, 1.7) if solver == "vips" else (50, 64, 1500, 1.7)
     how = dict(guide="full_rank", adaptive=True) if solver == "dpvi" else {}
     planned = plan(solver, n, d, noise=noise, rate=0.1, n_steps=n_steps, clip=0.5, **how)
     releases = released(planned, np.ones((n, d)), np.full(n, NULL))
@@ -179,8 +182,9 @@ def check_contribution(solver):
         "dpvi": [dict(adaptive=True), dict(guide="full_rank", kind=1)],
         "na-dpvi": [dict(kind=0), dict(kind=1)],
         "sgld": [{}],
+        "vips": [dict(kind=0), dict(kind=1)],
     }[solver]
-    kinds = [(kind, plain) for kind in kinds for plain in (False, True)]
+    kinds = [(kind, plain) for kind in kinds for plain in (False, True) if not (plain and solver == "vips")]
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(n, d)), rng.integers(0, 2, n)
     X[5], y[5] = 0, NULL

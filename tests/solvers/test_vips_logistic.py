@@ -1,0 +1,178 @@
+"""Logistic regression by vips: exact without noise, honest with it, and a function of its releases."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+
+from benchmarks.vips_coverage import coverage
+from skdpbayes import DPBayesianLogisticRegression, inference
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.privacy import random
+from skdpbayes.solvers._spectra import shrunk_products
+
+NORM = 3**0.5
+
+
+def problem(seed=0, n=2000):
+    """Rows that are not normal, some of them missing their label."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.exponential(0.3, n).clip(0, 1), rng.random(n) < 0.2, rng.uniform(-1, 1, n)])
+    y = (rng.random(n) < expit(X @ [2.0, -1.5, 1.0] - 0.3)).astype(int)
+    return X, y
+
+
+def fit(X, y, epsilon=1.0, **parameters):
+    how = {"classes": [0, 1], "data_norm": NORM, "solver": "vips", "random_state": 0}
+    return DPBayesianLogisticRegression(epsilon, **(how | parameters)).fit(X, y)
+
+
+def exact(X, y, prior_scale=1.0):
+    Z, mode = np.c_[X, np.ones(len(X))], np.zeros(X.shape[1] + 1)
+    for _ in range(30):
+        p = expit(Z @ mode)
+        precision = (Z * (p * (1 - p))[:, None]).T @ Z + np.eye(len(mode)) / prior_scale**2
+        mode += np.linalg.solve(precision, Z.T @ (y - p) - mode / prior_scale**2)
+    return mode, np.diag(np.linalg.inv(precision)) ** 0.5
+
+
+def test_without_noise_it_is_laplaces_approximation(compiled_quickly):
+    X, y = problem()
+    found, (mode, std) = fit(X, y, np.inf).posterior_, exact(X, y)
+    assert (np.abs(found.mean - mode) < 0.01 * std).all()
+    np.testing.assert_allclose(found.std, std, rtol=0.05)
+
+
+def test_without_noise_null_rows_count_for_nothing(compiled_quickly):
+    X, y = problem(n=600)
+    labels = np.where(np.arange(600) % 2, y, 7)
+    found, (mode, std) = fit(X, labels, np.inf).posterior_, exact(X[1::2], y[1::2])
+    assert (np.abs(found.mean - mode) < 0.02 * std).all()
+    np.testing.assert_allclose(found.std, std, rtol=0.05)
+
+
+def test_without_noise_several_classes_are_fitted_jointly(compiled_quickly):
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-1, 1, (3000, 2))
+    W = np.array([[1.5, 0.0, 0.0], [0.0, 1.5, 0.5], [-1.0, -1.0, 0.0]])
+    Z = np.c_[X, np.ones(3000)]
+    y = (softmax(Z @ W.T, axis=1).cumsum(axis=1) < rng.random((3000, 1))).sum(axis=1)
+    model = fit(X, y, np.inf, classes=[0, 1, 2])
+    mean = model.posterior_.mean.reshape(3, 3)
+    score = (np.eye(3)[y] - softmax(Z @ mean.T, axis=1)).T @ Z - mean
+    step = np.linalg.solve(np.linalg.inv(model.posterior_.covariance), score.ravel())
+    assert (np.abs(step) < 0.03 * model.posterior_.std).all()
+
+
+@pytest.mark.parametrize(("epsilon", "n"), [(0.3, 3_000), (1.0, 1_000)])
+def test_intervals_cover_the_truth_because_the_noise_is_in_them(epsilon, n):
+    found = coverage("vips", epsilon, "uniform", n, 3, 300)
+    assert 0.92 < found["covered"].mean() < 0.98
+    assert found["covered"].min() > 0.89
+    assert found["naive"].mean() < 0.9
+
+
+def test_fitted_attributes_follow_from_the_releases():
+    X, y = problem(n=300)
+    estimator = fit(X, y, random_state=5)
+    model, bounds = estimator._model(3, 2, NORM)
+    solver, spec = estimator._plan_solver(model, bounds, 300)
+    keys = random.fit_keys(5)
+    records = estimator._pack(X, y, np.array([0, 1]), NORM)
+    releases = inference.run(keys, model, solver, spec, records, keep_releases=True)[1]
+    example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
+    replayed = jax.device_get(inference.replay(releases, keys.solver, model, solver, spec, example))
+    again = solver.posterior(model, replayed)
+    np.testing.assert_array_equal(again.mean, estimator.posterior_.mean)
+    np.testing.assert_array_equal(again.factor, estimator.posterior_.factor)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_response_less_fitted_is_the_score(n_classes):
+    rng = np.random.default_rng(2)
+    model = LogisticRegression(3, n_classes, np.ones(3, np.float32))
+    params = jnp.asarray(rng.normal(size=(model.n_rows, 3)))
+    for label in (*range(n_classes), -1, n_classes):
+        record = {"x": jnp.asarray(rng.normal(size=3)), "y": jnp.int32(label)}
+        parts = [jnp.outer(part.left, part.right) for part in (model.response(record), model.fitted(params, record))]
+        score = model.score(params, record)
+        np.testing.assert_allclose(parts[0] - parts[1], jnp.outer(score.left, score.right), atol=1e-6)
+        assert label in range(n_classes) or not np.any(parts)
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_mean_of_the_fitted_over_normal_rows(n_classes):
+    rng = np.random.default_rng(3)
+    model = LogisticRegression(3, n_classes, np.ones(3, np.float32))
+    params, mean, root = rng.normal(size=(model.n_rows, 3)), rng.normal(size=3), rng.normal(size=(3, 3))
+    params *= 1.0 if n_classes == 2 else 0.3
+    rows = mean + rng.standard_normal((400_000, 3)) @ root.T
+    p = expit(rows @ params.T) if n_classes == 2 else softmax(rows @ params.T, axis=1)
+    wanted = (p - 1 / n_classes).T @ rows / len(rows)
+    with jax.enable_x64(True):
+        found = model.mean_fitted(jnp.asarray(params), jnp.asarray(mean), jnp.asarray(root @ root.T))
+    np.testing.assert_allclose(found, wanted, atol=0.02)
+
+
+def test_products_are_cleared_of_noise():
+    rng = np.random.default_rng(4)
+    n, d, sd = 2000, 12, 150.0
+    X = np.c_[rng.normal(size=(n, d)) * 0.5 + 0.3, np.ones(n)]
+    true, errors, seen = X.T @ X, [], []
+    for _ in range(20):
+        noise = sd * rng.normal(size=(d + 1, d + 1))
+        noisy = true + (noise + noise.T) / 2
+        with jax.enable_x64(True):
+            cleared, left = shrunk_products(jnp.asarray(noisy), jnp.float64(sd**2), jnp.float64(n), intercept=True)
+        assert np.linalg.eigvalsh(cleared).min() > 0
+        np.testing.assert_allclose(cleared, cleared.T, rtol=1e-12)
+        errors.append(np.mean((cleared - true)[:d, :d] ** 2))
+        seen.append(np.mean((noisy - true)[:d, :d] ** 2))
+        assert left <= sd**2
+    assert np.mean(errors) < 0.3 * np.mean(seen)
+    with jax.enable_x64(True):
+        same, left = shrunk_products(jnp.asarray(true), jnp.float64(0), jnp.float64(n), intercept=True)
+    np.testing.assert_allclose(same, true, rtol=1e-6)
+    assert left == 0
+
+
+def test_a_weight_looks_at_the_length_of_a_row_alone():
+    """Released sums of one long row: its weight is that of its length, whatever its label."""
+    estimator = DPBayesianLogisticRegression(0.5, classes=[0, 1], solver="vips", data_norm=2.0, fit_intercept=False)
+    model, bounds = estimator._model(2, 2, 2.0)
+    solver, spec = estimator._plan_solver(model, bounds, 10)
+    with jax.enable_x64(True):
+        first, later = solver.rounds(model, spec.traced())
+        state = solver.init(model, None)
+        for length, weight in ((2.0, 0.7), (1.5, 1.4 / 1.5), (1.4, 1.0), (0.1, 1.0)):
+            for label in (0, 1):
+                record = {"x": jnp.array([0.0, length], jnp.float32), "y": jnp.int32(label)}
+                out = first.query(state, ())(record)
+                assert out["weight"] == pytest.approx(weight, rel=1e-6)
+                assert out["response"].left[0] == pytest.approx(weight * (label - 0.5), rel=1e-6)
+                out = later.query(state, jnp.array([[0.0, 3.0]], jnp.float32))(record)
+                assert out["fitted"].left[0] == pytest.approx(weight * (expit(3 * length) - 0.5), rel=1e-5)
+
+
+def test_what_it_cannot_do_is_refused():
+    X, y = problem(n=100)
+    for name, value in (("clipping_norm", 1.0), ("sampling_rate", 0.5), ("learning_rate", 0.1)):
+        with pytest.raises(ValueError, match=f"{name}={value} needs another solver"):
+            fit(X, y, **{name: value})
+    with pytest.raises(ValueError, match="add_remove' keeps private"):
+        fit(X, y, adjacency="add_remove")
+    with pytest.raises(ValueError, match="n_steps=17 is too many"):
+        fit(X, y, n_steps=17)
+    with pytest.raises(ValueError, match="1002, and takes at most"):
+        fit(np.zeros((5, 1001)), [0, 1, 0, 1, 0])
+
+
+def test_one_release_is_enough_where_rows_are_normal(compiled_quickly):
+    rng = np.random.default_rng(5)
+    X = 0.5 * rng.standard_normal((20_000, 3))
+    y = (rng.random(20_000) < expit(X @ [2.0, -1.0, 0.0])).astype(int)
+    model = fit(X, y, np.inf, n_steps=1, data_norm=10.0)
+    mode, std = exact(X, y)
+    assert model.n_iter_ == 1
+    assert (np.abs(model.posterior_.mean - mode) < 0.5 * std).all()
