@@ -14,9 +14,9 @@ parameters are thought to be by then: a d-vector of noise instead of a d x d mat
 is no tangent left: the fixed point is the mode of the exact posterior.
 
 What the fitted would be elsewhere, and how steep they are, follows from the products for rows that are normal
-(`LogisticRegression.mean_fitted`); what the rows are otherwise is a misfit, which the released sums tell (`_corrected`).
-With F the function so corrected, of covariance D, J its slope and ``J`` again the covariance that labels have, the
-posterior at the last point is that of
+(`LogisticRegression.mean_fitted`); what the rows are otherwise is a misfit, which the released sums tell
+(`_corrected`). With F the function so corrected, of covariance D, and J its slope, which is also the covariance that
+labels give the response, the posterior at the last point is that of
 
     response = F + J (w - point) + N(0, J + D + noise),
 

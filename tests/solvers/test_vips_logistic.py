@@ -125,6 +125,7 @@ def test_products_are_cleared_of_noise():
         noisy = true + (noise + noise.T) / 2
         with jax.enable_x64(True):
             cleared, left = shrunk_products(jnp.asarray(noisy), jnp.float64(sd**2), jnp.float64(n), intercept=True)
+        cleared, left = np.asarray(cleared), float(left)
         assert np.linalg.eigvalsh(cleared).min() > 0
         np.testing.assert_allclose(cleared, cleared.T, rtol=1e-12)
         errors.append(np.mean((cleared - true)[:d, :d] ** 2))
