@@ -134,6 +134,7 @@ def test_products_are_cleared_of_noise():
     assert np.mean(errors) < 0.3 * np.mean(seen)
     with jax.enable_x64(True):
         same, left = shrunk_products(jnp.asarray(true), jnp.float64(0), jnp.float64(n), intercept=True)
+    same, left = np.asarray(same), float(left)
     np.testing.assert_allclose(same, true, rtol=1e-6)
     assert left == 0
 
