@@ -102,13 +102,13 @@ class LogisticVIPS:
         """Nothing known."""
         del key
         p, d = model.n_rows * model.n_columns, model.n_columns
-        zero, history = jnp.zeros(()), jnp.zeros((MOST_ROUNDS, p))
+        zero, one, history = jnp.zeros(()), jnp.ones(()), jnp.zeros((MOST_ROUNDS, p))
         return Statistics(
-            weight=zero,
-            products=jnp.zeros((d, d)),
+            weight=one,
+            products=jnp.eye(d),
             product_variance=zero,
             response=jnp.zeros(p),
-            response_variance=zero,
+            response_variance=one,
             points=history,
             fitted=history,
             precisions=jnp.zeros(MOST_ROUNDS),
