@@ -14,12 +14,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks import _log
-from benchmarks.problems import PEER_TASKS, Problem
+from benchmarks.problems import PEER_TASKS, Problem, breast_cancer
 
 DELTA = 1e-5
 INF = math.inf
@@ -116,6 +117,9 @@ TASKS: dict[str, Task] = {
             INF: [("not private", _figures(0.812, 0.895))],
         },
     ),
+    "breast-cancer-5": Task(
+        partial(breast_cancer, norm=5.0), (1.0, INF), {1.0: [("vips, one shot", _figures(None, 0.9886))]}
+    ),
     "synth-B": Task(
         PEER_TASKS["synth-B"],
         (1.0, INF),
@@ -124,8 +128,8 @@ TASKS: dict[str, Task] = {
 }
 
 
-def make_estimator(epsilon: float, problem: Problem, seed: int) -> Any:
-    """Build the estimator under test: default parameters, and the public facts of the task."""
+def make_estimator(epsilon: float, problem: Problem, seed: int, **parameters: Any) -> Any:
+    """Build the estimator under test: default parameters (but for `parameters`), and the public facts of the task."""
     from skdpbayes import DPBayesianLogisticRegression
 
     return DPBayesianLogisticRegression(
@@ -134,6 +138,7 @@ def make_estimator(epsilon: float, problem: Problem, seed: int) -> Any:
         classes=list(problem.classes),
         data_norm=problem.data_norm,
         random_state=seed,
+        **parameters,
     )
 
 
@@ -207,23 +212,28 @@ def main() -> None:
         "--epsilons", nargs="+", type=float, help="levels (default: those of each task; inf: not private)"
     )
     parser.add_argument("--seeds", type=int, default=10, help="fits per level (default: %(default)s)")
+    parser.add_argument("--solver", default="dpvi", choices=["dpvi", "na-dpvi", "sgld", "vips"])
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
 
     records: list[dict[str, Any]] = []
     for name in options.tasks:
-        records += run(name, tuple(options.epsilons or TASKS[name].epsilons), options.seeds)
+        make = partial(make_estimator, solver=options.solver)
+        records += run(name, tuple(options.epsilons or TASKS[name].epsilons), options.seeds, make)
         print(f"{name}: done", flush=True)
     rows = [row for record in records for row in rows_of(record)]
     print(
         f"\nTest split, mean of {options.seeds} fits and its standard error. "
-        f"Ours: (epsilon, {DELTA:g}), default parameters."
+        f"Ours: (epsilon, {DELTA:g}), default parameters but for solver={options.solver!r}."
     )
     print("diffprivlib: pure epsilon, best C on the test set. The last columns: ours less theirs.\n")
     header = ["task", "accuracy", "AUC", "log-loss", "s/fit", "accuracy ahead", "AUC ahead"]
     print(_log.table(header, rows))
-    path = _log.append("utility", {"seeds": options.seeds, "records": [loggable(record) for record in records]})
+    path = _log.append(
+        "utility",
+        {"seeds": options.seeds, "solver": options.solver, "records": [loggable(record) for record in records]},
+    )
     print(f"\nAppended to {path.relative_to(_log.ROOT)}")
 
 
