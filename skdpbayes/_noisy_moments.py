@@ -48,6 +48,8 @@ class Moments(NamedTuple):
     n_records : int
     noise : tuple of float
         Of the four, in this order.
+    row_norm : float
+        Rows longer than this have the weight ``row_norm^2 / |x|^2``, others one.
     """
 
     gram: np.ndarray
@@ -56,6 +58,16 @@ class Moments(NamedTuple):
     weight: float
     n_records: int
     noise: tuple[float, float, float, float]
+    row_norm: float = math.inf
+
+    @property
+    def mean_weight(self) -> float:
+        """Mean weight of a record that is not null, or more.
+
+        The trace of `gram` is ``row_norm^2`` for every record that is shortened, and less for others.
+        """
+        trace = max(float(np.trace(self.gram)), 1e-30)
+        return min(max(self.weight, 0.01 * self.n_records) * self.row_norm**2 / trace, 1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -246,7 +258,7 @@ class _Density:
     def _variances(self, s2, length, at_last):
         """Of r: by eigenvector, and what the intercept has beyond it; of h, that of sampling."""
         _, cross_sd, _, weight_sd = self.moments.noise
-        share = self.weight / self.moments.n_records  # of weights k: sum k^2 x x' is taken for share * sum k x x'
+        share = self.moments.mean_weight  # of weights k: sum k^2 x x' is taken for share * sum k x x'
         slope, border = self.spreads.inner / 2, self.spreads.border / 2
         own = s2[:, None] * share * self.values + (cross_sd**2 + slope * length)[:, None]
         features = np.maximum(length - at_last**2, 0)

@@ -66,6 +66,7 @@ class LinearSums(LinearRegression):
             total[-1] / h,
             n_records,
             (scale, scale / b, scale / c, scale / h),
+            norm,
         )
         prior = Prior(float(self.precision), float(self.shape), float(self.scale))
         return moments_posterior(moments, prior, intercept=self.intercept)

@@ -127,29 +127,29 @@ def estimated_curvature(matrix, entry_variance):
     return (vectors * (values - 2 * p * entry_variance * transform).clip(0)) @ vectors.T
 
 
-def shrunk_products(products, variance, n_records, *, intercept):
-    """Sums of products ``x x'`` cleared of noise, and the posterior variance of twice an entry off the diagonal.
+def shrunk_products(products, entry_variance, total_weight, *, intercept):
+    """Sums of products ``x x'`` cleared of noise, and the posterior variance of an entry off the diagonal.
 
     Sums of squares are shrunk to their mean, sums of features and covariances of two features to zero, each kind by
     what the noise allows (`kept`), and the covariance that follows is made positive. With an intercept the last entry
-    is the number of records.
+    is the sum of the weights.
 
     Parameters
     ----------
     products : array of shape (d, d)
         Symmetric.
-    variance : float
-        Of the noise of a diagonal entry; that of others is half of it.
-    n_records : float
+    entry_variance : float
+    total_weight : float
+        Of the records.
     intercept : bool
         Whether the last column is constant.
     """
-    d = len(products) - intercept
+    d, variance = len(products) - intercept, 2 * entry_variance  # of an entry on the diagonal
     inner, by_means = products[:d, :d], jnp.zeros((d, d))
     if intercept:
         sums = products[-1, :d]
         sums = kept(2 * jnp.sum(sums**2), d, variance)[0] * sums
-        by_means = jnp.outer(sums, sums) / n_records
+        by_means = jnp.outer(sums, sums) / total_weight
     squares = jnp.diag(inner)
     mean = squares.mean().clip(0)
     squares = mean + kept(jnp.sum((squares - mean) ** 2), d - 1, variance)[0] * (squares - mean)
@@ -158,8 +158,8 @@ def shrunk_products(products, variance, n_records, *, intercept):
     values, vectors = jnp.linalg.eigh(share * others + jnp.diag(squares - jnp.diag(by_means)))
     inner = (vectors * _positive_normal(values, jnp.sqrt(left) + 1e-12 * jnp.sum(squares))) @ vectors.T + by_means
     if not intercept:
-        return inner, left
-    return jnp.block([[inner, sums[:, None]], [sums[None], jnp.full((1, 1), n_records)]]), left
+        return inner, left / 2
+    return jnp.block([[inner, sums[:, None]], [sums[None], jnp.full((1, 1), total_weight)]]), left / 2
 
 
 def _positive_normal(mean, sd):
@@ -185,8 +185,10 @@ def kept(size, entries, noise):
     if entries <= 0:
         return jnp.ones(()), noise
     # The distribution of the share that is lost, on a grid: compilers make short work of it, not of a gamma function.
-    log_lost = jnp.linspace(-30, 0, 3000)
-    mass = jax.nn.softmax(entries / 2 * log_lost - size / (2 * noise).clip(_TINY) * jnp.exp(log_lost))
+    shape, rate = entries / 2, size / (2 * noise).clip(_TINY)
+    top, width = jnp.log(jnp.minimum(1, shape / rate.clip(_TINY))), 12 / shape**0.5 + 12 / shape
+    log_lost = jnp.linspace(top - width, jnp.minimum(0, top + width), 3000)
+    mass = jax.nn.softmax(shape * log_lost - rate * jnp.exp(log_lost))
     lost = mass @ jnp.exp(log_lost)
     spread = mass @ (jnp.exp(log_lost) - lost) ** 2
     return 1 - lost, jnp.minimum(noise * (1 - lost) + spread * size / entries, noise)

@@ -159,9 +159,8 @@ class NADPVI:
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
-            mean, total = (np.asarray(x) for x in normal_posterior(model, jax.tree.map(jnp.asarray, state)))
-        values, vectors = np.linalg.eigh(total)
-        return GaussianPosterior(mean, vectors / np.sqrt(values))
+            found = normal_posterior(model, jax.tree.map(jnp.asarray, state))
+        return GaussianPosterior.from_precision(*map(np.asarray, found))
 
     def diagnostics(self, state: TraceState, posterior) -> dict:
         """The mean weight of the records."""

@@ -1,17 +1,20 @@
 """Logistic regression by noisy sufficient statistics.
 
-Of the statistics that the Polya-Gamma bound makes of a record (Park et al. 2020, section on logistic regression), with
-c the centre of the simplex,
+Of the statistics that the Polya-Gamma bound makes of a record of two classes (Park et al. 2020, section on logistic
+regression),
 
-    response  (e_y - c) x',    curvature  E[xi] x x',
+    response  (y - 1/2) x',    E[xi] x x',
 
-the first never changes, and the second is only ever used as ``E[xi] x x' w``, which at the bound's fixed point is
+the first never changes, and the second is only ever used as its product with the weights w. With the tangent at w
+itself (which makes the rounds those of EM, not of variational Bayes) that product is
 
-    fitted  (p(W x) - c) x'.
+    fitted  (p(w'x) - 1/2) x',
+
+and the fixed point is the mode of the exact posterior. Several classes have ``e_y - c`` and ``p(W x) - c``, c being the
+centre of the simplex; the difference of the two is the score.
 
 So the response and the products ``x x'`` are released once, and afterwards a few sums of the fitted, each where the
-parameters are thought to be by then: a d-vector of noise instead of a d x d matrix, and it does not grow with w. There
-is no tangent left: the fixed point is the mode of the exact posterior.
+parameters are thought to be by then: a d-vector of noise instead of a d x d matrix, and it does not grow with w.
 
 What the fitted would be elsewhere, and how steep they are, follows from the products for rows that are normal
 (`LogisticRegression.mean_fitted`); what the rows are otherwise is a misfit, which the released sums tell
@@ -38,16 +41,18 @@ from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism, Quadratic
 from skdpbayes.solvers._spectra import noise_edge, shrunk_products
 from skdpbayes.solvers.base import Round
+from skdpbayes.solvers.dpvi import prior_precision
 
 FITTED_ROUNDS = 10
 LEAST_WEIGHT = 0.7  # of a record
+WEIGHTS_NORM = 1.001 * 2**0.5  # of a weight and its square, with room for rounding
 MOST_ROUNDS = 16
 # Of the budget; the last two over all their rounds.
 SHARES = {"products": 0.2, "response": 0.48, "weight": 0.02, "fitted": 0.25, "curvature": 0.05}
 ONCE = SHARES["products"] + SHARES["response"] + SHARES["weight"]
 _WITHOUT_RELEASE = 25  # steps by the products alone
 _CURVED = 0.05  # squared relative error of a slope that is used away from where it was taken
-_EXPECTED_MISFIT = 0.1  # relative, in w
+_EXPECTED_MISFIT = 0.1  # relative, in w: the scale of its half-Cauchy prior
 _MISFITS = np.geomspace(1e-4, 3, 40)
 _REACH = 15.0  # prior standard deviations
 _TINY = 1e-7  # of the mean square of a column: noise where there is none
@@ -57,6 +62,7 @@ class Statistics(NamedTuple):
     """State; every entry is a function of the releases and public values."""
 
     weight: Any  # sum of the weights of the records
+    mean_weight: Any  # as the records see it: sum of squared weights over that of weights
     products: Any  # sum of x x', cleared of noise, (n_columns, n_columns)
     product_variance: Any  # of what is left of it, in an entry off the diagonal
     response: Any  # ravelled
@@ -105,6 +111,7 @@ class LogisticVIPS:
         zero, one, history = jnp.zeros(()), jnp.ones(()), jnp.zeros((MOST_ROUNDS, p))
         return Statistics(
             weight=one,
+            mean_weight=one,
             products=jnp.eye(d),
             product_variance=zero,
             response=jnp.zeros(p),
@@ -140,7 +147,7 @@ class LogisticVIPS:
             return {
                 "response": model.response(record).scaled(weight),
                 "products": Quadratic(weight[None, None], record["x"]),
-                "weight": weight,
+                "weight": jnp.stack([weight, weight**2]),
             }
 
         def what_changes(params, record):
@@ -154,14 +161,17 @@ class LogisticVIPS:
             del point, step
             products = estimate["products"].astype(jnp.float64)[0, :, 0]
             n = self.n_records
-            weight = jnp.clip(estimate["weight"].astype(jnp.float64), self.least_weight * n, n)
+            weights = estimate["weight"].astype(jnp.float64)
+            weight, cautious = jnp.clip(weights[0], self.least_weight * n, n), scales["weight"]
+            mean_weight = (weights[1] + cautious) / (weights[0] + cautious).clip(1e-30)
             products, variance = shrunk_products(
-                (products + products.T) / 2, scales["products"] ** 2, weight, intercept=self.intercept
+                (products + products.T) / 2, scales["products"] ** 2 / 2, weight, intercept=self.intercept
             )
             return state._replace(
                 weight=weight,
+                mean_weight=jnp.clip(mean_weight, self.least_weight, 1),
                 products=products,
-                product_variance=variance / 2,
+                product_variance=variance,
                 response=estimate["response"].astype(jnp.float64).ravel(),
                 response_variance=scales["response"].astype(jnp.float64) ** 2,
             )
@@ -186,7 +196,7 @@ class LogisticVIPS:
                 blocks=lambda state: {
                     "response": Block(norm, once["response"]),
                     "products": Block(products_norm, once["products"]),
-                    "weight": Block(jnp.ones((), jnp.float32), once["weight"]),
+                    "weight": Block(jnp.asarray(WEIGHTS_NORM, jnp.float32), once["weight"]),
                 },
                 update=learn,
             ),
@@ -204,9 +214,8 @@ class LogisticVIPS:
     def posterior(self, model: LogisticRegression, state: Statistics) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
-            mean, precision = (np.asarray(x) for x in _settled(model, self, jax.tree.map(jnp.asarray, state)))
-        values, vectors = np.linalg.eigh(precision)
-        return GaussianPosterior(mean, vectors / np.sqrt(values))
+            found = _settled(model, self, jax.tree.map(jnp.asarray, state))
+        return GaussianPosterior.from_precision(*map(np.asarray, found))
 
     def diagnostics(self, state: Statistics, posterior) -> dict:
         """Nothing but the posterior."""
@@ -225,7 +234,7 @@ def settled(model, solver, state) -> Given:
     """Posterior by all releases; before the fitted are released, at the fixed point of what normal rows would give."""
     p, asked = len(state.response), jnp.sum(state.precisions > 0)
     start = jnp.where(asked > 0, state.points[jnp.maximum(asked - 1, 0)], jnp.zeros(p))
-    reach = _REACH / jnp.sqrt(model.prior_precision().astype(jnp.float64).ravel())
+    reach = _REACH / jnp.sqrt(prior_precision(model).astype(jnp.float64))
 
     def closer(i, found):
         theta = found.mean
@@ -246,8 +255,8 @@ def _given(model, solver, state, here, there) -> Given:
     """Posterior of the parameters, linear about `here`; of releases, what is nearer to `there` counts for more."""
     fitted, slope = _fitted(model, solver, state, here), _slope(model, solver, state, here)
     fitted, unclear = _corrected(model, state, here, there, fitted, slope)
-    spread = state.weight / solver.n_records * slope + unclear + state.response_variance * jnp.eye(len(here))
-    prior = model.prior_precision().astype(jnp.float64).ravel()
+    spread = state.mean_weight * slope + unclear + state.response_variance * jnp.eye(len(here))
+    prior = prior_precision(model).astype(jnp.float64)
     gain = _solved(spread, slope).T
     information = gain @ slope
     precision = (information + information.T) / 2 + jnp.diag(prior)
@@ -310,7 +319,7 @@ def _corrected(model, state, here, there, fitted, slope):
 
 
 def _noise_of_products(model, state, theta, slope):
-    """Covariance of ``slope`` times what the noise of the products makes of w, as a matrix over all parameters."""
+    """Covariance of the fitted sums due to the noise of the products (that of the intercept's row is smaller)."""
     params = theta.reshape(model.n_rows, model.n_columns)
     # sum_kl a_ik E w_k: by row of the parameters the slope is near to a multiple of the products.
     share = _row_slopes(model, state, slope)  # (n_rows, n_rows)
@@ -328,7 +337,7 @@ def _row_slopes(model, state, slope):
 
 
 def _misfit(difference, covariance, by_misfit, unit):
-    """Posterior mean of the misfit's variance, given the difference that was seen."""
+    """Posterior mean of the misfit's variance, given the difference that was seen; a half-Cauchy prior of its root."""
     root = jnp.linalg.cholesky(covariance)
     half = solve_triangular(root, by_misfit, lower=True)
     whitened = solve_triangular(root, half.T, lower=True)

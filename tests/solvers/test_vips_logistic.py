@@ -10,7 +10,7 @@ from benchmarks.vips_coverage import coverage
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import random
-from skdpbayes.solvers._spectra import shrunk_products
+from skdpbayes.solvers._spectra import kept, shrunk_products
 
 NORM = 3**0.5
 
@@ -50,6 +50,31 @@ def test_without_noise_null_rows_count_for_nothing(compiled_quickly):
     found, (mode, std) = fit(X, labels, np.inf).posterior_, exact(X[1::2], y[1::2])
     assert (np.abs(found.mean - mode) < 0.02 * std).all()
     np.testing.assert_allclose(found.std, std, rtol=0.05)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_null_rows_do_not_narrow_the_posterior(share, compiled_quickly):
+    """Also where the mean weight of a row has to be told from the releases."""
+    X, y = problem(n=20_000)
+    labels = np.where(np.random.default_rng(6).random(20_000) < share, 7, y)
+    known = labels < 7
+    ratio = fit(X, labels, 1e4).posterior_.std / exact(X[known], y[known])[1]
+    assert (0.95 < ratio).all()
+    assert (ratio < 1.15).all()
+
+
+@pytest.mark.parametrize("entries", [10, 1000, 100_000, 500_000])
+@pytest.mark.parametrize("size", [0.9, 1.0, 1.3, 3.0])
+def test_the_share_kept_is_that_of_a_cut_gamma_distribution(entries, size):
+    with jax.enable_x64(True):
+        share, left = (float(x) for x in kept(jnp.float64(size * entries), entries, jnp.float64(1)))
+    # 1 - lost has an integral that is elementary to quadrature in log lost, finely about its peak
+    t = np.linspace(-40, 0, 4_000_001)
+    log = entries / 2 * t - size * entries / 2 * np.exp(t)
+    mass = np.exp(log - log.max())
+    lost = mass @ np.exp(t) / mass.sum()
+    assert share == pytest.approx(1 - lost, rel=0.05, abs=1e-5)
+    assert 0 < left <= 1
 
 
 def test_without_noise_several_classes_are_fitted_jointly(compiled_quickly):
@@ -119,18 +144,21 @@ def test_products_are_cleared_of_noise():
     rng = np.random.default_rng(4)
     n, d, sd = 2000, 12, 150.0
     X = np.c_[rng.normal(size=(n, d)) * 0.5 + 0.3, np.ones(n)]
-    true, errors, seen = X.T @ X, [], []
+    true, errors, lefts, seen = X.T @ X, [], [], []
     for _ in range(20):
         noise = sd * rng.normal(size=(d + 1, d + 1))
         noisy = true + (noise + noise.T) / 2
         with jax.enable_x64(True):
-            cleared, left = shrunk_products(jnp.asarray(noisy), jnp.float64(sd**2), jnp.float64(n), intercept=True)
+            cleared, left = shrunk_products(jnp.asarray(noisy), jnp.float64(sd**2 / 2), jnp.float64(n), intercept=True)
         cleared, left = np.asarray(cleared), float(left)
         assert np.linalg.eigvalsh(cleared).min() > 0
         np.testing.assert_allclose(cleared, cleared.T, rtol=1e-12)
+        off = np.tri(d, k=-1, dtype=bool)
         errors.append(np.mean((cleared - true)[:d, :d] ** 2))
+        lefts.append([left, np.mean((cleared - true)[:d, :d][off] ** 2)])
         seen.append(np.mean((noisy - true)[:d, :d] ** 2))
-        assert left <= sd**2
+    said, seen_off = np.mean(lefts, axis=0)
+    assert 0.6 < said / seen_off < 2
     assert np.mean(errors) < 0.3 * np.mean(seen)
     with jax.enable_x64(True):
         same, left = shrunk_products(jnp.asarray(true), jnp.float64(0), jnp.float64(n), intercept=True)
@@ -151,7 +179,7 @@ def test_a_weight_looks_at_the_length_of_a_row_alone():
             for label in (0, 1):
                 record = {"x": jnp.array([0.0, length], jnp.float32), "y": jnp.int32(label)}
                 out = first.query(state, ())(record)
-                assert out["weight"] == pytest.approx(weight, rel=1e-6)
+                np.testing.assert_allclose(out["weight"], [weight, weight**2], rtol=1e-6)
                 assert out["response"].left[0] == pytest.approx(weight * (label - 0.5), rel=1e-6)
                 out = later.query(state, jnp.array([[0.0, 3.0]], jnp.float32))(record)
                 assert out["fitted"].left[0] == pytest.approx(weight * (expit(3 * length) - 0.5), rel=1e-5)
