@@ -1,5 +1,7 @@
 """The mixture's statistics: bounds, coordinates, M-step, and the sketch that it starts from."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from skdpbayes.models.mixture import GaussianMixture, Start, inverse_factor, mea
 from skdpbayes.models.sketch import Sketch, expected_features, features, fit_sketch, frequencies
 
 f32 = np.float32
+quick = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 KINDS = ["full", "tied", "diag", "spherical"]
 K, D = 3, 2
 
@@ -41,12 +44,12 @@ def flat(contribution):
 # What a record contributes
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["full", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 def test_no_record_and_no_state_exceed_the_declared_bound(kind):
     """Sought with gradients: one record moves the sums by sqrt(3) at most, two by sqrt(6), and nearly so."""
     m = model(kind)
 
-    @jax.jit
+    @quick
     @jax.value_and_grad
     def less(v):
         x, means, factors = v[:4].reshape(2, D), v[4:10].reshape(K, D), v[10:].reshape(K, D, D)
@@ -70,7 +73,7 @@ def test_each_block_is_bounded_wherever_a_record_lies(kind):
     rng = np.random.default_rng(1)
     p = params_of(m, rng.normal(size=(K, D)).astype(f32), np.tile(np.eye(D, dtype=f32) * f32(0.2), (K, 1, 1)))
     x = rng.normal(size=(2000, D)) * 10 ** rng.uniform(-3, 6, (2000, 1))
-    sums = jax.vmap(m.statistics(p))({"x": x.astype(f32)})
+    sums = quick(lambda x: jax.vmap(m.statistics(p))({"x": x}))(x.astype(f32))
     norms = {name: np.linalg.norm(np.asarray(s, float).reshape(2000, -1), axis=1) for name, s in sums.items()}
     blocks = m.blocks()
     assert set(norms) == set(blocks) and sum(b.share for b in blocks.values()) == pytest.approx(1)
@@ -146,7 +149,7 @@ def test_without_noise_it_is_scikit_learns_m_step(kind):
     m, rng = model(kind, radius=200), np.random.default_rng(4)
     x = rng.normal(size=(400, D)) @ [[1, 0.4], [0, 0.5]] + rng.choice([-2, 0, 3], (400, 1))
     p = params_of(m, f32([[-2, -2], [0, 0], [3, 3]]), np.tile(np.eye(D, dtype=f32), (K, 1, 1)))
-    sums = jax.jit(lambda x: jax.vmap(m.statistics(p))({"x": x}))(x.astype(f32))
+    sums = quick(lambda x: jax.vmap(m.statistics(p))({"x": x}))(x.astype(f32))
     got = m.m_step(p, {name: s.sum(axis=0) for name, s in sums.items()}, dict.fromkeys(sums, 0.0))
     prior = 0.3 * (1 if kind == "spherical" else np.ones(D) if kind == "diag" else np.eye(D))
     theirs = BayesianGaussianMixture(
@@ -194,6 +197,7 @@ def test_features_have_norm_one_and_the_mean_that_is_expected():
     assert np.isnan(features(omega, jnp.array([jnp.nan, 0.0]))).all()
 
 
+@pytest.mark.slow
 @jax.enable_x64(True)
 def test_a_mixture_is_found_from_its_sketch():
     weights, means = np.array([0.2, 0.3, 0.5]), np.array([[-1, 1], [1, 0.8], [0, -1.0]])
