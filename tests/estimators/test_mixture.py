@@ -311,6 +311,51 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(parameters, fits):
         assert pickle.dumps(getattr(again, name)) == pickle.dumps(getattr(model, name)), name
 
 
+def planned(X, **parameters):
+    """What the compiled loop is given besides the rows, as arrays; nothing is run."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "run", lambda *given: seen.extend(given) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            estimator(**parameters).fit(X)
+    keys, model, solver, spec, _ = seen
+    return jax.tree.leaves((jax.tree.map(jax.random.key_data, keys), model, solver, spec.traced()))
+
+
+@pytest.mark.parametrize("parameters", [{}, GIVEN, {"n_components": 1}], ids=["sketch", "given", "one"])
+def test_what_is_run_does_not_depend_on_what_rows_hold(parameters):
+    """No start and no prior of their own; nor on how many there are, where that is private."""
+    hidden = {"adjacency": "add_remove", "sampling_rate": 1.0} | parameters
+    for one, other in (
+        (planned(X, **parameters), planned(np.full_like(X, np.nan), **parameters)),
+        (planned(X, **hidden), planned(X[1:] + 1, **hidden)),
+    ):
+        assert len(one) == len(other) > 10
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_null_row_is_as_no_row(fits):
+    """Rows that are null change no release at all, and nothing that is made of them, where their number is private."""
+    rows = X.copy()
+    rows[-3:] = [[np.nan, 0], [0, np.inf], [np.nan, np.nan]]
+    hidden = {"adjacency": "add_remove", "sampling_rate": 1.0, **GIVEN}
+    models = [estimator(**hidden).fit(rows), estimator(**hidden).fit(rows[:-3])]
+    np.testing.assert_array_equal(*(fit[-1] for fit in fits))
+    assert pickle.dumps(models[0]) == pickle.dumps(models[1])
+
+
+def test_a_refit_that_is_interrupted_leaves_nothing_of_the_fit_before():
+    model, blank = estimator(**GIVEN).fit(X), estimator(**GIVEN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "run", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model.fit(X)
+    assert set(vars(model)) - set(vars(blank)) <= {"privacy_spent_", "n_features_in_"}
+    with pytest.raises(NotFittedError):
+        model.score(X)
+
+
 CELLS = [np.nan, None, np.inf, -np.inf, 1e300, 1e30, -1e300, 1e-320, "text", [1], 2**70, 1j, 0.0, 9.0]
 
 

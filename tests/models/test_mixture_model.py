@@ -87,7 +87,7 @@ def test_each_block_is_bounded_wherever_a_record_lies(kind):
     blocks = m.blocks()
     assert set(norms) == set(blocks) and sum(b.share for b in blocks.values()) == pytest.approx(1)
     for name, norm in norms.items():
-        assert norm.max() <= 1 + 1e-5 < blocks[name].clipping_norm, name
+        assert norm.max() <= 1 + 1e-5 < blocks[name].clipping_norm < 1.01, name
         assert norm.max() > 0.9
     assert {name: s.shape[1:] for name, s in sums.items()} == {name: s.shape for name, s in m.zeros().items()}
 
