@@ -201,7 +201,11 @@ def test_features_have_norm_one_and_the_mean_that_is_expected():
     values = np.asarray(jax.vmap(lambda row: features(omega, row))(x.astype(f32)))
     np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1, atol=1e-5)
     np.testing.assert_allclose(values.mean(axis=0), expected_features(omega, weights, means, roots), atol=2e-3)
-    assert np.isnan(features(omega, jnp.array([jnp.nan, 0.0]))).all()
+    m = model(frequencies=omega, means=None, weights=None)
+    assert len(m.openings()) == 2
+    for opening in m.openings():
+        null = opening.statistics(m.init())({"x": jnp.array([jnp.nan, 0.0])})
+        assert all(np.isnan(x).any() for x in null.values()), "the private sum must see a null record"
 
 
 @pytest.mark.slow
