@@ -148,6 +148,19 @@ def test_intervals_include_the_noise():
     assert (wide > 1.4 * narrow).all(), "noise does not widen the posterior"
 
 
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_draws_have_the_noise_of_each_part(kind):
+    """Of components so well known that there is nothing else: counts, means, and whitened covariances."""
+    noise = np.repeat([[1e6], [0.01], [0.0025]], 3, axis=1)
+    many, eyes = np.full(3, 1e8), np.tile(4 * np.eye(2), (3, 1, 1))
+    posterior = MixturePosterior(kind, 1.0, np.full(3, 1e4), many, many, np.zeros((3, 2)), eyes, noise)
+    weights, means, covariances = (x.std(axis=0) for x in posterior.draws(np.random.default_rng(0), 4000))
+    np.testing.assert_allclose(weights, 1000 / 3e4 * np.sqrt(2 / 3), rtol=0.1)
+    np.testing.assert_allclose(means, 2 * 0.1, rtol=0.1)
+    of_one = np.eye(2) + (np.sqrt(2) - 1) * np.eye(2) + (1 - np.eye(2)) if kind in ("full", "tied") else np.eye(2)
+    np.testing.assert_allclose(covariances, np.tile(4 * 0.05 * of_one, (3, 1, 1)), rtol=0.1, atol=1e-3)
+
+
 def test_without_noise_it_is_variational_bayes():
     """Scikit-learn's, with the same priors, from the same side of the same optimum."""
     prior = dict(weight_concentration_prior=2.0, mean_precision_prior=0.5, degrees_of_freedom_prior=4.0)
