@@ -31,6 +31,18 @@ def compiled_quickly():
         yield
 
 
+@pytest.fixture(scope="session")
+def compilations():
+    """One item for each program that XLA compiled; to be cleared."""
+    import jax
+
+    seen: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **kwargs: seen.append(event) if "backend_compile" in event else None
+    )
+    return seen
+
+
 @pytest.fixture
 def no_compiled_programs(compiled_quickly):
     """Programs are traced anew: a change to what they are made of takes effect, and ends with the test."""

@@ -37,7 +37,8 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
         The fewer numbers there are, the less noise each has.
     bounds : tuple (low, high), default=None
         Public ranges of the features, each end a number or an array of shape (n_features,). A row far outside counts
-        less, the others are not altered. Generous bounds cost little: only the first release depends on them. None
+        less, and one that is finite but huge (1e30) for no more than one bounded contribution to each release, of no
+        meaning; the others are not altered. Generous bounds cost little: only the first release depends on them. None
         takes the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the
         guarantee does not hold.
     solver : {"vips"}, default="vips"

@@ -125,17 +125,23 @@ def _adam(loss, starts, n_steps, rate=0.1):
 def _gauss_newton(residuals, x, n_steps):
     """Levenberg and Marquardt's least squares; also the inverse of the last ``J'J``."""
 
-    def step(_, carry):
-        x, damping, value, _ = carry
-        jacobian = jax.jacfwd(residuals)(x)
-        matrix = jacobian.T @ jacobian
-        factor = jnp.linalg.cholesky(matrix + damping * jnp.diag(jnp.diag(matrix)))
-        trial = x - jax.scipy.linalg.cho_solve((factor, True), jacobian.T @ residuals(x))
-        new = jnp.sum(residuals(trial) ** 2)
-        better = new < value
-        damping = jnp.clip(jnp.where(better, damping / 3, damping * 4), 1e-9, 1e9)
-        return jnp.where(better, trial, x), damping, jnp.where(better, new, value), matrix
+    def with_value(x):
+        value = residuals(x)
+        return value, value
 
-    start = x, jnp.asarray(0.01, x.dtype), jnp.sum(residuals(x) ** 2), jnp.zeros((x.size, x.size), x.dtype)
-    x, _, _, matrix = jax.lax.fori_loop(0, n_steps, step, start)
+    def step(_, carry):
+        x, damping, least, matrix, slope = carry
+        factor = jnp.linalg.cholesky(matrix + damping * jnp.diag(jnp.diag(matrix)))
+        trial = x - jax.scipy.linalg.cho_solve((factor, True), slope)
+        jacobian, value = jax.jacfwd(with_value, has_aux=True)(trial)
+        new = trial, damping / 3, value @ value, jacobian.T @ jacobian, jacobian.T @ value
+        better = new[2] < least
+        old = x, damping * 4, least, matrix, slope
+        x, damping, *rest = (jnp.where(better, *pair) for pair in zip(new, old, strict=True))
+        return x, jnp.clip(damping, 1e-9, 1e9), *rest
+
+    # The first step looks around where it is.
+    number = lambda value: jnp.asarray(value, x.dtype)  # noqa: E731
+    start = x, number(0.03), number(jnp.inf), jnp.eye(x.size, dtype=x.dtype), jnp.zeros_like(x)
+    x, _, _, matrix, _ = jax.lax.fori_loop(0, n_steps + 1, step, start)
     return x, jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), jnp.eye(x.size, dtype=x.dtype))

@@ -28,7 +28,10 @@ ESTIMATORS = {
     "gamma": (DPGammaExponential, {}),
     "beta": (DPBetaBernoulli, {}),
     "dirichlet": (DPDirichletCategorical, {"categories": [0, 1, 2]}),
-    "mixture": (DPGaussianMixture, {"bounds": (-3, 3), "n_components": 2, "means_init": [[0, 0], [2, 2]]}),
+    "mixture": (
+        DPGaussianMixture,
+        {"bounds": (-3, 3), "n_components": 2, "means_init": [[0, 0], [2, 2]], "covariance_type": "diag"},
+    ),
 }
 
 

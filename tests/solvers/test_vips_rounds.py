@@ -21,9 +21,7 @@ f32 = np.float32
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Centred:
-    """Sums about a point that moves by one in each round; without an opening, unless `opened`, it starts at zero."""
-
-    opened: bool = dataclasses.field(default=False, metadata={"static": True})
+    """Sums about a point that an opening sets to the sum of all over four, and that moves by one in each round."""
 
     def init(self):
         return {
@@ -37,7 +35,7 @@ class Centred:
             return params | {"point": sums["all"] / 4}
 
         opening = Opening(lambda params: lambda record: {"all": record["x"]}, {"all": Block(f32(100))}, update)
-        return (opening,) if self.opened else ()
+        return (opening,)
 
     def statistics(self, params):
         return lambda record: {"sums": jnp.stack([1 + 0 * record["x"], record["x"] - params["point"]])}
@@ -60,24 +58,22 @@ class Centred:
 
 
 def run(model, rounds, *, least_weight=0.0, noise=0.0, x=(1.0, 2.0, 3.0, 6.0), rate=1.0):
-    solver = StatisticsRounds(np.int32(model.opened), f32(least_weight), f32(100))
-    spec = MechanismSpec((GaussianSteps(noise, rate, rounds),))
+    solver = StatisticsRounds(np.int32(1), f32(least_weight), f32(100))
+    spec = MechanismSpec((GaussianSteps(noise, rate, 1 + rounds),))
     state, _ = inference.run(fit_keys(0), model, solver, spec, pack_records(x=np.array(x, f32)))
     return solver, state
 
 
 @pytest.mark.parametrize("least_weight", [0.0, 1.0])
 def test_sums_of_all_rounds_are_averaged_in_present_coordinates(least_weight, compiled_quickly):
-    """All rounds see the same rows: about the last round's point they have the same sums, whatever their weights."""
+    """All rounds see the same rows: about the last round's point they have the same sums, whatever their weights.
+
+    That point is the opening's, which comes first and once, and one more for each round.
+    """
     solver, state = run(Centred(), 5, least_weight=least_weight)
-    np.testing.assert_allclose(state.params["seen"], [4, 12 - 4 * 4], rtol=1e-5)
-    np.testing.assert_allclose(state.sums["sums"], [4, 12 - 4 * 5], rtol=1e-5)
-    assert solver.posterior(Centred(), state)["point"] == 5
-
-
-def test_an_opening_comes_first_and_once(compiled_quickly):
-    _, state = run(Centred(opened=True), 3)
-    assert state.params["point"] == pytest.approx(12 / 4 + 2, rel=1e-5)
+    np.testing.assert_allclose(state.params["seen"], [4, 12 - 4 * (3 + 4)], rtol=1e-5)
+    np.testing.assert_allclose(state.sums["sums"], [4, 12 - 4 * (3 + 5)], rtol=1e-5)
+    assert solver.posterior(Centred(), state)["point"] == pytest.approx(3 + 5)
 
 
 def test_the_scale_is_that_of_the_average(compiled_quickly):
