@@ -28,7 +28,7 @@ class GaussianPosterior:
     def from_precision(cls, mean: np.ndarray, precision: np.ndarray) -> GaussianPosterior:
         """Posterior with a given precision, of shape (n_parameters, n_parameters)."""
         values, vectors = np.linalg.eigh(precision)
-        return cls(mean, vectors / np.sqrt(values))
+        return cls(mean, vectors / np.sqrt(values.clip(1e-16 * values[-1])))
 
     def __repr__(self) -> str:
         return f"GaussianPosterior({len(self.mean)} parameters, {'diagonal' if self.factor.ndim == 1 else 'full rank'})"

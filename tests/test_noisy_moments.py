@@ -30,7 +30,8 @@ def test_the_density_is_that_of_the_released_residuals():
     """By the covariance of all sources of noise, and a matrix that maps them to the residuals."""
     rng, p = np.random.default_rng(0), 4
     _, moments, _ = simulated(rng, 500, p - 1, 30.0)
-    moments = moments._replace(noise=(30.0, 20.0, 10.0, 5.0), weight=450.0)
+    norm = (0.8 * np.trace(moments.gram) / 450) ** 0.5  # for a mean weight of 0.8
+    moments = moments._replace(noise=(30.0, 20.0, 10.0, 5.0), weight=450.0, row_norm=norm)
     spreads, weight = noisy._Spreads(400.0, 600.0), 450.0
     values, last = rng.uniform(50, 200, p), np.eye(p)[-1]
     density = noisy._Density(values, last, spreads, moments.cross, weight, moments, PRIOR)
@@ -41,7 +42,7 @@ def test_the_density_is_that_of_the_released_residuals():
 
 def brute_force(point, values, spreads, weight, moments):
     (s2, w), p = (math.exp(point[0]), point[1:]), len(values)
-    share = weight / moments.n_records
+    share = moments.mean_weight
     sources = [(np.append(np.eye(p)[j], 0), s2 * share * values[j]) for j in range(p)]  # of sampling
     sources.append((np.append(np.zeros(p), 1), 2 * s2**2 * share * weight))
     sources += [(np.append(np.eye(p)[j], -2 * w[j]), moments.noise[1] ** 2) for j in range(p)]

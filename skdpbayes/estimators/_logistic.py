@@ -38,10 +38,12 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
-    solver : {"dpvi", "na-dpvi", "sgld"}, default="dpvi"
+    solver : {"dpvi", "na-dpvi", "sgld", "vips"}, default="dpvi"
         Variational inference with a Gaussian posterior; the posterior given all that the noisy releases say, whose
-        intervals cover best (``docs/solvers.md`` has the figures); or Langevin dynamics. The latter is experimental:
-        under small budgets it seldom mixes at its defaults (it warns; look at `diagnostics_`).
+        intervals cover better; Langevin dynamics; or noisy sufficient statistics: a few closed-form rounds,
+        with intervals that cover well too and predictions somewhat behind (``docs/solvers.md`` has the figures).
+        Langevin dynamics is experimental: under small budgets it seldom mixes at its defaults (it warns). "vips" takes
+        neither `clipping_norm`, `sampling_rate` nor ``adjacency="add_remove"``.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.
@@ -65,7 +67,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         Probability with which each row enters a batch. None: 4096 rows (`dpvi`), 131072 (`na-dpvi`) or
         65536 (`sgld`) expected.
     n_steps : int, default=None
-        Number of rounds. None: 500 (`dpvi`), 200 (`na-dpvi`) or 2000 (`sgld`).
+        Number of rounds. None: 500 (`dpvi`), 200 (`na-dpvi`), 2000 (`sgld`) or 11 (`vips`, at most 16; 16 without
+        noise; 1 is enough where rows are near to normal).
     learning_rate : float, default=None
         Size of `dpvi`'s steps (None: 0.4, or 0.2 for the mean field). For `sgld`, the Langevin step size in units of
         the log posterior (None: the largest that both the budget and a public bound on the curvature allow). A step
@@ -102,7 +105,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         As everywhere in scikit-learn.
     diagnostics_ : dict
         `sgld`: ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: the ``"clipping_norm"`` reached. `na-dpvi`: the
-        ``"mean_weight"`` of a row.
+        ``"mean_weight"`` of a row. `vips`: empty.
 
     Notes
     -----
@@ -275,10 +278,10 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         """Bounded rows and codes of labels."""
         from skdpbayes.records import pack_records
 
-        rows, _ = bounded_rows(X, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
+        rows, null = bounded_rows(X, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
         if sparse.issparse(rows) and rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO:
             rows = rows.toarray()
-        return pack_records(x=rows, y=codes(y, classes))
+        return pack_records(x=rows, y=np.where(null, np.int32(-1), codes(y, classes)))
 
     def _set_coefficients(self, model, draws):
         rows = (model.n_rows, model.n_columns)

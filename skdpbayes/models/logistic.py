@@ -113,7 +113,8 @@ class LogisticRegression:
         With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein).
         """
         along = params @ covariance
-        spread = along @ params.T + 1e-8 * jnp.eye(self.n_rows)
+        spread = along @ params.T
+        spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(self.n_rows)  # rows of weights may depend on each other
         nodes, weights = _normal_nodes(self.n_rows)
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
         p = jax.vmap(self._probabilities)(logits)

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.base import Model
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism, Quadratic
 from skdpbayes.solvers._spectra import noise_edge, shrunk_products
@@ -104,7 +104,7 @@ class LogisticVIPS:
     n_records: Any
     intercept: bool = field(metadata={"static": True})
 
-    def init(self, model: LogisticRegression, key) -> Statistics:
+    def init(self, model: Model, key) -> Statistics:
         """Nothing known."""
         del key
         p, d = model.n_rows * model.n_columns, model.n_columns
@@ -127,7 +127,7 @@ class LogisticVIPS:
         """Index of the round: what never changes first."""
         return jnp.minimum(step, 1).astype(jnp.int32)
 
-    def rounds(self, model: LogisticRegression, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """The first round, and the others."""
         del mechanism
         length, norm, products_norm, curvature_norm = (
@@ -165,7 +165,10 @@ class LogisticVIPS:
             weight, cautious = jnp.clip(weights[0], self.least_weight * n, n), scales["weight"]
             mean_weight = (weights[1] + cautious) / (weights[0] + cautious).clip(1e-30)
             products, variance = shrunk_products(
-                (products + products.T) / 2, scales["products"] ** 2 / 2, weight, intercept=self.intercept
+                (products + products.T) / 2,
+                scales["products"].astype(jnp.float64) ** 2 / 2,
+                weight,
+                intercept=self.intercept,
             )
             return state._replace(
                 weight=weight,
@@ -211,7 +214,7 @@ class LogisticVIPS:
             ),
         )
 
-    def posterior(self, model: LogisticRegression, state: Statistics) -> GaussianPosterior:
+    def posterior(self, model: Model, state: Statistics) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
             found = _settled(model, self, jax.tree.map(jnp.asarray, state))
@@ -238,14 +241,17 @@ def settled(model, solver, state) -> Given:
 
     def closer(i, found):
         theta = found.mean
-        mean, precision = _given(model, solver, state, jnp.where(asked > 0, start, theta), theta)
+        mean, precision = _given(model, solver, state, jnp.where(asked > 0, start.mean, theta), theta)
         move = mean - theta
         # Without a release steps are limited, and where there is more noise than signal whole steps may circle.
         limited = jnp.where(i < 10, 1, 0.6) * jnp.minimum(1, 3 / jnp.linalg.norm(move).clip(1e-30))
-        theta = theta + jnp.where(asked > 0, 1, limited) * move
-        return Given(jnp.clip(theta, -reach, reach), precision)
+        new = Given(jnp.clip(theta + jnp.where(asked > 0, 1, limited) * move, -reach, reach), precision)
+        # Extreme bounds or priors leave the range of numbers: a fit that was charged for must not be lost to that.
+        usable = jnp.isfinite(new.mean).all() & jnp.isfinite(new.precision).all()
+        return jax.tree.map(lambda x, y: jnp.where(usable, x, y), new, found)
 
-    return jax.lax.fori_loop(0, jnp.where(asked > 0, 3, _WITHOUT_RELEASE), closer, Given(start, jnp.eye(p)))
+    start = Given(start, jnp.diag(prior_precision(model).astype(jnp.float64)))
+    return jax.lax.fori_loop(0, jnp.where(asked > 0, 3, _WITHOUT_RELEASE), closer, start)
 
 
 _settled = jax.jit(settled)

@@ -9,7 +9,7 @@ from scipy.special import expit, softmax
 from benchmarks.vips_coverage import coverage
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.privacy import random
+from skdpbayes.privacy import compose, random
 from skdpbayes.solvers._spectra import kept, shrunk_products
 
 NORM = 3**0.5
@@ -179,10 +179,41 @@ def test_a_weight_looks_at_the_length_of_a_row_alone():
             for label in (0, 1):
                 record = {"x": jnp.array([0.0, length], jnp.float32), "y": jnp.int32(label)}
                 out = first.query(state, ())(record)
+                assert out["products"].weight[0, 0] == pytest.approx(weight, rel=1e-6)
                 np.testing.assert_allclose(out["weight"], [weight, weight**2], rtol=1e-6)
                 assert out["response"].left[0] == pytest.approx(weight * (label - 0.5), rel=1e-6)
                 out = later.query(state, jnp.array([[0.0, 3.0]], jnp.float32))(record)
+                slope = weight * expit(3 * length) * expit(-3 * length)
+                assert out["curvature"].weight[0, 0] == pytest.approx(slope, rel=1e-4)
                 assert out["fitted"].left[0] == pytest.approx(weight * (expit(3 * length) - 0.5), rel=1e-5)
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("n_steps", [1, 2, 11])
+def test_what_runs_is_what_is_charged_and_no_more(adjacency, n_steps):
+    estimator = DPBayesianLogisticRegression(
+        0.7, classes=[0, 1], solver="vips", adjacency=adjacency, n_steps=n_steps, data_norm=NORM
+    )
+    model, bounds = estimator._model(3, 2, NORM)
+    _, spec = estimator._plan_solver(model, bounds, 100)
+    assert spec.n_steps == n_steps
+    assert 0.69 < compose(spec.composed(), adjacency).epsilon(1e-5) <= 0.7
+
+
+def test_a_row_that_is_not_finite_is_a_null_row():
+    rows = [[np.nan, 1.0], [np.inf, 0.0], [0.5, 0.5]]
+    estimator = DPBayesianLogisticRegression(classes=[0, 1], solver="vips")
+    packed = estimator._pack(np.array(rows), np.array([1, 0, 1]), np.array([0, 1]), 1.0)
+    assert packed.fields["y"][:3].tolist() == [-1, -1, 1]
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_one_column_and_extreme_scales(fit_intercept, compiled_quickly):
+    X, y = np.linspace(-1, 1, 200)[:, None], np.arange(200) % 2
+    for scale, prior in ((1.0, 1.0), (1e4, 1e6)):
+        fitted = fit(scale * X, y, fit_intercept=fit_intercept, data_norm=scale, prior_scale=prior)
+        assert np.isfinite(fitted.posterior_.mean).all()
+        assert np.isfinite(fitted.posterior_.std).all()
 
 
 def test_what_it_cannot_do_is_refused():
