@@ -36,7 +36,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from skdpbayes.models.base import Model
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism, Quadratic
 from skdpbayes.solvers._spectra import noise_edge, shrunk_products
@@ -104,7 +103,7 @@ class LogisticVIPS:
     n_records: Any
     intercept: bool = field(metadata={"static": True})
 
-    def init(self, model: Model, key) -> Statistics:
+    def init(self, model: Any, key) -> Statistics:
         """Nothing known."""
         del key
         p, d = model.n_rows * model.n_columns, model.n_columns
@@ -127,7 +126,7 @@ class LogisticVIPS:
         """Index of the round: what never changes first."""
         return jnp.minimum(step, 1).astype(jnp.int32)
 
-    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: Any, mechanism: Mechanism) -> tuple[Round, ...]:
         """The first round, and the others."""
         del mechanism
         length, norm, products_norm, curvature_norm = (
@@ -214,7 +213,7 @@ class LogisticVIPS:
             ),
         )
 
-    def posterior(self, model: Model, state: Statistics) -> GaussianPosterior:
+    def posterior(self, model: Any, state: Statistics) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
             found = _settled(model, self, jax.tree.map(jnp.asarray, state))
