@@ -240,7 +240,7 @@ def settled(model, solver, state) -> Given:
 
     def closer(i, found):
         theta = found.mean
-        mean, precision = _given(model, solver, state, jnp.where(asked > 0, start.mean, theta), theta)
+        mean, precision = _given(model, solver, state, jnp.where(asked > 0, start, theta), theta)
         move = mean - theta
         # Without a release steps are limited, and where there is more noise than signal whole steps may circle.
         limited = jnp.where(i < 10, 1, 0.6) * jnp.minimum(1, 3 / jnp.linalg.norm(move).clip(1e-30))
@@ -249,8 +249,8 @@ def settled(model, solver, state) -> Given:
         usable = jnp.isfinite(new.mean).all() & jnp.isfinite(new.precision).all()
         return jax.tree.map(lambda x, y: jnp.where(usable, x, y), new, found)
 
-    start = Given(start, jnp.diag(prior_precision(model).astype(jnp.float64)))
-    return jax.lax.fori_loop(0, jnp.where(asked > 0, 3, _WITHOUT_RELEASE), closer, start)
+    before = Given(start, jnp.diag(prior_precision(model).astype(jnp.float64)))
+    return jax.lax.fori_loop(0, jnp.where(asked > 0, 3, _WITHOUT_RELEASE), closer, before)
 
 
 _settled = jax.jit(settled)
