@@ -88,8 +88,8 @@ def private(problem: Mixture, X: np.ndarray, epsilon: float, seed: int) -> Any:
     from skdpbayes import DPGaussianMixture
 
     return DPGaussianMixture(
-        epsilon,
-        problem.delta,
+        epsilon=epsilon,
+        delta=problem.delta,
         n_components=len(problem.weights),
         covariance_type=problem.covariance_type,
         bounds=problem.bounds,

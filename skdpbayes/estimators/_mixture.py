@@ -38,8 +38,9 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
     bounds : tuple (low, high), default=None
         Public ranges of the features, each end a number or an array of shape (n_features,). A row far outside counts
         less, and one that is finite but huge (1e30) for no more than one bounded contribution to each release, of no
-        meaning; the others are not altered. Generous bounds cost little: only the first release depends on them. None
-        takes the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the
+        meaning; the others are not altered. Bounds up to about twice too wide cost little, since only the first release
+        depends on them; far wider ones, or ones that cut much of the data off, ruin a fit of a few thousand rows
+        (`converged_` is a sign). None takes the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the
         guarantee does not hold.
     solver : {"vips"}, default="vips"
         Variational Bayes by noisy sums of expected statistics.
@@ -134,9 +135,9 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
 
     def __init__(
         self,
+        *,
         epsilon=1.0,
         delta=1e-5,
-        *,
         n_components=1,
         covariance_type="full",
         bounds=None,

@@ -59,8 +59,13 @@ def fits():
 
 def estimator(epsilon=1.0, **parameters):
     return DPGaussianMixture(
-        epsilon, **({"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0} | parameters)
+        epsilon=epsilon, **({"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0} | parameters)
     )
+
+
+def test_a_number_of_components_is_not_taken_for_a_budget():
+    with pytest.raises(TypeError, match="positional"):
+        DPGaussianMixture(3)
 
 
 def truth(Z):
