@@ -40,8 +40,8 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
         less, and one that is finite but huge (1e30) for no more than one bounded contribution to each release, of no
         meaning; the others are not altered. Bounds up to about twice too wide cost little, since only the first release
         depends on them; far wider ones, or ones that cut much of the data off, ruin a fit of a few thousand rows
-        (`converged_` is a sign). None takes the ranges from the data, which is not private: it warns, and `privacy_spent_` records that the
-        guarantee does not hold.
+        (`converged_` is a sign). None takes the ranges from the data, which is not private: it warns, and
+        `privacy_spent_` records that the guarantee does not hold.
     solver : {"vips"}, default="vips"
         Variational Bayes by noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
