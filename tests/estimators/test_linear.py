@@ -85,7 +85,7 @@ def test_inferred_bounds_warn_and_void_the_guarantee(data):
         ({"solver": "dpvi"}, "'dpvi' is not offered .* solver='na-dpvi'"),
         ({"solver": "sgld"}, "'sgld' is not offered .* solver='vips'"),
         ({"solver": "vi"}, "solver must be"),
-        ({"solver": "vips", "n_steps": 5}, "once"),
+        ({"solver": "vips", "n_steps": 5}, "n_steps=5 needs another solver"),
         ({"solver": "vips", "adjacency": "add_remove"}, "add_remove"),
         ({"prior_precision": 0.0}, "prior_precision"),
         ({"n_steps": 1}, "too few"),
