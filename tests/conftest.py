@@ -16,19 +16,35 @@ def seeds_are_for_tests(monkeypatch):
     monkeypatch.setattr(_base, "_warned", ["seed"])
 
 
-@pytest.fixture(scope="module")
-def compiled_quickly():
-    """The same programs compiled in two thirds of the time, for tests that need many."""
+@functools.cache
+def _compiled_with(**options):
     import jax
 
     from skdpbayes import inference
 
     original = inference._chains.__wrapped__
     own = functools.wraps(original)(functools.partial(original))  # a function of its own: traced anew
-    quick = jax.jit(own, static_argnames="capacity", compiler_options={"xla_backend_optimization_level": 0})
+    options = {f"xla_{name}": value for name, value in options.items()}
+    return jax.jit(own, static_argnames="capacity", compiler_options=options)
+
+
+@pytest.fixture(scope="module")
+def compiled_quickly():
+    """The same programs compiled in half of the time, for tests that need many."""
+    from skdpbayes import inference
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "_chains", quick)
+        patch.setattr(inference, "_chains", _compiled_with(backend_optimization_level=0))
         yield
+
+
+@pytest.fixture
+def compiled_as_users_do(monkeypatch):
+    """By the code generator that the Makefile turns off: with the other, replays differ in the last bits."""
+    from skdpbayes import inference
+
+    program = _compiled_with(backend_optimization_level=1, cpu_use_fusion_emitters=True)
+    monkeypatch.setattr(inference, "_chains", program)
 
 
 @pytest.fixture(scope="session")

@@ -378,7 +378,7 @@ def test_noise_in_a_fit_is_what_its_report_says(name):
 
 
 @families
-def test_the_posterior_follows_from_the_release_and_the_solver_key(name):
+def test_the_posterior_follows_from_the_release_and_the_solver_key(name, compiled_as_users_do):
     with recorded() as kept:
         model = estimator(name).fit(DATA[name])
     again = estimator(name)

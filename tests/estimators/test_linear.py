@@ -150,7 +150,7 @@ def test_one_release_reports_one_step_and_honest_intervals(data):
     assert substituted / fit.privacy_spent_.steps[0].noise_multiplier == pytest.approx(2, rel=0.01)
 
 
-def test_the_posterior_of_one_release_follows_from_it_and_the_solver_key(data):
+def test_the_posterior_of_one_release_follows_from_it_and_the_solver_key(data, compiled_as_users_do):
     X, y = data
     with recorded() as kept:
         fit = once().fit(X, y)

@@ -308,7 +308,7 @@ def test_clones_pickles_and_refits():
 
 
 @pytest.mark.parametrize("parameters", [GIVEN, pytest.param({}, marks=pytest.mark.slow)], ids=["given", "sketch"])
-def test_the_fit_follows_from_the_releases_and_the_solver_key(parameters, fits):
+def test_the_fit_follows_from_the_releases_and_the_solver_key(parameters, fits, compiled_as_users_do):
     """So nothing else of the records is in it: no start, no stopping, no bound of the likelihood."""
     model = estimator(**parameters).fit(X)
     releases = fits[-1][-1]

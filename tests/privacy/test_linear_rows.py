@@ -46,7 +46,7 @@ def test_plans_reports_and_what_is_fitted_do_not_look_at_rows(monkeypatch, solve
 
 
 @solvers
-def test_all_that_is_fitted_follows_from_the_releases(solver):
+def test_all_that_is_fitted_follows_from_the_releases(solver, compiled_as_users_do):
     rows = X.copy()
     rows[:3] = np.nan  # a number of valid rows would show
     with recorded() as kept:

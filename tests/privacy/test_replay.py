@@ -3,6 +3,8 @@
 import pytest
 from whitebox import check_memory, check_replay
 
+pytestmark = pytest.mark.usefixtures("compiled_as_users_do")
+
 
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
 @pytest.mark.parametrize("check", [check_replay, check_memory], ids=lambda check: check.__name__)

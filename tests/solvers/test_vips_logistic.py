@@ -98,7 +98,7 @@ def test_intervals_cover_the_truth_because_the_noise_is_in_them(epsilon, n):
     assert found["naive"].mean() < 0.9
 
 
-def test_fitted_attributes_follow_from_the_releases():
+def test_fitted_attributes_follow_from_the_releases(compiled_as_users_do):
     X, y = problem(n=300)
     estimator = fit(X, y, random_state=5)
     model, bounds = estimator._model(3, 2, NORM)
