@@ -58,6 +58,9 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     fit_intercept : bool, default=True
     prior_scale : float, default=1.0
         Standard deviation of the normal prior on every coefficient and intercept.
+    hyper_prior : tuple of two floats, default=None
+        Learn the scale of the prior from what is released (`na-dpvi` and `vips`), at no cost: shape (above 1) and rate
+        of a gamma distribution of a factor that multiplies the prior precision ``prior_scale**-2``. None keeps it.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
         it (`dpvi`) until a privately counted fraction of the rows is shortened, at 1% of the budget, or takes a
@@ -141,6 +144,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         data_norm=None,
         fit_intercept=True,
         prior_scale=1.0,
+        hyper_prior=None,
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -160,6 +164,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         self.data_norm = data_norm
         self.fit_intercept = fit_intercept
         self.prior_scale = prior_scale
+        self.hyper_prior = hyper_prior
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
@@ -196,6 +201,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         """
         self._check_solver_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
+        self._check_hyper_prior()
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
         X, y, classes, voided_by = self._validate(X, y)
         n, d = X.shape
@@ -233,6 +239,21 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
             raise ValueError(f"Classifier can't train when only one class is present in y: {classes[0]!r}.")
         return X, y, classes, ("the set of classes was taken from y (classes=None)",)
 
+    def _check_hyper_prior(self):
+        if self.hyper_prior is None:
+            return
+        if self.solver not in ("na-dpvi", "vips"):
+            raise ValueError(
+                f"hyper_prior={self.hyper_prior!r} needs solver='na-dpvi' or 'vips'; under {self.solver!r} the prior has "
+                "the scale prior_scale."
+            )
+        try:
+            shape, rate = self.hyper_prior
+        except (TypeError, ValueError):
+            raise ValueError(f"hyper_prior must be a shape and a rate, got {self.hyper_prior!r}.") from None
+        check_number("the shape in hyper_prior", shape, 1, 1e6)  # else coefficients have no prior variance
+        check_number("the rate in hyper_prior", rate, 1e-6, 1e6, closed=True)
+
     def _public(self, n, classes, data_norm):
         return self._public_facts(n, classes=[str(c) for c in classes], data_norm=data_norm)
 
@@ -242,7 +263,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
 
         columns = d + bool(self.fit_intercept)
         row = math.hypot(data_norm, bool(self.fit_intercept))
-        model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32))
+        hyper_prior = None if self.hyper_prior is None else tuple(np.float32(x) for x in self.hyper_prior)
+        model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32), hyper_prior)
         score, curvature = model.bounds(row)
         return model, Bounds(score, curvature, self.prior_scale**-2)
 

@@ -17,14 +17,15 @@ class Model(Protocol):
 
     A model is a frozen dataclass registered as a pytree: sizes are static, hyper-parameters traced.
 
-    Four more methods are optional:
+    Some more members are optional:
 
     * ``score(params, record)`` and ``curvature(params, record)``, closed forms of the first two derivatives of the
       log-likelihood, which may be structured contributions (`RankOne`, `Quadratic`);
     * ``score_bound(params, record)``, a bound on the norm of a record's score that does not depend on its response:
       with it clipping no longer biases the fit (`unbiased_weight`);
     * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent normal one, which
-      `solver="dpvi"` needs (another prior gives the curvature of its logarithm at `init`).
+      `solver="dpvi"` needs (another prior gives the curvature of its logarithm at `init`), and an attribute
+      ``hyper_prior``, None or shape and rate of a gamma distribution of a factor that multiplies this precision.
 
     `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known way:
     ``precondition(params)``, public factors by which `score`, and the rows and columns of `curvature`, are to be
@@ -155,3 +156,28 @@ def prior_score(model: Model):
     """Gradient of the log prior, as a function of the parameters as a vector."""
     _, unravel = flat_start(model)
     return jax.grad(lambda flat: model.log_prior(unravel(flat)))
+
+
+def prior_precision(model: Model):
+    """Diagonal of the prior's precision, ravelled.
+
+    Raises
+    ------
+    TypeError
+        If the model does not say that its prior is an independent normal one.
+    """
+    if not hasattr(model, "prior_precision"):
+        raise TypeError(
+            f"dpvi needs a model with an independent normal prior, which says so by a method prior_precision(); "
+            f"{type(model).__name__} has none. SGLD takes any prior."
+        )
+    return ravel_pytree(model.prior_precision())[0].astype(jnp.float32)
+
+
+def prior_variance(model: Model):
+    """Diagonal of the prior's covariance, ravelled, that of a `hyper_prior` included."""
+    variance = 1 / prior_precision(model).astype(jnp.float64)
+    if getattr(model, "hyper_prior", None) is None:
+        return variance
+    shape, rate = model.hyper_prior
+    return variance * rate / (shape - 1)

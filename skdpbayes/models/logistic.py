@@ -32,11 +32,14 @@ class LogisticRegression:
         Two classes have one row of weights, more have one row each.
     prior_scale : array of shape (n_columns,)
         Prior standard deviation of each column's weights.
+    hyper_prior : pair of float or None
+        Shape and rate of a gamma distribution of a factor by which the prior precision is multiplied; None: it is one.
     """
 
     n_columns: int = field(metadata={"static": True})
     n_classes: int = field(metadata={"static": True})
     prior_scale: Any
+    hyper_prior: Any = None
 
     @property
     def n_rows(self) -> int:

@@ -43,7 +43,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.models.base import Model, flat_start, prior_score, weighted_score
+from skdpbayes.models.base import Model, flat_start, prior_precision, prior_score, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism, contribution_norm
 from skdpbayes.solvers._guides import FullRank, MeanField, Rates
@@ -195,19 +195,3 @@ class DPVI:
         moved = log_clip + gain * jnp.clip(estimate["tally"] / self.n_records, -1, 1)
         highest = jnp.log(jnp.asarray(self.clipping_norm, log_clip.dtype))
         return jnp.clip(moved, highest + jnp.log(self.least_clip), highest)
-
-
-def prior_precision(model: Model):
-    """Diagonal of the prior's precision, ravelled.
-
-    Raises
-    ------
-    TypeError
-        If the model does not say that its prior is an independent normal one.
-    """
-    if not hasattr(model, "prior_precision"):
-        raise TypeError(
-            f"dpvi needs a model with an independent normal prior, which says so by a method prior_precision(); "
-            f"{type(model).__name__} has none. SGLD takes any prior."
-        )
-    return ravel_pytree(model.prior_precision())[0].astype(jnp.float32)

@@ -36,13 +36,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
 
-from skdpbayes.models.base import Model, flat_start, weighted_score
+from skdpbayes.models.base import Model, flat_start, prior_precision, prior_variance, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._guides import Curvature, curvature_blocks, curvature_query
+from skdpbayes.solvers._normal import normal_given
 from skdpbayes.solvers._spectra import cautious_curvature, estimated_curvature
 from skdpbayes.solvers.base import Round
-from skdpbayes.solvers.dpvi import prior_precision
 
 _REACH = 6.0  # prior standard deviations within which the next point lies
 _TINY = 1e-7  # of the prior precision: curvature where none is known
@@ -94,7 +94,7 @@ class NADPVI:
         nothing = jnp.zeros_like(theta)
         return TraceState(
             theta=theta,
-            covariance=jnp.diag(1 / prior_precision(model).astype(jnp.float64)),
+            covariance=jnp.diag(prior_variance(model)),
             weight=nothing,
             score=nothing,
             point=theta,
@@ -136,7 +136,7 @@ class NADPVI:
             state = _averaged(model, state, score, noise, unclear, keep, subsampled)
             theta, precision = _given(model, state, _asked(model, state), view.unclear)
             # Where scores are far from linear a step could leave the region where they tell anything.
-            start, reach = flat_start(model)[0], _REACH / jnp.sqrt(prior_precision(model))
+            start, reach = flat_start(model)[0], _REACH * jnp.sqrt(prior_variance(model))
             return state._replace(
                 theta=jnp.clip(theta, start - reach, start + reach), covariance=jnp.linalg.inv(precision)
             )
@@ -180,12 +180,10 @@ def normal_posterior(model: Model, state: TraceState):
 
 def _given(model, state, h, unclear):
     """Mean and precision of the parameters, given the averages."""
-    start, prior = flat_start(model)[0], prior_precision(model).astype(jnp.float64)
     spread = jnp.diag(state.noise) + _sampling(model, state, h, 1 + state.subsampled) + unclear
     gain = jnp.linalg.solve(spread, h).T
     information = gain @ h
-    precision = (information + information.T) / 2 + jnp.diag(prior)
-    return jnp.linalg.solve(precision, gain @ (state.score + h @ state.point) + prior * start), precision
+    return normal_given(model, (information + information.T) / 2, gain @ (state.score + h @ state.point))
 
 
 def _trust(model, state, score, noise, unclear):

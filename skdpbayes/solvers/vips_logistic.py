@@ -36,11 +36,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
+from skdpbayes.models.base import prior_variance
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism, Quadratic
+from skdpbayes.solvers._normal import normal_given
 from skdpbayes.solvers._spectra import noise_edge, shrunk_products
 from skdpbayes.solvers.base import Round
-from skdpbayes.solvers.dpvi import prior_precision
 
 FITTED_ROUNDS = 10
 LEAST_WEIGHT = 0.7  # of a record
@@ -236,7 +237,7 @@ def settled(model, solver, state) -> Given:
     """Posterior by all releases; before the fitted are released, at the fixed point of what normal rows would give."""
     p, asked = len(state.response), jnp.sum(state.precisions > 0)
     start = jnp.where(asked > 0, state.points[jnp.maximum(asked - 1, 0)], jnp.zeros(p))
-    reach = _REACH / jnp.sqrt(prior_precision(model).astype(jnp.float64))
+    reach = _REACH * jnp.sqrt(prior_variance(model))
 
     def closer(i, found):
         theta = found.mean
@@ -249,7 +250,7 @@ def settled(model, solver, state) -> Given:
         usable = jnp.isfinite(new.mean).all() & jnp.isfinite(new.precision).all()
         return jax.tree.map(lambda x, y: jnp.where(usable, x, y), new, found)
 
-    before = Given(start, jnp.diag(prior_precision(model).astype(jnp.float64)))
+    before = Given(start, jnp.diag(1 / prior_variance(model)))
     return jax.lax.fori_loop(0, jnp.where(asked > 0, 3, _WITHOUT_RELEASE), closer, before)
 
 
@@ -261,12 +262,10 @@ def _given(model, solver, state, here, there) -> Given:
     fitted, slope = _fitted(model, solver, state, here), _slope(model, solver, state, here)
     fitted, unclear = _corrected(model, state, here, there, fitted, slope)
     spread = state.mean_weight * slope + unclear + state.response_variance * jnp.eye(len(here))
-    prior = prior_precision(model).astype(jnp.float64)
     gain = _solved(spread, slope).T
     information = gain @ slope
-    precision = (information + information.T) / 2 + jnp.diag(prior)
-    score = gain @ (state.response - fitted) - prior * here
-    return Given(here + _solved(precision, score), precision)
+    information = (information + information.T) / 2
+    return Given(*normal_given(model, information, gain @ (state.response - fitted) + information @ here))
 
 
 def _fitted(model, solver, state, theta):

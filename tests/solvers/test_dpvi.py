@@ -151,7 +151,7 @@ def test_prior_that_is_not_normal_is_refused():
             return -jnp.abs(params).sum()
 
     with pytest.raises(TypeError, match="Laplace has none"):
-        dpvi.prior_precision(Laplace())
+        base.prior_precision(Laplace())
 
 
 def test_what_the_data_do_not_say_stays_with_the_prior():
