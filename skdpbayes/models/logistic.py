@@ -110,13 +110,14 @@ class LogisticRegression:
         """Public bound on the norms of `response` and `fitted`: from the centre of the simplex to a corner."""
         return row_norm * (0.5 if self.n_rows == 1 else (1 - 1 / self.n_classes) ** 0.5)
 
-    def mean_fitted(self, params, mean, covariance):
+    def mean_fitted(self, params, mean, covariance, unclear=0.0):
         """Mean of `fitted` over normal rows, of the shape of `params`.
 
-        With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein).
+        With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein). To what u varies with the rows, `unclear` adds a
+        covariance, that of parameters which are not known.
         """
         along = params @ covariance
-        spread = along @ params.T
+        spread = along @ params.T + unclear
         spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(self.n_rows)  # rows of weights may depend on each other
         nodes, weights = _normal_nodes(self.n_rows)
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T

@@ -50,12 +50,19 @@ MOST_ROUNDS = 16
 # Of the budget; the last two over all their rounds.
 SHARES = {"products": 0.2, "response": 0.48, "weight": 0.02, "fitted": 0.25, "curvature": 0.05}
 ONCE = SHARES["products"] + SHARES["response"] + SHARES["weight"]
-_WITHOUT_RELEASE = 25  # steps by the products alone
+_WITHOUT_RELEASE, _WITH_RELEASE = 40, 8  # steps to the fixed point, by the products alone and from the last one
 _CURVED = 0.05  # squared relative error of a slope that is used away from where it was taken
 _EXPECTED_MISFIT = 0.1  # relative, in w: the scale of its half-Cauchy prior
 _MISFITS = np.geomspace(1e-4, 3, 40)
 _REACH = 15.0  # prior standard deviations
 _TINY = 1e-7  # of the mean square of a column: noise where there is none
+
+
+class Given(NamedTuple):
+    """Normal posterior of the parameters."""
+
+    mean: Any
+    precision: Any
 
 
 class Statistics(NamedTuple):
@@ -67,8 +74,10 @@ class Statistics(NamedTuple):
     product_variance: Any  # of what is left of it, in an entry off the diagonal
     response: Any  # ravelled
     response_variance: Any
-    points: Any  # where the fitted were asked, (MOST_ROUNDS, n_parameters)
-    fitted: Any  # released there
+    given: Given  # all of the releases before the last
+    centres: Any  # posterior means at which the fitted were asked, (MOST_ROUNDS, n_parameters)
+    points: Any  # where they were, drawn from the posteriors
+    differences: Any  # of what was released there from that of normal rows
     precisions: Any  # of their noise; zero before they are
     curvature: Any  # released in the same rounds, an average in which late ones count for more
     curvature_variance: Any  # of its noise in an entry off the diagonal
@@ -116,8 +125,10 @@ class LogisticVIPS:
             product_variance=zero,
             response=jnp.zeros(p),
             response_variance=one,
+            given=Given(zero * history[0], jnp.diag(1 / prior_variance(model))),
+            centres=history,
             points=history,
-            fitted=history,
+            differences=history,
             precisions=jnp.zeros(MOST_ROUNDS),
             curvature=jnp.zeros((p, p)),
             curvature_variance=zero,
@@ -179,13 +190,26 @@ class LogisticVIPS:
                 response_variance=scales["response"].astype(jnp.float64) ** 2,
             )
 
+        def where(state, key):
+            given = settled(model, self, state)
+            draw = jax.random.normal(key, given.mean.shape, jnp.float64)
+            away = solve_triangular(jnp.linalg.cholesky(given.precision), draw, trans="T", lower=True)
+            # Without noise the mean itself: the average over the posterior is to be exact.
+            draw = given.mean + jnp.where(state.response_variance > 0, away, 0)
+            return draw.astype(jnp.float32), given
+
         def learn_fitted(state, point, step, estimate, scales):
+            point, given = point
+            theta = point.astype(jnp.float64)
+            fitted = estimate["fitted"].astype(jnp.float64).ravel()
             at, new = jnp.minimum(step - 1, MOST_ROUNDS - 1), 2 / (step + 1)
             noise = scales["fitted"].astype(jnp.float64) ** 2 + _TINY * jnp.trace(state.products) / len(state.products)
             matrix = estimate["curvature"].astype(jnp.float64).reshape(state.curvature.shape)
             return state._replace(
-                points=state.points.at[at].set(point.astype(jnp.float64).ravel()),
-                fitted=state.fitted.at[at].set(estimate["fitted"].astype(jnp.float64).ravel()),
+                given=given,
+                centres=state.centres.at[at].set(given.mean),
+                points=state.points.at[at].set(theta),
+                differences=state.differences.at[at].set(fitted - _fitted(model, self, state, theta)),
                 precisions=state.precisions.at[at].set(1 / noise),
                 curvature=(1 - new) * state.curvature + new * (matrix + matrix.T) / 2,
                 curvature_variance=(1 - new) ** 2 * state.curvature_variance
@@ -204,8 +228,8 @@ class LogisticVIPS:
                 update=learn,
             ),
             Round(
-                point=lambda state, key: settled(model, self, state).mean.astype(jnp.float32).reshape(shape),
-                query=lambda state, point: lambda record: what_changes(point, record),
+                point=where,
+                query=lambda state, point: lambda record: what_changes(point[0].reshape(shape), record),
                 blocks=lambda state: {
                     "fitted": Block(norm, again["fitted"]),
                     "curvature": Block(curvature_norm, again["curvature"]),
@@ -226,41 +250,33 @@ class LogisticVIPS:
         return {}
 
 
-class Given(NamedTuple):
-    """Posterior of the parameters."""
-
-    mean: Any
-    precision: Any
-
-
 def settled(model, solver, state) -> Given:
-    """Posterior by all releases; before the fitted are released, at the fixed point of what normal rows would give."""
-    p, asked = len(state.response), jnp.sum(state.precisions > 0)
-    start = jnp.where(asked > 0, state.points[jnp.maximum(asked - 1, 0)], jnp.zeros(p))
+    """Posterior by all releases: the fixed point of `_given`."""
+    asked = state.precisions[0] > 0
     reach = _REACH * jnp.sqrt(prior_variance(model))
 
     def closer(i, found):
-        theta = found.mean
-        mean, precision = _given(model, solver, state, jnp.where(asked > 0, start, theta), theta)
-        move = mean - theta
+        mean, precision = _given(model, solver, state, found)
+        move = mean - found.mean
         # Without a release steps are limited, and where there is more noise than signal whole steps may circle.
-        limited = jnp.where(i < 10, 1, 0.6) * jnp.minimum(1, 3 / jnp.linalg.norm(move).clip(1e-30))
-        new = Given(jnp.clip(theta + jnp.where(asked > 0, 1, limited) * move, -reach, reach), precision)
+        limited = jnp.where(i < 3, 1, 0.6) * jnp.minimum(1, 1 / jnp.linalg.norm(move).clip(1e-30))
+        new = Given(jnp.clip(found.mean + limited * move, -reach, reach), precision)
         # Extreme bounds or priors leave the range of numbers: a fit that was charged for must not be lost to that.
         usable = jnp.isfinite(new.mean).all() & jnp.isfinite(new.precision).all()
         return jax.tree.map(lambda x, y: jnp.where(usable, x, y), new, found)
 
-    before = Given(start, jnp.diag(1 / prior_variance(model)))
-    return jax.lax.fori_loop(0, jnp.where(asked > 0, 3, _WITHOUT_RELEASE), closer, before)
+    return jax.lax.fori_loop(0, jnp.where(asked, _WITH_RELEASE, _WITHOUT_RELEASE), closer, state.given)
 
 
 _settled = jax.jit(settled)
 
 
-def _given(model, solver, state, here, there) -> Given:
-    """Posterior of the parameters, linear about `here`; of releases, what is nearer to `there` counts for more."""
-    fitted, slope = _fitted(model, solver, state, here), _slope(model, solver, state, here)
-    fitted, unclear = _corrected(model, state, here, there, fitted, slope)
+def _given(model, solver, state, given: Given) -> Given:
+    """Posterior of the parameters, the fitted being linear as they are over the posterior `given`."""
+    here, covariance = given.mean, jnp.linalg.inv(given.precision)
+    slope, released = _slopes(model, solver, state, here, covariance)
+    fitted = _fitted(model, solver, state, here, covariance)
+    fitted, unclear = _corrected(model, state, here, fitted, slope, released)
     spread = state.mean_weight * slope + unclear + state.response_variance * jnp.eye(len(here))
     gain = _solved(spread, slope).T
     information = gain @ slope
@@ -268,24 +284,30 @@ def _given(model, solver, state, here, there) -> Given:
     return Given(*normal_given(model, information, gain @ (state.response - fitted) + information @ here))
 
 
-def _fitted(model, solver, state, theta):
-    """Sum of the fitted over normal rows with these products."""
-    mean, covariance = _moments(solver, state)
-    params = theta.reshape(model.n_rows, model.n_columns)
-    return state.weight * model.mean_fitted(params, mean, covariance).ravel()
+def _fitted(model, solver, state, theta, covariance=None):
+    """Sum of the fitted over normal rows with these products, and over parameters of this covariance."""
+    params, shape = theta.reshape(model.n_rows, model.n_columns), (model.n_rows, model.n_columns) * 2
+    mean, of_rows = _moments(solver, state)
+    unclear = 0.0
+    if covariance is not None:
+        unclear = jnp.einsum("iajb,ab->ij", covariance.reshape(shape), state.products) / state.weight
+    return state.weight * model.mean_fitted(params, mean, of_rows, unclear).ravel()
 
 
-def _slope(model, solver, state, theta):
-    """Slope of the fitted: of normal rows, corrected by what was released of it as far as that stands out of noise."""
-    slope = jax.jacfwd(lambda at: _fitted(model, solver, state, at))(theta)
+def _slopes(model, solver, state, theta, covariance):
+    """Slope of the fitted, and what is in it that was released: what normal rows do not have, as it stands out of noise.
+
+    All of it over parameters of this covariance.
+    """
+    slope = jax.jacfwd(lambda at: _fitted(model, solver, state, at, covariance))(theta)
     slope, p = (slope + slope.T) / 2, len(theta)
     # What stands out of the noise of the difference, less what noise adds to an eigenvalue (Donoho et al. 2018).
     values, vectors = jnp.linalg.eigh(state.curvature - slope)
     edge = noise_edge(p, state.curvature_variance)
     out = jnp.sign(values) * jnp.sqrt((values**2 - edge**2).clip(0))
-    slope = slope + jnp.where(state.precisions[0] > 0, (vectors * out) @ vectors.T, 0)
-    values, vectors = jnp.linalg.eigh(slope)
-    return (vectors * values.clip(1e-6 * values[-1])) @ vectors.T
+    released = jnp.where(state.precisions[0] > 0, (vectors * out) @ vectors.T, 0)
+    values, vectors = jnp.linalg.eigh(slope + released)
+    return (vectors * values.clip(1e-6 * values[-1])) @ vectors.T, released
 
 
 def _moments(solver, state):
@@ -297,7 +319,7 @@ def _moments(solver, state):
     return mean, mean_square - jnp.outer(mean, mean)
 
 
-def _corrected(model, state, here, there, fitted, slope):
+def _corrected(model, state, here, fitted, slope, released):
     """The fitted at `here`, corrected by what was released of them, and their covariance.
 
     What is unknown of them is the noise of the products and a misfit, as if w were wrong by some independent errors,
@@ -307,12 +329,12 @@ def _corrected(model, state, here, there, fitted, slope):
     root_mean_square = jnp.sqrt(jnp.mean(here**2) + 1e-4)
     by_products = _noise_of_products(model, state, here, slope) + 1e-8 * jnp.trace(slope) * jnp.eye(p)
     by_misfit = slope @ slope
-    # A release counts for less, the farther it was asked from `there`.
-    away = jnp.sum(((there - state.points) @ slope) ** 2, axis=1)
+    # A release counts for less, the farther from here it was asked.
+    away = jnp.sum(((here - state.centres) @ slope) ** 2, axis=1)
     weights = state.precisions / (1 + _CURVED * state.precisions * away)
     any_release = state.precisions[0] > 0
     noise = jnp.eye(p) / jnp.where(any_release, jnp.sum(weights), 1)
-    difference = noise @ (weights @ (state.fitted + (here - state.points) @ slope)) - fitted
+    difference = noise @ (weights @ (state.differences + (here - state.points) @ released))
     difference = jnp.where(any_release, difference, 0)
     misfit = _misfit(difference, by_products + noise, by_misfit, root_mean_square)
     before = by_products + misfit * by_misfit
