@@ -114,16 +114,36 @@ class LogisticRegression:
         """Mean of `fitted` over normal rows, of the shape of `params`.
 
         With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein). To what u varies with the rows, `unclear` adds a
-        covariance, that of parameters which are not known.
+        covariance, that of parameters which are not known (`with_doubt`).
         """
-        along = params @ covariance
-        spread = along @ params.T + unclear
+        p, slope = self._mean_slope(params, mean, covariance, unclear)
+        return jnp.outer(p - 1 / self.n_classes, mean) + slope @ params @ covariance
+
+    def with_doubt(self, params, mean, covariance, doubt):
+        """Mean of `fitted` over normal rows and normal parameters.
+
+        By Stein again: ``E[dp/du W] = E[dp/du] E[W]`` and the slope of the first, times `doubt`.
+
+        Parameters
+        ----------
+        params, mean, covariance : arrays
+            As in `mean_fitted`.
+        doubt : array of the shape of `params`, twice
+            Covariance of the parameters.
+        """
+        unclear = jnp.einsum("iajb,ab->ij", doubt, covariance + jnp.outer(mean, mean))
+        turn = jax.jacfwd(lambda at: self._mean_slope(at, mean, covariance, unclear)[1])(params)
+        moved = jnp.einsum("ijkc,jbkc,ba->ia", turn, doubt, covariance)
+        return self.mean_fitted(params, mean, covariance, unclear) + moved
+
+    def _mean_slope(self, params, mean, covariance, unclear):
+        """Means of the probabilities and of their slope in the logits, over normal rows."""
+        spread = params @ covariance @ params.T + unclear
         spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(self.n_rows)  # rows of weights may depend on each other
         nodes, weights = _normal_nodes(self.n_rows)
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
         p = jax.vmap(self._probabilities)(logits)
-        slope = jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
-        return jnp.outer(weights @ p - 1 / self.n_classes, mean) + slope @ along
+        return weights @ p, jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
 
     def prior_precision(self):
         """Inverse variance of the prior, of the shape of the weights."""

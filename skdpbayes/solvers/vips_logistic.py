@@ -273,9 +273,10 @@ _settled = jax.jit(settled)
 
 def _given(model, solver, state, given: Given) -> Given:
     """Posterior of the parameters, the fitted being linear as they are over the posterior `given`."""
-    here, covariance = given.mean, jnp.linalg.inv(given.precision)
-    slope, released = _slopes(model, solver, state, here, covariance)
-    fitted = _fitted(model, solver, state, here, covariance)
+    here, params = given.mean, given.mean.reshape(model.n_rows, model.n_columns)
+    doubt = jnp.linalg.inv(given.precision).reshape(params.shape * 2)
+    slope, released = _slopes(model, solver, state, here, doubt)
+    fitted = state.weight * model.with_doubt(params, *_moments(solver, state), doubt).ravel()
     fitted, unclear = _corrected(model, state, here, fitted, slope, released)
     spread = state.mean_weight * slope + unclear + state.response_variance * jnp.eye(len(here))
     gain = _solved(spread, slope).T
@@ -284,22 +285,19 @@ def _given(model, solver, state, given: Given) -> Given:
     return Given(*normal_given(model, information, gain @ (state.response - fitted) + information @ here))
 
 
-def _fitted(model, solver, state, theta, covariance=None):
-    """Sum of the fitted over normal rows with these products, and over parameters of this covariance."""
-    params, shape = theta.reshape(model.n_rows, model.n_columns), (model.n_rows, model.n_columns) * 2
-    mean, of_rows = _moments(solver, state)
-    unclear = 0.0
-    if covariance is not None:
-        unclear = jnp.einsum("iajb,ab->ij", covariance.reshape(shape), state.products) / state.weight
-    return state.weight * model.mean_fitted(params, mean, of_rows, unclear).ravel()
+def _fitted(model, solver, state, theta, unclear=0.0):
+    """Sum of the fitted over normal rows with these products."""
+    params = theta.reshape(model.n_rows, model.n_columns)
+    return state.weight * model.mean_fitted(params, *_moments(solver, state), unclear).ravel()
 
 
-def _slopes(model, solver, state, theta, covariance):
-    """Slope of the fitted, and what is in it that was released: what normal rows do not have, as it stands out of noise.
+def _slopes(model, solver, state, theta, doubt):
+    """Slope of the fitted, and what is in it that was released: what normal rows do not have, if it stands out of noise.
 
-    All of it over parameters of this covariance.
+    All of it over parameters of the covariance `doubt`.
     """
-    slope = jax.jacfwd(lambda at: _fitted(model, solver, state, at, covariance))(theta)
+    unclear = jnp.einsum("iajb,ab->ij", doubt, state.products) / state.weight
+    slope = jax.jacfwd(lambda at: _fitted(model, solver, state, at, unclear))(theta)
     slope, p = (slope + slope.T) / 2, len(theta)
     # What stands out of the noise of the difference, less what noise adds to an eigenvalue (Donoho et al. 2018).
     values, vectors = jnp.linalg.eigh(state.curvature - slope)

@@ -7,16 +7,13 @@ import numpy as np
 import pytest
 from numpyro.diagnostics import effective_sample_size
 from scipy.special import expit
+from variational import variational_optimum
 
 from benchmarks.coverage import standardised_errors
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.models import base
 from skdpbayes.reference import logistic_gibbs
 from skdpbayes.solvers import _guides, dpvi
-
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
-
 
 @pytest.fixture(scope="module")
 def data():
@@ -27,21 +24,6 @@ def data():
     X /= np.maximum(1, np.linalg.norm(X, axis=1) / 4)[:, None]
     y = (rng.random(2000) < expit(X @ [1, -0.5, 0.5, 0, -1] + 0.3)).astype(int)
     return X, y, np.c_[X, np.ones(2000)]
-
-
-def variational_optimum(Z, y, mean_field):
-    """Mean and covariance of the Gaussian of highest ELBO (prior N(0, I)), by Newton steps and quadrature."""
-    mean, covariance = np.zeros(Z.shape[1]), 0.01 * np.eye(Z.shape[1])
-    for _ in range(300):
-        spread = np.sqrt(np.einsum("ni,ij,nj->n", Z, covariance, Z))
-        p = expit((Z @ mean)[:, None] + spread[:, None] * NODES)
-        precision = (Z * ((p * (1 - p)) @ WEIGHTS)[:, None]).T @ Z + np.eye(len(mean))
-        covariance = np.diag(1 / np.diag(precision)) if mean_field else np.linalg.inv(precision)
-        step = np.linalg.solve(precision, Z.T @ (y - p @ WEIGHTS) - mean)
-        mean = mean + step
-        if np.abs(step).max() < 1e-10:
-            return mean, covariance
-    raise AssertionError("the reference did not converge")
 
 
 def without_noise(X, y, **parameters):
