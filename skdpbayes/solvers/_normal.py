@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes.models.base import flat_start, prior_precision
+from skdpbayes.models.base import flat_start, prior_precision, prior_variance
 
-_FACTORS = np.geomspace(1e-4, 1e4, 120)  # of the prior precision, in units of their prior mean
+_FACTORS = np.geomspace(1e-4, 1e4, 161)  # of the prior precision, in units of their prior mean
 
 
 def normal_given(model, information, linear):
@@ -42,3 +42,8 @@ def normal_given(model, information, linear):
     spread = jnp.diag(weights @ (1 / total)) + (means - mean).T @ (weights[:, None] * (means - mean))
     vectors = root[:, None] * vectors
     return start + (vectors / prior[:, None]) @ mean, vectors @ jnp.linalg.inv(spread) @ vectors.T
+
+
+def reach(model, deviations):
+    """So many prior standard deviations, or five times as many where their scale is learnt."""
+    return deviations * (1 if getattr(model, "hyper_prior", None) is None else 5) * jnp.sqrt(prior_variance(model))

@@ -40,7 +40,7 @@ from skdpbayes.models.base import Model, flat_start, prior_precision, prior_vari
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._guides import Curvature, curvature_blocks, curvature_query
-from skdpbayes.solvers._normal import normal_given
+from skdpbayes.solvers._normal import normal_given, reach
 from skdpbayes.solvers._spectra import cautious_curvature, estimated_curvature
 from skdpbayes.solvers.base import Round
 
@@ -136,9 +136,9 @@ class NADPVI:
             state = _averaged(model, state, score, noise, unclear, keep, subsampled)
             theta, precision = _given(model, state, _asked(model, state), view.unclear)
             # Where scores are far from linear a step could leave the region where they tell anything.
-            start, reach = flat_start(model)[0], _REACH * jnp.sqrt(prior_variance(model))
+            start, most = flat_start(model)[0], reach(model, _REACH)
             return state._replace(
-                theta=jnp.clip(theta, start - reach, start + reach), covariance=jnp.linalg.inv(precision)
+                theta=jnp.clip(theta, start - most, start + most), covariance=jnp.linalg.inv(precision)
             )
 
         def learn_curvature(state, point, step, estimate, scales):

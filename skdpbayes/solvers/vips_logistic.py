@@ -39,7 +39,7 @@ from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from skdpbayes.models.base import prior_variance
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism, Quadratic
-from skdpbayes.solvers._normal import normal_given
+from skdpbayes.solvers._normal import normal_given, reach
 from skdpbayes.solvers._spectra import noise_edge, shrunk_products
 from skdpbayes.solvers.base import Round
 
@@ -253,14 +253,14 @@ class LogisticVIPS:
 def settled(model, solver, state) -> Given:
     """Posterior by all releases: the fixed point of `_given`."""
     asked = state.precisions[0] > 0
-    reach = _REACH * jnp.sqrt(prior_variance(model))
+    most = reach(model, _REACH)
 
     def closer(i, found):
         mean, precision = _given(model, solver, state, found)
         move = mean - found.mean
         # Without a release steps are limited, and where there is more noise than signal whole steps may circle.
         limited = jnp.where(i < 3, 1, 0.6) * jnp.minimum(1, 1 / jnp.linalg.norm(move).clip(1e-30))
-        new = Given(jnp.clip(found.mean + limited * move, -reach, reach), precision)
+        new = Given(jnp.clip(found.mean + limited * move, -most, most), precision)
         # Extreme bounds or priors leave the range of numbers: a fit that was charged for must not be lost to that.
         usable = jnp.isfinite(new.mean).all() & jnp.isfinite(new.precision).all()
         return jax.tree.map(lambda x, y: jnp.where(usable, x, y), new, found)
@@ -268,7 +268,7 @@ def settled(model, solver, state) -> Given:
     return jax.lax.fori_loop(0, jnp.where(asked, _WITH_RELEASE, _WITHOUT_RELEASE), closer, state.given)
 
 
-_settled = jax.jit(settled)
+_settled = jax.jit(settled, compiler_options={"xla_backend_optimization_level": 1})
 
 
 def _given(model, solver, state, given: Given) -> Given:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, softmax
 from variational import variational_optimum
+from whitebox import recorded
 
 from benchmarks.vips_coverage import coverage
 from skdpbayes import DPBayesianLogisticRegression, inference
@@ -107,14 +108,13 @@ def test_intervals_cover_the_truth_because_the_noise_is_in_them(epsilon, n):
 
 def test_fitted_attributes_follow_from_the_releases(compiled_as_users_do):
     X, y = problem(n=300)
-    estimator = fit(X, y, random_state=5)
+    with recorded() as kept:
+        estimator = fit(X, y, random_state=5)
     model, bounds = estimator._model(3, 2, NORM)
     solver, spec = estimator._plan_solver(model, bounds, 300)
     keys = random.fit_keys(5)
-    records = estimator._pack(X, y, np.array([0, 1]), NORM)
-    releases = inference.run(keys, model, solver, spec, records, keep_releases=True)[1]
     example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
-    replayed = jax.device_get(inference.replay(releases, keys.solver, model, solver, spec, example))
+    replayed = jax.device_get(inference.replay(kept[-1], keys.solver, model, solver, spec, example))
     again = solver.posterior(model, replayed)
     np.testing.assert_array_equal(again.mean, estimator.posterior_.mean)
     np.testing.assert_array_equal(again.factor, estimator.posterior_.factor)
@@ -145,6 +145,55 @@ def test_the_mean_of_the_fitted_over_normal_rows(n_classes):
     with jax.enable_x64(True):
         found = model.mean_fitted(jnp.asarray(params), jnp.asarray(mean), jnp.asarray(root @ root.T))
     np.testing.assert_allclose(found, wanted, atol=0.02)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_mean_of_the_fitted_over_normal_rows_and_parameters(n_classes):
+    rng = np.random.default_rng(7)
+    model = LogisticRegression(3, n_classes, np.ones(3, np.float32))
+    size = model.n_rows * 3
+    params, mean, root = rng.normal(size=(model.n_rows, 3)), np.array([0.3, -0.2, 1.0]), np.diag([1.0, 0.7, 0.0])
+    doubt = 0.1 * np.eye(size) + 0.05
+    rows = mean + rng.standard_normal((1_000_000, 3)) @ root
+    of_rows = params.ravel() + rng.standard_normal((len(rows), size)) @ np.linalg.cholesky(doubt).T
+    logits = np.einsum("nia,na->ni", of_rows.reshape(-1, model.n_rows, 3), rows)
+    p = expit(logits) if n_classes == 2 else softmax(logits, axis=1)
+    wanted = (p - 1 / n_classes).T @ rows / len(rows)
+    shape = (model.n_rows, 3) * 2
+    with jax.enable_x64(True):
+        given = (jnp.asarray(x) for x in (params, mean, root**2, doubt.reshape(shape)))
+        found = np.asarray(model.with_doubt(*given))
+        plain = np.asarray(model.mean_fitted(jnp.asarray(params), jnp.asarray(mean), jnp.asarray(root**2)))
+    assert np.abs(found - wanted).max() < 0.3 * np.abs(plain - wanted).max()
+
+
+@pytest.mark.parametrize("solver", ["vips", "na-dpvi"])
+def test_the_scale_of_the_prior_is_learnt(solver, compiled_quickly):
+    """Where coefficients are far larger than `prior_scale`, they are shrunk less."""
+    rng = np.random.default_rng(8)
+    X = rng.uniform(-1, 1, (3000, 3))
+    y = (rng.random(3000) < expit(X @ [3.0, -3.0, 2.0])).astype(int)
+    how = {"solver": solver, "prior_scale": 0.2}
+    fixed, learnt = (fit(X, y, 1.0, hyper_prior=h, **how) for h in (None, (2.0, 1.0)))
+    assert np.abs(learnt.coef_ - [3.0, -3.0, 2.0]).max() < 0.8
+    assert np.abs(fixed.coef_).max() < 0.7 * np.abs(learnt.coef_).max()
+    assert learnt.privacy_spent_.steps == fixed.privacy_spent_.steps
+
+
+BAD_HYPER_PRIORS = [
+    ({"hyper_prior": (1.0, 1.0)}, r"the shape in hyper_prior must be a number in \(1"),
+    ({"hyper_prior": (2.0, 0.0)}, "the rate in hyper_prior must be"),
+    ({"hyper_prior": 2.0}, "hyper_prior must be a shape and a rate, got 2.0"),
+    ({"hyper_prior": (1, 2, 3)}, "hyper_prior must be a shape and a rate"),
+    ({"hyper_prior": (2.0, 1.0), "solver": "dpvi"}, "needs solver='na-dpvi' or 'vips'"),
+    ({"hyper_prior": (2.0, 1.0), "solver": "sgld"}, "needs solver='na-dpvi' or 'vips'"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "message"), BAD_HYPER_PRIORS)
+def test_hyper_priors_that_are_none_are_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        fit(*problem(n=100), **parameters)
 
 
 def test_products_are_cleared_of_noise():
