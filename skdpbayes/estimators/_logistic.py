@@ -59,7 +59,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     prior_scale : float, default=1.0
         Standard deviation of the normal prior on every coefficient and intercept.
     hyper_prior : tuple of two floats, default=None
-        Learn the scale of the prior from what is released (`na-dpvi` and `vips`), at no cost: shape (above 1) and rate
+        Learn the scale of the prior from what is released (`na-dpvi` and `vips`), at no cost: shape (1.001 or more) and rate
         of a gamma distribution of a factor that multiplies the prior precision ``prior_scale**-2``. None keeps it.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
@@ -244,14 +244,14 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
             return
         if self.solver not in ("na-dpvi", "vips"):
             raise ValueError(
-                f"hyper_prior={self.hyper_prior!r} needs solver='na-dpvi' or 'vips'; under {self.solver!r} the prior has "
-                "the scale prior_scale."
+                f"hyper_prior={self.hyper_prior!r} needs solver='na-dpvi' or 'vips'; under {self.solver!r} the scale of "
+                "the prior is prior_scale."
             )
         try:
             shape, rate = self.hyper_prior
         except (TypeError, ValueError):
             raise ValueError(f"hyper_prior must be a shape and a rate, got {self.hyper_prior!r}.") from None
-        check_number("the shape in hyper_prior", shape, 1, 1e6)  # else coefficients have no prior variance
+        check_number("the shape in hyper_prior", shape, 1.001, 1e6, closed=True)  # 1: no prior variance
         check_number("the rate in hyper_prior", rate, 1e-6, 1e6, closed=True)
 
     def _public(self, n, classes, data_norm):
@@ -263,7 +263,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
 
         columns = d + bool(self.fit_intercept)
         row = math.hypot(data_norm, bool(self.fit_intercept))
-        hyper_prior = None if self.hyper_prior is None else tuple(np.float32(x) for x in self.hyper_prior)
+        hyper_prior = None if self.hyper_prior is None else tuple(np.float64(x) for x in self.hyper_prior)
         model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32), hyper_prior)
         score, curvature = model.bounds(row)
         return model, Bounds(score, curvature, self.prior_scale**-2)

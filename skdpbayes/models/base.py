@@ -177,7 +177,8 @@ def prior_precision(model: Model):
 def prior_variance(model: Model):
     """Diagonal of the prior's covariance, ravelled, that of a `hyper_prior` included."""
     variance = 1 / prior_precision(model).astype(jnp.float64)
-    if getattr(model, "hyper_prior", None) is None:
+    hyper_prior = getattr(model, "hyper_prior", None)
+    if hyper_prior is None:
         return variance
-    shape, rate = model.hyper_prior
+    shape, rate = hyper_prior
     return variance * rate / (shape - 1)

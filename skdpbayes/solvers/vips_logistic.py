@@ -292,7 +292,7 @@ def _fitted(model, solver, state, theta, unclear=0.0):
 
 
 def _slopes(model, solver, state, theta, doubt):
-    """Slope of the fitted, and what is in it that was released: what normal rows do not have, if it stands out of noise.
+    """Slope of the fitted, and what of it was released: what normal rows do not have, if it stands out of noise.
 
     All of it over parameters of the covariance `doubt`.
     """

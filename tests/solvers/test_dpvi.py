@@ -13,7 +13,8 @@ from benchmarks.coverage import standardised_errors
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.models import base
 from skdpbayes.reference import logistic_gibbs
-from skdpbayes.solvers import _guides, dpvi
+from skdpbayes.solvers import _guides
+
 
 @pytest.fixture(scope="module")
 def data():

@@ -181,7 +181,7 @@ def test_the_scale_of_the_prior_is_learnt(solver, compiled_quickly):
 
 
 BAD_HYPER_PRIORS = [
-    ({"hyper_prior": (1.0, 1.0)}, r"the shape in hyper_prior must be a number in \(1"),
+    ({"hyper_prior": (1.0, 1.0)}, r"the shape in hyper_prior must be a number in \[1\.001"),
     ({"hyper_prior": (2.0, 0.0)}, "the rate in hyper_prior must be"),
     ({"hyper_prior": 2.0}, "hyper_prior must be a shape and a rate, got 2.0"),
     ({"hyper_prior": (1, 2, 3)}, "hyper_prior must be a shape and a rate"),
