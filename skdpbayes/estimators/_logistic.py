@@ -59,8 +59,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     prior_scale : float, default=1.0
         Standard deviation of the normal prior on every coefficient and intercept.
     hyper_prior : tuple of two floats, default=None
-        Learn the scale of the prior from what is released (`na-dpvi` and `vips`), at no cost: shape (1.001 or more) and rate
-        of a gamma distribution of a factor that multiplies the prior precision ``prior_scale**-2``. None keeps it.
+        Learn the scale of the prior from what is released (`na-dpvi` and `vips`), at no cost: shape (1.001 or more)
+        and rate of a gamma distribution of a factor that multiplies the precision ``prior_scale**-2``. None: it is one.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
         it (`dpvi`) until a privately counted fraction of the rows is shortened, at 1% of the budget, or takes a
@@ -244,8 +244,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
             return
         if self.solver not in ("na-dpvi", "vips"):
             raise ValueError(
-                f"hyper_prior={self.hyper_prior!r} needs solver='na-dpvi' or 'vips'; under {self.solver!r} the scale of "
-                "the prior is prior_scale."
+                f"hyper_prior={self.hyper_prior!r} needs solver='na-dpvi' or 'vips'; under {self.solver!r} the prior's "
+                "scale is prior_scale."
             )
         try:
             shape, rate = self.hyper_prior
