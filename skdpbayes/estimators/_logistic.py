@@ -59,8 +59,9 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     prior_scale : float, default=1.0
         Standard deviation of the normal prior on every coefficient and intercept.
     hyper_prior : tuple of two floats, default=None
-        Learn the scale of the prior from what is released (`na-dpvi` and `vips`), at no cost: shape (1.001 or more)
+        Learn the scale of the prior from what is released (`na-dpvi` and `vips`), at no cost: shape (1.5 or more)
         and rate of a gamma distribution of a factor that multiplies the precision ``prior_scale**-2``. None: it is one.
+        `prior_scale` should be right within a factor of thirty or so.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
         it (`dpvi`) until a privately counted fraction of the rows is shortened, at 1% of the budget, or takes a
@@ -251,7 +252,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
             shape, rate = self.hyper_prior
         except (TypeError, ValueError):
             raise ValueError(f"hyper_prior must be a shape and a rate, got {self.hyper_prior!r}.") from None
-        check_number("the shape in hyper_prior", shape, 1.001, 1e6, closed=True)  # 1: no prior variance
+        check_number("the shape in hyper_prior", shape, 1.5, 1e6, closed=True)  # variance needs more than 1
         check_number("the rate in hyper_prior", rate, 1e-6, 1e6, closed=True)
 
     def _public(self, n, classes, data_norm):

@@ -8,7 +8,7 @@ import numpy as np
 
 from skdpbayes.models.base import flat_start, prior_precision, prior_variance
 
-_FACTORS = np.geomspace(1e-4, 1e4, 161)  # of the prior precision, in units of their prior mean
+_FACTORS = np.geomspace(1e-8, 1e4, 241)  # of the prior precision, in units of their prior mean
 
 
 def normal_given(model, information, linear):

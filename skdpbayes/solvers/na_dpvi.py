@@ -36,7 +36,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
 
-from skdpbayes.models.base import Model, flat_start, prior_precision, prior_variance, weighted_score
+from skdpbayes.models.base import Model, flat_start, prior_variance, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._guides import Curvature, curvature_blocks, curvature_query
@@ -230,7 +230,7 @@ def _asked(model, state):
 
 
 def _positive(model, curvature):
-    return curvature + _TINY * jnp.diag(prior_precision(model).astype(jnp.float64))
+    return curvature + _TINY * jnp.diag(1 / prior_variance(model))
 
 
 def _cleared(estimate, model, known: Curvature):

@@ -199,7 +199,8 @@ class LogisticVIPS:
             return draw.astype(jnp.float32), given
 
         def learn_fitted(state, point, step, estimate, scales):
-            point, given = point
+            # As the driver's barrier for releases: what is subtracted below is not to be compiled into the sum.
+            point, given = jax.lax.optimization_barrier(point)
             theta = point.astype(jnp.float64)
             fitted = estimate["fitted"].astype(jnp.float64).ravel()
             at, new = jnp.minimum(step - 1, MOST_ROUNDS - 1), 2 / (step + 1)
@@ -258,11 +259,13 @@ def settled(model, solver, state) -> Given:
     def closer(i, found):
         mean, precision = _given(model, solver, state, found)
         move = mean - found.mean
-        # Without a release steps are limited, and where there is more noise than signal whole steps may circle.
-        limited = jnp.where(i < 3, 1, 0.6) * jnp.minimum(1, 1 / jnp.linalg.norm(move).clip(1e-30))
+        # Steps of logits are limited, and where there is more noise than signal whole steps may circle.
+        by_row = move.reshape(model.n_rows, model.n_columns)
+        length = jnp.sqrt(jnp.sum((by_row @ state.products) * by_row) / state.weight)
+        limited = jnp.where(i < 3, 1, 0.6) * jnp.minimum(1, 1 / length.clip(1e-30))
         new = Given(jnp.clip(found.mean + limited * move, -most, most), precision)
         # Extreme bounds or priors leave the range of numbers: a fit that was charged for must not be lost to that.
-        usable = jnp.isfinite(new.mean).all() & jnp.isfinite(new.precision).all()
+        usable = jnp.isfinite(new.mean).all() & jnp.isfinite(jnp.linalg.cholesky(new.precision)).all()
         return jax.tree.map(lambda x, y: jnp.where(usable, x, y), new, found)
 
     return jax.lax.fori_loop(0, jnp.where(asked, _WITH_RELEASE, _WITHOUT_RELEASE), closer, state.given)

@@ -181,7 +181,7 @@ def test_the_scale_of_the_prior_is_learnt(solver, compiled_quickly):
 
 
 BAD_HYPER_PRIORS = [
-    ({"hyper_prior": (1.0, 1.0)}, r"the shape in hyper_prior must be a number in \[1\.001"),
+    ({"hyper_prior": (1.0, 1.0)}, r"the shape in hyper_prior must be a number in \[1\.5"),
     ({"hyper_prior": (2.0, 0.0)}, "the rate in hyper_prior must be"),
     ({"hyper_prior": 2.0}, "hyper_prior must be a shape and a rate, got 2.0"),
     ({"hyper_prior": (1, 2, 3)}, "hyper_prior must be a shape and a rate"),
@@ -270,6 +270,45 @@ def test_one_column_and_extreme_scales(fit_intercept, compiled_quickly):
         fitted = fit(scale * X, y, fit_intercept=fit_intercept, data_norm=scale, prior_scale=prior)
         assert np.isfinite(fitted.posterior_.mean).all()
         assert np.isfinite(fitted.posterior_.std).all()
+
+
+def test_units_of_columns_do_not_matter(compiled_quickly):
+    X, y = problem(n=20_000)
+    usual, small = (fit(X * c, y, data_norm=NORM * c, prior_scale=1 / c, fit_intercept=False) for c in (1.0, 0.01))
+    np.testing.assert_allclose(small.coef_ / 100, usual.coef_, rtol=1e-3)
+    assert np.abs(small.coef_).max() > 100
+
+
+@pytest.mark.parametrize("solver", ["vips", "na-dpvi"])
+def test_before_any_release_the_posterior_is_the_prior(solver):
+    estimator = DPBayesianLogisticRegression(classes=[0, 1], solver=solver, hyper_prior=(3.0, 0.5), prior_scale=2.0)
+    model, bounds = estimator._model(3, 2, NORM)
+    plan, _ = estimator._plan_solver(model, bounds, 100)
+    with jax.enable_x64(True):
+        state = plan.init(model, None)
+        variance = state.covariance if solver == "na-dpvi" else jnp.linalg.inv(state.given.precision)
+        np.testing.assert_allclose(np.diag(variance), 4 * 0.5 / 2, rtol=1e-6)
+
+
+def test_where_the_fitted_are_asked_is_a_draw_of_the_posterior_and_without_noise_its_mean():
+    X, y = problem(n=500)
+    estimator = fit(X, y)
+    model, bounds = estimator._model(3, 2, NORM)
+    plan, spec = estimator._plan_solver(model, bounds, 500)
+    with jax.enable_x64(True):
+        mechanism = jax.tree.map(jnp.asarray, spec.traced())
+        ask = jax.jit(jax.vmap(plan.rounds(model, mechanism)[1].point, (None, 0)))
+        state = plan.init(model, None)
+        points, given = ask(state, jax.random.split(jax.random.key(0), 4000))
+        mean, covariance = np.asarray(given.mean[0]), np.linalg.inv(given.precision[0])
+        centred = np.asarray(points) - mean
+        still = np.asarray(
+            ask(state._replace(response_variance=jnp.zeros(())), jax.random.split(jax.random.key(0), 2))[0]
+        )
+    sd = np.sqrt(np.diag(covariance))
+    np.testing.assert_allclose(centred.mean(axis=0) / sd, 0, atol=0.06)
+    np.testing.assert_allclose(np.cov(centred.T) / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.08)
+    np.testing.assert_allclose(still[0], still[1])
 
 
 def test_what_it_cannot_do_is_refused():
