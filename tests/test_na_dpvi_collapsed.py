@@ -251,15 +251,23 @@ def test_laplace_refuses_unknown_subsampling_noise(problem):
         laplace(dataclasses.replace(problem[0], subsampling=1.0))
 
 
+def seconds(call):
+    """Processor time of the fastest of five."""
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        call()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
 @pytest.mark.parametrize("subsampling", [None, 50.0])
 def test_cost_does_not_depend_on_the_trace(subsampling):
+    """And is that of some eigendecompositions, machines being unequal: hundredths of a second."""
     rng = np.random.default_rng(5)
     a, V = rng.gamma(2, 500, 24), rng.uniform(50, 300, 24) ** 2
     sums = sums_of(*simulated(rng, 8000, a, rng.normal(size=24), V, learning_rate=1e-4))
     regression = Regression(sums, V, KAPPA, a, 200.0, 0.0, subsampling=subsampling)
-    times = []
-    for _ in range(3):
-        start = time.process_time()
-        exact(regression)
-        times.append(time.process_time() - start)
-    assert min(times) < (0.05 if subsampling is None else 0.2)
+    matrix = rng.normal(size=(300, 300))
+    unit = seconds(lambda: np.linalg.eigh(matrix @ matrix.T))
+    assert seconds(lambda: exact(regression)) < (5 if subsampling is None else 40) * unit
