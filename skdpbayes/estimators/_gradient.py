@@ -77,11 +77,11 @@ class GradientEstimator(PrivateEstimator):
         check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))
         check_number("learning_rate", self.learning_rate, 0, none=True)
         check_number("n_chains", self.n_chains, 1, 1024, integral=True, closed=True)
-        for solver, name, default in _OF_ONE_SOLVER:
-            if solver != self.solver and getattr(self, name) != default:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} needs solver={solver!r}; {self.solver!r} has no such thing."
-                )
+        for solvers, name, default in _OF_SOME_SOLVERS:
+            value = getattr(self, name, default)
+            if self.solver not in solvers and not np.array_equal(value, default):
+                needed = " or ".join(map(repr, solvers))
+                raise ValueError(f"{name}={value!r} needs solver={needed}; {self.solver!r} has no such thing.")
 
     def _fit_posterior(self, model, bounds, n, pack, *, public, voided_by=()):
         """Charge, run and set the fitted attributes; returns posterior draws, (n_posterior_samples, n_parameters).
@@ -280,4 +280,9 @@ def _plan_vips(estimator, model, bounds, n):
 
 
 PLANS = {"dpvi": _plan_dpvi, "na-dpvi": _plan_na_dpvi, "sgld": _plan_sgld, "vips": _plan_vips}
-_OF_ONE_SOLVER = [("dpvi", "guide", "auto"), ("sgld", "step_schedule", "constant"), ("sgld", "n_chains", 1)]
+_OF_SOME_SOLVERS = [
+    (("dpvi",), "guide", "auto"),
+    (("sgld",), "step_schedule", "constant"),
+    (("sgld",), "n_chains", 1),
+    (("na-dpvi", "vips"), "hyper_prior", None),
+]

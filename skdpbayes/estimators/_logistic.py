@@ -243,11 +243,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     def _check_hyper_prior(self):
         if self.hyper_prior is None:
             return
-        if self.solver not in ("na-dpvi", "vips"):
-            raise ValueError(
-                f"hyper_prior={self.hyper_prior!r} needs solver='na-dpvi' or 'vips'; under {self.solver!r} the prior's "
-                "scale is prior_scale."
-            )
         try:
             shape, rate = self.hyper_prior
         except (TypeError, ValueError):

@@ -141,7 +141,7 @@ def _gauss_newton(residuals, x, n_steps):
         return x, jnp.clip(damping, 1e-9, 1e9), *rest
 
     # The first step looks around where it is.
-    number = lambda value: jnp.asarray(value, x.dtype)  # noqa: E731
-    start = x, number(0.03), number(jnp.inf), jnp.eye(x.size, dtype=x.dtype), jnp.zeros_like(x)
+    damping, least = jnp.asarray([0.03, jnp.inf], x.dtype)
+    start = x, damping, least, jnp.eye(x.size, dtype=x.dtype), jnp.zeros_like(x)
     x, _, _, matrix, _ = jax.lax.fori_loop(0, n_steps + 1, step, start)
     return x, jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), jnp.eye(x.size, dtype=x.dtype))

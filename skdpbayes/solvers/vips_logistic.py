@@ -6,11 +6,11 @@ regression),
     response  (y - 1/2) x',    E[xi] x x',
 
 the first never changes, and the second is only ever used as its product with the weights w. With the tangent at w
-itself (which makes the rounds those of EM, not of variational Bayes) that product is
+itself that product is
 
-    fitted  (p(w'x) - 1/2) x',
+    fitted  (p(w'x) - 1/2) x'.
 
-and the fixed point is the mode of the exact posterior. Several classes have ``e_y - c`` and ``p(W x) - c``, c being the
+Several classes have ``e_y - c`` and ``p(W x) - c``, c being the
 centre of the simplex; the difference of the two is the score.
 
 So the response and the products ``x x'`` are released once, and afterwards a few sums of the fitted, each where the
@@ -19,11 +19,13 @@ parameters are thought to be by then: a d-vector of noise instead of a d x d mat
 What the fitted would be elsewhere, and how steep they are, follows from the products for rows that are normal
 (`LogisticRegression.mean_fitted`); what the rows are otherwise is a misfit, which the released sums tell
 (`_corrected`). With F the function so corrected, of covariance D, and J its slope, which is also the covariance that
-labels give the response, the posterior at the last point is that of
+labels give the response, the posterior is that of
 
-    response = F + J (w - point) + N(0, J + D + noise),
+    response = F + J (w - mean) + N(0, J + D + noise),
 
-which is linear in w. (With weights k of the records, ``J`` is multiplied by their mean: the covariance has ``k^2``.)
+which is linear in w. F and J are averages over this posterior, which is a fixed point (`settled`); without noise it is
+that of variational Bayes. (With weights k of the records, ``J`` is multiplied by their mean: the covariance has
+``k^2``.)
 """
 
 from __future__ import annotations
