@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -280,7 +280,7 @@ def _plan_vips(estimator, model, bounds, n):
 
 
 PLANS = {"dpvi": _plan_dpvi, "na-dpvi": _plan_na_dpvi, "sgld": _plan_sgld, "vips": _plan_vips}
-_OF_SOME_SOLVERS = [
+_OF_SOME_SOLVERS: list[tuple[tuple[str, ...], str, Any]] = [
     (("dpvi",), "guide", "auto"),
     (("sgld",), "step_schedule", "constant"),
     (("sgld",), "n_chains", 1),
