@@ -84,9 +84,10 @@ def dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
 
 
 def na_dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
-    """Our noise-aware solver."""
-    fitted = _fitted(DPBayesianLogisticRegression, problem, epsilon, seed, solver="na-dpvi")
-    return {"na-dpvi": fitted.predict_proba(problem.X_test)[:, 1]}
+    """Our noise-aware solver, with its default prior and with a Student t prior."""
+    priors = {"na-dpvi": {}, "na-dpvi, prior_df=4": {"prior_df": 4}}
+    fit = partial(_fitted, DPBayesianLogisticRegression, problem, epsilon, seed, solver="na-dpvi")
+    return {line: fit(**prior).predict_proba(problem.X_test)[:, 1] for line, prior in priors.items()}
 
 
 def published(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:

@@ -284,5 +284,5 @@ _OF_SOME_SOLVERS: list[tuple[tuple[str, ...], str, Any]] = [
     (("dpvi",), "guide", "auto"),
     (("sgld",), "step_schedule", "constant"),
     (("sgld",), "n_chains", 1),
-    (("na-dpvi", "vips"), "hyper_prior", None),
+    (("na-dpvi", "vips"), "prior_df", None),
 ]

@@ -57,11 +57,10 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         say) if you know that rows are longer. It is never learnt from data.
     fit_intercept : bool, default=True
     prior_scale : float, default=1.0
-        Standard deviation of the normal prior on every coefficient and intercept.
-    hyper_prior : tuple of two floats, default=None
-        Learn the scale of the prior from what is released (`na-dpvi` and `vips`), at no cost: shape (1.5 or more)
-        and rate of a gamma distribution of a factor that multiplies the precision ``prior_scale**-2``. None: it is one.
-        `prior_scale` should be right within a factor of thirty or so.
+        Standard deviation of the normal prior on every coefficient and intercept, or scale of the Student t prior.
+    prior_df : float, default=None
+        Degrees of freedom, 3 or more, of a Student t prior (`na-dpvi` and `vips`), which shrinks small coefficients and
+        leaves large ones: 4 is a usual choice where a few coefficients are far larger than most. None: a normal prior.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
         it (`dpvi`) until a privately counted fraction of the rows is shortened, at 1% of the budget, or takes a
@@ -145,7 +144,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         data_norm=None,
         fit_intercept=True,
         prior_scale=1.0,
-        hyper_prior=None,
+        prior_df=None,
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -165,7 +164,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         self.data_norm = data_norm
         self.fit_intercept = fit_intercept
         self.prior_scale = prior_scale
-        self.hyper_prior = hyper_prior
+        self.prior_df = prior_df
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
@@ -202,7 +201,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         """
         self._check_solver_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
-        self._check_hyper_prior()
+        check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
         X, y, classes, voided_by = self._validate(X, y)
         n, d = X.shape
@@ -240,16 +239,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
             raise ValueError(f"Classifier can't train when only one class is present in y: {classes[0]!r}.")
         return X, y, classes, ("the set of classes was taken from y (classes=None)",)
 
-    def _check_hyper_prior(self):
-        if self.hyper_prior is None:
-            return
-        try:
-            shape, rate = self.hyper_prior
-        except (TypeError, ValueError):
-            raise ValueError(f"hyper_prior must be a shape and a rate, got {self.hyper_prior!r}.") from None
-        check_number("the shape in hyper_prior", shape, 1.5, 1e6, closed=True)  # variance needs more than 1
-        check_number("the rate in hyper_prior", rate, 1e-6, 1e6, closed=True)
-
     def _public(self, n, classes, data_norm):
         return self._public_facts(n, classes=[str(c) for c in classes], data_norm=data_norm)
 
@@ -259,8 +248,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
 
         columns = d + bool(self.fit_intercept)
         row = math.hypot(data_norm, bool(self.fit_intercept))
-        hyper_prior = None if self.hyper_prior is None else tuple(np.float64(x) for x in self.hyper_prior)
-        model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32), hyper_prior)
+        prior_df = None if self.prior_df is None else np.float32(self.prior_df)
+        model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32), prior_df)
         score, curvature = model.bounds(row)
         return model, Bounds(score, curvature, self.prior_scale**-2)
 

@@ -25,7 +25,7 @@ class Model(Protocol):
       with it clipping no longer biases the fit (`unbiased_weight`);
     * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent normal one, which
       `solver="dpvi"` needs (another prior gives the curvature of its logarithm at `init`), and an attribute
-      ``hyper_prior``, None or shape and rate of a gamma distribution of a factor that multiplies this precision.
+      ``prior_df``: None, or the degrees of freedom of Student t priors of which this is the squared inverse scale.
 
     `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known way:
     ``precondition(params)``, public factors by which `score`, and the rows and columns of `curvature`, are to be
@@ -175,10 +175,5 @@ def prior_precision(model: Model):
 
 
 def prior_variance(model: Model):
-    """Diagonal of the prior's covariance, ravelled, that of a `hyper_prior` included."""
-    variance = 1 / prior_precision(model).astype(jnp.float64)
-    hyper_prior = getattr(model, "hyper_prior", None)
-    if hyper_prior is None:
-        return variance
-    shape, rate = hyper_prior
-    return variance * rate / (shape - 1)
+    """Diagonal of the prior's covariance, ravelled; for Student t priors, the square of their scale."""
+    return 1 / prior_precision(model).astype(jnp.float64)

@@ -19,7 +19,7 @@ from skdpbayes.privacy.mechanism import Quadratic, RankOne
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LogisticRegression:
-    """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes, with independent normal priors on W.
+    """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes, with independent priors on W, normal or Student t.
 
     A record is ``{"x": (n_columns,), "y": integer class}``; a class outside ``0..n_classes-1`` marks a null
     record, whose likelihood is constant.
@@ -31,15 +31,15 @@ class LogisticRegression:
     n_classes : int
         Two classes have one row of weights, more have one row each.
     prior_scale : array of shape (n_columns,)
-        Prior standard deviation of each column's weights.
-    hyper_prior : pair of float or None
-        Shape and rate of a gamma distribution of a factor by which the prior precision is multiplied; None: it is one.
+        Prior standard deviation of each column's weights, or scale of their Student t prior.
+    prior_df : float or None
+        Degrees of freedom of Student t priors; None: they are normal.
     """
 
     n_columns: int = field(metadata={"static": True})
     n_classes: int = field(metadata={"static": True})
     prior_scale: Any
-    hyper_prior: Any = None
+    prior_df: Any = None
 
     @property
     def n_rows(self) -> int:
@@ -51,8 +51,11 @@ class LogisticRegression:
         return jnp.zeros((self.n_rows, self.n_columns), jnp.float32)
 
     def log_prior(self, params):
-        """Log density of the normal prior."""
-        return dist.Normal(jnp.zeros((), params.dtype), self.prior_scale).log_prob(params).sum()
+        """Log density of the prior."""
+        zero = jnp.zeros((), params.dtype)
+        if self.prior_df is None:
+            return dist.Normal(zero, self.prior_scale).log_prob(params).sum()
+        return dist.StudentT(self.prior_df, zero, self.prior_scale).log_prob(params).sum()
 
     def log_likelihood(self, params, record):
         """Log-likelihood of one record; zero for a null record."""
@@ -146,7 +149,7 @@ class LogisticRegression:
         return weights @ p, jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
 
     def prior_precision(self):
-        """Inverse variance of the prior, of the shape of the weights."""
+        """Inverse variance (Student t: inverse squared scale) of the prior, of the shape of the weights."""
         return jnp.broadcast_to(jnp.asarray(self.prior_scale, jnp.float32) ** -2, (self.n_rows, self.n_columns))
 
     def _row_classes(self):

@@ -1,49 +1,43 @@
-"""Posterior under a normal prior, given a quadratic log-likelihood."""
+"""Posterior under a normal or a Student t prior, given a quadratic log-likelihood."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from skdpbayes.models.base import flat_start, prior_precision, prior_variance
 
-_FACTORS = np.geomspace(1e-8, 1e4, 241)  # of the prior precision, in units of their prior mean
 
-
-def normal_given(model, information, linear):
+def normal_given(model, information, linear, before):
     """Mean and precision of the parameters t under the log-likelihood ``linear't - t' information t / 2``.
 
-    With a `hyper_prior` of the model, a gamma distribution of a factor by which the prior precision is multiplied, the
-    posterior is a mixture over the factor, each weighed by its evidence: here, its mean and covariance.
+    A Student t prior (``model.prior_df``) is a normal one with a gamma distributed precision for each parameter. Of this
+    precision, variational Bayes takes the expectation under what was known of the parameters before (`_factors`); at
+    the fixed point, under what this function returns.
 
     Parameters
     ----------
     model : Model
-        With an independent normal prior.
     information : array of shape (p, p)
         Positive semi-definite.
     linear : array of shape (p,)
+    before : pair of arrays of shapes (p,) and (p, p)
+        Mean and covariance of the parameters.
     """
-    start, prior = flat_start(model)[0].astype(jnp.float64), prior_precision(model).astype(jnp.float64)
-    linear = linear - information @ start  # about the mean of the prior
-    if getattr(model, "hyper_prior", None) is None:
-        precision = information + jnp.diag(prior)
-        return start + jnp.linalg.solve(precision, linear), precision
-    shape, rate = model.hyper_prior
-    root = jnp.sqrt(prior)
-    values, vectors = jnp.linalg.eigh(information / root[:, None] / root)
-    along, factor = vectors.T @ (linear / root), _FACTORS[:, None] * shape / rate
-    total = values.clip(0) + factor
-    log = jnp.sum(jnp.log(factor / total) + along**2 / total, axis=1) / 2
-    weights = jax.nn.softmax(log + shape * jnp.log(factor[:, 0]) - rate * factor[:, 0])
-    means = along / total
-    mean = weights @ means
-    spread = jnp.diag(weights @ (1 / total)) + (means - mean).T @ (weights[:, None] * (means - mean))
-    vectors = root[:, None] * vectors
-    return start + (vectors / prior[:, None]) @ mean, vectors @ jnp.linalg.inv(spread) @ vectors.T
+    start = flat_start(model)[0].astype(jnp.float64)
+    prior = prior_precision(model).astype(jnp.float64) * _factors(model, start, *before)
+    precision = information + jnp.diag(prior)
+    return start + jnp.linalg.solve(precision, linear - information @ start), precision
+
+
+def _factors(model, start, mean, covariance):
+    """Expected precisions in units of the squared inverse scale of the prior: ``(df + 1) / (df + E[t^2] / scale^2)``."""
+    df = getattr(model, "prior_df", None)
+    if df is None:
+        return 1.0
+    square = (mean - start) ** 2 + jnp.diag(covariance)
+    return (df + 1) / (df + square / prior_variance(model))
 
 
 def reach(model, deviations):
-    """So many prior standard deviations, or five times as many where their scale is learnt."""
-    return deviations * (1 if getattr(model, "hyper_prior", None) is None else 5) * jnp.sqrt(prior_variance(model))
+    """So many prior standard deviations, or five times as many scales of a Student t prior."""
+    return deviations * (1 if getattr(model, "prior_df", None) is None else 5) * jnp.sqrt(prior_variance(model))

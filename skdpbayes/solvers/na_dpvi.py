@@ -183,7 +183,8 @@ def _given(model, state, h, unclear):
     spread = jnp.diag(state.noise) + _sampling(model, state, h, 1 + state.subsampled) + unclear
     gain = jnp.linalg.solve(spread, h).T
     information = gain @ h
-    return normal_given(model, (information + information.T) / 2, gain @ (state.score + h @ state.point))
+    linear = gain @ (state.score + h @ state.point)
+    return normal_given(model, (information + information.T) / 2, linear, (state.theta, state.covariance))
 
 
 def _trust(model, state, score, noise, unclear):

@@ -279,7 +279,8 @@ _settled = jax.jit(settled, compiler_options={"xla_backend_optimization_level": 
 def _given(model, solver, state, given: Given) -> Given:
     """Posterior of the parameters, the fitted being linear as they are over the posterior `given`."""
     here, params = given.mean, given.mean.reshape(model.n_rows, model.n_columns)
-    doubt = jnp.linalg.inv(given.precision).reshape(params.shape * 2)
+    covariance = jnp.linalg.inv(given.precision)
+    doubt = covariance.reshape(params.shape * 2)
     slope, released = _slopes(model, solver, state, here, doubt)
     fitted = state.weight * model.with_doubt(params, *_moments(solver, state), doubt).ravel()
     fitted, unclear = _corrected(model, state, here, fitted, slope, released)
@@ -287,7 +288,8 @@ def _given(model, solver, state, given: Given) -> Given:
     gain = _solved(spread, slope).T
     information = gain @ slope
     information = (information + information.T) / 2
-    return Given(*normal_given(model, information, gain @ (state.response - fitted) + information @ here))
+    linear = gain @ (state.response - fitted) + information @ here
+    return Given(*normal_given(model, information, linear, (here, covariance)))
 
 
 def _fitted(model, solver, state, theta, unclear=0.0):

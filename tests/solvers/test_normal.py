@@ -1,4 +1,4 @@
-"""Normal priors, and the gamma hyper-prior of their precision."""
+"""Posteriors under normal and Student t priors, given a quadratic log-likelihood."""
 
 from typing import NamedTuple
 
@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.models.base import prior_variance
 from skdpbayes.solvers._normal import normal_given
 
 
 class Model(NamedTuple):
-    """Normal prior about a mean that is not zero."""
+    """Prior about a centre that is not zero."""
 
     centre: np.ndarray
     scale: np.ndarray
-    hyper_prior: tuple | None = None
+    prior_df: float | None = None
 
     def init(self):
         return jnp.asarray(self.centre)
@@ -35,59 +34,63 @@ def likelihood(strength, seed=0):
     return strength * root @ root.T, strength * rng.normal(size=4)
 
 
-def moments(model, information, linear):
+def moments(model, information, linear, steps=200):
+    """Mean and covariance at the fixed point."""
     with jax.enable_x64(True):
-        mean, precision = normal_given(model, jnp.asarray(information), jnp.asarray(linear))
-    return np.asarray(mean), np.linalg.inv(precision)
+        information, linear = jnp.asarray(information), jnp.asarray(linear)
+        mean, covariance = jnp.asarray(model.centre), jnp.diag(jnp.asarray(model.scale) ** 2)
+        for _ in range(steps):
+            mean, precision = normal_given(model, information, linear, (mean, covariance))
+            covariance = jnp.linalg.inv(precision)
+    return np.asarray(mean), np.asarray(covariance)
 
 
-def test_a_fixed_prior():
+def test_a_normal_prior():
     information, linear = likelihood(3.0)
-    mean, covariance = moments(Model(CENTRE, SCALE), information, linear)
+    mean, covariance = moments(Model(CENTRE, SCALE), information, linear, steps=1)
     precision = information + np.diag(SCALE**-2)
     np.testing.assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-9)
     np.testing.assert_allclose(mean, np.linalg.solve(precision, linear + CENTRE / SCALE**2), rtol=1e-6)
 
 
-@pytest.mark.parametrize("hyper_prior", [(2.0, 1.0), (1.5, 0.3), (50.0, 50.0)])
-@pytest.mark.parametrize("strength", [0.3, 10.0, 1000.0])
-def test_a_hyper_prior_is_integrated_out(strength, hyper_prior):
-    """Against sums over a fine grid of the factor, each with its evidence by determinants."""
-    information, linear = likelihood(strength)
-    about = linear - information @ CENTRE
-    shape, rate = hyper_prior
-    logs, means, covariances = [], [], []
-    for factor in np.geomspace(1e-10, 1e4, 1000) * shape / rate:
-        prior = factor / SCALE**2
-        precision = information + np.diag(prior)
-        mean = np.linalg.solve(precision, about)
-        evidence = np.log(prior).sum() - np.linalg.slogdet(precision)[1] + about @ mean
-        logs.append(evidence / 2 + stats.gamma(shape, scale=1 / rate).logpdf(factor) + np.log(factor))
-        means.append(mean)
-        covariances.append(np.linalg.inv(precision))
-    weights = np.exp(np.array(logs) - max(logs))
+@pytest.mark.parametrize("seen", [-3.0, 0.3, 2.0, 12.0])
+@pytest.mark.parametrize("noise", [0.2, 1.0])
+def test_a_student_t_prior_is_near_to_the_exact_posterior(seen, noise):
+    """One parameter seen with noise, beside quadrature; a normal prior would be off by far more where it is large."""
+    model, df = Model(np.array([0.5]), np.array([1.5])), 4.0
+    information, linear = np.array([[noise**-2]]), np.array([seen / noise**2])
+    mean, covariance = moments(model._replace(prior_df=df), information, linear)
+    grid = np.linspace(-40, 60, 200_001)
+    weights = stats.t(df, 0.5, 1.5).pdf(grid) * stats.norm(seen, noise).pdf(grid)
     weights /= weights.sum()
-    mean = weights @ np.array(means)
-    covariance = np.einsum("k,kij->ij", weights, covariances) + np.cov(np.array(means).T, aweights=weights, bias=True)
-    found = moments(Model(CENTRE, SCALE, hyper_prior), information, linear)
-    np.testing.assert_allclose(found[0], CENTRE + mean, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], covariance, rtol=1e-4, atol=1e-7)
+    wanted = weights @ grid
+    assert abs(mean[0] - wanted) < 0.1 * noise
+    np.testing.assert_allclose(np.sqrt(covariance[0, 0]), np.sqrt(weights @ (grid - wanted) ** 2), rtol=0.1)
 
 
-@pytest.mark.parametrize("shape", [1.5, 3.0])
-def test_without_data_the_prior_remains(shape):
-    with jax.enable_x64(True):
-        model = Model(CENTRE, SCALE, (shape, 4.0))
-        mean, covariance = moments(model, np.zeros((4, 4)), np.zeros(4))
-        variance = np.asarray(prior_variance(model))
-    np.testing.assert_allclose(np.diag(covariance), variance, rtol=1e-3)
-    np.testing.assert_allclose(variance, SCALE**2 * 4 / (shape - 1), rtol=1e-6)  # of a scaled t distribution
+def test_variational_bayes_of_a_student_t_prior():
+    """The fixed point is that of coordinate ascent over normal parameters and gamma distributed precisions."""
+    information, linear = likelihood(1.0)
+    df, about = 5.0, linear - information @ CENTRE
+    found = moments(Model(CENTRE, SCALE, df), information, linear)
+    precisions = np.ones(4)
+    for _ in range(500):
+        covariance = np.linalg.inv(information + np.diag(precisions / SCALE**2))
+        mean = covariance @ about
+        rate = df / 2 + (mean**2 + np.diag(covariance)) / SCALE**2 / 2
+        precisions = stats.gamma(df / 2 + 0.5, scale=1 / rate).mean()
+    np.testing.assert_allclose(found[0], CENTRE + mean, rtol=1e-6)
+    np.testing.assert_allclose(found[1], covariance, rtol=1e-6)
+
+
+def test_without_data_the_scale_of_the_prior_remains():
+    mean, covariance = moments(Model(CENTRE, SCALE, 4.0), np.zeros((4, 4)), np.zeros(4))
+    np.testing.assert_allclose(np.diag(covariance), SCALE**2, rtol=1e-6)
     np.testing.assert_allclose(mean, CENTRE, atol=1e-6)
 
 
-def test_a_sharp_hyper_prior_is_a_fixed_prior():
+def test_many_degrees_of_freedom_are_a_normal_prior():
     information, linear = likelihood(3.0)
-    sharp = moments(Model(CENTRE, SCALE, (1e5, 2.5e4)), information, linear)
-    fixed = moments(Model(CENTRE, SCALE / 2), information, linear)
-    np.testing.assert_allclose(sharp[0], fixed[0], rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(sharp[1], fixed[1], rtol=1e-2, atol=1e-4)
+    many, normal = (moments(Model(CENTRE, SCALE, df), information, linear) for df in (1e6, None))
+    np.testing.assert_allclose(many[0], normal[0], rtol=1e-4)
+    np.testing.assert_allclose(many[1], normal[1], rtol=1e-4)
