@@ -19,7 +19,7 @@ from skdpbayes.privacy.mechanism import Quadratic, RankOne
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LogisticRegression:
-    """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes, with independent priors on W, normal or Student t.
+    """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes; independent normal or Student t priors on W.
 
     A record is ``{"x": (n_columns,), "y": integer class}``; a class outside ``0..n_classes-1`` marks a null
     record, whose likelihood is constant.

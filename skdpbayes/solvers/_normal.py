@@ -10,8 +10,8 @@ from skdpbayes.models.base import flat_start, prior_precision, prior_variance
 def normal_given(model, information, linear, before):
     """Mean and precision of the parameters t under the log-likelihood ``linear't - t' information t / 2``.
 
-    A Student t prior (``model.prior_df``) is a normal one with a gamma distributed precision for each parameter. Of this
-    precision, variational Bayes takes the expectation under what was known of the parameters before (`_factors`); at
+    A Student t prior (``model.prior_df``) is a normal one with a gamma distributed precision for each parameter. Of
+    this precision, variational Bayes takes the expectation under what was known of the parameters before (`_factors`); at
     the fixed point, under what this function returns.
 
     Parameters
@@ -30,7 +30,7 @@ def normal_given(model, information, linear, before):
 
 
 def _factors(model, start, mean, covariance):
-    """Expected precisions in units of the squared inverse scale of the prior: ``(df + 1) / (df + E[t^2] / scale^2)``."""
+    """Expected precisions in units of the prior's squared inverse scale: ``(df + 1) / (df + E[t^2] / scale^2)``."""
     df = getattr(model, "prior_df", None)
     if df is None:
         return 1.0
