@@ -11,8 +11,8 @@ def normal_given(model, information, linear, before):
     """Mean and precision of the parameters t under the log-likelihood ``linear't - t' information t / 2``.
 
     A Student t prior (``model.prior_df``) is a normal one with a gamma distributed precision for each parameter. Of
-    this precision, variational Bayes takes the expectation under what was known of the parameters before (`_factors`); at
-    the fixed point, under what this function returns.
+    this precision, variational Bayes takes the expectation under what was known of the parameters before
+    (`_factors`); at the fixed point, under what this function returns.
 
     Parameters
     ----------
