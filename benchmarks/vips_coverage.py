@@ -66,11 +66,13 @@ SETTINGS = [
 _BATCHED_UP_TO = 12  # columns: XLA has been seen to hang on batches of larger matrices in a loop
 
 
-def replicate(solver: str, epsilon: float, kind: str, n: int, d: int) -> Callable[[Any], Any]:
+def replicate(
+    solver: str, epsilon: float, kind: str, n: int, d: int, prior_df: float | None = None
+) -> Callable[[Any], Any]:
     """Simulate from a key: (truth, draws), the draws being (mean; standard deviation; naive standard deviation)."""
     rows, length = ROWS[kind]
     norm = length * math.sqrt(d)
-    estimator = DPBayesianLogisticRegression(epsilon, solver=solver, classes=[0, 1])
+    estimator = DPBayesianLogisticRegression(epsilon, solver=solver, classes=[0, 1], prior_df=prior_df)
     model, bounds = estimator._model(d, 2, norm)
     planned, spec = estimator._plan_solver(model, bounds, n)
     mechanism = spec.traced()
@@ -84,7 +86,8 @@ def replicate(solver: str, epsilon: float, kind: str, n: int, d: int) -> Callabl
 
     def simulator(key: Any) -> Any:
         of_weights, of_rows, of_labels, of_fit = jax.random.split(key, 4)
-        truth = jax.random.normal(of_weights, (d + 1,))
+        shape = (d + 1,)
+        truth = jax.random.normal(of_weights, shape) if prior_df is None else jax.random.t(of_weights, prior_df, shape)
         x = jnp.concatenate([rows(of_rows, n, d), jnp.ones((n, 1))], axis=1).astype(jnp.float32)
         y = jax.random.uniform(of_labels, (n,)) < jax.nn.sigmoid(x @ truth)
         records = Records({"x": x, "y": y.astype(jnp.int32)}, jnp.int32(n))
@@ -101,10 +104,19 @@ def replicate(solver: str, epsilon: float, kind: str, n: int, d: int) -> Callabl
     return simulator
 
 
-def coverage(solver: str, epsilon: float, kind: str, n: int, d: int, replicates: int, seed: int = 0) -> dict[str, Any]:
+def coverage(
+    solver: str,
+    epsilon: float,
+    kind: str,
+    n: int,
+    d: int,
+    replicates: int,
+    prior_df: float | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
     """Coverage of 95% intervals by coordinate, honest and naive, and their width beside the spread of the errors."""
     truth, found = simulate(
-        replicate(solver, epsilon, kind, n, d),
+        replicate(solver, epsilon, kind, n, d, prior_df),
         replicates,
         batch_size=max(1, min(50, 200_000 // n)) if d <= _BATCHED_UP_TO else 1,
         random_state=seed,
@@ -124,6 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--replicates", type=int, default=2_000, help="fits per line (default: %(default)s)")
     parser.add_argument("--solver", default="vips", choices=list(NAIVE_NOISE), help="(default: %(default)s)")
+    parser.add_argument("--prior-df", type=float, help="Student t priors, for the truth as well (default: normal ones)")
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.3, 1.0])
     parser.add_argument("--settings", nargs="+", type=int, default=range(len(SETTINGS)), help="numbers of lines")
     options = parser.parse_args()
@@ -131,7 +144,7 @@ def main() -> None:
     for kind, n, d in (SETTINGS[k] for k in options.settings):
         for epsilon in options.epsilons:
             start = time.perf_counter()
-            found = coverage(options.solver, epsilon, kind, n, d, options.replicates)
+            found = coverage(options.solver, epsilon, kind, n, d, options.replicates, options.prior_df)
             covered = found["covered"]
             figures = covered.mean(), covered.min(), covered.max(), found["naive"].mean(), found["z"], found["sd"]
             seconds = f"{time.perf_counter() - start:.0f}"

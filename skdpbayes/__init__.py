@@ -15,6 +15,7 @@ __all__ = [
     "DPDirichletCategorical",
     "DPGammaExponential",
     "DPGaussianMixture",
+    "DPLatentDirichletAllocation",
 ]
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         DPDirichletCategorical,
         DPGammaExponential,
         DPGaussianMixture,
+        DPLatentDirichletAllocation,
     )
 
 

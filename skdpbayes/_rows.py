@@ -146,6 +146,32 @@ def _bounded_sparse(X, bound, intercept, dtype):
     return X, null
 
 
+def counted(X):
+    """Rows of counts as a CSR array of float32 with sorted columns, none twice; null rows are empty.
+
+    Parameters
+    ----------
+    X : array or CSR array of shape (n, d), from `as_numeric`
+
+    Returns
+    -------
+    rows : CSR array of shape (n, d)
+    null : bool array of shape (n,)
+        Rows that held a NaN, an infinity or a negative number.
+    """
+    with np.errstate(all="ignore"):
+        rows = sparse.csr_array(X, dtype=np.float32, copy=True)
+    owner = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    null = np.zeros(rows.shape[0], bool)
+    with np.errstate(invalid="ignore"):
+        null[owner[~(np.isfinite(rows.data) & (rows.data >= 0))]] = True
+    rows.data[null[owner]] = 0
+    rows.sum_duplicates()
+    rows.data[~np.isfinite(rows.data)] = 0
+    rows.eliminate_zeros()
+    return rows, null
+
+
 def _or_one(peak):
     return np.where(peak > 0, peak, 1.0)
 

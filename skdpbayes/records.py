@@ -6,8 +6,8 @@ Everything here is a map over single records: no total, mean or count of the dat
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from scipy import sparse
 
 _SLOTS = 16  # non-zeros of a row that are scattered at a time
+_NARROWEST = 32  # width of the shortest ragged rows
 
 
 @jax.tree_util.register_dataclass
@@ -47,25 +48,68 @@ class SparseRows:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class RaggedRows:
+    """CSR rows of very different lengths, sorted by length; a batch has lists of columns and values of one width.
+
+    Each row has the width that its own length asks for, of a few: what a row contributes, to the last bit, must not
+    depend on the rows that are gathered with it.
+    """
+
+    data: Any
+    columns: Any
+    row_starts: Any  # (n + 1,)
+    template: Any  # zeros of shape (n_columns,): the width as a shape
+
+    def take(self, indices, width):
+        """Columns, in increasing order and then ``n_columns``, and values, then zero, each of shape (n, width)."""
+        slots = self.row_starts[indices][:, None] + jnp.arange(width, dtype=jnp.int32)
+        inside = slots < self.row_starts[indices + 1][:, None]
+        slots = jnp.where(inside, slots, 0)
+        columns = jnp.where(inside, self.columns[slots], self.template.shape[0])
+        return {"columns": columns, "values": jnp.where(inside, self.data[slots], 0)}
+
+
+class Group(NamedTuple):
+    """Records from `start` to `stop`, all of the width `width` (None, if they have no `RaggedRows`)."""
+
+    width: int | None
+    start: Any
+    stop: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Records:
     """A pytree of arrays with a common leading axis, padded; `n_records` of them are real.
 
     The number of records is a traced value and the arrays are padded to one of a few sizes, so that folds of a
-    cross-validation share one compiled program.
+    cross-validation share one compiled program. Where there are `RaggedRows`, `widths` has the width of each group and
+    `ends` where it ends.
     """
 
     fields: Any
     n_records: Any
+    ends: Any = ()
+    widths: tuple[int, ...] = field(default=(), metadata={"static": True})
 
-    def take(self, indices):
+    def groups(self) -> list[Group]:
+        """Records that are gathered in the same way."""
+        if not self.widths:
+            return [Group(None, jnp.int32(0), self.n_records)]
+        starts = [jnp.int32(0), *(self.ends[i] for i in range(len(self.widths) - 1))]
+        return [Group(w, start, self.ends[i]) for i, (w, start) in enumerate(zip(self.widths, starts, strict=True))]
+
+    def take(self, indices, width=None):
         """The records at `indices`, as a batch."""
 
         def rows(field):
             if isinstance(field, SparseRows):
                 return field.take(indices)
+            if isinstance(field, RaggedRows):
+                return field.take(indices, width)
             return field.at[indices].get(mode="promise_in_bounds")
 
-        return jax.tree.map(rows, self.fields, is_leaf=lambda x: isinstance(x, SparseRows))
+        return jax.tree.map(rows, self.fields, is_leaf=lambda x: isinstance(x, SparseRows | RaggedRows))
 
 
 def padded_size(n: int) -> int:
@@ -89,6 +133,27 @@ def pack_records(**fields) -> Records:
         raise ValueError(f"Fields must have equal lengths, got {lengths}.")
     (n,) = set(lengths.values())
     return Records({name: _pad(field, padded_size(n)) for name, field in fields.items()}, np.int32(n))
+
+
+def pack_ragged(rows) -> Records:
+    """Records ``{"columns": ..., "values": ...}`` of the rows of a CSR matrix, in order of their lengths.
+
+    Parameters
+    ----------
+    rows : scipy CSR matrix of shape (n, m)
+        Columns of a row must be distinct and in increasing order.
+    """
+    lengths = np.diff(rows.indptr)
+    order = np.argsort(lengths, kind="stable")
+    rows, lengths = rows[order], lengths[order]
+    longest = lengths[-1] if len(lengths) else 0
+    widths = [_NARROWEST]
+    while widths[-1] < longest:
+        widths.append(2 * widths[-1])
+    ends = np.searchsorted(lengths, widths, side="right").astype(np.int32)
+    packed = _pad(rows, padded_size(rows.shape[0]))
+    ragged = RaggedRows(packed.data, packed.columns, packed.row_starts, packed.template)
+    return Records(ragged, np.int32(rows.shape[0]), ends, tuple(widths))
 
 
 def _pad(field, size):

@@ -4,6 +4,7 @@ from skdpbayes.estimators._families import DPBetaBernoulli, DPDirichletCategoric
 from skdpbayes.estimators._linear import DPBayesianLinearRegression
 from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
 from skdpbayes.estimators._mixture import DPGaussianMixture
+from skdpbayes.estimators._topics import DPLatentDirichletAllocation
 
 __all__ = [
     "DPBayesianLinearRegression",
@@ -12,4 +13,5 @@ __all__ = [
     "DPDirichletCategorical",
     "DPGammaExponential",
     "DPGaussianMixture",
+    "DPLatentDirichletAllocation",
 ]

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 CHUNK = 384
 """Batch slots processed at a time. A multiple of 64; larger chunks waste slots, smaller ones launch overhead."""
+
+_ENTRIES = 2**13  # of lists of columns in a chunk of `RaggedRows`
 
 MAX_SCHEDULE = 64
 """Most pieces of a piecewise constant noise schedule (a static shape, so that no schedule recompiles)."""
@@ -179,6 +181,41 @@ class Quadratic:
         return _summed_outer(flat, self.vector, weights).reshape(k, k, d, d).transpose(0, 2, 1, 3)
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Scattered:
+    """A contribution (n_rows x K) that is zero but in a few rows.
+
+    Attributes
+    ----------
+    rows : int array of shape (L,)
+        In increasing order, without repetition: a record for which they are not contributes nothing, as its norm would
+        not be that of the values. ``n_rows`` marks an entry that is not used.
+    values : array of shape (L, K)
+    n_rows : int
+    """
+
+    rows: jax.Array
+    values: jax.Array
+    n_rows: int = field(metadata={"static": True})
+
+    def scaled(self, factor):
+        """Contribution times a number."""
+        return Scattered(self.rows, self.values * factor, self.n_rows)
+
+    def squared_norms(self, clipping_norm):
+        """Squared norm of each record's contribution, in units of the clipping norm."""
+        distinct = (self.rows[:, 1:] > self.rows[:, :-1]) | (self.rows[:, 1:] == self.n_rows)
+        return jnp.where(distinct.all(axis=1) & (self.rows[:, 0] >= 0), _squares(self.values / clipping_norm), jnp.nan)
+
+    def weighted_sum(self, weights):
+        """Sum over the batch, (n_rows, K); a record of zero weight contributes zero, whatever it holds."""
+        column = weights[:, None, None]
+        values = jnp.where(column > 0, self.values * column, 0).reshape(-1, self.values.shape[-1])
+        total = jnp.zeros((self.n_rows, values.shape[1]), values.dtype)
+        return total.at[self.rows.reshape(-1)].add(values, mode="drop")
+
+
 @dataclass(frozen=True)
 class _Dense:
     """A contribution that is an array (any shape), one per record."""
@@ -221,7 +258,7 @@ def _product(one, other):
 
 
 def _is_structured(part):
-    return isinstance(part, (RankOne, Quadratic))
+    return isinstance(part, (RankOne, Quadratic, Scattered))
 
 
 def _structured(contribution):
@@ -248,7 +285,7 @@ def clipping_weights(contributions, clipping_norm, included):
 
     Parameters
     ----------
-    contributions : pytree of arrays, RankOne or Quadratic, batched over a leading axis of length B
+    contributions : pytree of arrays, RankOne, Quadratic or Scattered, batched over a leading axis of length B
     clipping_norm : scalar, positive
     included : bool array of shape (B,)
 
@@ -267,7 +304,7 @@ def clipping_weights(contributions, clipping_norm, included):
 
 
 def contribution_norm(contribution):
-    """l2 norm of one record's contribution (a pytree of arrays, RankOne or Quadratic)."""
+    """l2 norm of one record's contribution (a pytree of arrays, RankOne, Quadratic or Scattered)."""
     parts, _ = _structured(jax.tree.map(lambda leaf: leaf[None], contribution))
     return jnp.sqrt(sum(part.squared_norms(1.0) for part in parts)[0])
 
@@ -279,8 +316,8 @@ def _clipped_sum(contributions, clipping_norm, included):
     return jax.tree.unflatten(treedef, [part.weighted_sum(weights) for part in parts])
 
 
-def sample_chunk(key, mechanism: Mechanism, last, n_records):
-    """Next `CHUNK` candidate slots of a Poisson sample, as record indices after `last`.
+def sample_chunk(key, mechanism: Mechanism, last, n_records, slots=CHUNK):
+    """Next `slots` candidate slots of a Poisson sample, as record indices after `last`, below `n_records`.
 
     Gaps between sampled indices are independent Geometric(q) variables, so a batch costs O(qN). A gap beyond
     ``8/q`` is cut there without choosing the record it lands on, and drawing goes on: by memorylessness
@@ -290,13 +327,13 @@ def sample_chunk(key, mechanism: Mechanism, last, n_records):
 
     Returns
     -------
-    indices : int array of shape (CHUNK,)
+    indices : int array of shape (slots,)
         Record indices, zero where not included.
-    included : bool array of shape (CHUNK,)
+    included : bool array of shape (slots,)
     last : int
         Position to go on from; at least ``n_records - 1`` when the pass is complete.
     """
-    bits = jax.random.bits(key, (CHUNK,), jnp.uint64) >> 11
+    bits = jax.random.bits(key, (slots,), jnp.uint64) >> 11
     uniform = (bits.astype(jnp.float64) + 1) * 2.0**-53  # in (0, 1]: its logarithm is finite
     longest = jnp.ceil(8 / mechanism.rate.astype(jnp.float64))
     gap = jnp.floor(_log(uniform) / mechanism.log_survival) + 1
@@ -384,7 +421,7 @@ def private_sum(
     step : int
         Round; it selects the noise multiplier.
     records : Records
-        ``n_records`` and ``take(indices)``.
+        ``groups()`` and ``take(indices, width)``.
 
     Returns
     -------
@@ -393,18 +430,26 @@ def private_sum(
         the full-data sum), with the shapes of one contribution.
     """
 
-    def next_chunk(carry):
-        i, last, sums = carry
-        key = jax.random.fold_in(keys.sampling, i)
-        indices, included, last = sample_chunk(key, mechanism, last, records.n_records)
-        chunk = _chunk_sums(query, blocks, records.take(indices), included)
-        return i + 1, last, jax.tree.map(jnp.add, sums, chunk)
+    def over(group, i, sums):
+        slots = CHUNK if group.width is None else max(64, min(CHUNK, _ENTRIES // group.width))
 
+        def next_chunk(carry):
+            i, last, sums = carry
+            key = jax.random.fold_in(keys.sampling, i)
+            indices, included, last = sample_chunk(key, mechanism, last, group.stop, slots)
+            chunk = _chunk_sums(query, blocks, records.take(indices, group.width), included)
+            return i + 1, last, jax.tree.map(jnp.add, sums, chunk)
+
+        start = i, group.start.astype(jnp.int64) - 1, sums
+        i, _, sums = jax.lax.while_loop(lambda carry: carry[1] < group.stop - 1, next_chunk, start)
+        return i, sums
+
+    groups = records.groups()
     # In double precision: in single, rounding a sum of ten million would carry a record further than its clipping norm.
-    zeros = zero_sums(query, blocks, jax.eval_shape(records.take, jnp.zeros(1, jnp.int32)))
-    zeros = jax.tree.map(lambda x: x.astype(jnp.float64), zeros)
-    start = (jnp.int32(0), jnp.int64(-1), zeros)
-    sums = jax.lax.while_loop(lambda carry: carry[1] < records.n_records - 1, next_chunk, start)[2]
+    one = jax.eval_shape(lambda: records.take(jnp.zeros(1, jnp.int32), groups[0].width))
+    i, sums = jnp.int32(0), jax.tree.map(lambda x: x.astype(jnp.float64), zero_sums(query, blocks, one))
+    for group in groups:  # each its own program, over its own part of one Poisson sample
+        i, sums = over(group, i, sums)
 
     # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by
     # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.

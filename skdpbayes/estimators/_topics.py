@@ -1,0 +1,343 @@
+"""Private topic models."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes._rows import counted
+from skdpbayes.estimators._base import check_number
+from skdpbayes.estimators._gradient import GradientEstimator
+
+_ROUNDS = 6
+_OPENINGS = 2
+
+
+class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator):
+    """Topics of documents by private variational Bayes, under (epsilon, delta)-differential privacy.
+
+    Takes the place of `sklearn.decomposition.LatentDirichletAllocation`. One row of X, a document's counts of words, is
+    one record: the topics, everything else that the fitted estimator exposes and every noisy sum released on the way
+    are (epsilon, delta)-differentially private with respect to one document. The vocabulary, the columns of X, must be
+    public: one that is taken from the documents tells what is in them. What `transform` says of documents is not
+    private.
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Number of topics.
+    epsilon : float, default=1.0
+        Privacy budget; ``float("inf")`` gives non-private variational Bayes.
+    delta : float, default=1e-5
+        Privacy failure probability; well below one over the number of documents.
+    doc_topic_prior : float, default=None
+        Concentration of the Dirichlet prior of a document's topics. None: ``1 / n_components``.
+    topic_word_prior : float, default=None
+        Concentration of the Dirichlet prior of a topic's words. None: ``1 / n_components``.
+    solver : {"vips"}, default="vips"
+        Variational Bayes by noisy sums of expected statistics.
+    adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        What "with respect to one document" means. ``"add_remove"`` needs a `sampling_rate`, and then the number of
+        documents is private too.
+    max_document_norm : float, default=1.0
+        l2 norm to which the expected counts of a document, by topic and word, are shortened. At the default nearly
+        every document is, so that long ones count for no more than short ones, and there is least noise.
+    sampling_rate : float, default=None
+        Probability with which each document enters a round. None: 1, all documents.
+    n_steps : int, default=None
+        Number of releases, of which two lead to a start. None: 8, or 32 without noise.
+    max_doc_update_iter : int, default=100
+    mean_change_tol : float, default=1e-3
+        Of `transform`, `score` and `perplexity`, as in scikit-learn. `fit` takes a fixed number of iterations.
+    n_posterior_samples : int, default=100
+        Posterior draws in `posterior_samples_`.
+    random_state : None, int, RandomState or Generator, default=None
+        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+    verbose : int, default=0
+        Print public quantities only.
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        Counts of each word in each topic, the prior included: parameters of the Dirichlet posterior given the posterior
+        mean of the counts. Documents that were shortened count for less than all their words.
+    topics_ : array of shape (n_components, n_features)
+        Posterior mean of each topic's distribution of words.
+    exp_dirichlet_component_ : array of shape (n_components, n_features)
+        Exponential of the expected logarithm of the topics.
+    doc_topic_prior_, topic_word_prior_ : float
+    posterior_ : TopicsPosterior
+        Of the topics, ravelled, with ``mean``, ``std`` and ``sample``.
+    n_iter_, n_batch_iter_ : int
+        Number of releases.
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    diagnostics_ : dict
+        Standard deviation of the noise in the averaged sums.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Notes
+    -----
+    There is no `bound_`: the bound of the training documents was not released. `score` and `perplexity` are of the
+    documents that they are given, which they do not protect.
+
+    A document that holds a NaN, an infinity or a negative count is empty in `fit`, without a word.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPLatentDirichletAllocation
+    >>> rng = np.random.default_rng(0)
+    >>> topics = np.repeat(np.eye(2), 10, axis=1) / 10
+    >>> X = rng.poisson(30 * rng.dirichlet([0.2, 0.2], size=3000) @ topics)
+    >>> model = DPLatentDirichletAllocation(n_components=2, epsilon=1.0).fit(X)
+    >>> model.transform(X[:5]).shape
+    (5, 2)
+    >>> bool(np.abs(np.sort(model.topics_[:, 0]) - [0, 0.1]).max() < 0.02)
+    True
+    """
+
+    _solvers = ("vips",)
+    _fitted = (*GradientEstimator._fitted, "components_", "exp_dirichlet_component_", "n_batch_iter_", "_draws_seed")
+
+    def __init__(
+        self,
+        n_components=10,
+        *,
+        epsilon=1.0,
+        delta=1e-5,
+        doc_topic_prior=None,
+        topic_word_prior=None,
+        solver="vips",
+        adjacency="zero_out",
+        max_document_norm=1.0,
+        sampling_rate=None,
+        n_steps=None,
+        max_doc_update_iter=100,
+        mean_change_tol=1e-3,
+        n_posterior_samples=100,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.doc_topic_prior = doc_topic_prior
+        self.topic_word_prior = topic_word_prior
+        self.solver = solver
+        self.adjacency = adjacency
+        self.max_document_norm = max_document_norm
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.max_doc_update_iter = max_doc_update_iter
+        self.mean_change_tol = mean_change_tol
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(self, X, y=None):
+        """Fit the posterior of the topics to private documents.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Counts of words.
+        y : ignored
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a document holds.
+        """
+        del y
+        self._check_solver_parameters()
+        X = self._numeric(X, reset=True)
+        n, d = X.shape
+        self._fit_posterior(self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n))
+        return self
+
+    def _check_solver_parameters(self):
+        super()._check_solver_parameters()
+        check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
+        for name in ("doc_topic_prior", "topic_word_prior"):
+            check_number(name, getattr(self, name), 1e-6, 1e6, none=True, closed=True)
+        check_number("max_document_norm", self.max_document_norm, 1e-6, 1e6, closed=True)
+        check_number("max_doc_update_iter", self.max_doc_update_iter, 0, 10**6, integral=True)
+        check_number("mean_change_tol", self.mean_change_tol, 0, 1e6, closed=True)
+
+    def _prior(self, name):
+        value = getattr(self, name)
+        return 1 / self.n_components if value is None else float(value)
+
+    def _model(self, d):
+        from skdpbayes.models.lda import LatentDirichletAllocation
+
+        private = math.isfinite(self.epsilon)
+        return LatentDirichletAllocation(
+            n_words=d,
+            n_components=int(self.n_components),
+            n_paired=d if d <= 512 else 256,
+            doc_topic_prior=np.float32(self._prior("doc_topic_prior")),
+            topic_word_prior=np.float32(self._prior("topic_word_prior")),
+            document_norm=np.float32(self.max_document_norm if private else 2.0**20),
+            private=np.float32(private),
+        )
+
+    def _plan_solver(self, model, bounds, n):
+        from skdpbayes.models.lda import SHARES
+        from skdpbayes.privacy.mechanism import MechanismSpec
+        from skdpbayes.solvers.vips_rounds import StatisticsRounds
+
+        del bounds
+        private = math.isfinite(self.epsilon)
+        n_steps = self.n_steps or _OPENINGS + (_ROUNDS if private else 30)
+        if n_steps <= _OPENINGS:
+            raise ValueError(f"n_steps={n_steps} is too few: {_OPENINGS} releases go into the start. Take at least 3.")
+        rate, rounds = self._sampling_rate(n, n), n_steps - _OPENINGS
+        schedule = [(share**-0.5, 1) for share in SHARES.values()]
+        schedule.append((((1 - sum(SHARES.values())) / rounds) ** -0.5, rounds))
+        steps = self._plan_noise(n_steps, rate, schedule).steps
+        least = 0.0 if private else 1.0  # without noise every round stands for itself
+        return StatisticsRounds(np.int32(_OPENINGS), np.float32(least), model.document_norm), MechanismSpec(steps)
+
+    @staticmethod
+    def _pack(X):
+        from skdpbayes.records import pack_ragged
+
+        return pack_ragged(counted(X)[0])
+
+    def _set_posterior(self, model, solver, state, rng):
+        from scipy.special import digamma
+
+        self.posterior_ = solver.posterior(model, state)
+        self.diagnostics_ = solver.diagnostics(state, self.posterior_)
+        self._draws_seed = int(rng.integers(2**63))
+        self.n_batch_iter_ = self.n_iter_
+        self.doc_topic_prior_, self.topic_word_prior_ = self._prior("doc_topic_prior"), self._prior("topic_word_prior")
+        self.components_ = self.posterior_.counts + self.topic_word_prior_
+        total = self.components_.sum(axis=1, keepdims=True)
+        self.topics_ = self.components_ / total
+        self.exp_dirichlet_component_ = np.exp(digamma(self.components_) - digamma(total))
+
+    @property
+    def posterior_samples_(self):
+        """Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features); made anew each time."""
+        check_is_fitted(self)
+        return self.sample_posterior(self.n_posterior_samples, self._draws_seed)
+
+    def sample_posterior(self, n_samples=100, random_state=None):
+        """Posterior draws, a dict like `posterior_samples_`.
+
+        Parameters
+        ----------
+        n_samples : int, default=100
+        random_state : None, int or numpy.random.Generator
+        """
+        check_is_fitted(self)
+        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        return {"topics": draws.reshape(n_samples, *self.components_.shape)}
+
+    @property
+    def bound_(self):
+        """There is none: it raises an AttributeError that says so."""
+        raise AttributeError("bound_ does not exist: the bound of the training documents is not among the releases.")
+
+    # --------------------------------------------------------------- documents
+
+    def transform(self, X, *, normalize=True):
+        """Topic proportions of documents.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Not protected. A document with NaN, infinity or a negative count is taken for an empty one, with a warning.
+        normalize : bool, default=True
+            False: the concentrations of the Dirichlet posterior instead, which sum to the number of words and the prior.
+
+        Returns
+        -------
+        proportions : array of shape (n_samples, n_components)
+        """
+        return self._scikit_learn().transform(self._documents(X), normalize=normalize)
+
+    def score(self, X, y=None):
+        """Variational bound of the log-likelihood of all documents, as scikit-learn has it."""
+        del y
+        return float(self._scikit_learn().score(self._documents(X)))
+
+    def perplexity(self, X):
+        """Exponential of minus the bound per word, as scikit-learn has it; the lower the better."""
+        return float(self._scikit_learn().perplexity(self._documents(X)))
+
+    def completion_perplexity(self, X, random_state=0):
+        """Perplexity of half of the words of each document, given its other half.
+
+        Unlike `perplexity` it is the likelihood of words that the proportions have not seen, by the mean topics: models
+        can be compared by it whose bounds are not equally tight.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Counts, which must be integers. Not protected.
+        random_state : None, int or numpy.random.Generator, default=0
+            Of the split, which is at random for each word.
+
+        Returns
+        -------
+        perplexity : float
+            ``exp(-log-likelihood per word)``.
+        """
+        X = self._documents(X)
+        if (X.data != np.rint(X.data)).any():
+            raise ValueError("completion_perplexity splits words at random: counts must be integers.")
+        rng = np.random.default_rng(random_state)
+        given, left = X.copy(), X.copy()
+        given.data = rng.binomial(X.data.astype(np.int64), 0.5).astype(np.float64)
+        left.data = X.data - given.data
+        proportions = self._scikit_learn().transform(given)
+        owner = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        blocks = np.array_split(np.arange(X.nnz), max(1, X.nnz * self.n_components // 2**24))
+        log = sum(
+            left.data[b] @ np.log(np.einsum("ik,ki->i", proportions[owner[b]], self.topics_[:, X.indices[b]]))
+            for b in blocks
+        )
+        return float(np.exp(-log / left.data.sum()))
+
+    def _documents(self, X):
+        check_is_fitted(self)
+        rows, null = counted(self._numeric(X, reset=False))
+        if null.any():
+            warnings.warn(
+                f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are taken for empty ones.",
+                stacklevel=3,
+            )
+        return sparse.csr_matrix(rows, dtype=np.float64)
+
+    def _scikit_learn(self):
+        """scikit-learn's model with these topics, which knows what follows from them."""
+        from sklearn.decomposition import LatentDirichletAllocation
+
+        check_is_fitted(self)
+        model = LatentDirichletAllocation(
+            self.n_components, max_doc_update_iter=self.max_doc_update_iter, mean_change_tol=self.mean_change_tol
+        )
+        names = "components_", "exp_dirichlet_component_", "doc_topic_prior_", "topic_word_prior_", "n_features_in_"
+        for name in names:
+            setattr(model, name, getattr(self, name))
+        return model
+
+    @property
+    def _n_features_out(self):
+        return self.components_.shape[0]

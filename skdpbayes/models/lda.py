@@ -1,0 +1,279 @@
+"""Latent Dirichlet allocation: topics of documents, as a `StatisticsModel`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import digamma
+
+from skdpbayes._noisy_topics import TopicsPosterior
+from skdpbayes.models.base import Opening
+from skdpbayes.models.cooccurrence import topics_of_pairs
+from skdpbayes.privacy.mechanism import Block, Quadratic, Scattered
+
+SHARES = {"words": 0.35, "pairs": 0.2}  # of the budget; the rest is that of the rounds
+_ITERATIONS = 15  # of the E-step
+_WEIGHT = 0.5  # power of a word's frequency by which its counts are divided
+_RATIOS = np.geomspace(0.01, 60, 26).astype(np.float32)  # of a topic's frequency of a word to that of all topics
+_SAMPLED = 6000  # cells from which the distribution of these ratios is learnt
+NORM = np.float32(1 + 2**-8)  # above what rounding, and shortening for rounding's sake, may add
+
+
+class TopicsParams(NamedTuple):
+    """What is known of the topics; functions of the releases."""
+
+    words: Any  # distribution of the words over all documents, (V,)
+    rare: Any  # frequency of words that is lost in noise
+    topics: Any  # topics as the E-step takes them, (V, K)
+    counts: Any  # of each word in each topic, (V, K)
+    seen: Any  # the same as released, with noise, in units of `scales`
+    expected: Any  # and as expected of the words of all documents
+    scales: Any  # of the words' counts, (V,)
+    noise: Any  # standard deviation of the noise in `seen`
+    ratios: Any  # probabilities of `_RATIOS`
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LatentDirichletAllocation:
+    """Documents mix topics: a word's topic is drawn from the document's proportions, and the word from the topic.
+
+    A record is ``{"columns": word indices, "values": counts}`` as `RaggedRows` gathers it.
+
+    Attributes
+    ----------
+    n_words, n_components, n_paired : int
+        `n_paired` is the number of most frequent words of which pairs are counted for the start.
+    doc_topic_prior, topic_word_prior : float
+        Concentrations of the Dirichlet priors.
+    document_norm : float
+        Largest norm of a document's statistics, which are counts by topic divided by the scales of the words.
+    private : float
+        Whether there is noise: 1 or 0. Without it words have equal scales and expectations are variational Bayes'.
+    """
+
+    n_words: int = field(metadata={"static": True})
+    n_components: int = field(metadata={"static": True})
+    n_paired: int = field(metadata={"static": True})
+    doc_topic_prior: Any
+    topic_word_prior: Any
+    document_norm: Any
+    private: Any
+
+    def init(self) -> TopicsParams:
+        """Nothing known."""
+        shape = self.n_words, self.n_components
+        words, topics = jnp.full(shape[0], 1 / shape[0], jnp.float32), jnp.full(shape, 1 / shape[0], jnp.float32)
+        zero, ones = jnp.zeros((), jnp.float32), jnp.ones(shape[0], jnp.float32)
+        ratios = jnp.zeros(len(_RATIOS), jnp.float32)
+        return TopicsParams(words, zero, topics, topics, topics, topics, ones, zero, ratios)
+
+    def zeros(self):
+        """Sums of no documents."""
+        return {"topics": jnp.zeros((self.n_words, self.n_components), jnp.float32)}
+
+    # ------------------------------------------------------------ releases that lead to a start
+
+    def openings(self) -> tuple[Opening, ...]:
+        """The words of all documents, and the pairs of frequent words that occur in one document."""
+        return (
+            Opening(lambda params: self._words_of, {"words": Block(NORM)}, self._after_words),
+            Opening(self._pairs, {"pairs": Block(NORM)}, self._after_pairs),
+        )
+
+    def _words_of(self, record):
+        counts = record["values"]
+        return {"words": self._scattered(record, (counts / _norm(counts))[:, None])}
+
+    def _after_words(self, params, sums, scales, key):
+        del key
+        seen, noise = sums["words"][:, 0], scales["words"]
+        total = jnp.maximum(jnp.sum(seen), noise * self.n_words**0.5).clip(1e-30)
+        grid = np.geomspace(0.01, max(self.n_words / 5, 2), 40).astype(np.float32)
+        words = shrunk(seen[None], noise, jnp.full((1, self.n_words), total / self.n_words), grid)[0][0]
+        left = 1 - sum(SHARES.values())
+        rounds_noise = 1.34 * noise * (SHARES["words"] / left) ** 0.5  # of the average of all rounds, about
+        rare = jnp.maximum(0.3 * rounds_noise * self.n_components**0.5 / total, 0.02 / self.n_words)
+        words = words + 1e-9 * total / self.n_words
+        return params._replace(words=words / jnp.sum(words), rare=rare)
+
+    def _scales(self, params):
+        """By how much the counts of each word are divided: there is more of frequent words, and only noise of rare."""
+        scales = (params.words + params.rare**2 / params.words) ** (_WEIGHT * self.private)
+        return scales / jnp.exp(jnp.mean(jnp.log(scales)))
+
+    def _paired(self, params):
+        """Frequent words, as indices and as their places among all (`n_paired` for the others)."""
+        chosen = jax.lax.top_k(params.words, self.n_paired)[1]
+        places = jnp.full(self.n_words, self.n_paired).at[chosen].set(jnp.arange(self.n_paired))
+        return chosen, places
+
+    def _pairs(self, params):
+        scales, (_, places) = self._scales(params), self._paired(params)
+
+        def statistics(record):
+            columns, counts = record["columns"], record["values"]
+            scale = scales.at[columns].get(mode="fill", fill_value=1.0)
+            place = places.at[columns].get(mode="fill", fill_value=self.n_paired)
+            nothing = jnp.zeros(self.n_paired, counts.dtype)
+            scaled = nothing.at[place].add(counts / scale, mode="drop")
+            with_itself = nothing.at[place].add(counts / scale**2, mode="drop")
+            square = jnp.sum(scaled**2)
+            weight = 1 / jnp.sqrt(square**2 + jnp.sum(with_itself**2)).clip(1e-30)
+            return {"pairs": (Quadratic(weight[None, None], scaled), weight * with_itself)}
+
+        return statistics
+
+    def _after_pairs(self, params, sums, scales, key):
+        pairs, with_itself = sums["pairs"]
+        pairs = pairs[0, :, 0]
+        pairs = (pairs + pairs.T) / 2 - jnp.diag(with_itself)
+        (chosen, _), word_scales = self._paired(params), self._scales(params)
+        found, clear = topics_of_pairs(key, pairs, self.n_components, scales["pairs"] / 2**0.5)
+        found = found * word_scales[chosen][:, None]
+        found = found / jnp.sum(found, axis=0) * jnp.sum(params.words[chosen])
+        words = params.words[:, None]
+        topics = jnp.broadcast_to(words, (self.n_words, self.n_components)).at[chosen].set(found)
+        sharp = 0.95 * clear  # topics that noise may have made are not to be trusted
+        topics = sharp * topics / jnp.sum(topics, axis=0) + (1 - sharp) * words
+        return params._replace(topics=topics.astype(jnp.float32), scales=word_scales.astype(jnp.float32))
+
+    # ------------------------------------------------------------ rounds
+
+    def statistics(self, params):
+        """Expected counts by word and topic of one document, over the scales of the words."""
+
+        def of(record):
+            topics = params.topics.at[record["columns"]].get(mode="fill", fill_value=0.0)
+            proportions, ratio = e_step(topics, record["values"], self.doc_topic_prior)
+            scale = params.scales.at[record["columns"]].get(mode="fill", fill_value=1.0)
+            counts = topics * proportions * (ratio / scale)[:, None]
+            return {"topics": self._scattered(record, counts)}
+
+        return of
+
+    def _scattered(self, record, values):
+        return Scattered(record["columns"], values, self.n_words)
+
+    def blocks(self):
+        """The norm to which documents are shortened."""
+        return {"topics": Block(self.document_norm)}
+
+    def carry(self, sums, old, new):
+        """The same: they are counts."""
+        del old, new
+        return sums
+
+    def m_step(self, params, sums, scales):
+        """Topics given noisy counts: what is likely of them where there is noise, and they themselves where not."""
+        seen, noise = sums["topics"], scales["topics"]
+        total = jnp.maximum(jnp.sum(seen), noise * seen.size**0.5)
+        by_topic = jnp.maximum(jnp.sum(seen, axis=0), 0.1 * total / self.n_components)
+        words = params.words / params.scales
+        expected = by_topic * (words / jnp.sum(words))[:, None]
+        likely, ratios = shrunk(seen.T, noise, expected.T, jnp.asarray(_RATIOS))
+        counts = likely.T * params.scales[:, None]
+        concentration = counts + self.topic_word_prior
+        mean = counts / jnp.sum(counts, axis=0).clip(1e-30)
+        expectation = jnp.exp(digamma(concentration) - digamma(jnp.sum(concentration, axis=0)))
+        new = params._replace(
+            topics=jnp.where(self.private > 0, mean + 1e-12, expectation),
+            counts=counts,
+            seen=seen,
+            expected=expected,
+            noise=noise,
+            ratios=ratios,
+        )
+        return jax.tree.map(lambda x: x.astype(jnp.float32), new)
+
+    def posterior(self, params) -> TopicsPosterior:
+        """Of the topics, with what privacy adds."""
+        params = TopicsParams(*(np.asarray(x, np.float64) for x in params))
+        return TopicsPosterior(
+            prior=float(self.topic_word_prior),
+            counts=params.counts.T,
+            seen=params.seen.T,
+            expected=params.expected.T,
+            scales=params.scales,
+            noise=float(params.noise),
+            grid=_RATIOS,
+            probabilities=params.ratios,
+        )
+
+
+def e_step(topics, counts, prior):
+    """Local step of variational Bayes for one document, in a fixed number of iterations.
+
+    Parameters
+    ----------
+    topics : array of shape (L, K)
+        Of the document's words: exponentials of expected logarithms.
+    counts : array of shape (L,)
+    prior : float
+
+    Returns
+    -------
+    proportions : array of shape (K,)
+        Exponential of the expected logarithms, up to a factor.
+    ratio : array of shape (L,)
+        Counts over ``topics @ proportions``.
+    """
+    n_components = topics.shape[1]
+
+    def ratio_of(proportions):
+        return counts / jnp.sum(topics * proportions, axis=1).clip(1e-30)
+
+    def proportions_of(concentration):
+        return jnp.exp(digamma(concentration) - digamma(jnp.sum(concentration)))
+
+    def closer(i, concentration):
+        proportions = proportions_of(concentration)
+        return prior + proportions * jnp.sum(topics * ratio_of(proportions)[:, None], axis=0)
+
+    start = jnp.full(n_components, prior + jnp.sum(counts) / n_components, topics.dtype)
+    proportions = proportions_of(jax.lax.fori_loop(0, _ITERATIONS, closer, start))
+    return proportions, ratio_of(proportions)
+
+
+def shrunk(seen, noise, expected, ratios):
+    """Posterior means of non-negative counts that were seen with normal noise, and the prior that they show.
+
+    A count is its expectation times a ratio of which the distribution, on a grid, is learnt from all of them
+    (maximum likelihood by expectation-maximisation: empirical Bayes).
+
+    Parameters
+    ----------
+    seen, expected : arrays of shape (n_lists, n)
+    noise : float
+        Standard deviation; where it is zero, what is seen is returned.
+    ratios : array
+        The grid.
+    """
+    sd = jnp.where(noise > 0, noise, 1)
+
+    def likelihood(seen, expected):
+        log = -0.5 * ((seen[..., None] - expected[..., None] * ratios) / sd) ** 2
+        return jnp.exp(log - jnp.max(log, axis=-1, keepdims=True))
+
+    every = max(1, seen.size // _SAMPLED)
+    sample = likelihood(seen.ravel()[::every], expected.ravel()[::every])
+
+    def better(i, prior):
+        new = jnp.mean(sample * prior / (sample @ prior)[:, None], axis=0) + 1e-6
+        return new / jnp.sum(new)
+
+    prior = jax.lax.fori_loop(0, 40, better, jnp.full(len(ratios), 1 / len(ratios), jnp.float32))
+
+    def of_list(pair):
+        weights = likelihood(*pair) * prior
+        return pair[1] * (weights @ ratios) / jnp.sum(weights, axis=-1)
+
+    return jnp.where(noise > 0, jax.lax.map(of_list, (seen, expected)), seen.clip(0)), prior
+
+
+def _norm(values):
+    return jnp.sqrt(jnp.sum(values**2)).clip(1e-30)
