@@ -37,7 +37,7 @@ class StatisticsRounds:
     n_openings : int
         Of the model.
     least_weight : float
-        Of a round in the average: it is ``3 / (t + 3)`` in round t, and not below this. 1 takes each round alone, which
+        Of a round in the average: it is ``2 / (t + 2)`` in round t, and not below this. 1 takes each round alone, which
         is right where there is no noise.
     clipping_norm : float
         Of every block; for the report.
@@ -79,7 +79,7 @@ class StatisticsRounds:
         def update(state, point, step, estimate, scales):
             del point
             t = (step - self.n_openings).astype(jnp.float32)
-            weight = jnp.maximum(3 / (t + 3), self.least_weight)
+            weight = jnp.maximum(2 / (t + 2), self.least_weight)
             sums = jax.tree.map(lambda old, new: (1 - weight) * old + weight * new, state.sums, estimate)
             variance = (1 - weight) ** 2 * state.variance + weight**2
             averaged = {name: scale * jnp.sqrt(variance) for name, scale in scales.items()}

@@ -77,9 +77,9 @@ def test_sums_of_all_rounds_are_averaged_in_present_coordinates(least_weight, co
 
 
 def test_the_scale_is_that_of_the_average(compiled_quickly):
-    """Of null rows the average is noise; its standard deviation follows from the weights 3 / (t + 3)."""
+    """Of null rows the average is noise; its standard deviation follows from the weights 2 / (t + 2)."""
     rounds, noise, rate = 6, 0.5, 0.5
-    weight = 3 / (np.arange(rounds) + 3)
+    weight = 2 / (np.arange(rounds) + 2)
     share = weight * np.append(np.cumprod((1 - weight[1:])[::-1])[::-1], 1)
     assert share.sum() == pytest.approx(1)
     want = 100 * noise / rate * np.sqrt(np.sum(share**2))
