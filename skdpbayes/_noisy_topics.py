@@ -8,6 +8,9 @@ from functools import cached_property
 import numpy as np
 
 
+BETWEEN = 0.5  # standard deviation of a ratio about a point of the grid, in units of the gap to the next
+
+
 @dataclass(frozen=True, repr=False)
 class TopicsPosterior:
     """Dirichlet distributions over words, one for each topic, of counts that are known up to the noise of privacy.
@@ -66,10 +69,17 @@ class TopicsPosterior:
         """Draws of the counts of one topic, in units of `scales`."""
         if not self.noise:
             return np.broadcast_to(self.counts[k] / self.scales, (n, len(self.scales)))
-        log = -0.5 * ((self.seen[k][:, None] - self.expected[k][:, None] * self.grid) / self.noise) ** 2
+        centre = self.expected[k][:, None] * self.grid
+        spread = (BETWEEN * (self.grid[1] / self.grid[0] - 1) * centre) ** 2
+        variance = self.noise**2 + spread
+        log = -0.5 * ((self.seen[k][:, None] - centre) ** 2 / variance + np.log(variance))
         cumulated = np.cumsum(np.exp(log - log.max(axis=1, keepdims=True)) * self.probabilities, axis=1)
         uniform = rng.random((n, len(cumulated))) * cumulated[:, -1]
         chosen = np.zeros(uniform.shape, np.intp)
         for column in cumulated[:, :-1].T:
             chosen += uniform > column
-        return self.expected[k] * self.grid[chosen]
+        word = np.arange(len(centre))
+        share = (spread / variance)[word, chosen]
+        centre = centre[word, chosen]
+        mean = centre + share * (self.seen[k] - centre)
+        return (mean + self.noise * np.sqrt(share) * rng.standard_normal(mean.shape)).clip(0)

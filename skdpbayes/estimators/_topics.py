@@ -14,7 +14,7 @@ from skdpbayes._rows import counted
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import GradientEstimator
 
-_ROUNDS = 5
+_ROUNDS = 4
 _OPENINGS = 2
 
 
@@ -50,7 +50,7 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
     sampling_rate : float, default=None
         Probability with which each document enters a round. None: 1, all documents.
     n_steps : int, default=None
-        Number of releases, of which two lead to a start. None: 7, or 32 without noise.
+        Number of releases, of which two lead to a start. None: 6, or 32 without noise.
     max_doc_update_iter : int, default=100
     mean_change_tol : float, default=1e-3
         Of `transform`, `score` and `perplexity`, as in scikit-learn. `fit` takes a fixed number of iterations.

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import digamma
 
-from skdpbayes._noisy_topics import TopicsPosterior
+from skdpbayes._noisy_topics import BETWEEN, TopicsPosterior
 from skdpbayes.models.base import Opening
 from skdpbayes.models.cooccurrence import topics_of_pairs
 from skdpbayes.privacy.mechanism import Block, Quadratic, Scattered
 
-SHARES = {"words": 0.35, "pairs": 0.2}  # of the budget; the rest is that of the rounds
-_ITERATIONS = 15  # of the E-step
+SHARES = {"words": 0.4, "pairs": 0.15}  # of the budget; the rest is that of the rounds
+_ITERATIONS = 20  # of the E-step
 _WEIGHT = 0.5  # power of a word's frequency by which its counts are divided
 _RATIOS = np.geomspace(0.01, 60, 26).astype(np.float32)  # of a topic's frequency of a word to that of all topics
 _SAMPLED = 6000  # cells from which the distribution of these ratios is learnt
@@ -242,8 +242,9 @@ def e_step(topics, counts, prior):
 def shrunk(seen, noise, expected, ratios):
     """Posterior means of non-negative counts that were seen with normal noise, and the prior that they show.
 
-    A count is its expectation times a ratio of which the distribution, on a grid, is learnt from all of them
-    (maximum likelihood by expectation-maximisation: empirical Bayes).
+    A count is its expectation times a ratio, whose prior is a mixture of normal distributions: one about each point of
+    a grid, as wide as the grid's gaps. The weights are learnt from all counts (maximum likelihood by
+    expectation-maximisation: empirical Bayes).
 
     Parameters
     ----------
@@ -251,16 +252,26 @@ def shrunk(seen, noise, expected, ratios):
     noise : float
         Standard deviation; where it is zero, what is seen is returned.
     ratios : array
-        The grid.
+        The grid, in geometric progression.
+
+    Returns
+    -------
+    means : array of shape (n_lists, n)
+    prior : array
+        Weight of each point of the grid.
     """
-    sd = jnp.where(noise > 0, noise, 1)
+    variance = jnp.where(noise > 0, noise, 1) ** 2
+    width = BETWEEN * (ratios[1] / ratios[0] - 1)
 
     def likelihood(seen, expected):
-        log = -0.5 * ((seen[..., None] - expected[..., None] * ratios) / sd) ** 2
-        return jnp.exp(log - jnp.max(log, axis=-1, keepdims=True))
+        centre = expected[..., None] * ratios
+        spread = (width * centre) ** 2
+        log = -0.5 * ((seen[..., None] - centre) ** 2 / (variance + spread) + jnp.log(variance + spread))
+        means = centre + spread / (variance + spread) * (seen[..., None] - centre)
+        return jnp.exp(log - jnp.max(log, axis=-1, keepdims=True)), means
 
     every = max(1, seen.size // _SAMPLED)
-    sample = likelihood(seen.ravel()[::every], expected.ravel()[::every])
+    sample = likelihood(seen.ravel()[::every], expected.ravel()[::every])[0]
 
     def better(i, prior):
         new = jnp.mean(sample * prior / (sample @ prior)[:, None], axis=0) + 1e-6
@@ -269,8 +280,9 @@ def shrunk(seen, noise, expected, ratios):
     prior = jax.lax.fori_loop(0, 40, better, jnp.full(len(ratios), 1 / len(ratios), jnp.float32))
 
     def of_list(pair):
-        weights = likelihood(*pair) * prior
-        return pair[1] * (weights @ ratios) / jnp.sum(weights, axis=-1)
+        weights, means = likelihood(*pair)
+        weights = weights * prior
+        return (jnp.sum(weights * means, axis=-1) / jnp.sum(weights, axis=-1)).clip(0)
 
     return jnp.where(noise > 0, jax.lax.map(of_list, (seen, expected)), seen.clip(0)), prior
 
