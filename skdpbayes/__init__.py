@@ -16,6 +16,7 @@ __all__ = [
     "DPGammaExponential",
     "DPGaussianMixture",
     "DPLatentDirichletAllocation",
+    "DPSigmoidBeliefNet",
 ]
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         DPGammaExponential,
         DPGaussianMixture,
         DPLatentDirichletAllocation,
+        DPSigmoidBeliefNet,
     )
 
 

@@ -1,5 +1,6 @@
 """scikit-learn estimators."""
 
+from skdpbayes.estimators._belief_net import DPSigmoidBeliefNet
 from skdpbayes.estimators._families import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
 from skdpbayes.estimators._linear import DPBayesianLinearRegression
 from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
@@ -14,4 +15,5 @@ __all__ = [
     "DPGammaExponential",
     "DPGaussianMixture",
     "DPLatentDirichletAllocation",
+    "DPSigmoidBeliefNet",
 ]

@@ -1,0 +1,315 @@
+"""Private sigmoid belief networks."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from scipy import sparse
+from scipy.special import expit, logit
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes.estimators._base import check_number
+from skdpbayes.estimators._gradient import GradientEstimator
+
+_ROUNDS = 5
+_BLOCK = 1000  # rows of a prediction at a time
+
+
+class DPSigmoidBeliefNet(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator):
+    """Sigmoid belief network with one layer of hidden units, under (epsilon, delta)-differential privacy.
+
+    A generative model of binary rows, in the place of `sklearn.neural_network.BernoulliRBM`: hidden units are on or
+    off independently, and each visible unit is on with a probability whose logit is linear in the hidden ones. What is
+    private, and against whom, is as for `DPBayesianLogisticRegression`. What `transform`, `score_samples` and
+    `reconstruct` say of rows is not private; `sample` is.
+
+    Parameters
+    ----------
+    n_components : int, default=50
+        Number of hidden units.
+    epsilon : float, default=1.0
+        Privacy budget; ``float("inf")`` gives the non-private model.
+    delta : float, default=1e-5
+        Privacy failure probability; well below one over the number of rows.
+    solver : {"vips"}, default="vips"
+        Variational Bayes by noisy sums of expected statistics.
+    adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
+        What "with respect to one row" means. ``"add_remove"`` needs a `sampling_rate`, and then the number of rows is
+        private too.
+    sampling_rate : float, default=None
+        Probability with which each row enters a round. None: 1, all rows.
+    n_steps : int, default=None
+        Number of releases, the mean of all rows first. None: 6, or 31 without noise.
+    n_posterior_samples : int, default=100
+        Posterior draws in `posterior_samples_`.
+    random_state : None, int, RandomState or Generator, default=None
+        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+    verbose : int, default=0
+        Print public quantities only.
+
+    Attributes
+    ----------
+    components_ : array of shape (n_components, n_features)
+        Posterior mean of the weights.
+    intercept_visible_ : array of shape (n_features,)
+        Logits of the visible units where all hidden ones are off.
+    intercept_hidden_ : array of shape (n_components,)
+        Logits of the hidden units.
+    posterior_ : WeightsPosterior
+        Of weights and centred intercepts, ravelled, with ``mean``, ``std`` and ``sample``.
+    n_iter_ : int
+        Number of releases.
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    diagnostics_ : dict
+        Standard deviation of the noise in the averaged sums.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Notes
+    -----
+    Values of X between 0 and 1 are taken for probabilities, and others are cut to that range. A row with NaN or
+    infinity contributes nothing in `fit`, without a word.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPSigmoidBeliefNet
+    >>> rng = np.random.default_rng(0)
+    >>> parts = rng.random((5000, 2)) < 0.5
+    >>> X = rng.random((5000, 20)) < np.where(np.repeat(parts, 10, axis=1), 0.9, 0.1)
+    >>> model = DPSigmoidBeliefNet(2, epsilon=1.0).fit(X)
+    >>> model.transform(X[:3]).shape
+    (3, 2)
+    >>> bool((model.reconstruct(X).round() == X).mean() > 0.85)
+    True
+    """
+
+    _solvers = ("vips",)
+    _fitted = (
+        *GradientEstimator._fitted, "components_", "intercept_visible_", "intercept_hidden_", "_draws_seed",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        n_components=50,
+        *,
+        epsilon=1.0,
+        delta=1e-5,
+        solver="vips",
+        adjacency="zero_out",
+        sampling_rate=None,
+        n_steps=None,
+        n_posterior_samples=100,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_components = n_components
+        self.epsilon = epsilon
+        self.delta = delta
+        self.solver = solver
+        self.adjacency = adjacency
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # ------------------------------------------------------------------ fitting
+
+    def fit(self, X, y=None):
+        """Fit the posterior to private rows.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Zeros and ones.
+        y : ignored
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a row holds.
+        """
+        del y
+        self._check_solver_parameters()
+        check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
+        X = self._numeric(X, reset=True)
+        n, d = X.shape
+        self._fit_posterior(self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n))
+        return self
+
+    def _model(self, d):
+        from skdpbayes.models.belief_net import SigmoidBeliefNet
+
+        return SigmoidBeliefNet(d, int(self.n_components), np.float32(math.isfinite(self.epsilon)))
+
+    def _plan_solver(self, model, bounds, n):
+        from skdpbayes.models.belief_net import ALL, NORM
+        from skdpbayes.privacy.mechanism import MechanismSpec
+        from skdpbayes.solvers.vips_rounds import StatisticsRounds
+
+        del model, bounds
+        private = math.isfinite(self.epsilon)
+        n_steps = self.n_steps or 1 + (_ROUNDS if private else 30)
+        if n_steps < 2:
+            raise ValueError(f"n_steps={n_steps} is too few: one release goes into the start. Take at least 2.")
+        schedule = [(ALL**-0.5, 1), (((1 - ALL) / (n_steps - 1)) ** -0.5, n_steps - 1)]
+        steps = self._plan_noise(n_steps, self._sampling_rate(n, n), schedule).steps
+        least = 0.0 if private else 1.0  # without noise every round stands for itself
+        return StatisticsRounds(np.int32(1), np.float32(least), np.float32(NORM)), MechanismSpec(steps)
+
+    @staticmethod
+    def _pack(X):
+        from skdpbayes.records import pack_records
+
+        rows, known = _probabilities(X)
+        return pack_records(y=rows, known=known.astype(np.float32))
+
+    def _set_posterior(self, model, solver, state, rng):
+        self.posterior_ = solver.posterior(model, state)
+        self.diagnostics_ = solver.diagnostics(state, self.posterior_)
+        self._draws_seed = int(rng.integers(2**63))
+        self.components_ = self.posterior_.weights.T
+        self.intercept_visible_ = self.posterior_.intercept - self.posterior_.weights @ self.posterior_.active
+        self.intercept_hidden_ = logit(self.posterior_.active)
+
+    @property
+    def posterior_samples_(self):
+        """Draws like `sample_posterior`'s, `n_posterior_samples` of them; made anew each time."""
+        check_is_fitted(self)
+        return self.sample_posterior(self.n_posterior_samples, self._draws_seed)
+
+    def sample_posterior(self, n_samples=100, random_state=None):
+        """Posterior draws of ``"components"`` and ``"intercept_visible"``, shaped as the attributes, first axis draws.
+
+        Parameters
+        ----------
+        n_samples : int, default=100
+        random_state : None, int or numpy.random.Generator
+        """
+        check_is_fitted(self)
+        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = draws.reshape(n_samples, -1, len(self.components_) + 1)
+        weights, centred = draws[:, :, :-1], draws[:, :, -1]
+        visible = centred - weights @ self.posterior_.active.astype(np.float32)
+        return {"components": np.swapaxes(weights, 1, 2), "intercept_visible": visible}
+
+    # --------------------------------------------------------------------- rows
+
+    def transform(self, X):
+        """Probabilities that the hidden units are on, given rows (mean field).
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Not protected. A row with NaN or infinity has the probabilities of no row at all, with a warning.
+
+        Returns
+        -------
+        probabilities : array of shape (n_samples, n_components)
+        """
+        return self._over_rows(X, lambda y, hidden, bound: hidden)
+
+    def inverse_transform(self, X):
+        """Probabilities of the visible units, of shape (n_samples, n_features), given hidden ones."""
+        check_is_fitted(self)
+        return expit(np.asarray(X, np.float64) @ self.components_ + self.intercept_visible_)
+
+    def reconstruct(self, X):
+        """Probabilities of the visible units given what rows tell of the hidden ones, shaped as X."""
+        return self.inverse_transform(self.transform(X))
+
+    def score_samples(self, X):
+        """Lower bound of the log-likelihood of each row, in nats.
+
+        That of Jaakkola and Jordan with a tangent for each row and unit, under mean-field hidden units.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Not protected.
+
+        Returns
+        -------
+        bound : array of shape (n_samples,)
+            NaN for a row that holds one, or an infinity.
+        """
+        return self._over_rows(X, lambda y, hidden, bound: bound)
+
+    def score(self, X, y=None):
+        """Mean of `score_samples`."""
+        del y
+        return float(np.mean(self.score_samples(X)))
+
+    def sample(self, n_samples=1, random_state=None):
+        """Private synthetic rows of zeros and ones, of shape (n_samples, n_features).
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+        random_state : None, int or numpy.random.Generator
+        """
+        check_is_fitted(self)
+        check_number("n_samples", n_samples, 0, integral=True)
+        rng = np.random.default_rng(random_state)
+        hidden = rng.random((n_samples, len(self.components_))) < expit(self.intercept_hidden_)
+        return (rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)).astype(np.int8)
+
+    def _over_rows(self, X, of):
+        check_is_fitted(self)
+        rows, known = _probabilities(self._numeric(X, reset=False))
+        if not known.all():
+            warnings.warn(f"{(~known).sum()} of these rows hold NaN or infinity.", stacklevel=3)
+        out = []
+        for start in range(0, len(rows), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            block = rows[part].astype(np.float64)
+            hidden, bound = self._mean_field(block)
+            hidden[~known[part]], bound[~known[part]] = expit(self.intercept_hidden_), np.nan
+            out.append(of(block, hidden, bound))
+        return np.concatenate(out)
+
+    def _mean_field(self, y, n_iterations=40):
+        """Hidden probabilities, each row by itself, and the bound at them; damped steps, since all move at once."""
+        weights, prior = self.components_.T, self.intercept_hidden_
+        squares, given = weights**2, (y - 0.5) @ weights + prior
+        logits = np.broadcast_to(prior, given.shape)
+        for i in range(n_iterations):
+            hidden = expit(logits)
+            mean = hidden @ weights.T + self.intercept_visible_
+            slope = _slope(mean**2 + (hidden * (1 - hidden)) @ squares.T)
+            wanted = given - (slope * mean) @ weights + (hidden - 0.5) * (slope @ squares)
+            logits = logits + (0.4 if i < n_iterations / 2 else 0.25) * (wanted - logits)
+        hidden = expit(logits)
+        mean = hidden @ weights.T + self.intercept_visible_
+        root = np.sqrt(mean**2 + (hidden * (1 - hidden)) @ squares.T)
+        bound = ((y - 0.5) * mean - root / 2 - np.log1p(np.exp(-root))).sum(axis=1)
+        entropy = np.logaddexp(0, logits) - hidden * logits
+        return hidden, bound + (entropy + hidden * prior - np.logaddexp(0, prior)).sum(axis=1)
+
+    @property
+    def _n_features_out(self):
+        return self.components_.shape[0]
+
+
+def _slope(square):
+    """``tanh(x / 2) / (2 x)``, x being the root of `square`."""
+    root = np.sqrt(square).clip(1e-3)
+    return np.tanh(root / 2) / (2 * root)
+
+
+def _probabilities(X):
+    """Rows cut to [0, 1], as a dense float32 array, zero where they hold NaN or infinity; and which do not."""
+    if sparse.issparse(X):
+        X = X.toarray()
+    with np.errstate(all="ignore"):
+        known = np.isfinite(X).all(axis=1)
+        return np.where(known[:, None], np.clip(X, 0, 1), 0).astype(np.float32), known

@@ -1,0 +1,241 @@
+"""Sigmoid belief network with one layer of hidden units, as a `StatisticsModel`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logit
+from jax.scipy.stats import norm
+
+from skdpbayes._noisy_weights import WeightsPosterior
+from skdpbayes.models.base import Opening
+from skdpbayes.privacy.mechanism import Block, RankOne
+
+NORM = np.float32(1 + 2**-8)  # above what rounding, and shortening for rounding's sake, may add
+ALL, VISIBLE = 0.15, 0.96  # share of the opening in the budget, and of the visible units' block in a round
+_SWEEPS = 3  # of the local step
+_ONE = 0.7  # in the place of the 1 that goes with the hidden units in a visible unit's statistic
+_SHORT = 0.7  # to what share of their usual length statistics are shortened
+_START = 0.7  # standard deviation of the start's logits
+_LIKELY = 0.003  # probabilities of hidden units are kept from 0 and 1 by this much
+_ROOT = 1.702  # sigmoid(x) is near to the normal distribution function at x / 1.702
+
+
+class NetParams(NamedTuple):
+    """What is known of the network; functions of the releases.
+
+    Logits of the visible units are ``intercept + weights (z - active)``.
+    """
+
+    mean: Any  # of the visible units, as released at first, (J,)
+    weights: Any  # (J, K)
+    intercept: Any  # (J,)
+    active: Any  # probabilities of the hidden units, (K,)
+    tangent: Any  # curvature of the bound of each visible unit's likelihood, (J,)
+    spread: Any  # covariance of the hidden units over records, (K, K)
+    noise: Any  # standard deviation of the noise in an entry of the covariance of visible and hidden units
+    weight: Any  # sum of the weights of the records
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SigmoidBeliefNet:
+    """``z_k ~ Bernoulli(p_k)``, ``y_j | z ~ Bernoulli(sigmoid(c_j + w_j z))``.
+
+    A record is ``{"y": (n_visible,) in [0, 1], "known": 1 or 0}``; one that is not known contributes nothing.
+
+    The likelihood of each visible unit has a bound that is quadratic in the hidden units (Jaakkola and Jordan, or
+    Polya-Gamma), here with one tangent for all records, which depends on released parameters alone. Then all that the
+    bound needs of the records is two sums: of ``(y - m)(z - p)'`` and of ``(z - p)(z - p)'``.
+
+    Attributes
+    ----------
+    n_visible, n_hidden : int
+    private : float
+        Whether there is noise: 1 or 0. Without it no statistic is shortened.
+    """
+
+    n_visible: int = field(metadata={"static": True})
+    n_hidden: int = field(metadata={"static": True})
+    private: Any
+
+    def init(self) -> NetParams:
+        """Nothing known."""
+        j, k = self.n_visible, self.n_hidden
+        zero = jnp.zeros((), jnp.float32)
+        half, active = jnp.full(j, 0.5, jnp.float32), jnp.full(k, 0.5, jnp.float32)
+        weights, spread = jnp.zeros((j, k), jnp.float32), 0.25 * jnp.eye(k, dtype=jnp.float32)
+        return NetParams(half, weights, 0 * half, active, 0.3 * half, spread, zero, zero)
+
+    def zeros(self):
+        """Sums of no records."""
+        j, k = self.n_visible, self.n_hidden
+        return {"visible": jnp.zeros((j, k + 1), jnp.float32), "hidden": jnp.zeros((k + 1, k + 1), jnp.float32)}
+
+    # ------------------------------------------------------------ the release that leads to a start
+
+    def openings(self) -> tuple[Opening, ...]:
+        """The mean of all records; the start's weights are drawn."""
+        return (Opening(lambda params: self._record, {"all": Block(NORM)}, self._after_all),)
+
+    def _record(self, record):
+        root = math.sqrt(self.n_visible)
+        vector = jnp.append(record["y"] / (0.4 * root), 0.25 / 0.4)
+        return {"all": _to_norm_one(vector, self.private, 3.0) * record["known"]}
+
+    def _after_all(self, params, sums, scales, key):
+        root = math.sqrt(self.n_visible)
+        weight = jnp.maximum(sums["all"][-1] * 0.4 / 0.25, 4 * scales["all"]).clip(1e-30)
+        unclear = jnp.maximum(0.003, scales["all"] * 0.4 * root / weight)
+        mean = jnp.clip(sums["all"][:-1] * 0.4 * root / weight, unclear, 1 - unclear)
+        drawn = jax.random.normal(key, params.weights.shape, jnp.float32)
+        weights = _START * jnp.sqrt(mean * (1 - mean))[:, None] * drawn
+        return _single(params._replace(mean=mean, weights=weights, intercept=logit(mean), weight=weight))
+
+    # ------------------------------------------------------------ rounds
+
+    def statistics(self, params):
+        """Residuals and hidden units of one record, shortened by one weight, so that no ratio of them is changed."""
+        couplings = (params.weights.T * params.tangent) @ params.weights
+        itself = jnp.diag(couplings)
+        others = couplings - jnp.diag(itself)
+        apart = params.intercept - params.weights @ params.active
+        of_visible, of_hidden = self._lengths(params)
+
+        def of(record):
+            field = (record["y"] - 0.5 - params.tangent * apart) @ params.weights + logit(params.active) - itself / 2
+            hidden = local_step(field, others, params.active) - params.active
+            residual = record["y"] - params.mean
+            left, right = jnp.append(_ONE, hidden), jnp.append(1.0, hidden)
+            with_visible = jnp.sqrt(jnp.sum(residual**2) * jnp.sum(left**2)) / of_visible
+            longest = jnp.maximum(with_visible, jnp.sum(right**2) / of_hidden)
+            weight = record["known"] * jnp.where(self.private > 0, 1 / jnp.maximum(1, longest), 1)
+            return {
+                "visible": RankOne(weight / of_visible * residual, left),
+                "hidden": RankOne(weight / of_hidden * right, right),
+            }
+
+        return of
+
+    def _lengths(self, params):
+        """Norms of the statistics that stand for one; without noise, bounds that no record exceeds."""
+        squares = _ONE**2 + self.n_hidden / 4
+        usual = _SHORT * jnp.sqrt(jnp.sum(params.mean * (1 - params.mean)) * squares)
+        bound = jnp.sqrt(self.n_visible * (_ONE**2 + self.n_hidden))
+        private = self.private > 0
+        return jnp.where(private, usual, bound), jnp.where(private, 1 + self.n_hidden / 4, 1.0 + self.n_hidden)
+
+    def blocks(self):
+        """Norms of 1; nearly all of the budget goes to the visible units."""
+        return {"visible": Block(NORM, VISIBLE), "hidden": Block(NORM, 1 - VISIBLE)}
+
+    def carry(self, sums, old, new):
+        """Sums about the old probabilities of the hidden units, as sums about the new ones."""
+        moved = (old.active - new.active).astype(jnp.float32)
+        visible, hidden = sums["visible"], sums["hidden"]
+        visible = visible.at[:, 1:].add(visible[:, :1] / _ONE * moved)
+        hidden = hidden.at[1:].add(moved[:, None] * hidden[0])
+        return {"visible": visible, "hidden": hidden.at[:, 1:].add(hidden[:, :1] * moved)}
+
+    def m_step(self, params, sums, scales):
+        """The best weights under the bound, in closed form, with noise taken off the sums.
+
+        With A the covariance of visible and hidden units and S that of the hidden ones, a visible unit's row a has the
+        weights ``S^-1 a / t``, and its tangent t follows from ``(m - 1/2)^2 + a' S^-1 a``.
+        """
+        params, sums, scales = jax.tree.map(lambda x: jnp.asarray(x, float), (params, sums, scales))
+        of_visible, of_hidden = self._lengths(params)
+        k = self.n_hidden
+        hidden = (sums["hidden"] + sums["hidden"].T) / 2 * of_hidden
+        weight = jnp.maximum(hidden[0, 0], 4 * scales["hidden"] * of_hidden).clip(1e-30)
+        visible = sums["visible"] * of_visible / weight
+        noise_visible = scales["visible"] * of_visible / weight
+        noise_hidden = scales["hidden"] * of_hidden / weight / 2**0.5
+        moved = hidden[0, 1:] / weight
+        covariance = visible[:, 1:] - visible[:, :1] / _ONE * moved
+        spread = hidden[1:, 1:] / weight - jnp.outer(moved, moved)
+        values, vectors = jnp.linalg.eigh(towards_round(spread, noise_hidden))
+        values = jnp.maximum(values, 2 * k**0.5 * noise_hidden + 1e-3)
+        turned = cleared(covariance, noise_visible) @ vectors
+        likely = jnp.sqrt((params.mean - 0.5) ** 2 + jnp.sum(turned**2 / values, axis=1)).clip(0, 0.495)
+        slope = jnp.arctanh(2 * likely).clip(1e-6)
+        tangent = jnp.tanh(slope) / (4 * slope)
+        new = params._replace(
+            weights=(turned / values) @ vectors.T / tangent[:, None],
+            intercept=(params.mean - 0.5) / tangent,
+            active=jnp.clip(params.active + moved, _LIKELY, 1 - _LIKELY),
+            tangent=tangent,
+            spread=(vectors * values) @ vectors.T,
+            noise=noise_visible,
+            weight=weight,
+        )
+        return _single(new)
+
+    def posterior(self, params) -> WeightsPosterior:
+        """Of weights and intercepts, with what privacy adds.
+
+        The bound's slope at logits that vary is steeper than the likelihood's mean slope, so that its weights are too
+        small, by up to ``sqrt(2 pi) / 2``: here they are taken for those of the likelihood.
+        """
+        params = NetParams(*(jnp.asarray(np.asarray(x, np.float64)) for x in params))
+        variance = jnp.sum((params.weights @ params.spread) * params.weights, axis=1)
+        scale = jnp.sqrt(_ROOT**2 + variance)
+        larger = jnp.clip(params.tangent * scale / norm.pdf(params.intercept / scale), 1, (math.pi / 2) ** 0.5)
+        found = params._replace(weights=params.weights * larger[:, None], intercept=params.intercept * larger)
+        fields = NetParams(*(np.asarray(x, np.float64) for x in found))
+        return WeightsPosterior(
+            fields.weights, fields.intercept, fields.active, fields.tangent / np.asarray(larger), fields.spread,
+            float(fields.noise), float(fields.weight),
+        )  # fmt: skip
+
+
+def local_step(field, others, start):
+    """Mean field of the hidden units of one record: in turn, each given the others, a fixed number of times."""
+
+    def one(k, hidden):
+        return hidden.at[k].set(jax.nn.sigmoid(field[k] - others[k] @ hidden))
+
+    def sweep(i, hidden):
+        return jax.lax.fori_loop(0, len(hidden), one, hidden)
+
+    hidden = jax.lax.fori_loop(0, _SWEEPS, sweep, jnp.broadcast_to(start, field.shape).astype(field.dtype))
+    return jax.nn.sigmoid(field - others @ hidden)
+
+
+def cleared(matrix, noise):
+    """A matrix (m, n), m >= n, without the singular values that noise makes, and the others shrunk.
+
+    The rule that is best in Frobenius norm for noise that is independent and normal (Gavish and Donoho 2017).
+    """
+    m, n = matrix.shape
+    if m < n:
+        return cleared(matrix.T, noise).T
+    unit = jnp.where(noise > 0, noise, 1) * m**0.5
+    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+    seen, ratio = values / unit, n / m
+    root = jnp.sqrt(((seen**2 - ratio - 1) ** 2 - 4 * ratio).clip(0)) / seen.clip(1e-30)
+    kept = jnp.where(seen > 1 + ratio**0.5, root, 0) * unit
+    return jnp.where(noise > 0, (left * kept) @ right, matrix)
+
+
+def towards_round(matrix, noise):
+    """A symmetric matrix, shrunk towards a multiple of the identity by how much of the difference is noise."""
+    k = len(matrix)
+    centre = jnp.trace(matrix) / k * jnp.eye(k)
+    square = jnp.sum((matrix - centre) ** 2).clip(1e-30)
+    return centre + (1 - k * (k + 1) * noise**2 / square).clip(0, 1) * (matrix - centre)
+
+
+def _to_norm_one(vector, private, bound):
+    """A vector shortened to norm 1, or, where nothing is private, divided by a bound of its norm."""
+    length = jnp.sqrt(jnp.sum(vector**2))
+    return vector / jnp.where(private > 0, jnp.maximum(1, length), bound)
+
+
+def _single(params):
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
