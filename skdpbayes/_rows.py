@@ -23,7 +23,7 @@ def as_numeric(X):
         For what is public: the number of dimensions, an empty axis, a complex dtype.
     """
     if sparse.issparse(X):
-        X = sparse.csr_array(X)
+        X = _within(sparse.csr_array(X))
     elif isinstance(X, list | tuple):
         X = _from_list(X)
     else:
@@ -43,6 +43,15 @@ def as_numeric(X):
         return parsed(X)
     with np.errstate(all="ignore"):
         return X if X.dtype.kind == "f" else X.astype(np.float64)
+
+
+def _within(X):
+    """A CSR array whose entries that lie outside of its columns are NaN: they would be written into other rows."""
+    outside = (X.indices < 0) | (X.indices >= X.shape[1])
+    if outside.any() and X.dtype.kind in "fiub":
+        X = X.astype(np.float64 if X.dtype.kind != "f" else X.dtype, copy=True)
+        X.data[outside], X.indices[outside] = np.nan, 0
+    return X
 
 
 def _from_list(rows):

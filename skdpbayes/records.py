@@ -62,9 +62,9 @@ class RaggedRows:
 
     def take(self, indices, width):
         """Columns, in increasing order and then ``n_columns``, and values, then zero, each of shape (n, width)."""
-        slots = self.row_starts[indices][:, None] + jnp.arange(width, dtype=jnp.int32)
-        inside = slots < self.row_starts[indices + 1][:, None]
-        slots = jnp.where(inside, slots, 0)
+        start, place = self.row_starts[indices], jnp.arange(width, dtype=jnp.int32)
+        inside = place < (self.row_starts[indices + 1] - start)[:, None]
+        slots = jnp.where(inside, start[:, None] + place, 0)
         columns = jnp.where(inside, self.columns[slots], self.template.shape[0])
         return {"columns": columns, "values": jnp.where(inside, self.data[slots], 0)}
 

@@ -104,7 +104,10 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
     """
 
     _solvers = ("vips",)
-    _fitted = (*GradientEstimator._fitted, "components_", "exp_dirichlet_component_", "n_batch_iter_", "_draws_seed")
+    _fitted = (
+        *GradientEstimator._fitted, "components_", "topics_", "exp_dirichlet_component_", "n_batch_iter_",
+        "doc_topic_prior_", "topic_word_prior_", "_draws_seed",
+    )  # fmt: skip
 
     def __init__(
         self,

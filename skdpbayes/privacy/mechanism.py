@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CHUNK = 384
 """Batch slots processed at a time. A multiple of 64; larger chunks waste slots, smaller ones launch overhead."""
 
-_ENTRIES = 2**13  # of lists of columns in a chunk of `RaggedRows`
+_ENTRIES, _FEWEST = 2**13, 8  # of `RaggedRows`: listed columns in a chunk, and slots, where lists are long
 
 MAX_SCHEDULE = 64
 """Most pieces of a piecewise constant noise schedule (a static shape, so that no schedule recompiles)."""
@@ -431,7 +431,7 @@ def private_sum(
     """
 
     def over(group, i, sums):
-        slots = CHUNK if group.width is None else max(64, min(CHUNK, _ENTRIES // group.width))
+        slots = CHUNK if group.width is None else max(_FEWEST, min(CHUNK, _ENTRIES // group.width))
 
         def next_chunk(carry):
             i, last, sums = carry
