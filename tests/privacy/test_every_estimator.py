@@ -15,6 +15,7 @@ from skdpbayes import (
     DPDirichletCategorical,
     DPGammaExponential,
     DPGaussianMixture,
+    DPSigmoidBeliefNet,
 )
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -32,6 +33,7 @@ ESTIMATORS = {
         DPGaussianMixture,
         {"bounds": (-3, 3), "n_components": 2, "means_init": [[0, 0], [2, 2]], "covariance_type": "diag"},
     ),
+    "belief network": (DPSigmoidBeliefNet, {"n_components": 2}),
 }
 
 
@@ -73,7 +75,7 @@ def test_the_number_of_rows_is_told_only_where_it_is_public(name):
     X, y = data(name)
     assert fit(name, X, y).privacy_spent_.public["n_samples"] == N
     solver = {"solver": "na-dpvi"} if name.startswith("linear") else {"solver": "dpvi", "n_steps": 20}
-    solver = {} if name == "mixture" else solver
+    solver = {} if name in ("mixture", "belief network") else solver
     hidden = [fit(name, X[: N - k], y[: N - k], adjacency="add_remove", sampling_rate=0.3, **solver) for k in (0, 1)]
     assert "n_samples" not in hidden[0].privacy_spent_.public
     assert repr(hidden[0].privacy_spent_) == repr(hidden[1].privacy_spent_)
