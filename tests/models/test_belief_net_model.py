@@ -254,7 +254,7 @@ def test_a_covariance_goes_to_a_round_one_by_how_much_of_it_is_noise():
 @pytest.mark.parametrize("size", [0.1, 1.0, 2.0, 5.0])
 @pytest.mark.parametrize("intercept", [0.0, -1.5])
 def test_weights_are_enlarged_by_the_mean_slope_of_normal_logits(size, intercept):
-    """So much that the covariance which the bound fits is that of the likelihood: by quadrature over the logits."""
+    """So much that the covariance which the bound fits is that of the likelihood: by quadrature, up to 7% (small logits)."""
     spread = np.full((1, 1), 0.2)
     logits = stats.norm(intercept, size)
     xi = np.sqrt(intercept**2 + size**2)
@@ -267,7 +267,7 @@ def test_weights_are_enlarged_by_the_mean_slope_of_normal_logits(size, intercept
     larger = posterior.weights[0, 0] / params.weights[0, 0]
     assert 1 - 1e-6 <= larger <= np.sqrt(np.pi / 2) + 1e-6
     slope = logits.expect(lambda x: expit(x) * expit(-x), lb=intercept - 12 * size, ub=intercept + 12 * size)
-    assert larger == pytest.approx(np.clip(tangent / slope, 1, np.sqrt(np.pi / 2)), rel=0.04)
+    assert larger == pytest.approx(np.clip(tangent / slope, 1, np.sqrt(np.pi / 2)), rel=0.07)
     assert posterior.intercept[0] == pytest.approx(larger * intercept, rel=1e-5)
     assert posterior.slope[0] * larger == pytest.approx(tangent, rel=1e-5)
 
