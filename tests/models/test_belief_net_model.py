@@ -54,6 +54,7 @@ def test_no_record_exceeds_norm_one_in_any_block():
     longest = {"visible": 0, "hidden": 0, "all": 0}
     for seed in range(12):
         size = 10 ** rng.uniform(-3, 8, (400, 1))
+        p = params_of(seed, 10 ** rng.uniform(-2, 2))
         y = np.where(rng.random((400, 1)) < 0.5, rng.integers(0, 2, (400, J)), size * rng.normal(size=(400, J)))
         for name, block in statistics(
             NET, params_of(seed, 10 ** rng.uniform(-2, 2)), f32(y), np.ones(400, f32)
@@ -254,7 +255,7 @@ def test_a_covariance_goes_to_a_round_one_by_how_much_of_it_is_noise():
 @pytest.mark.parametrize("size", [0.1, 1.0, 2.0, 5.0])
 @pytest.mark.parametrize("intercept", [0.0, -1.5])
 def test_weights_are_enlarged_by_the_mean_slope_of_normal_logits(size, intercept):
-    """So much that the covariance which the bound fits is that of the likelihood: by quadrature, up to 7% (small logits)."""
+    """So much that the covariance which the bound fits is the likelihood's: by quadrature, up to 7% (small logits)."""
     spread = np.full((1, 1), 0.2)
     logits = stats.norm(intercept, size)
     xi = np.sqrt(intercept**2 + size**2)
@@ -286,3 +287,22 @@ def test_draws_have_the_spread_that_is_reported_and_noise_widens_it():
     curvature = 1e4 * given[3][:, None, None] * given[4]
     want = np.sqrt(np.array([np.diag(np.linalg.inv(c)) for c in curvature]))
     np.testing.assert_allclose(quiet.std.reshape(J, K + 1)[:, :K], want, rtol=1e-6)
+
+
+def test_noise_in_the_sums_scatters_weights_as_the_posterior_says():
+    """At given hidden probabilities and with a signal that is not shrunk; the rounds before are not in it."""
+    y, h = rows(20_000)
+    net = dataclasses.replace(NET, private=f32(1))
+    old = params_of(4)._replace(mean=f32(y.mean(axis=0)))
+    sums, scales, rng = sums_about(net, old, y, h), {"visible": 40.0, "hidden": 1.0}, np.random.default_rng(9)
+    found = []
+    for _ in range(200):
+        noise = {name: scales[name] * rng.normal(size=np.shape(x)) for name, x in sums.items()}
+        found.append(net.posterior(m_step(net, old, {name: sums[name] + noise[name] for name in sums}, scales)))
+    scatter = np.std([posterior.weights for posterior in found], axis=0)
+    said = np.mean([posterior.std for posterior in found], axis=0).reshape(J, K + 1)[:, :K]
+    exact = net.posterior(m_step(net, old, sums, NO_NOISE))
+    of_rows = exact.std.reshape(J, K + 1)[:, :K]
+    assert (said > 1.3 * of_rows).all(), "the noise hardly counts here"
+    ratio = scatter / np.sqrt(said**2 - of_rows**2)
+    assert 0.6 < np.median(ratio) < 1.3 and ratio.min() > 0.3 and ratio.max() < 2.5, ratio
