@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks import _log, calibration, development, mixture, utility
+from benchmarks import _log, belief_net, calibration, development, mixture, utility
 from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, Problem, clip_rows
 
 SMALL = [name for name, recipe in _RECIPES.items() if recipe.n_train * recipe.d <= 10**6]
@@ -137,3 +137,46 @@ def test_mixtures_are_scored_against_the_truth(monkeypatch):
         X = problem.draw(np.random.default_rng(0), 5000)
         low, high = problem.bounds
         assert ((low < X) & (high > X)).all() and problem.weights.sum() == pytest.approx(1)
+
+
+class OneUnit:
+    """A network that says that all pixels are on with the probability of all pixels together."""
+
+    def __init__(self, images, hidden, epsilon, seed):
+        self.p, self.components_ = images.train.mean(), np.full((hidden, 784), float(epsilon == np.inf))
+
+    def score(self, X):
+        return np.mean((np.log(self.p) * X + np.log1p(-self.p) * (1 - X)).sum(axis=1))
+
+    def reconstruct(self, X):
+        return np.full(X.shape, self.p)
+
+
+def test_belief_networks_are_scored_on_images_that_fits_do_not_see(monkeypatch, tmp_path):
+    rng = np.random.default_rng(0)
+    shades = {name: rng.integers(0, 200, (n, 28, 28), np.uint8) for name, n in (("x_train", 500), ("x_test", 50))}
+    np.savez(tmp_path / "mnist.npz", **shades)
+    monkeypatch.setenv("SKDPBAYES_DATA_HOME", str(tmp_path))
+    monkeypatch.setattr(belief_net, "HELD_OUT", 100)
+    images, held_out = belief_net.mnist(holdout=False), belief_net.mnist(holdout=True)
+    np.testing.assert_array_equal(images.test.reshape(50, 28, 28), shades["x_test"] > 127)
+    both = np.concatenate([held_out.train, held_out.test])
+    assert held_out.test.shape == (100, 784)
+    np.testing.assert_array_equal(np.sort(both @ np.arange(784)), np.sort(images.train @ np.arange(784)))
+    nats, pixels = belief_net.independent(images)
+    records, models = belief_net.run(images, 3, (1.0, np.inf), 2, OneUnit)
+    assert [record["epsilon"] for record in records] == ["1", "inf"] and len(belief_net.row_of(records[0])) == 4
+    # All pixels are alike here, so that one probability says nearly as much as 784.
+    np.testing.assert_allclose(records[0]["nats"], nats, rtol=0.01)
+    np.testing.assert_allclose(records[0]["pixels"], pixels, atol=0.01)
+    json.dumps(records, allow_nan=False)
+    pytest.importorskip("matplotlib")
+    assert belief_net.draw(models, tmp_path / "results" / "weights.png").stat().st_size > 5000
+
+
+def test_the_papers_belief_networks_are_less_private_than_claimed():
+    lines = belief_net.paper_table().splitlines()[2:]
+    assert len(lines) == 12
+    for line in lines:
+        claimed, holds = line.split()[-2:]
+        assert float(holds.lstrip(">")) > 3 * float(claimed)

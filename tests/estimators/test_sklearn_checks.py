@@ -9,6 +9,7 @@ from skdpbayes import (
     DPBetaBernoulli,
     DPGammaExponential,
     DPGaussianMixture,
+    DPSigmoidBeliefNet,
     records,
 )
 
@@ -47,4 +48,20 @@ OF_A_MIXTURE = parametrize_with_checks([DPGaussianMixture(n_posterior_samples=10
 )
 def test_scikit_learn_check_of_a_mixture(estimator, check, compiled_quickly, monkeypatch):
     monkeypatch.setattr(records, "padded_size", lambda n: 256)  # one shape for each number of columns
+    check(estimator)
+
+
+OF_A_BELIEF_NET = parametrize_with_checks([DPSigmoidBeliefNet(2, n_posterior_samples=10)])
+
+
+@pytest.mark.parametrize(
+    OF_A_BELIEF_NET.args[0],
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case[1].func.__name__ in OWN_SHAPE else [])
+        for case in OF_A_BELIEF_NET.args[1]
+    ],
+    **OF_A_BELIEF_NET.kwargs,
+)
+def test_scikit_learn_check_of_a_belief_network(estimator, check, compiled_quickly, monkeypatch):
+    monkeypatch.setattr(records, "padded_size", lambda n: 256)
     check(estimator)

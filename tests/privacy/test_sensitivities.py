@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from farthest import Case, check
 
+from skdpbayes.models.belief_net import SigmoidBeliefNet
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.models.linear import normal_prior
 from skdpbayes.models.linear_sums import LinearSums
@@ -74,7 +75,23 @@ def logistic_part(name, classes, substitution):
     return Case(fitted, bound, substitution, 3 + 3 * n_rows, with_weights, 1.3)
 
 
+NET = SigmoidBeliefNet(3, 2, f32(1))
+WEIGHTS = np.array([[1, -1], [0.5, 1], [-1, 0.3]], f32)
+
+
+def belief_net(v):
+    """A round: each block in units of its noise. Two images that are the other's negative are nearly opposite."""
+    parts, blocks = NET.statistics(NET.init()._replace(weights=WEIGHTS))({"y": v, "known": f32(1)}), NET.blocks()
+    return [blocks[name].share ** 0.5 * dense(part) for name, part in parts.items()]
+
+
+def image(v):
+    return {"y": v, "known": f32(1)}
+
+
 MODELS = {
+    "belief network": Case(lambda record: belief_net(record["y"]), 1.0, 2.0, 3, image),
+    "belief network: means": Case(NET.openings()[0].statistics(NET.init()), 1.0, 2.0, 3, image, 30.0),
     "logistic: response": logistic_part("response", 2, 1.3),
     "logistic: fitted": logistic_part("fitted", 2, 1.3),
     "logistic: response of three classes": logistic_part("response", 3, 2 * 1.3 * math.sqrt(2 / 3)),
