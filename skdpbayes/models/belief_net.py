@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logit
-from jax.scipy.stats import norm
+from scipy.special import expit
 
 from skdpbayes._noisy_weights import WeightsPosterior
 from skdpbayes.models.base import Opening
@@ -23,7 +23,8 @@ _ONE = 0.7  # in the place of the 1 that goes with the hidden units in a visible
 _SHORT = 0.6  # to what share of their usual length statistics are shortened
 _START = 0.7  # standard deviation of the start's logits
 _LIKELY = 0.003  # probabilities of hidden units are kept from 0 and 1 by this much
-_ROOT = 1.702  # sigmoid(x) is near to the normal distribution function at x / 1.702
+_NODES = np.linspace(-8, 8, 401)  # of averages over a standard normal distribution
+_NODE_WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 
 
 class NetParams(NamedTuple):
@@ -158,7 +159,11 @@ class SigmoidBeliefNet:
         noise_hidden = scales["hidden"] * of_hidden / weight / 2**0.5
         moved = hidden[0, 1:] / weight
         covariance = visible[:, 1:] - visible[:, :1] / _ONE * moved
+        active = jnp.clip(params.active + moved, _LIKELY, 1 - _LIKELY)
         spread = hidden[1:, 1:] / weight - jnp.outer(moved, moved)
+        # With what is not known of a record's hidden units, each has the variance of a coin. Under noise they are taken
+        # for known: the eigenvalues' floor adds as much.
+        spread = jnp.where(self.private > 0, spread, spread.at[jnp.diag_indices(k)].set(active * (1 - active)))
         values, vectors = jnp.linalg.eigh(towards_round(spread, noise_hidden))
         values = jnp.maximum(values, 2 * k**0.5 * noise_hidden + 1e-3)
         turned = cleared(covariance, noise_visible) @ vectors
@@ -168,7 +173,7 @@ class SigmoidBeliefNet:
         new = params._replace(
             weights=(turned / values) @ vectors.T / tangent[:, None],
             intercept=(params.mean - 0.5) / tangent,
-            active=jnp.clip(params.active + moved, _LIKELY, 1 - _LIKELY),
+            active=active,
             tangent=tangent,
             spread=(vectors * values) @ vectors.T,
             noise=noise_visible,
@@ -182,15 +187,14 @@ class SigmoidBeliefNet:
         The bound's slope at logits that vary is steeper than the likelihood's mean slope, so that its weights are too
         small, by up to ``sqrt(2 pi) / 2``: here they are taken for those of the likelihood.
         """
-        params = NetParams(*(jnp.asarray(np.asarray(x, np.float64)) for x in params))
-        variance = jnp.sum((params.weights @ params.spread) * params.weights, axis=1)
-        scale = jnp.sqrt(_ROOT**2 + variance)
-        larger = jnp.clip(params.tangent * scale / norm.pdf(params.intercept / scale), 1, (math.pi / 2) ** 0.5)
-        found = params._replace(weights=params.weights * larger[:, None], intercept=params.intercept * larger)
-        fields = NetParams(*(np.asarray(x, np.float64) for x in found))
+        params = NetParams(*(np.asarray(x, np.float64) for x in params))
+        deviation = np.sqrt(np.sum((params.weights @ params.spread) * params.weights, axis=1))
+        logits = params.intercept[:, None] + deviation[:, None] * _NODES
+        slope = (expit(logits) * expit(-logits)) @ _NODE_WEIGHTS
+        larger = np.clip(params.tangent / slope.clip(1e-300), 1, math.sqrt(math.pi / 2))
         return WeightsPosterior(
-            fields.weights, fields.intercept, fields.active, fields.tangent / np.asarray(larger), fields.spread,
-            float(fields.noise), float(fields.weight),
+            params.weights * larger[:, None], params.intercept * larger, params.active, params.tangent / larger,
+            params.spread, float(params.noise), float(params.weight),
         )  # fmt: skip
 
 

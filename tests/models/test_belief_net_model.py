@@ -267,7 +267,7 @@ def test_weights_are_enlarged_by_the_mean_slope_of_normal_logits(size, intercept
     larger = posterior.weights[0, 0] / params.weights[0, 0]
     assert 1 - 1e-6 <= larger <= np.sqrt(np.pi / 2) + 1e-6
     slope = logits.expect(lambda x: expit(x) * expit(-x), lb=intercept - 12 * size, ub=intercept + 12 * size)
-    assert larger == pytest.approx(np.clip(tangent / slope, 1, np.sqrt(np.pi / 2)), rel=0.07)
+    assert larger == pytest.approx(np.clip(tangent / slope, 1, np.sqrt(np.pi / 2)), rel=0.01)
     assert posterior.intercept[0] == pytest.approx(larger * intercept, rel=1e-5)
     assert posterior.slope[0] * larger == pytest.approx(tangent, rel=1e-5)
 
