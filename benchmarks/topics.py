@@ -210,7 +210,9 @@ def main() -> None:
             print(f"{name}: left out, {error.filename} is not there. Set SKDPBAYES_DATA_HOME.")
             continue
         if options.topics is not None:
-            print(f"\n{name}, epsilon {options.topics:g}: the first word's probability with a 90% interval, and words.\n")
+            print(
+                f"\n{name}, epsilon {options.topics:g}: the first word's probability with a 90% interval, and words.\n"
+            )
             print("\n".join(top_words(private(corpus, options.topics, 0), corpus.words)))
             continue
         records += run(name, corpus, tuple(options.epsilons) if options.epsilons else None, options.seeds)
