@@ -133,15 +133,16 @@ def run(
     epsilons: tuple[float, ...] | None = None,
     seeds: int | None = None,
     fit: Callable[..., Any] = private,
+    scikit_learn: bool = True,
 ) -> list[dict[str, Any]]:
     """Fit and score at each level with each seed; one record a line of the table."""
     seeds, levels = seeds or corpus.seeds, epsilons or corpus.epsilons
     fixed = references(corpus)
     records = [{"corpus": name, "line": line, "perplexity": [score]} for line, score in fixed.items()]
-    fits: dict[str, Callable[[int], Any]] = {
-        "scikit-learn, online": lambda seed: not_private(corpus, seed, learning_method="online"),
-        "scikit-learn, batch of 20": lambda seed: not_private(corpus, seed, learning_method="batch", max_iter=20),
-    }
+    fits: dict[str, Callable[[int], Any]] = {}
+    if scikit_learn:
+        fits["scikit-learn, online"] = lambda seed: not_private(corpus, seed, learning_method="online")
+        fits["scikit-learn, batch of 20"] = lambda seed: not_private(corpus, seed, learning_method="batch", max_iter=20)
     for level in levels:
         fits[f"epsilon {level:g}"] = lambda seed, level=level: fit(corpus, level, seed)
         if name == "newsgroups" and math.isfinite(level):
@@ -158,6 +159,8 @@ def run(
             perplexity.append(of_model(model, corpus.test))
         records.append({"corpus": name, "line": line, "perplexity": perplexity, "seconds": seconds})
         print(f"{name}, {line}: {np.mean(perplexity):.1f}, {np.median(seconds):.1f} s", flush=True)
+    if not scikit_learn:
+        return records
     online = next(record for record in records if record["line"] == "scikit-learn, online")
     for record in records:
         gap = fixed["unigram"] - np.mean(online["perplexity"])
@@ -171,10 +174,11 @@ def row_of(record: dict[str, Any]) -> list[str]:
     """Table row: perplexity and its standard error, share of the gap that is closed, seconds, times scikit-learn's."""
     scores = np.array(record["perplexity"])
     error = f" ±{scores.std(ddof=1) / len(scores) ** 0.5:.1f}" if len(scores) > 1 else ""
-    timed = (f"{np.median(record['seconds']):.1f}", f"{record['ratio']:.2f}") if "seconds" in record else ("", "")
+    seconds = f"{np.median(record['seconds']):.1f}" if "seconds" in record else ""
+    closed, ratio = (f"{record[name]:.2f}" if name in record else "" for name in ("closed", "ratio"))
     return [
         f"{record['corpus']}: {record['line']}", f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
-        f"{record['closed']:.2f}", *timed,
+        closed, seconds, ratio,
     ]  # fmt: skip
 
 
@@ -196,6 +200,7 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, help="levels (default: those of each corpus)")
     parser.add_argument("--seeds", type=int, help="fits per level (default: those of each corpus)")
     parser.add_argument("--holdout", action="store_true", help="score a tenth of the training documents")
+    parser.add_argument("--private", action="store_true", help="leave out scikit-learn's fits, which take longest")
     parser.add_argument("--topics", type=float, metavar="EPSILON", help="print topics at this level, and nothing else")
     options = parser.parse_args()
     if options.seeds is not None and options.seeds < 1:
@@ -215,7 +220,8 @@ def main() -> None:
             )
             print("\n".join(top_words(private(corpus, options.topics, 0), corpus.words)))
             continue
-        records += run(name, corpus, tuple(options.epsilons) if options.epsilons else None, options.seeds)
+        levels = tuple(options.epsilons) if options.epsilons else None
+        records += run(name, corpus, levels, options.seeds, scikit_learn=not options.private)
     if not records:
         return
     print(

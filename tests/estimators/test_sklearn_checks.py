@@ -30,7 +30,8 @@ def test_scikit_learn_check(estimator, check, compiled_quickly):
     check(estimator)
 
 
-# The programs of mixtures and topics take longer to compile than the others', and each of these has a number of columns of its own.
+# The programs of mixtures and topics take longer to compile than the others', and each of these checks has a number
+# of columns of its own.
 OWN_SHAPE = (
     "check_n_features_in_after_fitting", "check_positive_only_tag_during_fit", "check_estimators_dtypes",
     "check_dtype_object", "check_fit2d_1sample", "check_fit2d_1feature",

@@ -30,6 +30,7 @@ def documents(seed, n=N):
 
 
 X = documents(0)
+FEW = X[:800]  # for scikit-learn, which takes longer
 
 
 @contextlib.contextmanager
@@ -69,7 +70,7 @@ def fitted():
 def without_noise():
     with pytest.MonkeyPatch.context() as patch, one_program():
         patch.setattr(_base, "_warned", ["seed"])
-        return estimator(np.inf).fit(X)
+        return estimator(np.inf).fit(FEW)
 
 
 def order_of(model):
@@ -92,19 +93,16 @@ def theirs_of(model, **parameters):
 
 
 def test_without_noise_topics_are_a_fixed_point_of_variational_bayes(without_noise):
-    theirs = theirs_of(without_noise, max_doc_update_iter=1000, mean_change_tol=1e-6)
-    theirs._em_step(X, total_samples=N, batch_update=True)
+    theirs = theirs_of(without_noise, max_doc_update_iter=1000, mean_change_tol=1e-5)
+    theirs._em_step(FEW, total_samples=len(FEW), batch_update=True)
     moved = theirs.components_ / theirs.components_.sum(axis=1, keepdims=True) - without_noise.topics_
     assert np.abs(moved).max() < 0.002
-    np.testing.assert_allclose(without_noise.components_.sum(), X.sum() + V, rtol=1e-3)
+    np.testing.assert_allclose(without_noise.components_.sum(), FEW.sum() + V, rtol=1e-3)
 
 
 def test_without_noise_the_bound_is_near_to_scikit_learns_best(without_noise):
-    best = min(
-        LatentDirichletAllocation(K, learning_method="batch", max_iter=60, random_state=seed).fit(X).perplexity(X)
-        for seed in range(2)
-    )
-    assert without_noise.perplexity(X) < 1.005 * best
+    theirs = LatentDirichletAllocation(K, learning_method="batch", max_iter=30, random_state=0).fit(FEW)
+    assert without_noise.perplexity(FEW) < 1.005 * theirs.perplexity(FEW)
 
 
 # With noise
@@ -126,7 +124,7 @@ def test_topics_are_found_and_intervals_cover_them(fitted):
 
 
 def test_more_budget_is_better(fitted):
-    Z = documents(100, 2000)
+    Z = documents(100, 500)
     tight, loose = (m.completion_perplexity(Z) for m in (estimator(0.1).fit(X), estimator(8.0).fit(X)))
     truth = theirs_of(fitted)
     truth.components_ = truth.exp_dirichlet_component_ = TOPICS + 1e-9
@@ -166,7 +164,7 @@ def test_fitted_attributes(fitted):
 
 
 def test_completion_perplexity_scores_words_that_were_not_seen(fitted):
-    Z = documents(100, 2000)
+    Z = documents(100, 500)
     score = fitted.completion_perplexity(Z)
     assert score == fitted.completion_perplexity(sparse.csr_array(Z)) == fitted.completion_perplexity(Z, 0)
     uniform = pickle.loads(pickle.dumps(fitted))
@@ -202,7 +200,7 @@ def test_clones_pickles_and_refits(fitted):
         estimator().posterior_samples_  # noqa: B018
     model = estimator().fit(X)
     first = model.privacy_spent_
-    assert model.fit_transform(X).shape == (N, K) and model.privacy_spent_.cumulative == first.steps
+    assert model.fit_transform(FEW).shape == (800, K) and model.privacy_spent_.cumulative == first.steps
 
 
 def test_sparse_and_dense_documents_give_the_same_fit(fitted):
