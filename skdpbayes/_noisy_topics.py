@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 
-
 BETWEEN = 0.5  # standard deviation of a ratio about a point of the grid, in units of the gap to the next
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks import _log, belief_net, calibration, development, mixture, utility
+from benchmarks import _log, belief_net, calibration, development, mixture, topics, utility
 from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, Problem, clip_rows
 
 SMALL = [name for name, recipe in _RECIPES.items() if recipe.n_train * recipe.d <= 10**6]
@@ -180,3 +180,25 @@ def test_the_papers_belief_networks_are_less_private_than_claimed():
     for line in lines:
         claimed, holds = line.split()[-2:]
         assert float(holds.lstrip(">")) > 3 * float(claimed)
+
+
+def test_topics_are_scored_by_words_that_are_left_out():
+    corpus = topics.simulated(holdout=False, n_train=300, n_test=100)
+    assert corpus.train.shape == (300, 500) and corpus.test.shape == (100, 500) and len(corpus.words) == 500
+    lengths = corpus.train.sum(axis=1)
+    assert lengths.min() >= 5 and lengths.max() <= 400
+
+    def fit(corpus, epsilon, seed, **parameters):
+        del parameters
+        return topics.not_private(corpus, seed, learning_method="online")
+
+    records = {record["line"]: record for record in topics.run("simulated", corpus, (1.0,), 1, fit)}
+    lines = ["uniform", "unigram", "true topics", "scikit-learn, online", "scikit-learn, batch of 20", "epsilon 1"]
+    assert list(records) == lines
+    assert records["uniform"]["perplexity"] == [500]
+    uniform, unigram, truth, online, batch, ours = (np.mean(records[line]["perplexity"]) for line in lines)
+    assert truth < batch < unigram < uniform and truth < online
+    assert ours == online and records["epsilon 1"]["closed"] == pytest.approx(1)
+    assert all(len(topics.row_of(record)) == 6 for record in records.values())
+    only = topics.run("simulated", corpus, (1.0,), 1, fit, scikit_learn=False)
+    assert [record["line"] for record in only] == [*lines[:3], "epsilon 1"] and len(topics.row_of(only[-1])) == 6

@@ -39,7 +39,12 @@ ESTIMATORS = {
     DPGammaExponential: ({}, NUMBERS, None, ("dpvi", "na-dpvi", "sgld", "vips")),
     DPBetaBernoulli: ({}, BITS, None, ("dpvi", "na-dpvi", "sgld", "vips")),
     DPDirichletCategorical: ({"categories": [0, 1]}, BITS[:, :1], None, ("dpvi", "na-dpvi", "sgld", "vips")),
-    DPGaussianMixture: ({"bounds": (0, 1), "n_components": 2, "covariance_type": "spherical"}, NUMBERS, None, ("vips",)),
+    DPGaussianMixture: (
+        {"bounds": (0, 1), "n_components": 2, "covariance_type": "spherical"},
+        NUMBERS,
+        None,
+        ("vips",),
+    ),
     DPLatentDirichletAllocation: ({"n_components": 2}, COUNTS, None, ("vips",)),
     DPSigmoidBeliefNet: ({"n_components": 2}, BITS, None, ("vips",)),
 }

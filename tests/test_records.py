@@ -1,14 +1,17 @@
 """Padded records: what is gathered is what was packed."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import whitebox
-from scipy import sparse
+from scipy import sparse, stats
 
 from skdpbayes import inference
+from skdpbayes.privacy import GaussianSteps
+from skdpbayes.privacy.mechanism import Block, MechanismSpec, Scattered, private_sum
 from skdpbayes.privacy.random import fit_keys
-from skdpbayes.records import SparseRows, pack_records, padded_size
+from skdpbayes.records import RaggedRows, SparseRows, pack_ragged, pack_records, padded_size
 
 
 @jax.jit
@@ -83,3 +86,115 @@ def test_sparse_data_give_the_transcript_of_dense_data():
     records = pack_records(x=sparse.csr_matrix(X), y=y)
     got = np.asarray(inference.run(fit_keys(0), model, solver, spec, records, keep_releases=True)[1])
     np.testing.assert_allclose(got, dense, rtol=1e-4, atol=1e-4)
+
+
+# Ragged rows
+
+N_WORDS = 700
+
+
+def documents(n=90, longest=(600,)):
+    """Counts with empty rows, short rows, and a few that are far longer than the rest."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 60, n)
+    lengths[[0, 5, n - 1]] = 0
+    lengths[3 : 3 + len(longest)] = longest
+    X = np.zeros((n, N_WORDS), np.float32)
+    for row, length in zip(X, lengths, strict=True):
+        row[rng.choice(N_WORDS, length, replace=False)] = rng.integers(1, 9, length)
+    return X
+
+
+def groups_of(packed):
+    return [(group.width, int(group.start), int(group.stop)) for group in packed.groups()]
+
+
+@pytest.mark.parametrize("longest", [(600,), (32,), (33,), (64, 65, 128, 129, 700), ()])
+def test_groups_have_every_row_once_with_its_columns_and_values(longest):
+    X = documents(longest=longest)
+    packed = pack_ragged(sparse.csr_array(X))
+    assert isinstance(packed.fields, RaggedRows) and packed.n_records == len(X)
+    found, at = [], 0
+    for width, start, stop in groups_of(packed):
+        assert start == at
+        at = stop
+        if start == stop:
+            continue
+        rows = jax.tree.map(np.asarray, packed.fields.take(jnp.arange(start, stop, dtype=jnp.int32), width))
+        assert rows["columns"].shape == rows["values"].shape == (stop - start, width)
+        assert (np.diff(rows["columns"], axis=1) > 0)[rows["columns"][:, 1:] < N_WORDS].all()
+        assert not rows["values"][rows["columns"] == N_WORDS].any()
+        dense = np.zeros((stop - start, N_WORDS + 1), np.float32)
+        np.put_along_axis(dense, rows["columns"], rows["values"], axis=1)
+        lengths = (dense > 0).sum(axis=1)
+        assert (lengths <= width).all() and (width == 32 or (lengths > width // 2).all())
+        found.append(dense[:, :N_WORDS])
+    assert at == len(X)
+    order = np.argsort((X > 0).sum(axis=1), kind="stable")
+    np.testing.assert_array_equal(np.concatenate(found), X[order])
+
+
+def test_empty_rows_alone_are_packed():
+    packed = pack_ragged(sparse.csr_array((5, 9), dtype=np.float32))
+    assert groups_of(packed) == [(32, 0, 5)]
+    assert not np.asarray(packed.fields.take(jnp.arange(5), 32)["values"]).any()
+
+
+def test_the_width_of_a_row_does_not_depend_on_other_rows():
+    """So neither does what it contributes, to the last bit."""
+    X = documents(longest=(600, 40, 70))
+
+    def width_of(rows, length):
+        packed = pack_ragged(sparse.csr_array(rows))
+        lengths = np.sort((rows > 0).sum(axis=1))
+        place = int(np.searchsorted(lengths, length))
+        return next(width for width, start, stop in groups_of(packed) if start <= place < stop)
+
+    for length, width in ((600, 1024), (40, 64), (70, 128)):
+        alone = X[(X > 0).sum(axis=1) == length][:1]
+        among = [X, alone, np.concatenate([alone, X[6:9]]), X[(X > 0).sum(axis=1) >= length]]
+        assert {width_of(rows, length) for rows in among} == {width}
+
+
+@jax.jit
+def _summed(packed, norm, mechanism, keys, step):
+    def query(record):
+        columns, values = record["columns"], record["values"]
+        return {"words": Scattered(columns, values[:, None], N_WORDS)}
+
+    return private_sum(query, {"words": Block(norm)}, mechanism, keys.at(step), step, packed)
+
+
+def summed(X, rate, step=0):
+    with jax.enable_x64(True):
+        mechanism = jax.tree.map(jnp.asarray, MechanismSpec((GaussianSteps(0.0, rate, 10**6),)).traced())
+        keys = jax.tree.map(lambda key: key[0], fit_keys(0))
+        packed = jax.tree.map(jnp.asarray, pack_ragged(sparse.csr_array(X)))
+        return np.asarray(_summed(packed, np.float32(1e6), mechanism, keys, np.int32(step))["words"])[:, 0]
+
+
+def test_the_private_sum_over_groups_is_the_plain_sum():
+    X = documents(longest=(600, 300, 100, 40))
+    assert sum(stop > start for _, start, stop in groups_of(pack_ragged(sparse.csr_array(X)))) == 5
+    np.testing.assert_allclose(summed(X, 1.0), X.sum(axis=0), rtol=1e-5, atol=1e-3)
+
+
+def test_every_record_of_every_group_is_sampled_by_itself():
+    """Words of its own show whether a document took part: at the rate that is charged, whoever else did."""
+    n, rate, rounds = 100, 0.3, 400
+    X = np.zeros((n, N_WORDS), np.float32)
+    X[np.arange(n), np.arange(n)] = 1
+    for i, length in enumerate([20] * 40 + [50] * 25 + [100] * 20 + [200] * 10 + [400] * 5):
+        X[i, n : n + length - 1] = 1
+    assert sum(stop > start for _, start, stop in groups_of(pack_ragged(sparse.csr_array(X)))) == 5
+    took_part = np.stack([summed(X, rate, step)[:n] for step in range(rounds)])
+    assert (np.isclose(took_part, 0, atol=1e-3) | np.isclose(took_part, 1, atol=1e-3)).all()
+    mask = took_part > 0.5
+    for group in (slice(0, 40), slice(40, 65), slice(65, 85), slice(85, 95), slice(95, 100)):
+        assert stats.binomtest(int(mask[:, group].sum()), mask[:, group].size, rate).pvalue > 1e-6
+    least = min(stats.binomtest(int(count), rounds, rate).pvalue for count in mask.sum(axis=0))
+    assert least > 1e-7
+    correlations = np.corrcoef(mask.T)[np.triu_indices(n, 1)] * rounds**0.5
+    assert np.abs(correlations).max() < 6 and 0.9 < correlations.std() < 1.1
+    later = [np.corrcoef(mask[1:, i], mask[:-1, i])[0, 1] for i in range(n)]
+    assert np.abs(later).max() < 6 / rounds**0.5

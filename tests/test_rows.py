@@ -1,6 +1,7 @@
 """Rows as numbers: total, and one row at a time."""
 
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
-from skdpbayes._rows import as_numeric, bounded_rows
+from skdpbayes._rows import as_numeric, bounded_rows, counted
 
 CELLS = [1.5, "2.5", "two", None, 10**400, -(10**30), np.nan, np.inf, -np.inf, 1e300, 5e-324, True, b"3", object(), [1]]
 
@@ -179,3 +180,49 @@ def test_input_is_left_alone():
         before = X.copy()
         bounded_rows(as_numeric(X), 1.0, intercept=False, dtype=X.dtype)
         assert abs(X - before).max() == 0
+
+
+# Counts
+
+
+@settings(max_examples=300, deadline=None)
+@given(matrices, st.booleans())
+def test_counts_are_taken_one_row_at_a_time(X, as_sparse):
+    """Whatever is in a row, no other row changes; what is no count makes the row an empty one."""
+    with np.errstate(over="ignore", under="ignore"):
+        single = X.astype(np.float32)
+    bad = ~(np.isfinite(single) & (single >= 0)).all(axis=1)
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows, null = counted(sparse.csr_array(X) if as_sparse else X)
+    np.testing.assert_array_equal(null, bad)
+    np.testing.assert_array_equal(rows.toarray(), np.where(bad[:, None], 0, single))
+    assert rows.dtype == np.float32 and rows.has_canonical_format and (rows.data > 0).all()
+
+
+@pytest.mark.parametrize("cell", [-1, np.nan, np.inf, -np.inf, 1e39, -1e-30])
+def test_a_row_with_what_is_no_count_is_empty_and_changes_no_other(cell):
+    X = np.array([[1.0, 0, 2], [3, 4, 0], [0, 5, 6]])
+    X[1, 0] = cell
+    for matrix in (X, sparse.csr_array(X), sparse.csr_matrix(X)):
+        rows, null = counted(matrix)
+        np.testing.assert_array_equal(null, [False, True, False])
+        np.testing.assert_array_equal(rows.toarray(), [[1, 0, 2], [0, 0, 0], [0, 5, 6]])
+
+
+def csr(data, columns, starts):
+    return sparse.csr_array((np.array(data, float), np.array(columns), np.array(starts)), shape=(len(starts) - 1, 4))
+
+
+def test_counts_of_a_word_that_is_listed_twice_add_up():
+    rows, null = counted(csr([1, 2, 3, 0, 5], [3, 1, 3, 0, 2], [0, 4, 5]))
+    assert not null.any()
+    np.testing.assert_array_equal(rows.toarray(), [[0, 2, 0, 4], [0, 0, 5, 0]])
+    np.testing.assert_array_equal(rows.indices, [1, 3, 2], "sorted, none twice, no zeros")
+    rows, null = counted(csr([5, -2, 1], [0, 0, 1], [0, 2, 3]))
+    np.testing.assert_array_equal(null, [True, False], "a sum does not hide a negative count")
+    rows, null = counted(csr([3e38, 3e38, 1], [0, 0, 1], [0, 2, 3]))
+    assert np.isfinite(rows.data).all() and rows[[1]].toarray()[0, 1] == 1
+    X = csr([2, 1], [3, 1], [0, 2])
+    counted(X)
+    np.testing.assert_array_equal(X.indices, [3, 1], "the caller's matrix was changed")

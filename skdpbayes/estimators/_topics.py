@@ -267,7 +267,7 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
         X : array-like or sparse matrix of shape (n_samples, n_features)
             Not protected. A document with NaN, infinity or a negative count is taken for an empty one, with a warning.
         normalize : bool, default=True
-            False: the concentrations of the Dirichlet posterior instead, which sum to the number of words and the prior.
+            False: the concentrations of the Dirichlet posterior instead; they sum to the number of words and the prior.
 
         Returns
         -------
@@ -323,7 +323,7 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
         rows, null = counted(self._numeric(X, reset=False))
         if null.any():
             warnings.warn(
-                f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are taken for empty ones.",
+                f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are taken for empty.",
                 stacklevel=3,
             )
         return sparse.csr_matrix(rows, dtype=np.float64)

@@ -86,7 +86,7 @@ class LatentDirichletAllocation:
         )
 
     def _words_of(self, record):
-        counts = record["values"]
+        counts, _ = _over_largest(record["values"])
         return {"words": self._scattered(record, (counts / _norm(counts))[:, None])}
 
     def _after_words(self, params, sums, scales, key):
@@ -116,14 +116,15 @@ class LatentDirichletAllocation:
         scales, (_, places) = self._scales(params), self._paired(params)
 
         def statistics(record):
-            columns, counts = record["columns"], record["values"]
+            columns, (counts, largest) = record["columns"], _over_largest(record["values"])
             scale = scales.at[columns].get(mode="fill", fill_value=1.0)
             place = places.at[columns].get(mode="fill", fill_value=self.n_paired)
             nothing = jnp.zeros(self.n_paired, counts.dtype)
             scaled = nothing.at[place].add(counts / scale, mode="drop")
-            with_itself = nothing.at[place].add(counts / scale**2, mode="drop")
-            square = jnp.sum(scaled**2)
-            weight = 1 / jnp.sqrt(square**2 + jnp.sum(with_itself**2)).clip(1e-30)
+            with_itself = nothing.at[place].add(counts / largest / scale**2, mode="drop")
+            length = _norm(scaled).clip(1e-12)  # whose square is not zero: the compiler may divide by that
+            scaled, with_itself = scaled / length, with_itself / length / length
+            weight = 1 / _norm(jnp.append(with_itself, jnp.sum(scaled**2))).clip(1)
             return {"pairs": (Quadratic(weight[None, None], scaled), weight * with_itself)}
 
         return statistics
@@ -285,6 +286,12 @@ def shrunk(seen, noise, expected, ratios):
         return (jnp.sum(weights * means, axis=-1) / jnp.sum(weights, axis=-1)).clip(0)
 
     return jnp.where(noise > 0, jax.lax.map(of_list, (seen, expected)), seen.clip(0)), prior
+
+
+def _over_largest(counts):
+    """Counts whose squares neither overflow nor vanish, and what they were divided by."""
+    largest = jnp.max(counts).clip(1e-12)
+    return counts / largest, largest
 
 
 def _norm(values):

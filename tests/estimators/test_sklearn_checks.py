@@ -9,6 +9,7 @@ from skdpbayes import (
     DPBetaBernoulli,
     DPGammaExponential,
     DPGaussianMixture,
+    DPLatentDirichletAllocation,
     DPSigmoidBeliefNet,
     records,
 )
@@ -30,38 +31,29 @@ def test_scikit_learn_check(estimator, check, compiled_quickly):
     check(estimator)
 
 
-# A mixture's program takes longer to compile than the others', and each of these has a number of columns of its own.
+# The programs of these take longer to compile than the others', and each of these checks has a number of columns of
+# its own.
 OWN_SHAPE = (
     "check_n_features_in_after_fitting", "check_positive_only_tag_during_fit", "check_estimators_dtypes",
     "check_dtype_object", "check_fit2d_1sample", "check_fit2d_1feature",
 )  # fmt: skip
-OF_A_MIXTURE = parametrize_with_checks([DPGaussianMixture(n_posterior_samples=100)])
+LARGE = parametrize_with_checks(
+    [
+        DPGaussianMixture(n_posterior_samples=100),
+        DPLatentDirichletAllocation(2, n_posterior_samples=10),
+        DPSigmoidBeliefNet(2, n_posterior_samples=10),
+    ]
+)
 
 
 @pytest.mark.parametrize(
-    OF_A_MIXTURE.args[0],
+    LARGE.args[0],
     [
         pytest.param(*case, marks=[pytest.mark.slow] if case[1].func.__name__ in OWN_SHAPE else [])
-        for case in OF_A_MIXTURE.args[1]
+        for case in LARGE.args[1]
     ],
-    **OF_A_MIXTURE.kwargs,
+    **LARGE.kwargs,
 )
-def test_scikit_learn_check_of_a_mixture(estimator, check, compiled_quickly, monkeypatch):
+def test_scikit_learn_check_of_a_large_program(estimator, check, compiled_quickly, monkeypatch):
     monkeypatch.setattr(records, "padded_size", lambda n: 256)  # one shape for each number of columns
-    check(estimator)
-
-
-OF_A_BELIEF_NET = parametrize_with_checks([DPSigmoidBeliefNet(2, n_posterior_samples=10)])
-
-
-@pytest.mark.parametrize(
-    OF_A_BELIEF_NET.args[0],
-    [
-        pytest.param(*case, marks=[pytest.mark.slow] if case[1].func.__name__ in OWN_SHAPE else [])
-        for case in OF_A_BELIEF_NET.args[1]
-    ],
-    **OF_A_BELIEF_NET.kwargs,
-)
-def test_scikit_learn_check_of_a_belief_network(estimator, check, compiled_quickly, monkeypatch):
-    monkeypatch.setattr(records, "padded_size", lambda n: 256)
     check(estimator)

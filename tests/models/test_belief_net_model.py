@@ -164,23 +164,25 @@ NO_NOISE = {"visible": 0.0, "hidden": 0.0}
 
 @jax.enable_x64(True)
 def test_without_noise_the_m_step_is_where_the_bound_has_no_slope():
-    """In weights, intercepts and tangent, with each hidden unit at its mean."""
+    """In weights, intercepts and tangent, averaged over hidden units that are not known."""
     y, h = rows()
     old = params_of(4)._replace(mean=y.mean(axis=0))
     new = jax.tree.map(np.float64, m_step(EXACT, old, sums_about(EXACT, old, y, h), NO_NOISE))
     np.testing.assert_allclose(new.active, h.mean(axis=0), atol=1e-6)
     centred = h - h.mean(axis=0)
-    np.testing.assert_allclose(new.spread, centred.T @ centred / len(h), atol=1e-6)
+    unknown = (h * (1 - h)).mean(axis=0)
+    np.testing.assert_allclose(new.spread, centred.T @ centred / len(h) + np.diag(unknown), atol=1e-6)
     assert new.weight == pytest.approx(len(h))
 
     def bound(weights, intercept, xi):
         logits = intercept + centred @ weights.T
         t = jnp.tanh(xi / 2) / (2 * xi)
-        at = (y - 0.5) * logits - t * (logits**2 - xi**2) / 2 - jnp.logaddexp(xi / 2, -xi / 2)
+        square = logits**2 + weights**2 @ unknown
+        at = (y - 0.5) * logits - t * (square - xi**2) / 2 - jnp.logaddexp(xi / 2, -xi / 2)
         return at.sum(axis=1).mean()
 
     logits = new.intercept + centred @ new.weights.T
-    xi = np.sqrt((logits**2).mean(axis=0))
+    xi = np.sqrt((logits**2).mean(axis=0) + new.weights**2 @ unknown)
     np.testing.assert_allclose(new.tangent, np.tanh(xi / 2) / (2 * xi), rtol=1e-5)
     for slope in jax.grad(bound, (0, 1, 2))(new.weights, new.intercept, xi):
         np.testing.assert_allclose(slope, 0, atol=1e-6)

@@ -15,6 +15,7 @@ from skdpbayes import (
     DPDirichletCategorical,
     DPGammaExponential,
     DPGaussianMixture,
+    DPLatentDirichletAllocation,
     DPSigmoidBeliefNet,
 )
 
@@ -34,6 +35,7 @@ ESTIMATORS = {
         {"bounds": (-3, 3), "n_components": 2, "means_init": [[0, 0], [2, 2]], "covariance_type": "diag"},
     ),
     "belief network": (DPSigmoidBeliefNet, {"n_components": 2}),
+    "topics": (DPLatentDirichletAllocation, {"n_components": 2}),
 }
 
 
@@ -75,7 +77,7 @@ def test_the_number_of_rows_is_told_only_where_it_is_public(name):
     X, y = data(name)
     assert fit(name, X, y).privacy_spent_.public["n_samples"] == N
     solver = {"solver": "na-dpvi"} if name.startswith("linear") else {"solver": "dpvi", "n_steps": 20}
-    solver = {} if name in ("mixture", "belief network") else solver
+    solver = {} if name in ("mixture", "topics", "belief network") else solver
     hidden = [fit(name, X[: N - k], y[: N - k], adjacency="add_remove", sampling_rate=0.3, **solver) for k in (0, 1)]
     assert "n_samples" not in hidden[0].privacy_spent_.public
     assert repr(hidden[0].privacy_spent_) == repr(hidden[1].privacy_spent_)
@@ -109,7 +111,7 @@ def test_a_cell_of_a_list_raises_nothing_and_changes_no_other_row(name, cell):
     np.testing.assert_array_equal(*means)
 
 
-@pytest.mark.parametrize("name", ["linear", "linear, vips", "gamma", "beta", "mixture", "belief network"])
+@pytest.mark.parametrize("name", ["linear", "linear, vips", "gamma", "beta", "mixture", "topics", "belief network"])
 @pytest.mark.parametrize("bits", [0x7FF0000000000001, 1, 0x7FEFFFFFFFFFFFFF], ids=["signalling", "denormal", "largest"])
 def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
     X, y = data(name)
@@ -118,7 +120,7 @@ def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
         warnings.simplefilter("error")
         units = (np.zeros(2), np.ones(2))
         others = (y, (*units, np.zeros(1), np.ones(1))) if name.startswith("linear") else ()
-        others = (units,) if name == "mixture" else () if name == "belief network" else others
+        others = {"mixture": (units,), "topics": (), "belief network": ()}.get(name, others)
         ESTIMATORS[name][0](**ESTIMATORS[name][1])._pack(X, *others)
 
 

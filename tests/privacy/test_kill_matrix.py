@@ -101,11 +101,11 @@ def no_subsampling(patch):
 
 @mutant("check_sampling")
 def batch_of_fixed_size(patch):
-    def sample_chunk(key, m, last, n_records):
+    def sample_chunk(key, m, last, n_records, slots=CHUNK):
         n, size = 400, 100  # the check's number of records, and its rate
         chosen = jnp.sort(jax.random.permutation(key, n)[:size])
         chosen = chosen.astype(jnp.int32)
-        return jnp.zeros(CHUNK, jnp.int32).at[:size].set(chosen), jnp.arange(CHUNK) < size, jnp.int64(n)
+        return jnp.zeros(slots, jnp.int32).at[:size].set(chosen), jnp.arange(slots) < size, jnp.int64(n)
 
     patch.setattr(mechanism, "sample_chunk", sample_chunk)
 

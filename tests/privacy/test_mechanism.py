@@ -20,6 +20,7 @@ from skdpbayes.privacy.mechanism import (
     MechanismSpec,
     Quadratic,
     RankOne,
+    Scattered,
     private_sum,
     sample_chunk,
 )
@@ -65,12 +66,15 @@ def test_rounding_does_not_grow_with_the_number_of_records():
 
 # The clip
 
+PLACES = np.arange(K) * 2
 STRUCTURES = {
     "dense": lambda r: r["left"],
     "rank one": lambda r: RankOne(r["left"], r["right"]),
     "quadratic": lambda r: Quadratic(r["weight"], r["right"]),
     "rank one and dense": lambda r: {"a": RankOne(r["left"], r["right"]), "b": r["weight"]},
     "quadratic and dense": lambda r: {"a": Quadratic(r["weight"], r["right"]), "b": r["left"]},
+    "scattered": lambda r: Scattered(PLACES, r["weight"], 2 * K),
+    "scattered and dense": lambda r: {"a": Scattered(PLACES, r["weight"], 2 * K), "b": r["right"]},
     "all": lambda r: {
         "a": RankOne(r["left"], r["right"]), "b": Quadratic(r["weight"], r["right"]), "c": r["weight"], "d": r["right"],
     },
@@ -82,9 +86,12 @@ def in_float64(name, record):
     """The contribution, formed in float64."""
     left, right, weight = (record[key].astype(np.float64) for key in ("left", "right", "weight"))
     outer, square = np.multiply.outer(left, right), np.einsum("ij,d,e->idje", weight, right, right)
+    rows = np.zeros((2 * K, K))
+    rows[PLACES] = weight
     parts = {
         "dense": [left], "rank one": [outer], "quadratic": [square], "rank one and dense": [outer, weight],
         "quadratic and dense": [square, left], "all": [outer, square, weight, right],
+        "scattered": [rows], "scattered and dense": [rows, right],
     }  # fmt: skip
     return np.concatenate([part.ravel() for part in parts[name]])
 
@@ -134,16 +141,66 @@ def ordinary(n, seed=0):
 
 def test_structured_sums_equal_dense_sums():
     def structured(r):
-        return {"0": RankOne(r["left"], r["right"]), "1": Quadratic(r["weight"], r["right"])}
+        return {
+            "0": RankOne(r["left"], r["right"]),
+            "1": Quadratic(r["weight"], r["right"]),
+            "2": Scattered(PLACES, r["weight"], 2 * K),
+        }
 
     def dense(r):
         square = r["weight"][:, None, :, None] * r["right"][None, :, None, None] * r["right"][None, None, None, :]
-        return {"0": jnp.outer(r["left"], r["right"]), "1": square}
+        rows = jnp.zeros((2 * K, K)).at[PLACES].set(r["weight"])
+        return {"0": jnp.outer(r["left"], r["right"]), "1": square, "2": rows}
 
-    records, how = ordinary(700), dict(norms=(2.0, 8.0), noise=1.0, rate=0.8)
-    got, want = summed(structured, (0.5, 0.5))(records, **how), summed(dense, (0.5, 0.5))(records, **how)
+    records, how = ordinary(700), dict(norms=(2.0, 8.0, 2.0), noise=1.0, rate=0.8)
+    got, want = (summed(f, (0.5, 0.25, 0.25))(records, **how) for f in (structured, dense))
     for name in want:
         np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-3)
+
+
+OF_ROWS = summed(lambda r: {"0": Scattered(r["rows"], r["values"], 6)})
+
+
+def scattered(*rows, values=None):
+    """Sum of one record for each list of rows, which all have the same values."""
+    values = np.tile([[1.0], [2.0], [3.0]] if values is None else values, (len(rows), 1, 1)).astype(np.float32)
+    return OF_ROWS(pack_records(rows=np.array(rows, np.int32), values=values), (10.0,))["0"][:, 0]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [2, 2, 4],
+        [0, 4, 4],
+        [3, 1, 5],
+        [0, 5, 1],
+        [-1, 2, 3],
+        [-7, -6, -5],
+        [2**31 - 1, -(2**31), 0],
+        [6, 0, 1],
+        [4, 6, 5],
+    ],
+    ids=str,
+)
+def test_rows_that_are_not_in_increasing_order_contribute_nothing(rows):
+    """Values at rows that repeat add up, so that their sum is longer than they; negative rows count from the end."""
+    good = [0, 2, 5]
+    assert not scattered(rows).any()
+    np.testing.assert_array_equal(scattered(good, rows, good), scattered(good, good))
+
+
+def test_what_is_at_unused_rows_is_not_added_and_is_not_free():
+    np.testing.assert_allclose(scattered([1, 6, 6]), [0, 1, 0, 0, 0, 0], rtol=1e-5)
+    np.testing.assert_allclose(scattered([1, 7, 8]), [0, 1, 0, 0, 0, 0], rtol=1e-5)
+    long = scattered([1, 6, 6], values=[[3.0], [40.0], [0.0]])
+    np.testing.assert_allclose(long[1], 10 * 3 / np.hypot(3, 40), rtol=1e-5)
+    assert not scattered([1, 6, 6], values=[[3.0], [np.nan], [0.0]]).any()
+
+
+def test_a_scattered_record_that_is_not_sampled_adds_nothing():
+    values = np.array([[[1.0]], [[np.nan]], [[np.inf]]], np.float32)
+    records = Records({"rows": np.array([[1], [2], [3]], np.int32), "values": values}, np.int32(1))
+    np.testing.assert_allclose(OF_ROWS(records, (10.0,))["0"][:, 0], [0, 1, 0, 0, 0, 0], rtol=1e-5)
 
 
 class Generic:
