@@ -49,7 +49,12 @@ ESTIMATORS = {
     DPSigmoidBeliefNet: ({"n_components": 2}, BITS, None, ("vips",)),
 }
 SOLVERS = ("dpvi", "na-dpvi", "sgld", "vips")
-WORK = [(kind, solver) for kind, entry in ESTIMATORS.items() for solver in entry[3]]
+WORK = [
+    # Of pairs that have tests of their own all but a few are slow.
+    pytest.param(kind, solver, marks=[pytest.mark.slow] if solver in ("dpvi", "na-dpvi") else [])
+    for kind, entry in ESTIMATORS.items()
+    for solver in entry[3]
+]
 REFUSED = [(kind, solver) for kind, entry in ESTIMATORS.items() for solver in SOLVERS if solver not in entry[3]]
 
 

@@ -226,3 +226,15 @@ def test_counts_of_a_word_that_is_listed_twice_add_up():
     X = csr([2, 1], [3, 1], [0, 2])
     counted(X)
     np.testing.assert_array_equal(X.indices, [3, 1], "the caller's matrix was changed")
+
+
+@pytest.mark.parametrize("column", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_a_column_out_of_range_makes_its_own_row_null_and_changes_no_other(column, dtype):
+    indices = np.array([0, column, 1], np.int32)
+    X = sparse.csr_array((np.ones(3, dtype), np.array([0, 0, 1], np.int32), np.arange(4)), shape=(3, 4))
+    X.indices = indices
+    found = as_numeric(X).toarray()
+    assert np.isnan(found[1]).any()
+    np.testing.assert_array_equal(found[[0, 2]], [[1, 0, 0, 0], [0, 1, 0, 0]])
+    np.testing.assert_array_equal(indices, [0, column, 1])  # the caller's own

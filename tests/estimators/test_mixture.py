@@ -403,7 +403,7 @@ def test_the_noise_of_a_round_is_what_the_report_says(fits):
     tail = stats.chi2(noise.size).cdf(np.square(noise).sum())
     assert 1e-6 < tail < 1 - 1e-6
     assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
-    weights = 3 / (np.arange(MOST - 1) + 3)
+    weights = 2 / (np.arange(MOST - 1) + 2)
     share = weights * np.append(np.cumprod((1 - weights[1:])[::-1])[::-1], 1)
     want = spent.steps[-1].noise_multiplier * unit[0] * np.sqrt(np.sum(share**2))
     assert model.diagnostics_["noise_std"]["count"] == pytest.approx(want, rel=1e-3)

@@ -83,6 +83,18 @@ def test_the_number_of_rows_is_told_only_where_it_is_public(name):
     assert repr(hidden[0].privacy_spent_) == repr(hidden[1].privacy_spent_)
 
 
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_interrupted_refit_is_charged_and_leaves_nothing_of_the_fit_before(name, monkeypatch):
+    X, y = data(name)
+    fitted = fit(name, X, y)
+    monkeypatch.setattr(type(fitted), "_run", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fitted.fit(X, y)
+    left = set(vars(fitted)) - set(fitted.get_params())
+    assert left <= {"n_features_in_", "privacy_spent_"}
+    assert len(fitted.privacy_spent_.cumulative) == len(fitted.privacy_spent_.steps)
+
+
 class Hostile:
     """A cell that objects to everything."""
 

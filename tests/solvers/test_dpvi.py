@@ -113,6 +113,7 @@ def test_intervals_cover_the_truth():
     assert covered > 0.88  # three standard errors
 
 
+@pytest.mark.slow
 def test_bias_of_clipping_would_be_noticed(monkeypatch, no_compiled_programs):
     for module in (base, _guides):
         monkeypatch.setattr(module, "unbiased_weight", lambda *rest: jnp.ones((), jnp.float32))
@@ -137,6 +138,7 @@ def test_prior_that_is_not_normal_is_refused():
         base.prior_precision(Laplace())
 
 
+@pytest.mark.slow
 def test_what_the_data_do_not_say_stays_with_the_prior():
     """Collinear one-hot columns and an empty category: over fits, coefficients vary no more than the prior does."""
     rng = np.random.default_rng(0)

@@ -174,6 +174,7 @@ def test_the_posterior_goes_to_the_prior_as_noise_grows(compiled_quickly):
     assert np.mean(means[-1] ** 2) < 0.2 * prior**2
 
 
+@pytest.mark.slow
 def test_fitted_attributes_follow_from_the_releases(compiled_as_users_do):
     rng = np.random.default_rng(3)
     X = rng.uniform(-1, 1, size=(300, 2))

@@ -126,6 +126,7 @@ def test_another_temperature_is_noticed(monkeypatch, no_compiled_programs):
     assert variance * (1 - STEP / 2) == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow
 def test_agreement_with_gibbs():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(800, 3)) * 0.7

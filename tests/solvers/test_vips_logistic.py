@@ -312,6 +312,7 @@ def test_before_any_release_the_posterior_is_the_prior(solver):
         np.testing.assert_allclose(np.diag(variance), 4, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_where_the_fitted_are_asked_is_a_draw_of_the_posterior_and_without_noise_its_mean():
     X, y = problem(n=500)
     estimator = fit(X, y)
