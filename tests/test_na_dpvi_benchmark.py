@@ -75,6 +75,7 @@ def test_with_little_noise_the_recipe_finds_the_posterior(kind):
     np.testing.assert_allclose(softplus(found[:, 1]), draws.std(axis=1)[:, 0], rtol=0.25)
 
 
+@pytest.mark.slow
 def test_scores_of_calibrated_and_of_other_posteriors():
     rng = np.random.default_rng(0)
     truth = rng.normal(size=(3000, 2))
@@ -123,6 +124,7 @@ def test_posteriors_that_are_not_finite_are_left_out():
     assert {name: x.shape for name, x in none.items()} == {name: (0, *x.shape[1:]) for name, x in kept.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_with_much_budget_our_estimators_find_the_posterior_in_the_coordinates_of_the_cell(name):
     cell = na_dpvi.Cell(name, 2e4, {})

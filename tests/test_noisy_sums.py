@@ -211,6 +211,7 @@ def test_ranks_of_the_truth_are_uniform(name):
     assert p_value_of_ranks(name) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_ranks_notice_half_the_noise(name):
     assert p_value_of_ranks(name, 0.5) < 1e-5

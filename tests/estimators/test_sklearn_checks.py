@@ -26,16 +26,11 @@ ESTIMATORS = [
     DPBayesianLinearRegression(epsilon=100.0, n_posterior_samples=100),
     DPGammaExponential(n_posterior_samples=100),
     DPBetaBernoulli(n_posterior_samples=100),
+    DPGaussianMixture(n_posterior_samples=100),
+    DPLatentDirichletAllocation(2, n_posterior_samples=10),
+    DPSigmoidBeliefNet(2, n_posterior_samples=10),
 ]
-
-
-@parametrize_with_checks(ESTIMATORS)
-def test_scikit_learn_check(estimator, check, compiled_quickly):
-    check(estimator)
-
-
-# The programs of these take longer to compile than the others', and each of these checks has a number of columns of
-# its own.
+# Each of these has a number of columns of its own, for which programs are compiled anew.
 OWN_SHAPE = (
     "check_n_features_in_after_fitting", "check_positive_only_tag_during_fit", "check_estimators_dtypes",
     "check_dtype_object", "check_fit2d_1sample", "check_fit2d_1feature",
@@ -45,27 +40,21 @@ ALWAYS = (
     "check_transformer_general", "check_estimators_pickle", "check_fit_idempotent", "check_estimators_nan_inf",
     "check_dict_unchanged", "check_no_attributes_set_in_init", "check_estimators_unfitted",
 )  # fmt: skip
+LARGE = DPGaussianMixture, DPLatentDirichletAllocation, DPSigmoidBeliefNet
+CHECKS = parametrize_with_checks(ESTIMATORS)
 
 
 def is_slow(estimator, check):
     name = check.func.__name__
-    return name in OWN_SHAPE or (not isinstance(estimator, DPGaussianMixture) and name not in ALWAYS)
-
-
-LARGE = parametrize_with_checks(
-    [
-        DPGaussianMixture(n_posterior_samples=100),
-        DPLatentDirichletAllocation(2, n_posterior_samples=10),
-        DPSigmoidBeliefNet(2, n_posterior_samples=10),
-    ]
-)
+    return name in OWN_SHAPE or (isinstance(estimator, LARGE[1:]) and name not in ALWAYS)
 
 
 @pytest.mark.parametrize(
-    LARGE.args[0],
-    [pytest.param(*case, marks=[pytest.mark.slow] if is_slow(*case) else []) for case in LARGE.args[1]],
-    **LARGE.kwargs,
+    CHECKS.args[0],
+    [pytest.param(*case, marks=[pytest.mark.slow] if is_slow(*case) else []) for case in CHECKS.args[1]],
+    **CHECKS.kwargs,
 )
-def test_scikit_learn_check_of_a_large_program(estimator, check, compiled_quickly, monkeypatch):
-    monkeypatch.setattr(records, "padded_size", lambda n: 256 if n <= 256 else 1024)  # few shapes
+def test_scikit_learn_check(estimator, check, compiled_quickly, monkeypatch):
+    if isinstance(estimator, LARGE):  # few shapes
+        monkeypatch.setattr(records, "padded_size", lambda n: 256 if n <= 256 else 1024)
     check(estimator)

@@ -100,6 +100,7 @@ def test_without_noise_topics_are_a_fixed_point_of_variational_bayes(without_noi
     np.testing.assert_allclose(without_noise.components_.sum(), FEW.sum() + V, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_without_noise_the_bound_is_near_to_scikit_learns_best(without_noise):
     theirs = LatentDirichletAllocation(K, learning_method="batch", max_iter=30, random_state=0).fit(FEW)
     assert without_noise.perplexity(FEW) < 1.005 * theirs.perplexity(FEW)

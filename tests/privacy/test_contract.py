@@ -20,7 +20,11 @@ def test_contract(check, solver, compiled_quickly):
     check(solver)
 
 
-@pytest.mark.parametrize("check", [check_noise, check_contribution, check_number_of_records], ids=lambda c: c.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [check_noise, pytest.param(check_contribution, marks=pytest.mark.slow), check_number_of_records],
+    ids=lambda c: c.__name__,
+)
 @pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
 def test_contract_of_solvers_with_several_blocks(check, solver, compiled_quickly):
     check(solver)

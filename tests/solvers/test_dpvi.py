@@ -120,6 +120,7 @@ def test_bias_of_clipping_would_be_noticed(monkeypatch, no_compiled_programs):
     assert spread_and_coverage()[1] < 0.85
 
 
+@pytest.mark.slow
 def test_privacy_noise_that_is_not_reported_would_be_noticed(monkeypatch):
     original = _guides.FullRank.posterior
     monkeypatch.setattr(_guides.FullRank, "posterior", lambda *arguments: original(*arguments[:-1], 0.0))

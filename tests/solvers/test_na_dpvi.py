@@ -132,6 +132,7 @@ def test_subsampling_is_in_the_posterior(compiled_quickly):
     assert 0.6 < seen / said < 1.6
 
 
+@pytest.mark.slow
 def test_intervals_of_linear_regression_cover_the_truth(compiled_quickly):
     covered = []
     for seed in range(40):
@@ -153,6 +154,7 @@ def test_intervals_of_linear_regression_cover_the_truth(compiled_quickly):
     assert covered[:, -1].mean() > 0.7  # the noise variance: 40 fits
 
 
+@pytest.mark.slow
 def test_the_posterior_goes_to_the_prior_as_noise_grows(compiled_quickly):
     rng = np.random.default_rng(2)
     X = rng.uniform(-1, 1, size=(N, 2))

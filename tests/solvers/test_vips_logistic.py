@@ -294,6 +294,7 @@ def test_one_column_and_extreme_scales(fit_intercept, compiled_quickly):
         assert np.isfinite(fitted.posterior_.std).all()
 
 
+@pytest.mark.slow
 def test_units_of_columns_do_not_matter(compiled_quickly):
     X, y = problem(n=20_000)
     usual, small = (fit(X * c, y, data_norm=NORM * c, prior_scale=1 / c, fit_intercept=False) for c in (1.0, 0.01))
