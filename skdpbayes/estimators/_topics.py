@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 from scipy import sparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes._rows import counted
@@ -103,6 +104,7 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
     True
     """
 
+    __metadata_request__transform = {"normalize": UNUSED}  # noqa: RUF012
     _solvers = ("vips",)
     _fitted = (
         *GradientEstimator._fitted, "components_", "topics_", "exp_dirichlet_component_", "n_batch_iter_",
