@@ -7,9 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.privacy.mechanism import scaled
+
+NORM = np.float32(1 + 2**-8)  # of blocks of norm 1: above what rounding, and shortening for rounding's sake, may add
 
 
 class Model(Protocol):
@@ -104,6 +107,16 @@ class StatisticsModel(Protocol):
 
     def posterior(self, params) -> Any:
         """The posterior that final parameters describe."""
+
+
+def double(tree):
+    """In double precision where that is enabled, as it is inside of the driver."""
+    return jax.tree.map(lambda x: jnp.asarray(x, float), tree)
+
+
+def single(tree):
+    """In single precision."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
 
 
 def flat_start(model: Model):

@@ -13,10 +13,9 @@ from jax.scipy.special import logit
 from scipy.special import expit
 
 from skdpbayes._noisy_weights import WeightsPosterior
-from skdpbayes.models.base import Opening
+from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.privacy.mechanism import Block, RankOne
 
-NORM = np.float32(1 + 2**-8)  # above what rounding, and shortening for rounding's sake, may add
 ALL, VISIBLE = 0.15, 0.96  # share of the opening in the budget, and of the visible units' block in a round
 _SWEEPS = 3  # of the local step
 _ONE = 0.7  # in the place of the 1 that goes with the hidden units in a visible unit's statistic
@@ -96,7 +95,7 @@ class SigmoidBeliefNet:
         mean = jnp.clip(sums["all"][:-1] * 0.4 * root / weight, unclear, 1 - unclear)
         drawn = jax.random.normal(key, params.weights.shape, jnp.float32)
         weights = _START * jnp.sqrt(mean * (1 - mean))[:, None] * drawn
-        return _single(params._replace(mean=mean, weights=weights, intercept=logit(mean), weight=weight))
+        return single(params._replace(mean=mean, weights=weights, intercept=logit(mean), weight=weight))
 
     # ------------------------------------------------------------ rounds
 
@@ -149,7 +148,7 @@ class SigmoidBeliefNet:
         With A the covariance of visible and hidden units and S that of the hidden ones, a visible unit's row a has the
         weights ``S^-1 a / t``, and its tangent t follows from ``(m - 1/2)^2 + a' S^-1 a``.
         """
-        params, sums, scales = jax.tree.map(lambda x: jnp.asarray(x, float), (params, sums, scales))
+        params, sums, scales = double((params, sums, scales))
         of_visible, of_hidden = self._lengths(params)
         k = self.n_hidden
         hidden = (sums["hidden"] + sums["hidden"].T) / 2 * of_hidden
@@ -179,7 +178,7 @@ class SigmoidBeliefNet:
             noise=noise_visible,
             weight=weight,
         )
-        return _single(new)
+        return single(new)
 
     def posterior(self, params) -> WeightsPosterior:
         """Of weights and intercepts, with what privacy adds.
@@ -239,7 +238,3 @@ def _to_norm_one(vector, private, bound):
     """A vector shortened to norm 1, or, where nothing is private, divided by a bound of its norm."""
     length = jnp.sqrt(jnp.sum(vector**2))
     return vector / jnp.where(private > 0, jnp.maximum(1, length), bound)
-
-
-def _single(params):
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)

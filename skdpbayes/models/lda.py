@@ -11,7 +11,7 @@ import numpy as np
 from jax.scipy.special import digamma
 
 from skdpbayes._noisy_topics import BETWEEN, TopicsPosterior
-from skdpbayes.models.base import Opening
+from skdpbayes.models.base import NORM, Opening, single
 from skdpbayes.models.cooccurrence import topics_of_pairs
 from skdpbayes.privacy.mechanism import Block, Quadratic, Scattered
 
@@ -20,7 +20,6 @@ _ITERATIONS = 20  # of the E-step
 _WEIGHT = 0.5  # power of a word's frequency by which its counts are divided
 _RATIOS = np.geomspace(0.01, 60, 26).astype(np.float32)  # of a topic's frequency of a word to that of all topics
 _SAMPLED = 6000  # cells from which the distribution of these ratios is learnt
-NORM = np.float32(1 + 2**-8)  # above what rounding, and shortening for rounding's sake, may add
 
 
 class TopicsParams(NamedTuple):
@@ -189,7 +188,7 @@ class LatentDirichletAllocation:
             noise=noise,
             ratios=ratios,
         )
-        return jax.tree.map(lambda x: x.astype(jnp.float32), new)
+        return single(new)
 
     def posterior(self, params) -> TopicsPosterior:
         """Of the topics, with what privacy adds."""

@@ -18,7 +18,7 @@ from jax.scipy.special import digamma
 from scipy import stats
 
 from skdpbayes._noisy_mixture import MixturePosterior
-from skdpbayes.models.base import Opening
+from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.sketch import Sketch, features, fit_sketch
 from skdpbayes.privacy.mechanism import Block
 
@@ -115,8 +115,8 @@ class GaussianMixture:
 
     def statistics(self, params):
         """Of one record, its responsibilities and with them its first two moments about each component."""
-        factor = _single(inverse_factor(_double(params.covariance)))
-        offset = _single(self._log_weights(_double(params)))
+        factor = single(inverse_factor(double(params.covariance)))
+        offset = single(self._log_weights(double(params)))
 
         def of_record(record):
             x = record["x"]
@@ -158,7 +158,8 @@ class GaussianMixture:
             blocks=_shared(kind, self.n_features, 1, 2 * math.sqrt(self.n_features)),
             update=self._after_moments,
         )
-        return (moments,) if self.frequencies is None else (moments, Opening(self._sketch, _ONE, self._after_sketch))
+        sketch = Opening(self._sketch, {"sketch": Block(NORM)}, self._after_sketch)
+        return (moments,) if self.frequencies is None else (moments, sketch)
 
     @property
     def _whole_kind(self):
@@ -166,7 +167,7 @@ class GaussianMixture:
 
     def _after_moments(self, params, sums, scales, key):
         del key
-        sums, scales = _double(sums), _double(scales)
+        sums, scales = double(sums), double(scales)
         d = self.n_features
         n = jnp.maximum(sums["count"][0], jnp.maximum(4 * scales["count"], 1))
         centre = sums["first"][0] / n
@@ -177,7 +178,7 @@ class GaussianMixture:
         params = params._replace(centre=centre * self.whole_radius, spread=spread, total=n)
         if self.frequencies is None:
             params = self._started(params, self._given(params))
-        return _single(params)
+        return single(params)
 
     def _given(self, params):
         """Start at the given means, or at all records for a single component, of which no more is known than that."""
@@ -188,12 +189,12 @@ class GaussianMixture:
         return Start(count, means, covariance, jnp.stack([count**2, jnp.ones(k), jnp.ones(k)]))
 
     def _sketch(self, params):
-        factor = _single(inverse_factor(_double(params.spread)))
+        factor = single(inverse_factor(double(params.spread)))
         return lambda record: {"sketch": features(self.frequencies, factor @ (record["x"] - params.centre))}
 
     def _after_sketch(self, params, sums, scales, key):
-        params, sketch = _double(params), Sketch(*_double((self.frequencies, sums["sketch"], params.total)))
-        fit = fit_sketch(key, sketch, _double(scales["sketch"]), self.n_components, self.kind)
+        params, sketch = double(params), Sketch(*double((self.frequencies, sums["sketch"], params.total)))
+        fit = fit_sketch(key, sketch, double(scales["sketch"]), self.n_components, self.kind)
         scale = jnp.linalg.cholesky(params.spread)
         start = Start(
             fit.weights * params.total,
@@ -201,7 +202,7 @@ class GaussianMixture:
             jnp.einsum("ij,kjl,ml->kim", scale, fit.covariances, scale),
             fit.errors,
         )
-        return _single(self._started(params, start))
+        return single(self._started(params, start))
 
     def _started(self, params, start):
         start = start._replace(covariance=restricted(self.kind, start.covariance))
@@ -219,8 +220,8 @@ class GaussianMixture:
 
     def carry(self, sums, old, new):
         """Sums about old components, as sums about new ones; all are linear in each other."""
-        sums, old, new = _double((sums, old, new))
-        kept = _double(self.kept)
+        sums, old, new = double((sums, old, new))
+        kept = double(self.kept)
         factor = inverse_factor(new.covariance)
         b = jnp.einsum("kij,kjl->kil", factor, jnp.linalg.cholesky(old.covariance))
         c = jnp.einsum("kij,kj->ki", factor, old.mean - new.mean) / self.radius
@@ -236,7 +237,7 @@ class GaussianMixture:
             second = jnp.diagonal(b, axis1=1, axis2=2) ** 2 * second + jnp.diagonal(cross, axis1=1, axis2=2)
         else:
             second = b[:, 0, 0] ** 2 * second + jnp.trace(cross, axis1=1, axis2=2)
-        return _single({"count": sums["count"], "first": moved + count[:, None] * c, "second": second})
+        return single({"count": sums["count"], "first": moved + count[:, None] * c, "second": second})
 
     def m_step(self, params, sums, scales):
         """Variational posterior given noisy sums about the components of `params`.
@@ -244,11 +245,11 @@ class GaussianMixture:
         What the sums say of count, mean and covariance is weighed against the start by the variances of both; without
         noise the start counts for nothing, and this is the M-step of variational Bayes.
         """
-        params, sums, scales = _double((params, sums, scales))
+        params, sums, scales = double((params, sums, scales))
         k, d, eye = self.n_components, self.n_features, jnp.eye(self.n_features)
         inverse, scale, start = inverse_factor(params.covariance), jnp.linalg.cholesky(params.covariance), params.start
         white = lambda matrix: jnp.einsum("kij,kjl,kml->kim", inverse, matrix, inverse)  # noqa: E731
-        kept = _double(self.kept)
+        kept = double(self.kept)
         first, second = sums["first"] * self.radius / kept[1], sums["second"] * self.radius**2 / kept[1]
         tau = jnp.stack([scales["count"] / kept[0], scales["first"] * self.radius / kept[1]])
 
@@ -299,7 +300,7 @@ class GaussianMixture:
             noise=jnp.stack([count_error, mean_error[:, 0], second_error[:, 0, 0]]),
             moved=jnp.max(jnp.abs(step)),
         )
-        return _single(new)
+        return single(new)
 
     def posterior(self, params) -> MixturePosterior:
         """Of weights, means and covariances, with what privacy adds."""
@@ -340,10 +341,6 @@ def _shared(kind, d, k, radius):
     return {name: Block(NORM, cost / sum(costs.values())) for name, cost in costs.items()}
 
 
-NORM = np.float32(1 + 2**-8)  # above what rounding, and shortening for rounding's sake, may add
-_ONE = {"sketch": Block(NORM)}
-
-
 def mean_weights(radius: float, d: int) -> np.ndarray:
     """Of ``y ~ N(0, I)`` with weight ``w = min(1, radius^2 / |y|^2)``: the means of ``w`` and of ``w |y|^2 / d``."""
     chi2, square = stats.chi2(d), radius**2
@@ -382,12 +379,3 @@ def restricted(kind, covariances):
     if kind == "spherical":
         return jnp.trace(covariances, axis1=1, axis2=2)[:, None, None] / d * eye
     return covariances * eye if kind == "diag" else covariances
-
-
-def _double(tree):
-    """In double precision where that is enabled, as it is inside of the driver."""
-    return jax.tree.map(lambda x: jnp.asarray(x, float), tree)
-
-
-def _single(tree):
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)

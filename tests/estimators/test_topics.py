@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 
 from skdpbayes import DPLatentDirichletAllocation, inference, records
 from skdpbayes.estimators import _base
-from skdpbayes.models.lda import NORM
+from skdpbayes.models.base import NORM
 from skdpbayes.privacy.random import fit_keys
 
 N, V, K, LONGEST, MOST = 4000, 60, 3, 32, 40

@@ -12,7 +12,8 @@ from scipy import stats
 from scipy.special import expit, logit
 
 from skdpbayes._noisy_weights import WeightsPosterior
-from skdpbayes.models.belief_net import _ONE, NORM, SigmoidBeliefNet, cleared, local_step, towards_round
+from skdpbayes.models.base import NORM
+from skdpbayes.models.belief_net import _ONE, SigmoidBeliefNet, cleared, local_step, towards_round
 
 f32 = np.float32
 quick = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

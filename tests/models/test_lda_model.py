@@ -14,8 +14,9 @@ from sklearn.decomposition import LatentDirichletAllocation as Theirs
 
 from skdpbayes._noisy_topics import BETWEEN, TopicsPosterior
 from skdpbayes.models import lda
+from skdpbayes.models.base import NORM
 from skdpbayes.models.cooccurrence import topics_of_pairs
-from skdpbayes.models.lda import NORM, LatentDirichletAllocation, e_step
+from skdpbayes.models.lda import LatentDirichletAllocation, e_step
 from skdpbayes.privacy import GaussianSteps
 from skdpbayes.privacy.mechanism import MechanismSpec, contribution_norm, private_sum
 from skdpbayes.privacy.random import fit_keys
