@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from skdpbayes._noisy_weights import WeightsPosterior
 from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.privacy.mechanism import Block, RankOne
 
 ALL, VISIBLE = 0.15, 0.96  # share of the opening in the budget, and of the visible units' block in a round
@@ -22,8 +23,6 @@ _ONE = 0.7  # in the place of the 1 that goes with the hidden units in a visible
 _SHORT = 0.6  # to what share of their usual length statistics are shortened
 _START = 0.7  # standard deviation of the start's logits
 _LIKELY = 0.003  # probabilities of hidden units are kept from 0 and 1 by this much
-_NODES = np.linspace(-8, 8, 401)  # of averages over a standard normal distribution
-_NODE_WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 
 
 class NetParams(NamedTuple):
@@ -187,9 +186,10 @@ class SigmoidBeliefNet:
         small, by up to ``sqrt(2 pi) / 2``: here they are taken for those of the likelihood.
         """
         params = NetParams(*(np.asarray(x, np.float64) for x in params))
+        nodes, node_weights = normal_nodes(1)
         deviation = np.sqrt(np.sum((params.weights @ params.spread) * params.weights, axis=1))
-        logits = params.intercept[:, None] + deviation[:, None] * _NODES
-        slope = (expit(logits) * expit(-logits)) @ _NODE_WEIGHTS
+        logits = params.intercept[:, None] + deviation[:, None] * nodes[:, 0]
+        slope = (expit(logits) * expit(-logits)) @ node_weights
         larger = np.clip(params.tangent / slope.clip(1e-300), 1, math.sqrt(math.pi / 2))
         return WeightsPosterior(
             params.weights * larger[:, None], params.intercept * larger, params.active, params.tangent / larger,

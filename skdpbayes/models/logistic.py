@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro.distributions as dist
-from scipy.special import ndtri
-from scipy.stats import qmc
 
+from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.privacy.mechanism import Quadratic, RankOne
 
 
@@ -143,7 +140,7 @@ class LogisticRegression:
         """Means of the probabilities and of their slope in the logits, over normal rows."""
         spread = params @ covariance @ params.T + unclear
         spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(self.n_rows)  # rows of weights may depend on each other
-        nodes, weights = _normal_nodes(self.n_rows)
+        nodes, weights = normal_nodes(self.n_rows)
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
         p = jax.vmap(self._probabilities)(logits)
         return weights @ p, jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
@@ -160,15 +157,3 @@ class LogisticRegression:
 
     def _known(self, label):
         return (label >= 0) & (label < self.n_classes)
-
-
-@cache
-def _normal_nodes(n_dimensions):
-    """Nodes (n, n_dimensions) and weights of a quadrature for the standard normal distribution."""
-    if n_dimensions == 1:
-        nodes = np.linspace(-8, 8, 401)  # so many that logits may have a standard deviation of dozens
-        weights = np.exp(-(nodes**2) / 2)
-        return nodes[:, None], weights / weights.sum()
-    uniform = qmc.Sobol(n_dimensions, seed=0).random(256)
-    half = ndtri(np.clip(uniform, 1e-6, 1 - 1e-6))
-    return np.concatenate([half, -half]), np.full(512, 1 / 512)
