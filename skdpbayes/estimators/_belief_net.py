@@ -8,17 +8,16 @@ import warnings
 import numpy as np
 from scipy import sparse
 from scipy.special import expit, logit
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._gradient import GradientEstimator
+from skdpbayes.estimators._rounds import DecompositionEstimator
 
-_ROUNDS = 5
+_ROUNDS = 5, 30  # with noise and without
 _BLOCK = 1000  # rows of a prediction at a time
 
 
-class DPSigmoidBeliefNet(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator):
+class DPSigmoidBeliefNet(DecompositionEstimator):
     """Sigmoid belief network with one layer of hidden units, under (epsilon, delta)-differential privacy.
 
     A generative model of binary rows, in the place of `sklearn.neural_network.BernoulliRBM`: hidden units are on or
@@ -60,6 +59,8 @@ class DPSigmoidBeliefNet(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Grad
         Logits of the hidden units.
     posterior_ : WeightsPosterior
         Of weights and centred intercepts, ravelled, with ``mean``, ``std`` and ``sample``.
+    posterior_samples_ : dict
+        Draws of `sample_posterior`, `n_posterior_samples` of them; made anew each time.
     n_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
@@ -89,9 +90,7 @@ class DPSigmoidBeliefNet(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Grad
     """
 
     _solvers = ("vips",)
-    _fitted = (
-        *GradientEstimator._fitted, "components_", "intercept_visible_", "intercept_hidden_", "_draws_seed",
-    )  # fmt: skip
+    _fitted = (*DecompositionEstimator._fitted, "intercept_visible_", "intercept_hidden_")
 
     def __init__(
         self,
@@ -140,7 +139,6 @@ class DPSigmoidBeliefNet(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Grad
         """
         del y
         self._check_solver_parameters()
-        check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
         X = self._numeric(X, reset=True)
         n, d = X.shape
         self._fit_posterior(self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n))
@@ -151,20 +149,10 @@ class DPSigmoidBeliefNet(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Grad
 
         return SigmoidBeliefNet(d, int(self.n_components), np.float32(math.isfinite(self.epsilon)))
 
-    def _plan_solver(self, model, bounds, n):
-        from skdpbayes.models.belief_net import ALL, NORM
-        from skdpbayes.privacy.mechanism import MechanismSpec
-        from skdpbayes.solvers.vips_rounds import StatisticsRounds
+    def _plan_vips(self, model, n):
+        from skdpbayes.models.belief_net import ALL
 
-        del model, bounds
-        private = math.isfinite(self.epsilon)
-        n_steps = self.n_steps or 1 + (_ROUNDS if private else 30)
-        if n_steps < 2:
-            raise ValueError(f"n_steps={n_steps} is too few: one release goes into the start. Take at least 2.")
-        schedule = [(ALL**-0.5, 1), (((1 - ALL) / (n_steps - 1)) ** -0.5, n_steps - 1)]
-        steps = self._plan_noise(n_steps, self._sampling_rate(n, n), schedule).steps
-        least = 0.0 if private else 1.0  # without noise every round stands for itself
-        return StatisticsRounds(np.int32(1), np.float32(least), np.float32(NORM)), MechanismSpec(steps)
+        return self._plan_rounds(model, n, (ALL,), _ROUNDS, "one release goes")
 
     @staticmethod
     def _pack(X):
@@ -174,18 +162,10 @@ class DPSigmoidBeliefNet(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Grad
         return pack_records(y=rows, known=known.astype(np.float32))
 
     def _set_posterior(self, model, solver, state, rng):
-        self.posterior_ = solver.posterior(model, state)
-        self.diagnostics_ = solver.diagnostics(state, self.posterior_)
-        self._draws_seed = int(rng.integers(2**63))
+        super()._set_posterior(model, solver, state, rng)
         self.components_ = self.posterior_.weights.T
         self.intercept_visible_ = self.posterior_.intercept - self.posterior_.weights @ self.posterior_.active
         self.intercept_hidden_ = logit(self.posterior_.active)
-
-    @property
-    def posterior_samples_(self):
-        """Draws like `sample_posterior`'s, `n_posterior_samples` of them; made anew each time."""
-        check_is_fitted(self)
-        return self.sample_posterior(self.n_posterior_samples, self._draws_seed)
 
     def sample_posterior(self, n_samples=100, random_state=None):
         """Posterior draws of ``"components"`` and ``"intercept_visible"``, shaped as the attributes, first axis draws.
@@ -294,10 +274,6 @@ class DPSigmoidBeliefNet(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Grad
         bound = ((y - 0.5) * mean - root / 2 - np.log1p(np.exp(-root))).sum(axis=1)
         entropy = np.logaddexp(0, logits) - hidden * logits
         return hidden, bound + (entropy + hidden * prior - np.logaddexp(0, prior)).sum(axis=1)
-
-    @property
-    def _n_features_out(self):
-        return self.components_.shape[0]
 
 
 def _slope(square):

@@ -11,14 +11,14 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.estimators._base import check_choice, check_number
-from skdpbayes.estimators._gradient import GradientEstimator
+from skdpbayes.estimators._rounds import RoundsEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
 
-_MOMENTS, _SKETCH = 0.05, 0.4  # shares of the budget; the rest is that of the rounds
-_ROUNDS = 6
+_SHARES = 0.05, 0.4  # of moments and sketch in the budget; the rest is that of the rounds
+_ROUNDS = 6, 6  # with noise and without
 
 
-class DPGaussianMixture(DensityMixin, GradientEstimator):
+class DPGaussianMixture(DensityMixin, RoundsEstimator):
     """Gaussian mixture by private variational Bayes, under (epsilon, delta)-differential privacy.
 
     Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. Sums of expected statistics are
@@ -128,7 +128,7 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
 
     _solvers = ("vips",)
     _fitted = (
-        *GradientEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
+        *RoundsEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
         "precisions_cholesky_", "weight_concentration_", "mean_precision_", "degrees_of_freedom_", "converged_",
         "_scales",
     )  # fmt: skip
@@ -217,7 +217,6 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
 
     def _check_solver_parameters(self):
         super()._check_solver_parameters()
-        check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
         check_choice("covariance_type", self.covariance_type, ("full", "tied", "diag", "spherical"))
         check_number("weight_concentration_prior", self.weight_concentration_prior, 1e-6, 1e6)
         check_number("mean_precision_prior", self.mean_precision_prior, 1e-9, 1e9)
@@ -314,26 +313,8 @@ class DPGaussianMixture(DensityMixin, GradientEstimator):
             raise ValueError(f"{name} must be finite numbers of shape {shape}, got {value!r}.")
         return array
 
-    def _plan_solver(self, model, bounds, n):
-        from skdpbayes.models.mixture import NORM
-        from skdpbayes.privacy.mechanism import MechanismSpec
-        from skdpbayes.solvers.vips_rounds import StatisticsRounds
-
-        del bounds
-        openings = len(model.openings())
-        n_steps = self.n_steps or _ROUNDS + openings
-        if n_steps <= openings:
-            raise ValueError(
-                f"n_steps={n_steps} is too few: {openings} go into the start. Take at least {openings + 1}."
-            )
-        rate = self._sampling_rate(n, n)
-        shares = [_MOMENTS, _SKETCH][:openings]
-        schedule = [(share**-0.5, 1) for share in shares]
-        schedule.append((((1 - sum(shares)) / (n_steps - openings)) ** -0.5, n_steps - openings))
-        steps = self._plan_noise(n_steps, rate, schedule).steps
-        # Without noise every round stands for itself.
-        least = 0.0 if math.isfinite(self.epsilon) else 1.0
-        return StatisticsRounds(np.int32(openings), np.float32(least), np.float32(NORM)), MechanismSpec(steps)
+    def _plan_vips(self, model, n):
+        return self._plan_rounds(model, n, _SHARES, _ROUNDS, "{} go")
 
     def _pack(self, X, scales):
         from skdpbayes.records import pack_records

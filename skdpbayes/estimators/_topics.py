@@ -7,19 +7,17 @@ import warnings
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes._rows import counted
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._gradient import GradientEstimator
+from skdpbayes.estimators._rounds import DecompositionEstimator
 
-_ROUNDS = 4
-_OPENINGS = 2
+_ROUNDS = 4, 30  # with noise and without
 
 
-class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator):
+class DPLatentDirichletAllocation(DecompositionEstimator):
     """Topics of documents by private variational Bayes, under (epsilon, delta)-differential privacy.
 
     Takes the place of `sklearn.decomposition.LatentDirichletAllocation`. One row of X, a document's counts of words, is
@@ -74,6 +72,8 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
     doc_topic_prior_, topic_word_prior_ : float
     posterior_ : TopicsPosterior
         Of the topics, ravelled, with ``mean``, ``std`` and ``sample``.
+    posterior_samples_ : dict
+        Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features); made anew each time.
     n_iter_, n_batch_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
@@ -107,8 +107,8 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
     __metadata_request__transform = {"normalize": UNUSED}  # noqa: RUF012
     _solvers = ("vips",)
     _fitted = (
-        *GradientEstimator._fitted, "components_", "topics_", "exp_dirichlet_component_", "n_batch_iter_",
-        "doc_topic_prior_", "topic_word_prior_", "_draws_seed",
+        *DecompositionEstimator._fitted, "topics_", "exp_dirichlet_component_", "n_batch_iter_", "doc_topic_prior_",
+        "topic_word_prior_",
     )  # fmt: skip
 
     def __init__(
@@ -175,7 +175,6 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _check_solver_parameters(self):
         super()._check_solver_parameters()
-        check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
         for name in ("doc_topic_prior", "topic_word_prior"):
             check_number(name, getattr(self, name), 1e-6, 1e6, none=True, closed=True)
         check_number("max_document_norm", self.max_document_norm, 1e-6, 1e6, closed=True)
@@ -200,22 +199,10 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
             private=np.float32(private),
         )
 
-    def _plan_solver(self, model, bounds, n):
+    def _plan_vips(self, model, n):
         from skdpbayes.models.lda import SHARES
-        from skdpbayes.privacy.mechanism import MechanismSpec
-        from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
-        del bounds
-        private = math.isfinite(self.epsilon)
-        n_steps = self.n_steps or _OPENINGS + (_ROUNDS if private else 30)
-        if n_steps <= _OPENINGS:
-            raise ValueError(f"n_steps={n_steps} is too few: {_OPENINGS} releases go into the start. Take at least 3.")
-        rate, rounds = self._sampling_rate(n, n), n_steps - _OPENINGS
-        schedule = [(share**-0.5, 1) for share in SHARES.values()]
-        schedule.append((((1 - sum(SHARES.values())) / rounds) ** -0.5, rounds))
-        steps = self._plan_noise(n_steps, rate, schedule).steps
-        least = 0.0 if private else 1.0  # without noise every round stands for itself
-        return StatisticsRounds(np.int32(_OPENINGS), np.float32(least), model.document_norm), MechanismSpec(steps)
+        return self._plan_rounds(model, n, tuple(SHARES.values()), _ROUNDS, "{} releases go")
 
     @staticmethod
     def _pack(X):
@@ -226,21 +213,13 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
     def _set_posterior(self, model, solver, state, rng):
         from scipy.special import digamma
 
-        self.posterior_ = solver.posterior(model, state)
-        self.diagnostics_ = solver.diagnostics(state, self.posterior_)
-        self._draws_seed = int(rng.integers(2**63))
+        super()._set_posterior(model, solver, state, rng)
         self.n_batch_iter_ = self.n_iter_
         self.doc_topic_prior_, self.topic_word_prior_ = self._prior("doc_topic_prior"), self._prior("topic_word_prior")
         self.components_ = self.posterior_.counts + self.topic_word_prior_
         total = self.components_.sum(axis=1, keepdims=True)
         self.topics_ = self.components_ / total
         self.exp_dirichlet_component_ = np.exp(digamma(self.components_) - digamma(total))
-
-    @property
-    def posterior_samples_(self):
-        """Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features); made anew each time."""
-        check_is_fitted(self)
-        return self.sample_posterior(self.n_posterior_samples, self._draws_seed)
 
     def sample_posterior(self, n_samples=100, random_state=None):
         """Posterior draws, a dict like `posterior_samples_`.
@@ -342,7 +321,3 @@ class DPLatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMi
         for name in names:
             setattr(model, name, getattr(self, name))
         return model
-
-    @property
-    def _n_features_out(self):
-        return self.components_.shape[0]
