@@ -196,7 +196,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         -------
         probabilities : array of shape (n_samples, n_components)
         """
-        return self._over_rows(X, lambda y, hidden, bound: hidden)
+        return self._hidden_and_bound(X)[0]
 
     def inverse_transform(self, X):
         """Probabilities of the visible units, of shape (n_samples, n_features), given hidden ones."""
@@ -222,7 +222,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         bound : array of shape (n_samples,)
             NaN for a row that holds one, or an infinity.
         """
-        return self._over_rows(X, lambda y, hidden, bound: bound)
+        return self._hidden_and_bound(X)[1]
 
     def score(self, X, y=None):
         """Mean of `score_samples`."""
@@ -243,43 +243,34 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         hidden = rng.random((n_samples, len(self.components_))) < expit(self.intercept_hidden_)
         return (rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)).astype(np.int8)
 
-    def _over_rows(self, X, of):
+    def _hidden_and_bound(self, X):
+        """What `transform` and `score_samples` return."""
         check_is_fitted(self)
         rows, known = _probabilities(self._numeric(X, reset=False))
         if not known.all():
             warnings.warn(f"{(~known).sum()} of these rows hold NaN or infinity.", stacklevel=3)
-        out = []
+        hidden, bound = np.empty((len(rows), len(self.components_))), np.empty(len(rows))
         for start in range(0, len(rows), _BLOCK):
             part = slice(start, start + _BLOCK)
-            block = rows[part].astype(np.float64)
-            hidden, bound = self._mean_field(block)
-            hidden[~known[part]], bound[~known[part]] = expit(self.intercept_hidden_), np.nan
-            out.append(of(block, hidden, bound))
-        return np.concatenate(out)
+            hidden[part], bound[part] = self._mean_field(rows[part].astype(np.float64))
+        hidden[~known], bound[~known] = expit(self.intercept_hidden_), np.nan
+        return hidden, bound
 
-    def _mean_field(self, y, n_iterations=40):
+    def _mean_field(self, y):
         """Hidden probabilities, each row by itself, and the bound at them; damped steps, since all move at once."""
         weights, prior = self.components_.T, self.intercept_hidden_
         squares, given = weights**2, (y - 0.5) @ weights + prior
         logits = np.broadcast_to(prior, given.shape)
-        for i in range(n_iterations):
+        for step in [0.4] * 20 + [0.25] * 20 + [0]:  # the last, 0, for all at the final logits
             hidden = expit(logits)
             mean = hidden @ weights.T + self.intercept_visible_
-            slope = _slope(mean**2 + (hidden * (1 - hidden)) @ squares.T)
+            root = np.sqrt(mean**2 + (hidden * (1 - hidden)) @ squares.T)
+            slope = np.tanh(root.clip(1e-3) / 2) / (2 * root.clip(1e-3))
             wanted = given - (slope * mean) @ weights + (hidden - 0.5) * (slope @ squares)
-            logits = logits + (0.4 if i < n_iterations / 2 else 0.25) * (wanted - logits)
-        hidden = expit(logits)
-        mean = hidden @ weights.T + self.intercept_visible_
-        root = np.sqrt(mean**2 + (hidden * (1 - hidden)) @ squares.T)
+            logits = logits + step * (wanted - logits)
         bound = ((y - 0.5) * mean - root / 2 - np.log1p(np.exp(-root))).sum(axis=1)
         entropy = np.logaddexp(0, logits) - hidden * logits
         return hidden, bound + (entropy + hidden * prior - np.logaddexp(0, prior)).sum(axis=1)
-
-
-def _slope(square):
-    """``tanh(x / 2) / (2 x)``, x being the root of `square`."""
-    root = np.sqrt(square).clip(1e-3)
-    return np.tanh(root / 2) / (2 * root)
 
 
 def _probabilities(X):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -104,7 +105,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     True
     """
 
-    __metadata_request__transform = {"normalize": UNUSED}  # noqa: RUF012
+    # `normalize` is an option, not metadata that comes with rows: `transform` asks for none to be routed to it.
+    __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _solvers = ("vips",)
     _fitted = (
         *DecompositionEstimator._fitted, "topics_", "exp_dirichlet_component_", "n_batch_iter_", "doc_topic_prior_",
