@@ -66,7 +66,7 @@ def test_every_estimator_is_in_the_grid():
     assert {kind.__name__ for kind in ESTIMATORS} == {name for name in skdpbayes.__all__ if name.startswith("DP")}
 
 
-@pytest.mark.filterwarnings("ignore:The chains have not mixed")
+@pytest.mark.filterwarnings("ignore:The chains have not mixed")  # nor could they in 40 steps
 @pytest.mark.parametrize(("kind", "solver"), WORK, ids=named)
 def test_a_pair_fits_and_spends_what_it_says(kind, solver):
     parameters, X, y, _ = ESTIMATORS[kind]

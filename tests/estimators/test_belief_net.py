@@ -1,6 +1,5 @@
 """Private sigmoid belief networks as their users see them."""
 
-import contextlib
 import itertools
 import pickle
 import warnings
@@ -14,6 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
+from whitebox import one_program
 
 from skdpbayes import DPSigmoidBeliefNet, inference, records
 from skdpbayes.privacy import compose
@@ -37,24 +37,9 @@ def rows(seed, n=N):
 X, Z = rows(0), rows(1)
 
 
-@contextlib.contextmanager
-def recorded():
-    """Fits keep their releases: a list of (model, solver, spec, releases). How many there are compiles nothing."""
-    kept = []
-
-    def run(keys, model, solver, spec, records):
-        state, releases = inference._run(keys, records, None, None, model, solver, spec, MOST)
-        kept.append((model, solver, spec, np.asarray(releases)[: spec.n_steps]))
-        return state, None
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "run", run)
-        yield kept
-
-
 @pytest.fixture(autouse=True)
 def fits():
-    with recorded() as kept:
+    with one_program(MOST) as kept:
         yield kept
 
 
@@ -65,10 +50,7 @@ def estimator(epsilon=1.0, **parameters):
 @pytest.fixture(scope="module")
 def fitted(compiled_quickly):
     """Fits by epsilon."""
-    from skdpbayes.estimators import _base
-
-    with pytest.MonkeyPatch.context() as patch, recorded():
-        patch.setattr(_base, "_warned", ["seed"])
+    with one_program(MOST):
         return {epsilon: estimator(epsilon).fit(X) for epsilon in (1.0, np.inf)}
 
 

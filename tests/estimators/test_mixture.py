@@ -1,6 +1,5 @@
 """Private Gaussian mixtures as their users see them."""
 
-import contextlib
 import pickle
 import warnings
 
@@ -11,10 +10,10 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
+from whitebox import one_program
 
 from skdpbayes import DPGaussianMixture, inference
 from skdpbayes._noisy_mixture import MixturePosterior
-from skdpbayes.estimators import _base
 from skdpbayes.models.mixture import restricted
 from skdpbayes.privacy import PrivacyLeakWarning, compose
 from skdpbayes.privacy.random import fit_keys
@@ -36,24 +35,9 @@ X, MOST = rows(0), 400  # releases of a fit
 GIVEN = {"means_init": MEANS + 0.2, "mean_prior": np.zeros(2), "covariance_prior": 0.7 * np.eye(2)}
 
 
-@contextlib.contextmanager
-def recorded():
-    """Fits keep their releases: a list of (model, solver, spec, releases). How many there are compiles nothing."""
-    kept = []
-
-    def run(keys, model, solver, spec, records):
-        state, releases = inference._run(keys, records, None, None, model, solver, spec, MOST)
-        kept.append((model, solver, spec, np.asarray(releases)[: spec.n_steps]))
-        return state, None
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "run", run)
-        yield kept
-
-
 @pytest.fixture(autouse=True)
 def fits():
-    with recorded() as kept:
+    with one_program(MOST) as kept:
         yield kept
 
 
@@ -76,10 +60,8 @@ def truth(Z):
 @pytest.fixture(scope="module")
 def fitted(compiled_quickly):
     """A fit with a sketch: a program that takes twice as long to compile."""
-    with pytest.MonkeyPatch.context() as patch, recorded():
-        patch.setattr(_base, "_warned", ["seed"])
-        model = estimator().fit(X)
-    return model
+    with one_program(MOST):
+        return estimator().fit(X)
 
 
 def matched(model):
@@ -116,7 +98,7 @@ def test_it_is_scikit_learns_mixture_with_these_parameters(fitted):
         np.testing.assert_allclose(Z[labels == k].mean(axis=0), model.means_[k], atol=0.04)
         np.testing.assert_allclose(np.cov(Z[labels == k].T), model.covariances_[k], atol=0.04)
     with pytest.raises(AttributeError, match="lower_bound_"):
-        model.lower_bound_  # noqa: B018
+        _ = model.lower_bound_
 
 
 def test_posterior_draws_are_around_the_estimates(fitted):

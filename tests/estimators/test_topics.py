@@ -1,6 +1,5 @@
 """Private topics as their users see them."""
 
-import contextlib
 import pickle
 
 import jax
@@ -13,9 +12,9 @@ from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import make_pipeline
+from whitebox import one_program
 
-from skdpbayes import DPLatentDirichletAllocation, inference, records
-from skdpbayes.estimators import _base
+from skdpbayes import DPLatentDirichletAllocation, inference
 from skdpbayes.models.base import NORM
 from skdpbayes.privacy.random import fit_keys
 
@@ -33,25 +32,9 @@ X = documents(0)
 FEW = X[:800]  # for scikit-learn, which takes longer
 
 
-@contextlib.contextmanager
-def one_program():
-    """All fits have the same padded sizes, and keep their releases: (model, solver, spec, releases)."""
-    kept = []
-
-    def run(keys, model, solver, spec, packed):
-        state, releases = inference._run(keys, packed, None, None, model, solver, spec, MOST)
-        kept.append((model, solver, spec, np.asarray(releases)[: spec.n_steps]))
-        return state, None
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "run", run)
-        patch.setattr(records, "padded_size", lambda n: 2**17)
-        yield kept
-
-
 @pytest.fixture(autouse=True)
 def fits():
-    with one_program() as kept:
+    with one_program(MOST, 2**17) as kept:
         yield kept
 
 
@@ -61,15 +44,13 @@ def estimator(epsilon=1.0, **parameters):
 
 @pytest.fixture(scope="module")
 def fitted():
-    with pytest.MonkeyPatch.context() as patch, one_program():
-        patch.setattr(_base, "_warned", ["seed"])
+    with one_program(MOST, 2**17):
         return estimator().fit(X)
 
 
 @pytest.fixture(scope="module")
 def without_noise():
-    with pytest.MonkeyPatch.context() as patch, one_program():
-        patch.setattr(_base, "_warned", ["seed"])
+    with one_program(MOST, 2**17):
         return estimator(np.inf).fit(FEW)
 
 
@@ -160,7 +141,7 @@ def test_fitted_attributes(fitted):
     names = fitted.get_feature_names_out()
     assert list(names) == [f"dplatentdirichletallocation{k}" for k in range(K)]
     with pytest.raises(AttributeError, match="bound_ does not exist"):
-        fitted.bound_  # noqa: B018
+        _ = fitted.bound_
     assert fitted.privacy_spent_.public["n_samples"] == N
 
 
@@ -198,7 +179,7 @@ def test_clones_pickles_and_refits(fitted):
     with pytest.raises(NotFittedError):
         clone(fitted).transform(X)
     with pytest.raises(NotFittedError):
-        estimator().posterior_samples_  # noqa: B018
+        _ = estimator().posterior_samples_
     model = estimator().fit(X)
     first = model.privacy_spent_
     assert model.fit_transform(FEW).shape == (800, K) and model.privacy_spent_.cumulative == first.steps

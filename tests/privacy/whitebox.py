@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
@@ -276,6 +277,27 @@ def recorded():
         yield kept
     finally:
         inference.run = original
+
+
+@contextlib.contextmanager
+def one_program(most, padded=None):
+    """Have fits keep a list of (model, solver, spec, releases), whose number, up to `most`, compiles nothing.
+
+    With `padded` as the size of all tables, their sizes compile nothing either. The warning about seeds has been said.
+    """
+    kept = []
+
+    def run(keys, model, solver, spec, packed):
+        state, releases = inference._run(keys, packed, None, None, model, solver, spec, most)
+        kept.append((model, solver, spec, np.asarray(releases)[: spec.n_steps]))
+        return state, None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "run", run)
+        patch.setattr("skdpbayes.estimators._base._warned", ["seed"])
+        if padded:
+            patch.setattr("skdpbayes.records.padded_size", lambda n: padded)
+        yield kept
 
 
 def fitted(solver, n=311, **parameters):
