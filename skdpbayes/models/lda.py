@@ -26,7 +26,6 @@ class TopicsParams(NamedTuple):
     """What is known of the topics; functions of the releases."""
 
     words: Any  # distribution of the words over all documents, (V,)
-    rare: Any  # frequency of words that is lost in noise
     topics: Any  # topics as the E-step takes them, (V, K)
     counts: Any  # of each word in each topic, (V, K)
     seen: Any  # the same as released, with noise, in units of `scales`
@@ -69,7 +68,7 @@ class LatentDirichletAllocation:
         words, topics = jnp.full(shape[0], 1 / shape[0], jnp.float32), jnp.full(shape, 1 / shape[0], jnp.float32)
         zero, ones = jnp.zeros((), jnp.float32), jnp.ones(shape[0], jnp.float32)
         ratios = jnp.zeros(len(_RATIOS), jnp.float32)
-        return TopicsParams(words, zero, topics, topics, topics, topics, ones, zero, ratios)
+        return TopicsParams(words, topics, topics, topics, topics, ones, zero, ratios)
 
     def zeros(self):
         """Sums of no documents."""
@@ -98,12 +97,10 @@ class LatentDirichletAllocation:
         rounds_noise = 1.34 * noise * (SHARES["words"] / left) ** 0.5  # of the average of all rounds, about
         rare = jnp.maximum(0.3 * rounds_noise * self.n_components**0.5 / total, 0.02 / self.n_words)
         words = words + 1e-9 * total / self.n_words
-        return params._replace(words=words / jnp.sum(words), rare=rare)
-
-    def _scales(self, params):
-        """By how much the counts of each word are divided: there is more of frequent words, and only noise of rare."""
-        scales = (params.words + params.rare**2 / params.words) ** (_WEIGHT * self.private)
-        return scales / jnp.exp(jnp.mean(jnp.log(scales)))
+        words = words / jnp.sum(words)
+        # Counts are divided by these: there is more of frequent words, and only noise of rare ones.
+        scales = (words + rare**2 / words) ** (_WEIGHT * self.private)
+        return params._replace(words=words, scales=scales / jnp.exp(jnp.mean(jnp.log(scales))))
 
     def _paired(self, params):
         """Frequent words, as indices and as their places among all (`n_paired` for the others)."""
@@ -112,11 +109,11 @@ class LatentDirichletAllocation:
         return chosen, places
 
     def _pairs(self, params):
-        scales, (_, places) = self._scales(params), self._paired(params)
+        _, places = self._paired(params)
 
         def statistics(record):
             columns, (counts, largest) = record["columns"], _over_largest(record["values"])
-            scale = scales.at[columns].get(mode="fill", fill_value=1.0)
+            scale = params.scales.at[columns].get(mode="fill", fill_value=1.0)
             place = places.at[columns].get(mode="fill", fill_value=self.n_paired)
             nothing = jnp.zeros(self.n_paired, counts.dtype)
             scaled = nothing.at[place].add(counts / scale, mode="drop")
@@ -132,15 +129,15 @@ class LatentDirichletAllocation:
         pairs, with_itself = sums["pairs"]
         pairs = pairs[0, :, 0]
         pairs = (pairs + pairs.T) / 2 - jnp.diag(with_itself)
-        (chosen, _), word_scales = self._paired(params), self._scales(params)
+        chosen, _ = self._paired(params)
         found, clear = topics_of_pairs(key, pairs, self.n_components, scales["pairs"] / 2**0.5)
-        found = found * word_scales[chosen][:, None]
+        found = found * params.scales[chosen][:, None]
         found = found / jnp.sum(found, axis=0) * jnp.sum(params.words[chosen])
         words = params.words[:, None]
         topics = jnp.broadcast_to(words, (self.n_words, self.n_components)).at[chosen].set(found)
         sharp = 0.95 * clear  # topics that noise may have made are not to be trusted
         topics = sharp * topics / jnp.sum(topics, axis=0) + (1 - sharp) * words
-        return params._replace(topics=topics.astype(jnp.float32), scales=word_scales.astype(jnp.float32))
+        return params._replace(topics=topics.astype(jnp.float32))
 
     # ------------------------------------------------------------ rounds
 

@@ -235,7 +235,7 @@ def test_pairs_are_of_different_occurrences():
     m, counts = model(), np.array([0, 3, 0, 1, 2, 0, 0, 7, 0, 0, 0, 1.0])
     params = params_of(m)
     pairs, with_itself = m.openings()[1].statistics(params)(record_of(counts))["pairs"]
-    scales, (chosen, _) = np.asarray(m._scales(params)), m._paired(params)
+    scales, (chosen, _) = np.asarray(params.scales), m._paired(params)
     got = float(pairs.weight[0, 0]) * np.outer(pairs.vector, pairs.vector) - np.diag(with_itself)
     want = (np.outer(counts, counts) - np.diag(counts)) / np.outer(scales, scales)
     want = want[np.ix_(chosen, chosen)]
