@@ -43,7 +43,7 @@ ESTIMATORS = {
         {"bounds": (0, 1), "n_components": 2, "covariance_type": "spherical"},
         NUMBERS,
         None,
-        ("vips",),
+        ("dpvi", "na-dpvi", "sgld", "vips"),
     ),
     DPLatentDirichletAllocation: ({"n_components": 2}, COUNTS, None, ("vips",)),
     DPSigmoidBeliefNet: ({"n_components": 2}, BITS, None, ("vips",)),

@@ -25,13 +25,19 @@ class Bounds(NamedTuple):
     curvature: float  # norm of the Hessian
     prior_precision: float
     typical: tuple[float, float] | None = None  # the first two, of records that are not at the bounds
+    shorten: bool = True  # whether to clip below the bounds, where that saves more noise than it costs
+    mean_curvature: float | None = None  # of all records, over their number; None: no more than `curvature`
+    openings: tuple[float, ...] = ()  # shares of the budget that go to releases before the solver's
 
 
 class GradientEstimator(PrivateEstimator):
     """Base of the estimators whose model has a likelihood that factorises over records."""
 
     _solvers: tuple[str, ...] = ("dpvi", "sgld")
-    _na_dpvi_schedule = 200, 10  # rounds, and those between two that ask for curvature
+    # Rounds, and expected batch.
+    _schedules = {"dpvi": (500, 2**12), "na-dpvi": (200, 2**17), "sgld": (2000, 2**16)}  # noqa: RUF012
+    _curvature_every = 10  # rounds of na-dpvi
+    _learning_rates = 0.4, 0.2  # of dpvi, full rank and mean field
     _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
 
     def __sklearn_tags__(self):
@@ -76,7 +82,7 @@ class GradientEstimator(PrivateEstimator):
         check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
         check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))
         check_number("learning_rate", self.learning_rate, 0, none=True)
-        check_number("n_chains", self.n_chains, 1, 1024, integral=True, closed=True)
+        check_number("n_chains", getattr(self, "n_chains", 1), 1, 1024, integral=True, closed=True)
         for solvers, name, default in _OF_SOME_SOLVERS:
             value = getattr(self, name, default)
             if self.solver not in solvers and not np.array_equal(value, default):
@@ -150,19 +156,40 @@ class GradientEstimator(PrivateEstimator):
             raise ValueError("The score of this model has no bound: pass clipping_norm.")
         return PLANS[self.solver](self, model, bounds, n)
 
+    def _n_rounds(self, bounds):
+        """Rounds of the solver, and their expected batch; `n_steps` counts the openings too."""
+        rounds, batch = self._schedules[self.solver]
+        return (rounds if self.n_steps is None else self.n_steps - len(bounds.openings)), batch
+
+    def _plan_round_noise(self, bounds, n_steps, rate, schedule=None):
+        """Steps of the openings, steps of the rounds, and the multiplier that `schedule` is relative to."""
+        if not bounds.openings:
+            noise = self._plan_noise(n_steps, rate, schedule)
+            return (), noise.steps, noise.noise_multiplier
+        rounds = schedule or [(1.0, n_steps)]
+        factor = (sum(count / size**2 for size, count in rounds) / (1 - sum(bounds.openings))) ** 0.5
+        schedule = [(share**-0.5, 1) for share in bounds.openings] + [(factor * size, count) for size, count in rounds]
+        noise = self._plan_noise(n_steps + len(bounds.openings), rate, schedule)
+        opened = len(bounds.openings)
+        return noise.steps[:opened], noise.steps[opened:], factor * noise.noise_multiplier
+
     def _refuse_for_vips(self, *names):
         """Raise if one of the parameters is set, or if the number of records is private."""
+        self._refuse_parameters(*names)
+        if self.adjacency == "add_remove":
+            raise ValueError(
+                "solver='vips' takes the number of records as known, which adjacency='add_remove' keeps private. Use "
+                "adjacency='zero_out' if it may be known, or another solver, with a sampling_rate."
+            )
+
+    def _refuse_parameters(self, *names):
+        """Raise if one of the parameters is set, which `solver="vips"` has no use for."""
         for name in names:
             if getattr(self, name, None) is not None:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} needs another solver: solver='vips' releases bounded statistics "
                     "of all records."
                 )
-        if self.adjacency == "add_remove":
-            raise ValueError(
-                "solver='vips' takes the number of records as known, which adjacency='add_remove' keeps private. Use "
-                "adjacency='zero_out' if it may be known, or another solver, with a sampling_rate."
-            )
 
 
 def _n_parameters(model):
@@ -185,17 +212,19 @@ def _plan_dpvi(estimator, model, bounds, n):
     from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
 
-    batch = 4096  # expected
-    rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or 500
+    n_steps, batch = estimator._n_rounds(bounds)
+    rate = estimator._sampling_rate(n, batch)
     n_guess = n if estimator.adjacency != "add_remove" else batch / rate
     n_parameters = _n_parameters(model)
     full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and n_parameters <= _FULL_RANK_UP_TO)
     if full_rank and n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
-    steps = estimator._plan_noise(n_steps, rate).steps
+    opening, steps, _ = estimator._plan_round_noise(bounds, n_steps, rate)
 
     clip, fraction = estimator.clipping_norm, None
-    if clip is None:
+    if clip is None and not bounds.shorten:
+        clip = bounds.score
+    elif clip is None:
         # Variance of the averaged score's noise without shortening, over the curvature that the bounds let expect:
         # where there is more noise than signal, shortening scores costs less information than it saves.
         variance = (steps[0].noise_multiplier * bounds.score / rate) ** 2 / n_steps
@@ -206,12 +235,12 @@ def _plan_dpvi(estimator, model, bounds, n):
             clip = 1.01 * bounds.score
     solver = DPVI(
         guide=FullRank(np.float32(1.01 * bounds.curvature)) if full_rank else MeanField(),
-        learning_rate=np.float32(estimator.learning_rate or (0.4 if full_rank else 0.2)),
+        learning_rate=np.float32(estimator.learning_rate or estimator._learning_rates[not full_rank]),
         clipping_norm=np.float32(clip),
         n_records=np.float32(n_guess),
         clip_fraction=None if fraction is None else np.float32(fraction),
     )
-    return solver, MechanismSpec(steps)
+    return solver, MechanismSpec(opening + steps)
 
 
 def _plan_sgld(estimator, model, bounds, n):
@@ -220,11 +249,13 @@ def _plan_sgld(estimator, model, bounds, n):
     from skdpbayes.solvers.sgld import SGLD, decreasing_blocks, noise_multiplier, step_size
 
     del model
-    rate, n_steps, n_chains = estimator._sampling_rate(n, 65536), estimator.n_steps or 2000, estimator.n_chains
-    clip = estimator.clipping_norm or bounds.score * (0.25 if math.isfinite(estimator.epsilon) else 1.01)
+    n_steps, batch = estimator._n_rounds(bounds)
+    rate, n_chains = estimator._sampling_rate(n, batch), getattr(estimator, "n_chains", 1)
+    private = math.isfinite(estimator.epsilon)
+    clip = estimator.clipping_norm or bounds.score * ((0.25 if private else 1.01) if bounds.shorten else 1)
     blocks = [(1.0, n_steps)] if estimator.step_schedule == "constant" else decreasing_blocks(n_steps)
     schedule = [(size**-0.5, count * n_chains) for size, count in blocks]
-    noise = estimator._plan_noise(n_steps * n_chains, rate, schedule).noise_multiplier
+    opening, _, noise = estimator._plan_round_noise(bounds, n_steps * n_chains, rate, schedule)
     largest = step_size(noise, rate, clip)
     if estimator.learning_rate is not None:
         first = float(estimator.learning_rate)
@@ -241,10 +272,11 @@ def _plan_sgld(estimator, model, bounds, n):
                 "learning_rate=None takes the number of records from X, which adjacency='add_remove' keeps "
                 "private. Pass learning_rate, or use adjacency='zero_out'."
             )
-        first = min(largest, 1 / (n * bounds.curvature + bounds.prior_precision))
+        curvature = bounds.curvature if bounds.mean_curvature is None else bounds.mean_curvature
+        first = min(largest, 1 / (n * curvature + bounds.prior_precision))
     steps = tuple(GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks)
     solver = SGLD(n_draws=-(-estimator.n_posterior_samples // n_chains), clipping_norm=np.float32(clip))
-    return solver, MechanismSpec(steps, n_chains)
+    return solver, MechanismSpec(opening + steps, n_chains)
 
 
 def _plan_na_dpvi(estimator, model, bounds, n):
@@ -254,18 +286,19 @@ def _plan_na_dpvi(estimator, model, bounds, n):
     if getattr(estimator, "learning_rate", None) is not None:
         raise ValueError("learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing.")
     refuse_many_parameters(model, estimator.solver)
-    batch = 2**17  # expected: all records, where there are not too many
-    default_steps, every = estimator._na_dpvi_schedule
-    rate, n_steps = estimator._sampling_rate(n, batch), estimator.n_steps or default_steps
+    n_steps, batch = estimator._n_rounds(bounds)  # by default all records, where there are not too many
+    rate = estimator._sampling_rate(n, batch)
     if n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
-    steps = estimator._plan_noise(n_steps, rate).steps
+    opening, steps, _ = estimator._plan_round_noise(bounds, n_steps, rate)
     # Scores shortened to nearly equal norms waste little of the noise; without noise nothing is shortened.
     private = math.isfinite(estimator.epsilon)
     score, curvature = bounds.typical if private and bounds.typical else bounds[:2]
-    clip = estimator.clipping_norm or score * (0.2 if private else 1.01)
+    clip = estimator.clipping_norm or score * ((0.2 if private else 1.01) if bounds.shorten else 1)
     norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
-    return NADPVI(np.float32(clip), np.float32(norm), np.int32(every)), MechanismSpec(steps)
+    return NADPVI(np.float32(clip), np.float32(norm), np.int32(estimator._curvature_every)), MechanismSpec(
+        opening + steps
+    )
 
 
 def _plan_vips(estimator, model, bounds, n):

@@ -104,7 +104,8 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     """
 
     _solvers = ("na-dpvi", "vips")
-    _na_dpvi_schedule = 20, 2
+    _schedules = GradientEstimator._schedules | {"na-dpvi": (20, 2**17)}
+    _curvature_every = 2
 
     def __init__(
         self,

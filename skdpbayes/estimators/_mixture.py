@@ -11,6 +11,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.estimators._base import check_choice, check_number
+from skdpbayes.estimators._gradient import Bounds
 from skdpbayes.estimators._rounds import RoundsEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
 
@@ -19,12 +20,12 @@ _ROUNDS = 6, 6  # with noise and without
 
 
 class DPGaussianMixture(DensityMixin, RoundsEstimator):
-    """Gaussian mixture by private variational Bayes, under (epsilon, delta)-differential privacy.
+    """Bayesian Gaussian mixture, under (epsilon, delta)-differential privacy.
 
-    Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. Sums of expected statistics are
-    released in a fixed number of rounds. The start comes from two releases of its own, the moments of all rows and a
-    sketch of them, and never from the rows themselves (``docs/solvers.md``). What is private, and against whom, is as
-    for `DPBayesianLogisticRegression`.
+    Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The start comes from two
+    releases of its own, the moments of all rows and a sketch of them, and never from the rows themselves
+    (``docs/solvers.md``). From there sums of expected statistics, or of gradients, are released in a fixed number of
+    rounds. What is private, and against whom, is as for `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -42,8 +43,11 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         depends on them; far wider ones, or ones that cut much of the data off, ruin a fit of a few thousand rows
         (`converged_` is a sign). None takes the ranges from the data, which is not private: it warns, and
         `privacy_spent_` records that the guarantee does not hold.
-    solver : {"vips"}, default="vips"
-        Variational Bayes by noisy sums of expected statistics.
+    solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
+        ``"vips"`` is variational Bayes by noisy sums of expected statistics: quick, but its intervals are too narrow
+        where components overlap. The others know no labels: they climb or sample the likelihood in which those are
+        summed out, so that their intervals include what labels cost. ``"dpvi"`` and ``"na-dpvi"`` give normal
+        posteriors around the start that was found, ``"sgld"`` a chain from there, which takes many rows and steps.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, is estimated
         from the releases, and `sampling_rate` must be given.
@@ -60,7 +64,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     degrees_of_freedom_prior : float, default=None
         None: the number of features.
     reg_covar : float, default=1e-6
-        Added to variances.
+        Added to variances in each round of ``solver="vips"``.
     means_init : array-like of shape (n_components, n_features), default=None
         Public starting means. With them, or with one component, nothing is spent on a sketch.
     weights_init : array-like of shape (n_components,), default=None
@@ -68,7 +72,17 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     sampling_rate : float, default=None
         Probability with which each row enters a round. None: 1, all rows.
     n_steps : int, default=None
-        Number of releases, the two for the start included (one, if there is no sketch). None: 6 rounds after those.
+        Number of releases, the two for the start included (one, if there is no sketch). None: after those 6 rounds
+        (``"vips"``), 60 (``"dpvi"``), 20 (``"na-dpvi"``) or 2000 (``"sgld"``).
+    clipping_norm : float, default=None
+        Of a row's gradient, in coordinates in which components are about standard normal; not for ``"vips"``. None: its
+        usual norm. What clipping takes off is corrected for, as if rows were of the mixture that was found.
+    learning_rate : float, default=None
+        Of ``"dpvi"`` and ``"sgld"``, as in `DPBayesianLogisticRegression`.
+    guide : {"auto", "full_rank", "mean_field"}, default="auto"
+        Of ``"dpvi"``: full rank up to 300 parameters.
+    step_schedule : {"constant", "decreasing"}, default="constant"
+        Of ``"sgld"``.
     n_posterior_samples : int, default=1000
         Posterior draws kept.
     random_state : None, int, RandomState or Generator, default=None
@@ -79,13 +93,13 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     Attributes
     ----------
     weights_ : array of shape (n_components,)
-        Posterior mean.
+        Posterior mean; at the mean of the logarithms, but for ``solver="vips"``.
     means_ : array of shape (n_components, n_features)
         Posterior mean.
     covariances_, precisions_, precisions_cholesky_
         Of the shapes that scikit-learn gives them for each `covariance_type`; inverse of the mean precision.
     weight_concentration_, mean_precision_, degrees_of_freedom_ : arrays of shape (n_components,)
-        Of the posterior, as in `BayesianGaussianMixture`.
+        Of the posterior, as in `BayesianGaussianMixture`; with ``solver="vips"`` only.
     posterior_samples_ : dict
         Draws ``"weights"``, ``"means"`` and ``"covariances"`` (matrices for every type), with a first axis of length
         `n_posterior_samples`.
@@ -94,13 +108,14 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         ``sample``.
     converged_ : bool
         Whether in the last round no mean moved by more than a tenth of its component's standard deviation. A function
-        of what was released; the number of rounds does not depend on it.
+        of what was released; the number of rounds does not depend on it. With ``solver="vips"`` only.
     n_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     diagnostics_ : dict
-        Standard deviation of the noise in the sums.
+        Estimated number of rows, and what the solver has to say: of ``"vips"`` the standard deviation of the noise in
+        the sums, of ``"sgld"`` R-hat and effective sample sizes.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
@@ -126,7 +141,10 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     (3, 2)
     """
 
-    _solvers = ("vips",)
+    _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
+    _schedules = {"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)}  # noqa: RUF012
+    _curvature_every = 5
+    _learning_rates = 0.05, 0.05
     _fitted = (
         *RoundsEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
         "precisions_cholesky_", "weight_concentration_", "mean_precision_", "degrees_of_freedom_", "converged_",
@@ -153,6 +171,10 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         weights_init=None,
         sampling_rate=None,
         n_steps=None,
+        clipping_norm=None,
+        learning_rate=None,
+        guide="auto",
+        step_schedule="constant",
         n_posterior_samples=1000,
         random_state=None,
         verbose=0,
@@ -174,6 +196,10 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         self.weights_init = weights_init
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
+        self.clipping_norm = clipping_norm
+        self.learning_rate = learning_rate
+        self.guide = guide
+        self.step_schedule = step_schedule
         self.n_posterior_samples = n_posterior_samples
         self.random_state = random_state
         self.verbose = verbose
@@ -209,7 +235,12 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         scales, voided_by = self._scaling(X)
         model = self._model(scales)
         draws = self._fit_posterior(
-            model, None, n, lambda: self._pack(X, scales), public=self._public_facts(n), voided_by=voided_by
+            model,
+            self._gradient_bounds(),
+            n,
+            lambda: self._pack(X, scales),
+            public=self._public_facts(n),
+            voided_by=voided_by,
         )
         self._scales = scales
         self._set_components(draws)
@@ -261,6 +292,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
 
     def _model(self, scales):
         from skdpbayes.models.mixture import GaussianMixture, mean_weights
+        from skdpbayes.models.mixture_marginal import quadrature_nodes
         from skdpbayes.models.sketch import frequencies
 
         centre, half = scales
@@ -298,7 +330,18 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             frequencies=frequencies(d, k) if means is None and k > 1 else None,
             means=means,
             weights=weights,
+            nodes=None if self.solver == "vips" else quadrature_nodes(d),
         )
+
+    def _gradient_bounds(self):
+        """What a usual row does to the log-likelihood, in the coordinates of `MarginalMixture`."""
+        d = self.n_features_in_
+        square = 1 + 3 * d + (d * (d - 1) / 2 if self.covariance_type in ("full", "tied") else 0)
+        score = math.sqrt(square) if math.isfinite(self.epsilon) else 1e3
+        return Bounds(
+            score, score**2 / 2, float(self.n_components), shorten=False, openings=_SHARES,
+            mean_curvature=4.0 * min(1, 2 / self.n_components) * (d if self.covariance_type == "spherical" else 1),
+        )  # fmt: skip
 
     def _array(self, name, shape):
         """A parameter as an array of a given shape, or None."""
@@ -325,18 +368,19 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
 
     def _set_posterior(self, model, solver, state, rng):
         draws = super()._set_posterior(model, solver, state, rng)
-        self.converged_ = bool(state.params.moved < 0.1)
         self.diagnostics_["n_records"] = float(state.params.total)
+        if self.solver == "vips":
+            self.converged_ = bool(state.params.moved < 0.1)
+            self.weight_concentration_ = self.posterior_.concentration
+            self.mean_precision_, self.degrees_of_freedom_ = self.posterior_.precision, self.posterior_.freedom
         return draws
 
     def _set_components(self, draws):
         self.posterior_samples_ = self._in_units(draws)
-        posterior, (centre, half) = self.posterior_, self._scales
-        self.weight_concentration_ = posterior.concentration
-        self.mean_precision_, self.degrees_of_freedom_ = posterior.precision, posterior.freedom
-        self.weights_ = posterior.concentration / posterior.concentration.sum()
-        self.means_ = posterior.means * half + centre
-        full = posterior.covariances * np.outer(half, half)
+        centre, half = self._scales
+        self.weights_, means, covariances = self.posterior_.estimate()
+        self.means_ = means * half + centre
+        full = covariances * np.outer(half, half)
         factor = np.swapaxes(np.linalg.inv(np.linalg.cholesky(full)), 1, 2)
         self.covariances_, self.precisions_cholesky_ = self._of_type(full), self._of_type(factor)
         self.precisions_ = self._of_type(factor @ np.swapaxes(factor, 1, 2))

@@ -20,7 +20,23 @@ class RoundsEstimator(GradientEstimator):
         check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
 
     def _plan_solver(self, model, bounds, n):
-        return self._plan_vips(model, n) if self.solver == "vips" else super()._plan_solver(model, bounds, n)
+        if self.solver == "vips":
+            self._refuse_parameters("clipping_norm", "learning_rate")
+            return self._plan_vips(model, n)
+        return self._plan_gradients(model, bounds, n)
+
+    def _plan_gradients(self, model, bounds, n):
+        """A solver on gradients of the likelihood without latents, once the model's openings have found a start."""
+        from skdpbayes.solvers.opened import Opened
+
+        openings = len(model.openings())
+        if self.n_steps is not None and self.n_steps <= openings:
+            raise ValueError(
+                f"n_steps={self.n_steps} is too few: {openings} go into the start. Take at least {openings + 1}."
+            )
+        bounds = bounds._replace(openings=bounds.openings[:openings])
+        solver, spec = super()._plan_solver(model.marginal(model.init()), bounds, n)
+        return Opened(solver, np.int32(openings)), spec
 
     def _plan_rounds(self, model, n, shares, n_rounds, start):
         """Solver and mechanism of the model's openings, each with its share of the budget, and of rounds with the rest.

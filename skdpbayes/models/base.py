@@ -25,7 +25,8 @@ class Model(Protocol):
     * ``score(params, record)`` and ``curvature(params, record)``, closed forms of the first two derivatives of the
       log-likelihood, which may be structured contributions (`RankOne`, `Quadratic`);
     * ``score_bound(params, record)``, a bound on the norm of a record's score that does not depend on its response:
-      with it clipping no longer biases the fit (`unbiased_weight`);
+      with it clipping no longer biases the fit (`unbiased_weight`); or else ``clipping_bias(params, norm)``, what
+      clipping to a norm is expected to add to the sum of the scores of all records (`unbiased_total`);
     * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent normal one, which
       `solver="dpvi"` needs (another prior gives the curvature of its logarithm at `init`), and an attribute
       ``prior_df``: None, or the degrees of freedom of Student t priors of which this is the squared inverse scale.
@@ -106,7 +107,12 @@ class StatisticsModel(Protocol):
         """Parameters given noisy sums, of all records, and the standard deviation of the noise in each block."""
 
     def posterior(self, params) -> Any:
-        """The posterior that final parameters describe."""
+        """The posterior that final parameters describe.
+
+        A model that other solvers take too has another method: ``marginal(params)``, given what the openings found, is
+        a `Model` without latents, with a method ``natural(posterior)`` that turns a posterior of its parameters into
+        one of the usual ones (`skdpbayes.solvers.opened`).
+        """
 
 
 def double(tree):
@@ -163,6 +169,17 @@ def weighted_score(model: Model, params, record, norm):
     """A record's score times its `unbiased_weight`, and the weight."""
     weight = unbiased_weight(model, params, record, norm)
     return scaled(score(model, params, record), weight), weight
+
+
+def unbiased_total(model: Model, params, total, norm):
+    """Sum of clipped scores, as a vector, without what clipping is expected to add if the model knows (else as it is).
+
+    A sum that has expectation zero at the truth has its zero near the truth (Fisher consistency).
+    """
+    total = ravel_pytree(total)[0]
+    if not hasattr(model, "clipping_bias"):
+        return total
+    return total - ravel_pytree(model.clipping_bias(params, norm))[0].astype(total.dtype)
 
 
 def prior_score(model: Model):

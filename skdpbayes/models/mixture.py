@@ -19,6 +19,7 @@ from scipy import stats
 
 from skdpbayes._noisy_mixture import MixturePosterior
 from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.mixture_marginal import MarginalMixture
 from skdpbayes.models.sketch import Sketch, features, fit_sketch
 from skdpbayes.privacy.mechanism import Block
 
@@ -98,6 +99,7 @@ class GaussianMixture:
     frequencies: Any
     means: Any
     weights: Any
+    nodes: Any = None
 
     # ------------------------------------------------------------ what a record contributes
 
@@ -306,6 +308,22 @@ class GaussianMixture:
         """Of weights, means and covariances, with what privacy adds."""
         fields = [np.asarray(x, np.float64) for x in params[:6]]
         return MixturePosterior(self.kind, float(self.concentration), *fields)
+
+    def marginal(self, params) -> MarginalMixture:
+        """The same mixture with labels summed out, in coordinates about the start that the openings found."""
+        weights = jnp.maximum(params.start.count, 1e-3 * jnp.max(params.start.count))
+        precise = double(params)
+        scatter = jnp.broadcast_to(self._prior_covariance(precise), (self.n_features, self.n_features))
+        return MarginalMixture(
+            self.kind, self.n_components, self.n_features, self.concentration, self.precision, self.freedom,
+            centre=jnp.asarray(self._prior_mean(params), jnp.float32),
+            scatter=single(scatter),
+            weights=single(weights / weights.sum()),
+            mean=params.start.mean,
+            factor=single(inverse_factor(precise.start.covariance)),
+            n_records=single(params.total),
+            nodes=self.nodes,
+        )  # fmt: skip
 
     def _prior_mean(self, params):
         return params.centre if self.mean_prior is None else self.mean_prior

@@ -41,9 +41,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from skdpbayes.models.base import Model, flat_start, prior_precision, prior_score, weighted_score
+from skdpbayes.models.base import Model, flat_start, prior_precision, prior_score, unbiased_total, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism, contribution_norm
 from skdpbayes.solvers._guides import FullRank, MeanField, Rates
@@ -138,7 +137,8 @@ class DPVI:
             return {"score": Block(clip, 1 - _TALLY_SHARE), "tally": Block(jnp.ones_like(clip), _TALLY_SHARE)}
 
         def update(state, point, step, estimate, scales):
-            score, scale = ravel_pytree(estimate["score"])[0], scales["score"]
+            theta, clip, scale = unravel(point[0]), jnp.exp(state.log_clip), scales["score"]
+            score = unbiased_total(model, theta, estimate["score"], clip)
             averaged_noise = scale**2 / (mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM))
             prior_factor = guide.prior_factor(state.guide, averaged_noise, precision)
             rates = self._rates(step, score.size, scale, mechanism)

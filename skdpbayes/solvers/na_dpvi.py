@@ -36,7 +36,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
 
-from skdpbayes.models.base import Model, flat_start, prior_variance, weighted_score
+from skdpbayes.models.base import Model, flat_start, prior_variance, unbiased_total, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._guides import Curvature, curvature_blocks, curvature_query
@@ -127,7 +127,7 @@ class NADPVI:
         def learn_score(state, point, step, estimate, scales):
             del step
             view = point[1]
-            score = ravel_pytree(estimate["score"])[0] / view.factors
+            score = unbiased_total(model, unravel(point[0]), estimate["score"], clip) / view.factors
             noise = (scales["score"] / view.factors) ** 2
             subsampled = 1 / mechanism.rate - 1
             # Something, where there is no noise at all.

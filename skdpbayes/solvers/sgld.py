@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
-from skdpbayes.models.base import Model, flat_start, prior_score, weighted_score
+from skdpbayes.models.base import Model, flat_start, prior_score, unbiased_total, weighted_score
 from skdpbayes.posteriors import DrawsPosterior
 from skdpbayes.privacy.mechanism import MAX_SCHEDULE, Block, Mechanism
 from skdpbayes.solvers.base import Round
@@ -102,7 +101,7 @@ class SGLD:
 
         def update(state, theta, step, estimate, scales):
             h = 2 / scales["score"] ** 2
-            gradient = ravel_pytree(estimate["score"])[0] + prior_gradient(theta)
+            gradient = unbiased_total(model, unravel(theta), estimate["score"], clip) + prior_gradient(theta)
             theta = theta + h * gradient
             time = state.time + h
             progress = (time / total - self.burn_in) / (1 - self.burn_in)

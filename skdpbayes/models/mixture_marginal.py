@@ -1,0 +1,172 @@
+"""Gaussian mixtures with their labels summed out: the likelihood that gradient solvers climb.
+
+Parameters are coordinates relative to a start, in which each component is about a standard normal: then scores have
+about unit size, and one clipping norm fits all coordinates. They are not bounded, and no point of them is special.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from scipy import stats
+
+from skdpbayes._noisy_mixture import (
+    Coordinates,
+    MarginalPosterior,
+    MixtureCoordinates,
+    contrasts,
+    groups,
+    whitening,
+)
+from skdpbayes.privacy.mechanism import Quadratic, clipping_weights
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MarginalMixture:
+    """Mixture of K normal distributions in d dimensions around a start. A record is ``{"x": (d,)}``.
+
+    Attributes
+    ----------
+    kind : {"full", "tied", "diag", "spherical"}
+    n_components, n_features : int
+    concentration, precision, freedom : float
+        Of the priors: Dirichlet for weights, normal-inverse-Wishart for means and covariances.
+    centre : array of shape (d,)
+        Prior mean of the components' means.
+    scatter : array of shape (d, d)
+        Of the inverse Wishart prior.
+    weights, mean, factor : arrays of shapes (K,), (K, d) and (K, d, d)
+        The start; `factor` are inverses of the Cholesky factors of its covariances.
+    n_records : float
+        Number of rows, as far as it is known.
+    nodes : array of shape (m, d + 1)
+        Points of the unit cube that stand for uniform draws (`quadrature_nodes`).
+    """
+
+    kind: str = field(metadata={"static": True})
+    n_components: int = field(metadata={"static": True})
+    n_features: int = field(metadata={"static": True})
+    concentration: Any
+    precision: Any
+    freedom: Any
+    centre: Any
+    scatter: Any
+    weights: Any
+    mean: Any
+    factor: Any
+    n_records: Any
+    nodes: Any
+
+    def init(self) -> Coordinates:
+        """The start itself."""
+        k, d = self.n_components, self.n_features
+        size, scales = groups(self.kind, k, d)
+        off = d * (d - 1) // 2 if self.kind in ("full", "tied") else 0
+        zeros = lambda *shape: jnp.zeros(shape, jnp.float32)  # noqa: E731
+        ratio = (contrasts(k) @ jnp.log(self.weights)).astype(jnp.float32)
+        return Coordinates(ratio, zeros(k, d), zeros(size, scales), zeros(size, off))
+
+    def log_likelihood(self, params, record):
+        """Log density of a row."""
+        return jax.nn.logsumexp(self._joint(params, record)[0])
+
+    def score(self, params, record):
+        """Gradient of `log_likelihood`: that of each component's part, by the probability that the row is of it."""
+        log_joint, v, y, factor = self._joint(params, record)
+        r = jax.nn.softmax(log_joint)
+        ry = r[:, None] * y
+        log_scale = ry * jnp.diagonal(factor, axis1=1, axis2=2) * v - r[:, None]
+        rows, columns = np.tril_indices(self.n_features, -1)
+        lower = (-ry[:, :, None] * v[:, None, :])[:, rows, columns]
+        if self.kind == "tied":
+            log_scale, lower = log_scale.sum(axis=0, keepdims=True), lower.sum(axis=0, keepdims=True)
+        elif self.kind == "spherical":
+            log_scale = log_scale.sum(axis=1, keepdims=True)
+        return Coordinates(
+            log_ratio=contrasts(self.n_components) @ (r - jnp.exp(self._log_weights(params))),
+            mean=(ry.ravel() @ jax.scipy.linalg.block_diag(*factor)).reshape(y.shape),
+            log_scale=log_scale,
+            lower=lower if params.lower.size else params.lower,
+        )
+
+    def curvature(self, params, record):
+        """Outer product of the score, whose expectation is that of the curvature and which has no negative direction.
+
+        It includes what labels that are not known cost.
+        """
+        return Quadratic(jnp.ones((1, 1), jnp.float32), ravel_pytree(self.score(params, record))[0])
+
+    def clipping_bias(self, params, norm):
+        """What clipping to `norm` is expected to take off the sum of all scores, if rows are of this mixture.
+
+        Clipping shortens the scores of the far rows, of which large variances live.
+        """
+        factor, _ = self._whitening(params)
+        above = jnp.cumsum(jnp.exp(self._log_weights(params)))[:-1]
+        label = jnp.sum(self.nodes[:, :1] > above, axis=1)
+        root = jnp.linalg.inv(factor @ self.factor)
+        mean = self.mean + jnp.einsum("kij,kj->ki", jnp.linalg.inv(self.factor), params.mean)
+        x = mean[label] + jnp.einsum("nij,nj->ni", root[label], jax.scipy.special.ndtri(self.nodes[:, 1:]))
+        scores = jax.vmap(lambda row: self.score(params, {"x": row}))(x)
+        lost = 1 - clipping_weights(scores, norm, jnp.ones(len(x), bool))
+        mean_lost = jax.tree.map(lambda s: -jnp.tensordot(lost, s, 1) / len(x), scores)
+        return jax.tree.map(lambda s: self.n_records * s, mean_lost)
+
+    def _joint(self, params, record):
+        """Log joint density with each component, and what it is made of.
+
+        Matrices that records share are multiplied first: over a batch these are large products, not many small ones.
+        """
+        factor, log_scale = self._whitening(params)
+        shift = jnp.einsum("kij,kj->ki", self.factor, self.mean) + params.mean
+        v = jnp.concatenate(self.factor) @ record["x"] - shift.ravel()
+        y = jnp.concatenate(factor @ self.factor) @ record["x"] - jnp.einsum("kij,kj->ki", factor, shift).ravel()
+        v, y = v.reshape(shift.shape), y.reshape(shift.shape)
+        log_det = jnp.log(jnp.diagonal(self.factor, axis1=1, axis2=2)).sum(axis=1) - log_scale.sum(axis=1)
+        return self._log_weights(params) + log_det - jnp.sum(y**2, axis=1) / 2, v, y, factor
+
+    def log_prior(self, params):
+        """Dirichlet weights, normal means and inverse Wishart covariances, with the Jacobians of the coordinates."""
+        k, d = self.n_components, self.n_features
+        factor, log_scale = self._whitening(params)
+        pull = jnp.einsum("kij,kj->ki", self.factor, self.centre - self.mean) - params.mean
+        pull = jnp.einsum("kij,kj->ki", factor, pull)
+        half = jnp.einsum("kij,kjl->kil", factor, self.factor)
+        scatter = jnp.einsum("kij,jl,kil->", half, self.scatter, half)
+        if self.kind in ("full", "tied"):  # of a lower triangular A, A'A has volume element prod A_ii^i
+            freedom = self.freedom * (k if self.kind == "tied" else 1) - d + jnp.arange(1, d + 1)
+        else:
+            freedom = self.freedom * (d if self.kind == "spherical" else 1)
+        return (
+            self.concentration * self._log_weights(params).sum()
+            - self.precision / 2 * jnp.sum(pull**2) - log_scale.sum()
+            - scatter / 2 - jnp.sum(freedom * params.log_scale)
+        )  # fmt: skip
+
+    def prior_precision(self):
+        """Curvature of the logarithm of the prior at the start."""
+        flat, unravel = ravel_pytree(self.init())
+        curvature = -jnp.diagonal(jax.hessian(lambda v: self.log_prior(unravel(v)))(flat))
+        return unravel(jnp.maximum(curvature, 1e-3))
+
+    def natural(self, posterior):
+        """Posterior of weights, means and covariances, given one of the coordinates."""
+        mean, factor = (np.asarray(x, np.float64) for x in (self.mean, self.factor))
+        return MarginalPosterior(posterior, MixtureCoordinates(self.kind, mean, np.linalg.inv(factor)))
+
+    def _log_weights(self, params):
+        return jax.nn.log_softmax(params.log_ratio @ contrasts(self.n_components))
+
+    def _whitening(self, params):
+        return whitening(self.kind, self.n_components, self.n_features, params, jnp)
+
+
+def quadrature_nodes(d: int, size: int = 2**12) -> np.ndarray:
+    """Sobol points, of shape (size, d + 1), scrambled with a fixed seed so that none is on the border."""
+    return np.clip(stats.qmc.Sobol(d + 1, seed=0).random(size), 2.0**-20, 1 - 2.0**-20).astype(np.float32)

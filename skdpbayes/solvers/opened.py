@@ -1,0 +1,101 @@
+"""A gradient solver that starts where a model's openings lead.
+
+The openings of a `StatisticsModel` find a start. Given that, the model becomes one without latents, in coordinates
+about the start (`marginal`), and the gradient solver takes the rounds that are left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from skdpbayes.privacy.mechanism import Mechanism
+from skdpbayes.solvers.base import Round
+
+
+class OpenedState(NamedTuple):
+    """Of the openings, and of the solver (of no meaning before the last opening)."""
+
+    params: Any
+    solver: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Opened:
+    """Openings, then a gradient solver on ``model.marginal(params)``.
+
+    Attributes
+    ----------
+    solver : DPVI, NADPVI or SGLD
+    n_openings : int
+        Of the model.
+    """
+
+    solver: Any  # a Solver
+    n_openings: Any
+
+    @property
+    def clipping_norm(self):
+        """Of the solver; for the report."""
+        return self.solver.clipping_norm
+
+    def init(self, model, key) -> OpenedState:
+        """Nothing known."""
+        params = model.init()
+        return OpenedState(params, self.solver.init(model.marginal(params), key))
+
+    def rounds(self, model, mechanism: Mechanism) -> tuple[Round, ...]:
+        """The model's openings, once each, and the rounds of the solver."""
+        left = mechanism._replace(
+            n_steps=mechanism.n_steps - self.n_openings, ends=jnp.maximum(mechanism.ends - self.n_openings, 0)
+        )
+
+        def opened(opening):
+            def update(state, key, step, estimate, scales):
+                del step
+                params = opening.update(state.params, estimate, scales, key)
+                return OpenedState(params, self.solver.init(model.marginal(params), jax.random.fold_in(key, 1)))
+
+            return Round(
+                point=lambda state, key: key,
+                query=lambda state, key: opening.statistics(state.params),
+                blocks=lambda state: opening.blocks,
+                update=update,
+            )
+
+        def later(i):
+            def of(state):
+                return self.solver.rounds(model.marginal(state.params), left)[i]
+
+            def update(state, point, step, estimate, scales):
+                step = step - self.n_openings
+                return state._replace(solver=of(state).update(state.solver, point, step, estimate, scales))
+
+            return Round(
+                point=lambda state, key: of(state).point(state.solver, key),
+                query=lambda state, point: of(state).query(state.solver, point),
+                blocks=lambda state: of(state).blocks(state.solver),
+                update=update,
+            )
+
+        kinds = len(self.solver.rounds(model.marginal(model.init()), left))
+        return *(opened(opening) for opening in model.openings()), *(later(i) for i in range(kinds))
+
+    def which(self, step):
+        """One opening after the other, then what the solver says."""
+        own = self.solver.which(step - self.n_openings) if hasattr(self.solver, "which") else 0
+        return jnp.where(step < self.n_openings, step, self.n_openings + own).astype(jnp.int32)
+
+    def posterior(self, model, state: OpenedState):
+        """The solver's posterior, in the model's own parameters."""
+        with jax.enable_x64(True):  # as in the run, for the same coordinates
+            given = jax.device_get(model.marginal(jax.tree.map(jnp.asarray, state.params)))
+        return given.natural(self.solver.posterior(given, state.solver))
+
+    def diagnostics(self, state: OpenedState, posterior) -> dict:
+        """Those of the solver."""
+        return self.solver.diagnostics(state.solver, posterior.posterior)

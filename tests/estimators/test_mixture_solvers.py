@@ -1,0 +1,139 @@
+"""Gaussian mixtures under the solvers that sum labels out: dpvi, na-dpvi and sgld."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy import stats
+from sklearn.base import clone
+from whitebox import one_program
+
+from skdpbayes import DPGaussianMixture, inference
+from skdpbayes.models.mixture_marginal import MarginalMixture
+from skdpbayes.privacy import compose
+from skdpbayes.privacy.random import fit_keys
+
+pytestmark = [
+    pytest.mark.usefixtures("compiled_quickly"),
+    pytest.mark.filterwarnings("ignore:The chains have not mixed"),  # nor could they in a few steps
+]
+
+N, MEANS, SD = 4000, np.array([[-1.0, 0], [1.0, 0.5]]), 0.7  # components that overlap
+SLOW = [pytest.param(solver, marks=pytest.mark.slow) for solver in ("dpvi", "sgld")]
+
+
+def rows(seed, n=N):
+    rng = np.random.default_rng(seed)
+    return MEANS[(rng.random(n) < 0.4).astype(int)] + SD * rng.standard_normal((n, 2))
+
+
+@pytest.fixture(autouse=True)
+def fits():
+    with one_program(100) as kept:
+        yield kept
+
+
+def estimator(solver, epsilon=1.0, **parameters):
+    given = {"n_components": 2, "covariance_type": "spherical", "bounds": (-4, 4), "means_init": MEANS + 0.1}
+    return DPGaussianMixture(epsilon=epsilon, solver=solver, **{"random_state": 0} | given | parameters)
+
+
+def found(model):
+    """Log odds of the second component, both means and both standard deviations, of draws; as rows."""
+    draws = model.posterior_samples_
+    log_odds = np.log(draws["weights"][:, 1] / draws["weights"][:, 0])
+    return np.column_stack([log_odds, draws["means"].reshape(-1, 4), draws["covariances"][:, :, 0, 0] ** 0.5])
+
+
+TRUTH = np.array([np.log(0.4 / 0.6), *MEANS.ravel(), SD, SD])
+
+
+@pytest.mark.parametrize("solver", ["na-dpvi", *SLOW])
+def test_it_finds_the_mixture_and_spends_what_it_says(solver, fits):
+    model = estimator(solver, n_steps=21 if solver != "sgld" else 100).fit(rows(0))
+    draws = found(model)
+    tolerance = 4 * draws.std(axis=0) if solver != "sgld" else 0.3
+    assert (np.abs(draws.mean(axis=0) - TRUTH) < tolerance).all()
+    assert np.abs(model.means_ - MEANS).max() < 0.3 and model.score(rows(1)) > -2.9
+    spent = model.privacy_spent_
+    assert spent.steps == fits[-1][2].composed() and sum(piece.steps for piece in spent.steps) == model.n_iter_
+    assert compose(spent.steps, "zero_out").epsilon(1e-5) == pytest.approx(spent.epsilon)
+    assert (0.99 if solver != "sgld" else 0.3) < spent.epsilon <= 1
+    assert not hasattr(model, "converged_") and not hasattr(model, "weight_concentration_")
+    assert pickle.loads(pickle.dumps(model)).score(rows(1)) == model.score(rows(1))
+    assert clone(model).get_params()["solver"] == solver
+
+
+@pytest.mark.parametrize("solver", ["na-dpvi", *SLOW[:1]])
+def test_without_noise_it_is_the_posterior_of_the_marginal_likelihood(solver, fits):
+    """Its mode, found by Newton steps, and the curvature there, which labels that are unknown lessen."""
+    X = rows(0)
+    priors = {"mean_prior": np.zeros(2), "covariance_prior": 0.5}
+    model = estimator(solver, np.inf, n_steps=61, **priors).fit(X)
+    planned, start = model._model(model._scales), model.posterior_.function
+    with jax.enable_x64(True):
+        given = MarginalMixture(
+            "spherical", 2, 2, 1.0, 1.0, 2.0, np.zeros(2), np.float64(planned.covariance_prior), np.full(2, 0.5),
+            start.means, np.linalg.inv(start.roots), N, None,
+        )  # fmt: skip
+        start, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(jnp.float64), given.init()))
+        Z = jnp.asarray((X - model._scales[0]) / model._scales[1])
+        likelihood = jax.vmap(lambda v, x: given.log_likelihood(unravel(v), {"x": x}), (None, 0))
+        both = jax.jit(lambda v: likelihood(v, Z).sum() + given.log_prior(unravel(v)))
+        point, slope, curvature = start, jax.jit(jax.grad(both)), jax.jit(jax.hessian(both))
+        for _ in range(20):
+            point = point - jnp.linalg.solve(curvature(point), slope(point))
+        exact = np.linalg.inv(-curvature(point))
+        assert float(jnp.abs(slope(point)).max()) < 1e-6
+        point = np.asarray(point)
+    inner = model.posterior_.posterior
+    sd = np.sqrt(np.diag(exact))
+    assert (np.abs(inner.mean - point) < 0.15 * sd).all()
+    np.testing.assert_allclose(inner.std, sd, rtol=0.12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("solver", "covered"), [("dpvi", (0.88, 1)), ("na-dpvi", (0.86, 0.98)), ("vips", (0, 0.85))])
+def test_intervals_hold_where_components_overlap(solver, covered):
+    """At 90 percent; those of variational Bayes, which takes labels for known, do not."""
+    inside = []
+    for seed in range(40):
+        draws = found(estimator(solver, random_state=seed).fit(rows(seed)))
+        low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+        inside.append((low < TRUTH) & (high > TRUTH))
+    assert covered[0] <= np.mean(inside) <= covered[1], np.mean(inside, axis=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("parameters", [{}, {"means_init": None}], ids=["given", "sketch"])
+def test_the_fit_follows_from_the_releases_and_the_solver_key(solver, parameters, fits, compiled_as_users_do):
+    model = estimator(solver, n_steps=21, **parameters).fit(rows(0))
+    again = estimator(solver, n_steps=21, **parameters)
+    again.n_features_in_ = 2
+    scales, _ = again._scaling(np.zeros((1, 2)))
+    planned = again._model(scales)
+    solver, spec = again._plan_solver(planned, again._gradient_bounds(), N)
+    keys, record = fit_keys(0), {"x": np.zeros(2, np.float32)}
+    state = jax.device_get(inference.replay(fits[-1][-1], keys.solver, planned, solver, spec, record))
+    draws = again._set_posterior(planned, solver, state, again._draws_rng(keys))
+    again._scales = scales
+    again._set_components(draws)
+    assert set(vars(model)) - set(vars(again)) == {"privacy_spent_", "n_iter_"}, "an attribute of another origin"
+    for name in set(vars(again)) - set(again.get_params()):
+        assert pickle.dumps(getattr(again, name)) == pickle.dumps(getattr(model, name)), name
+
+
+def test_the_noise_of_every_round_is_what_the_report_says(fits):
+    """Of null rows every release is noise alone."""
+    model = estimator("na-dpvi", n_steps=21).fit(np.full((N, 2), np.nan))
+    releases, spent = np.float64(fits[-1][-1]), model.privacy_spent_
+    multipliers = np.repeat(*zip(*((piece.noise_multiplier, piece.steps) for piece in spent.steps), strict=True))
+    # After the moments the curvature is asked for in the rounds 0, 3, 5, 10 and 15 of the solver.
+    scores = [1 + t for t in range(20) if t not in (0, 3, 5, 10, 15)]
+    noise = releases[scores, :7] / spent.clipping_norm / multipliers[scores, None]
+    assert 1e-6 < stats.chi2(noise.size).cdf(np.square(noise).sum()) < 1 - 1e-6
+    assert not releases[scores, 7:].any() and releases[1, 7:].any()
