@@ -22,10 +22,10 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-topics bench-belief-net bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
 
 help: ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
 
 demo: env ## fit a private model to census data; prints a report and draws demo.png (under a minute)
 	@$(PY) examples/adult.py
@@ -57,6 +57,10 @@ bench-calibration: env ## calibration of predictions on Adult, beside the NA-DPV
 bench-mixture: env ## log-likelihood of Gaussian mixtures, d3p's Figure 7 among them (minutes)
 	$(PY) -m benchmarks.mixture $(MIXTURE_ARGS)
 
+# Not one of `make bench`: it needs Python 3.11 and installs d3p.
+bench-d3p-mixture: env ## the same beside d3p itself, which is installed in .peers (Python 3.11; minutes)
+	$(PY) -m benchmarks.d3p_mixture $(D3P_MIXTURE_ARGS)
+
 bench-belief-net: env ## sigmoid belief networks on binarised MNIST, beside independent pixels (minutes)
 	$(PY) -m benchmarks.belief_net $(BELIEF_NET_ARGS)
 
@@ -82,14 +86,17 @@ docs: env-dev ## build the documentation into docs/_build
 LOCK_OPTIONS = --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --no-annotate --only-binary :all: --custom-compile-command "make lock" \
 	--group build pyproject.toml $(LOCK_ARGS)
+PEER_LOCK_OPTIONS = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+	--only-binary :all: --custom-compile-command "make lock" $(LOCK_ARGS)
 lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer versions)
 	@$(PYTHON) tools/bootstrap.py --env .venv-lock --lock requirements/uv.lock
 	.venv-lock/bin/uv pip compile $(LOCK_OPTIONS) --extra test --output-file requirements/test.lock
 	.venv-lock/bin/uv pip compile $(LOCK_OPTIONS) --extra test --extra dev --extra docs \
 		--constraint requirements/test.lock --output-file requirements/dev.lock
+	.venv-lock/bin/uv pip compile $(PEER_LOCK_OPTIONS) benchmarks/peers/d3p.in --output-file benchmarks/peers/d3p.lock
 
 clean: ## remove the environments and everything that was built
-	rm -rf .venv .venv.lock .venv-lock .venv-lock.lock .pytest_cache .ruff_cache .mypy_cache .hypothesis \
+	rm -rf .venv .venv.lock .venv-lock .venv-lock.lock .peers .pytest_cache .ruff_cache .mypy_cache .hypothesis \
 		docs/_build docs/generated build dist demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

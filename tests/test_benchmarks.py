@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks import _log, belief_net, calibration, development, mixture, topics, utility
+from benchmarks import _log, belief_net, calibration, d3p_mixture, development, mixture, topics, utility
 from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, Problem, clip_rows
 
 SMALL = [name for name, recipe in _RECIPES.items() if recipe.n_train * recipe.d <= 10**6]
@@ -123,6 +123,35 @@ def test_held_out_rows_are_training_rows(monkeypatch):
     assert halves.X_train.shape == halves.X_test.shape == (500, 2)
     found = np.concatenate([halves.X_train, halves.X_test])
     np.testing.assert_array_equal(np.sort(found[:, 0]), np.sort(whole.X_train[:, 0]))
+
+
+def test_d3p_is_scored_as_we_are(monkeypatch):
+    problem = mixture.five_clusters()
+    X, Z = d3p_mixture.figure_data()
+    truth = {"weights": problem.weights, "means": problem.means, "scales": np.full(5, 0.5**0.5)}
+    np.testing.assert_allclose(d3p_mixture.score(*truth.values(), Z), problem.log_density(Z))
+
+    def run_d3p(python, sets, plan):
+        """The truth as the median, and draws that are worse."""
+        assert sets.shape == (1, 2000, 2) and {entry["line"] for entry in plan} == {
+            "d3p as published", "d3p, exact noise", "d3p, tuned"
+        }  # fmt: skip
+        draws = {name: np.stack([values, values * 2]) for name, values in truth.items()}
+        draws["weights"] = np.stack([problem.weights] * 2)
+        release = {"median": truth, "draws": draws, "seconds": 1.0}
+        return [{**release, "entry": entry["entry"], "fit": 0} for entry in plan]
+
+    monkeypatch.setattr(d3p_mixture, "run_d3p", run_d3p)
+    monkeypatch.setattr(d3p_mixture, "private", lambda problem, X, level, i: mixture.not_private(problem, X, i))
+    records = d3p_mixture.compare(None, [(X, Z)], (1.0,), 1)
+    assert [record["line"] for record in records[-3:]] == [
+        "not private, 20 starts", "not private, one cluster", "the true density"
+    ]  # fmt: skip
+    for record in records[:3]:
+        assert record["score"] == pytest.approx([problem.log_density(Z).mean()])
+    (row,) = d3p_mixture.figure_rows(records, (1.0,))
+    # What the authors' noise costs is an eighth of the epsilon that they give it, even if one row is exchanged.
+    assert [float(cell) for cell in row[-2:]] == pytest.approx([0.0557, 0.1265], abs=2e-4)
 
 
 def test_mixtures_are_scored_against_the_truth(monkeypatch):

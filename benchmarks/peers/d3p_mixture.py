@@ -1,0 +1,89 @@
+"""Gaussian mixtures by d3p 0.2.0: runs in d3p's own environment, and is started by ``benchmarks.d3p_mixture``.
+
+``python d3p_mixture.py rows.npz plan.json`` fits each entry of the plan to each data set of the file's ``rows``, of
+shape (sets, n, d), and prints one line of JSON a fit: what d3p released, by which the other side scores it.
+
+The model is that of d3p's paper (appendix A): ``d3p.gmm.GaussianMixture`` with labels summed out, a Dirichlet prior of
+the weights, normal means and inverse gamma scales; the guide is NumPyro's diagonal normal, as in the authors' script.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+
+import d3p.random
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from d3p.gmm import GaussianMixture
+from d3p.minibatch import subsample_batchify_data
+from d3p.svi import DPSVI
+from numpyro import plate, sample
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.autoguide import AutoDiagonalNormal
+from numpyro.optim import Adam
+
+SITES = ("weights", "means", "scales")
+N_DRAWS = 50
+
+
+def model(rows, k, n, prior):
+    """Spherical mixture of k components; `rows` is a batch out of n, `prior` the scale of the prior of means."""
+    weights = sample("weights", dist.Dirichlet(jnp.ones(k)))
+    means = sample("means", dist.Normal(0.0, prior).expand((k, rows.shape[1])).to_event(2))
+    scales = sample("scales", dist.InverseGamma(1.0, 1.0).expand((k,)).to_event(1))
+    with plate("rows", n, len(rows)):
+        sample("observed", GaussianMixture(means, scales, weights), obs=rows)
+
+
+@functools.cache
+def fitter(k, n, iterations, batch, clip, rate, prior):
+    """The guide, and a compiled fit of it: rows, key and noise to parameters. Noise varies without compiling anew."""
+    guide = AutoDiagonalNormal(model)
+
+    @jax.jit
+    def fit(rows, key, noise):
+        start, batches = d3p.random.split(key, 2)
+        svi = DPSVI(model, guide, Adam(rate), Trace_ELBO(), clip, noise, k=k, n=n, prior=prior)
+        state = svi.init(start, rows[:1])
+        _, fetch = subsample_batchify_data((rows,), batch)  # without replacement within a batch
+
+        def step(i, state):
+            return svi.update(state, *fetch(i, batches))[0]
+
+        return svi.get_params(jax.lax.fori_loop(0, iterations, step, state))
+
+    return guide, fit
+
+
+def lists(sites):
+    """Arrays of the model's sites, for JSON."""
+    return {name: np.asarray(sites[name], float).tolist() for name in SITES}
+
+
+def main():
+    """Fit all that was asked for."""
+    data, plan = sys.argv[1:]
+    with np.load(data) as archive:
+        sets = jnp.asarray(archive["rows"], jnp.float32)
+    with open(plan) as file:
+        entries = json.load(file)
+    for entry in entries:
+        n = sets.shape[1]
+        guide, fit = fitter(5, n, *(entry[name] for name in ("iterations", "batch", "clip", "rate", "prior")))
+        for i in range(entry["fits"]):
+            start = time.perf_counter()
+            params = fit(sets[i % len(sets)], d3p.random.PRNGKey(i), entry["noise"])
+            jax.block_until_ready(params)
+            seconds = time.perf_counter() - start
+            draws = guide.sample_posterior(jax.random.PRNGKey(i), params, sample_shape=(N_DRAWS,))
+            line = {"entry": entry["entry"], "fit": i, "median": lists(guide.median(params)), "draws": lists(draws)}
+            print(json.dumps({**line, "seconds": seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
