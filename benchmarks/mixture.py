@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,12 +84,13 @@ PROBLEMS: dict[str, Callable[[], Mixture]] = {
 }
 
 
-def private(problem: Mixture, X: np.ndarray, epsilon: float, seed: int) -> Any:
+def private(problem: Mixture, X: np.ndarray, epsilon: float, seed: int, solver: str = "vips") -> Any:
     """The estimator under test: default parameters, and the public facts of the problem."""
     from skdpbayes import DPGaussianMixture
 
     return DPGaussianMixture(
         epsilon=epsilon,
+        solver=solver,
         delta=problem.delta,
         n_components=len(problem.weights),
         covariance_type=problem.covariance_type,
@@ -115,33 +117,51 @@ def run(name: str, epsilons: tuple[float, ...] | None, seeds: int, fit=private) 
         X, Z = problem.draw(rng, problem.n_train), problem.draw(rng, N_TEST)
         truth = float(problem.log_density(Z).mean())
         scores = {
-            "the true density": (truth, 0.0),
+            "the true density": (truth, 0.0, math.nan),
             "not private, 20 starts": _timed(not_private, problem, X, seed, test=Z),
         }
         for epsilon in levels:
             scores[f"epsilon {epsilon:g}"] = _timed(fit, problem, X, epsilon, seed, test=Z)
-        for line, (score, seconds) in scores.items():
-            record = records.setdefault(line, {"problem": name, "line": line, "score": [], "gap": [], "seconds": []})
+        for line, (score, seconds, covered) in scores.items():
+            empty: dict[str, Any] = {"score": [], "gap": [], "seconds": [], "covered": []}
+            record = records.setdefault(line, {"problem": name, "line": line, **empty})
             record["score"].append(score)
             record["gap"].append(truth - score)
             record["seconds"].append(seconds)
+            record["covered"].append(covered)
     return list(records.values())
 
 
-def _timed(fit, *arguments, test):
+def _timed(fit, problem, *arguments, test):
     start = time.perf_counter()
-    model = fit(*arguments)
+    model = fit(problem, *arguments)
     seconds = time.perf_counter() - start
-    return float(model.score(test)), seconds
+    return float(model.score(test)), seconds, covered(problem, model)
+
+
+def covered(problem: Mixture, model: Any) -> float:
+    """Share of true weights, means and variances within their central 90% intervals; NaN if the model has none."""
+    from scipy.optimize import linear_sum_assignment
+
+    if not hasattr(model, "posterior_samples_"):
+        return math.nan
+    own = linear_sum_assignment(((problem.means[:, None] - model.means_[None]) ** 2).sum(axis=2))[1]
+    truth = problem.weights, problem.means, np.diagonal(problem.covariances, axis1=1, axis2=2)
+    draws = {name: values[:, own] for name, values in model.posterior_samples_.items()}
+    draws["covariances"] = np.diagonal(draws["covariances"], axis1=2, axis2=3)
+    ends = [np.quantile(values, [0.05, 0.95], axis=0) for values in draws.values()]
+    inside = [((low <= true) & (true <= high)).ravel() for (low, high), true in zip(ends, truth, strict=True)]
+    return float(np.mean(np.concatenate(inside)))
 
 
 def row_of(record: dict[str, Any]) -> list[str]:
-    """Table row: mean and standard error of the log-likelihood, then how far it is below the true density's."""
+    """Table row: mean and standard error of the log-likelihood, how far it is below the true density's, coverage."""
     score, gap = np.array(record["score"]), np.array(record["gap"])
     error = score.std(ddof=1) / len(score) ** 0.5 if len(score) > 1 else math.nan
     return [
         f"{record['problem']}: {record['line']}", f"{score.mean():.3f} ±{error:.3f}", f"{gap.mean():.3f}",
-        f"{np.median(gap):.3f}", f"{gap.max():.3f}", f"{np.median(record['seconds']):.2f}",
+        f"{np.median(gap):.3f}", f"{gap.max():.3f}", f"{np.mean(record['covered']):.2f}",
+        f"{np.median(record['seconds']):.2f}",
     ]  # fmt: skip
 
 
@@ -150,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--problems", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS), metavar="PROBLEM")
     parser.add_argument("--epsilons", nargs="+", type=float, help="levels (default: those of each problem)")
+    parser.add_argument("--solver", choices=["vips", "dpvi", "na-dpvi", "sgld"], default="vips")
     parser.add_argument("--seeds", type=int, default=10, help="fits per level (default: %(default)s)")
     options = parser.parse_args()
     if options.seeds < 1:
@@ -158,14 +179,20 @@ def main() -> None:
 
     records: list[dict[str, Any]] = []
     for name in options.problems:
-        records += run(name, tuple(options.epsilons) if options.epsilons else None, options.seeds)
+        records += run(
+            name,
+            tuple(options.epsilons) if options.epsilons else None,
+            options.seeds,
+            partial(private, solver=options.solver),
+        )
         print(f"{name}: done", flush=True)
     print(
-        f"\nMean log-likelihood of {N_TEST} held-out rows over {options.seeds} fits, and nats below the true density.\n"
+        f"\nMean log-likelihood of {N_TEST} held-out rows over {options.seeds} fits, and nats below the true density;"
+        "\nshare of the true weights, means and variances in their 90% intervals.\n"
     )
-    header = ["problem", "log-likelihood", "below truth", "median", "worst", "s/fit"]
+    header = ["problem", "log-likelihood", "below truth", "median", "worst", "covered", "s/fit"]
     print(_log.table(header, [row_of(record) for record in records]))
-    path = _log.append("mixture", {"seeds": options.seeds, "records": records})
+    path = _log.append("mixture", {"solver": options.solver, "seeds": options.seeds, "records": records})
     print(f"\nAppended to {path.relative_to(_log.ROOT)}")
 
 
