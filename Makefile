@@ -22,7 +22,7 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-topics bench-belief-net bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
@@ -36,7 +36,7 @@ test: env ## run the tests, but for the slow ones
 test-slow: env ## run the slow tests
 	$(PYTEST) -m slow $(PYTEST_ARGS)
 
-bench: bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-vips-coverage bench-vips-accounting ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
@@ -66,6 +66,9 @@ bench-belief-net: env ## sigmoid belief networks on binarised MNIST, beside inde
 
 bench-topics: env ## perplexity of topic models, 20 Newsgroups among them (half an hour; TOPICS_ARGS="--topics 4" prints topics)
 	$(PY) -m benchmarks.topics $(TOPICS_ARGS)
+
+bench-pictures: env ## pictures of private mixtures, topics and weights
+	$(PY) -m benchmarks.pictures $(PICTURES_ARGS)
 
 bench-vips-coverage: env ## how often intervals of logistic regression by vips cover the truth, 2000 fits a line
 	$(PY) -m benchmarks.vips_coverage $(COVERAGE_ARGS)

@@ -1,14 +1,12 @@
-"""Posteriors of a Gaussian mixture, in NumPy: given noisy sums of its statistics, or in coordinates about a start."""
+"""Posterior of a Gaussian mixture given noisy sums of its statistics, in NumPy."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import linalg, special
 
-from skdpbayes.posteriors import MappedPosterior, SampledPosterior
+from skdpbayes.posteriors import SampledPosterior
 
 _LEAST = 0.05  # of a variance that noise is added to, in units of its estimate
 
@@ -87,82 +85,3 @@ class MixturePosterior(SampledPosterior):
         outer = root @ half
         covariances = outer @ drawn @ np.swapaxes(outer, 2, 3)
         return np.broadcast_to(covariances, (n, k, d, d)).copy()
-
-
-class Coordinates(NamedTuple):
-    """Parameters of a mixture relative to a start, each array with any leading axes."""
-
-    log_ratio: Any  # (K - 1,): logarithms of weights by orthonormal contrasts
-    mean: Any  # (K, d): in units of the start's component, from its mean
-    log_scale: Any  # (groups, scales)
-    lower: Any  # (groups, d (d - 1) / 2), or (groups, 0) where covariances are diagonal
-
-
-def contrasts(k):
-    """Orthonormal contrasts (K - 1, K), of which no one is about the sum."""
-    return linalg.helmert(k).astype(np.float32)
-
-
-def groups(kind, k, d):
-    """Number of covariances that there are of a type, and of scales that each has."""
-    return 1 if kind == "tied" else k, 1 if kind == "spherical" else d
-
-
-def whitening(kind, k, d, params, xp):
-    """Factors (..., K, d, d) that turn a component, in units of its start, into a standard normal; log scales (K, d).
-
-    Parameters
-    ----------
-    params : Coordinates
-    xp : module
-        numpy or jax.numpy.
-    """
-    log_scale = xp.broadcast_to(params.log_scale, (*params.log_scale.shape[:-2], k, d))
-    factor = xp.exp(-log_scale)[..., None] * np.eye(d, dtype=np.float32)
-    if kind in ("full", "tied"):
-        rows, columns = np.tril_indices(d, -1)
-        place = np.zeros((len(rows), d, d), np.float32)
-        place[np.arange(len(rows)), rows, columns] = 1
-        factor = factor + xp.einsum("...gl,lij->...gij", params.lower, place)
-    return factor, log_scale
-
-
-@dataclass(frozen=True)
-class MixtureCoordinates:
-    """Turns `Coordinates`, as rows of a matrix, into weights, means and covariances, ravelled.
-
-    Attributes
-    ----------
-    kind : {"full", "tied", "diag", "spherical"}
-    means, roots : arrays of shapes (K, d) and (K, d, d)
-        Of the start; roots are Cholesky factors of its covariances.
-    """
-
-    kind: str
-    means: np.ndarray
-    roots: np.ndarray
-
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """Weights, means and covariances, of shape (n, K + K d + K d^2)."""
-        (k, d), n = self.means.shape, len(rows)
-        size, scales = groups(self.kind, k, d)
-        parts = np.split(rows, np.cumsum([k - 1, k * d, size * scales]), axis=1)
-        shapes = (k - 1,), (k, d), (size, scales), (size, parts[3].shape[1] // size)
-        params = Coordinates(*(part.reshape(n, *shape) for part, shape in zip(parts, shapes, strict=True)))
-        factor, _ = whitening(self.kind, k, d, params, np)
-        means = self.means + np.einsum("kij,nkj->nki", self.roots, params.mean)
-        roots = self.roots @ np.linalg.inv(factor)
-        weights = special.softmax(params.log_ratio @ contrasts(k), axis=1)
-        return np.concatenate([weights, means.reshape(n, -1), (roots @ np.swapaxes(roots, 2, 3)).reshape(n, -1)], 1)
-
-
-class MarginalPosterior(MappedPosterior):
-    """Posterior of `Coordinates`, and what it says of weights, means and covariances."""
-
-    function: MixtureCoordinates
-
-    def estimate(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Weights, means and covariances at the mean of the coordinates."""
-        k, d = self.function.means.shape
-        weights, means, covariances = np.split(self.function(self.posterior.mean[None])[0], [k, k + k * d])
-        return weights, means.reshape(k, d), covariances.reshape(k, d, d)

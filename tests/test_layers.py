@@ -15,6 +15,7 @@ ROOT = Path(skdpbayes.__file__).parent
 ALLOWED = {
     "": {"estimators"},
     "_labels": set(),
+    "_mixture_coordinates": {"posteriors"},
     "_noisy_mixture": {"posteriors"},
     "_noisy_moments": {"posteriors"},
     "_noisy_sums": {"posteriors"},
@@ -26,6 +27,7 @@ ALLOWED = {
     "estimators": {"_labels", "_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},
     "inference": {"models.base", "privacy.mechanism", "privacy.random", "records", "solvers.base"},
     "models": {
+        "_mixture_coordinates",
         "_noisy_mixture",
         "_noisy_moments",
         "_noisy_sums",

@@ -90,6 +90,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     """
 
     _solvers = ("vips",)
+    _shares = (0.15,)  # of the mean of all rows
     _fitted = (*DecompositionEstimator._fitted, "intercept_visible_", "intercept_hidden_")
 
     def __init__(
@@ -150,9 +151,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         return SigmoidBeliefNet(d, int(self.n_components), np.float32(math.isfinite(self.epsilon)))
 
     def _plan_vips(self, model, n):
-        from skdpbayes.models.belief_net import ALL
-
-        return self._plan_rounds(model, n, (ALL,), _ROUNDS, "one release goes")
+        return self._plan_rounds(model, n, _ROUNDS, "one release goes")
 
     @staticmethod
     def _pack(X):

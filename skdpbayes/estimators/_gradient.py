@@ -13,21 +13,21 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from skdpbayes._labels import as_labels
 from skdpbayes._rows import as_numeric, refuse_text_columns
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
+from skdpbayes.privacy import AccountingError
 
 _FULL_RANK_UP_TO = 300  # parameters
 _CURVATURE_UP_TO = 1000
 
 
 class Bounds(NamedTuple):
-    """Public bounds on what one record does to the log-likelihood, and on the prior; infinity where there is none."""
+    """What one record may do to the log-likelihood, and the prior; public, and infinity where there is no bound."""
 
     score: float  # norm of the gradient
     curvature: float  # norm of the Hessian
     prior_precision: float
     typical: tuple[float, float] | None = None  # the first two, of records that are not at the bounds
-    shorten: bool = True  # whether to clip below the bounds, where that saves more noise than it costs
+    clip: float | None = None  # clipping norm to take; None: what the solver makes of the bounds
     mean_curvature: float | None = None  # of all records, over their number; None: no more than `curvature`
-    openings: tuple[float, ...] = ()  # shares of the budget that go to releases before the solver's
 
 
 class GradientEstimator(PrivateEstimator):
@@ -106,6 +106,11 @@ class GradientEstimator(PrivateEstimator):
         solver, spec = self._plan_solver(model, bounds, n)
         clipping_norm = None if getattr(solver, "clip_fraction", None) is not None else float(solver.clipping_norm)
         report = self._report(spec, clipping_norm, public=public, voided_by=voided_by)
+        if report.epsilon > self.epsilon * (1 + 1e-6):
+            raise AccountingError(
+                f"The plan would spend epsilon={report.epsilon:g} where epsilon={self.epsilon:g} was asked for. "
+                "Nothing was run; this is an error of the package, please report it."
+            )
         self._warn_if_seeded()
         self._warn_if_delta_is_large(n)
         if self.verbose:
@@ -150,27 +155,30 @@ class GradientEstimator(PrivateEstimator):
             )
         return self.posterior_.sample(rng, self.n_posterior_samples)
 
-    def _plan_solver(self, model, bounds, n):
-        """Solver and mechanism: functions of public quantities."""
+    def _plan_solver(self, model, bounds, n, openings=()):
+        """Solver and mechanism: functions of public quantities.
+
+        `openings` are the shares of the budget of releases that are made before the solver's.
+        """
         if self.solver != "vips" and self.clipping_norm is None and not math.isfinite(bounds.score):
             raise ValueError("The score of this model has no bound: pass clipping_norm.")
-        return PLANS[self.solver](self, model, bounds, n)
+        return PLANS[self.solver](self, model, bounds, n, openings)
 
-    def _n_rounds(self, bounds):
+    def _n_rounds(self, openings):
         """Rounds of the solver, and their expected batch; `n_steps` counts the openings too."""
         rounds, batch = self._schedules[self.solver]
-        return (rounds if self.n_steps is None else self.n_steps - len(bounds.openings)), batch
+        return (rounds if self.n_steps is None else self.n_steps - len(openings)), batch
 
-    def _plan_round_noise(self, bounds, n_steps, rate, schedule=None):
+    def _plan_round_noise(self, openings, n_steps, rate, schedule=None):
         """Steps of the openings, steps of the rounds, and the multiplier that `schedule` is relative to."""
-        if not bounds.openings:
+        if not openings:
             noise = self._plan_noise(n_steps, rate, schedule)
             return (), noise.steps, noise.noise_multiplier
         rounds = schedule or [(1.0, n_steps)]
-        factor = (sum(count / size**2 for size, count in rounds) / (1 - sum(bounds.openings))) ** 0.5
-        schedule = [(share**-0.5, 1) for share in bounds.openings] + [(factor * size, count) for size, count in rounds]
-        noise = self._plan_noise(n_steps + len(bounds.openings), rate, schedule)
-        opened = len(bounds.openings)
+        factor = (sum(count / size**2 for size, count in rounds) / (1 - sum(openings))) ** 0.5
+        schedule = [(share**-0.5, 1) for share in openings] + [(factor * size, count) for size, count in rounds]
+        noise = self._plan_noise(n_steps + len(openings), rate, schedule)
+        opened = len(openings)
         return noise.steps[:opened], noise.steps[opened:], factor * noise.noise_multiplier
 
     def _refuse_for_vips(self, *names):
@@ -208,23 +216,21 @@ def refuse_many_parameters(model, solver):
         )
 
 
-def _plan_dpvi(estimator, model, bounds, n):
+def _plan_dpvi(estimator, model, bounds, n, openings):
     from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
 
-    n_steps, batch = estimator._n_rounds(bounds)
+    n_steps, batch = estimator._n_rounds(openings)
     rate = estimator._sampling_rate(n, batch)
     n_guess = n if estimator.adjacency != "add_remove" else batch / rate
     n_parameters = _n_parameters(model)
     full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and n_parameters <= _FULL_RANK_UP_TO)
     if full_rank and n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
-    opening, steps, _ = estimator._plan_round_noise(bounds, n_steps, rate)
+    opening, steps, _ = estimator._plan_round_noise(openings, n_steps, rate)
 
-    clip, fraction = estimator.clipping_norm, None
-    if clip is None and not bounds.shorten:
-        clip = bounds.score
-    elif clip is None:
+    clip, fraction = estimator.clipping_norm or bounds.clip, None
+    if clip is None:
         # Variance of the averaged score's noise without shortening, over the curvature that the bounds let expect:
         # where there is more noise than signal, shortening scores costs less information than it saves.
         variance = (steps[0].noise_multiplier * bounds.score / rate) ** 2 / n_steps
@@ -243,19 +249,22 @@ def _plan_dpvi(estimator, model, bounds, n):
     return solver, MechanismSpec(opening + steps)
 
 
-def _plan_sgld(estimator, model, bounds, n):
+def _plan_sgld(estimator, model, bounds, n, openings):
     from skdpbayes.privacy import GaussianSteps
-    from skdpbayes.privacy.mechanism import MechanismSpec
+    from skdpbayes.privacy.mechanism import MAX_SCHEDULE, MechanismSpec
     from skdpbayes.solvers.sgld import SGLD, decreasing_blocks, noise_multiplier, step_size
 
     del model
-    n_steps, batch = estimator._n_rounds(bounds)
+    n_steps, batch = estimator._n_rounds(openings)
     rate, n_chains = estimator._sampling_rate(n, batch), getattr(estimator, "n_chains", 1)
     private = math.isfinite(estimator.epsilon)
-    clip = estimator.clipping_norm or bounds.score * ((0.25 if private else 1.01) if bounds.shorten else 1)
-    blocks = [(1.0, n_steps)] if estimator.step_schedule == "constant" else decreasing_blocks(n_steps)
+    clip = estimator.clipping_norm or bounds.clip or bounds.score * (0.25 if private else 1.01)
+    if openings and n_chains > 1:
+        raise ValueError("Openings are made once: n_chains must be 1.")
+    most = MAX_SCHEDULE - len(openings)
+    blocks = [(1.0, n_steps)] if estimator.step_schedule == "constant" else decreasing_blocks(n_steps, most)
     schedule = [(size**-0.5, count * n_chains) for size, count in blocks]
-    opening, _, noise = estimator._plan_round_noise(bounds, n_steps * n_chains, rate, schedule)
+    opening, _, noise = estimator._plan_round_noise(openings, n_steps * n_chains, rate, schedule)
     largest = step_size(noise, rate, clip)
     if estimator.learning_rate is not None:
         first = float(estimator.learning_rate)
@@ -279,33 +288,32 @@ def _plan_sgld(estimator, model, bounds, n):
     return solver, MechanismSpec(opening + steps, n_chains)
 
 
-def _plan_na_dpvi(estimator, model, bounds, n):
+def _plan_na_dpvi(estimator, model, bounds, n, openings):
     from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.na_dpvi import NADPVI
 
     if getattr(estimator, "learning_rate", None) is not None:
         raise ValueError("learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing.")
     refuse_many_parameters(model, estimator.solver)
-    n_steps, batch = estimator._n_rounds(bounds)  # by default all records, where there are not too many
+    n_steps, batch = estimator._n_rounds(openings)  # by default all records, where there are not too many
     rate = estimator._sampling_rate(n, batch)
     if n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
-    opening, steps, _ = estimator._plan_round_noise(bounds, n_steps, rate)
+    opening, steps, _ = estimator._plan_round_noise(openings, n_steps, rate)
     # Scores shortened to nearly equal norms waste little of the noise; without noise nothing is shortened.
     private = math.isfinite(estimator.epsilon)
     score, curvature = bounds.typical if private and bounds.typical else bounds[:2]
-    clip = estimator.clipping_norm or score * ((0.2 if private else 1.01) if bounds.shorten else 1)
+    clip = estimator.clipping_norm or bounds.clip or score * (0.2 if private else 1.01)
     norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
-    return NADPVI(np.float32(clip), np.float32(norm), np.int32(estimator._curvature_every)), MechanismSpec(
-        opening + steps
-    )
+    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(estimator._curvature_every))
+    return solver, MechanismSpec(opening + steps)
 
 
-def _plan_vips(estimator, model, bounds, n):
+def _plan_vips(estimator, model, bounds, n, openings):
     from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.vips import OneRelease
 
-    del bounds
+    del bounds, openings
     estimator._refuse_for_vips("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     steps = estimator._plan_noise(1, 1.0).steps
     slack = 1 + (model.n_statistics + 32) * 2**-22  # above what rounding may take off in `clipping_weights`

@@ -15,7 +15,6 @@ from skdpbayes.estimators._gradient import Bounds
 from skdpbayes.estimators._rounds import RoundsEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
 
-_SHARES = 0.05, 0.4  # of moments and sketch in the budget; the rest is that of the rounds
 _ROUNDS = 6, 6  # with noise and without
 
 
@@ -30,7 +29,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     Parameters
     ----------
     epsilon : float, default=1.0
-        Privacy budget; ``float("inf")`` gives non-private variational Bayes.
+        Privacy budget; ``float("inf")`` adds no noise.
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
     n_components : int, default=1
@@ -70,7 +69,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     weights_init : array-like of shape (n_components,), default=None
         Public starting weights, with `means_init` only. None: equal ones.
     sampling_rate : float, default=None
-        Probability with which each row enters a round. None: 1, all rows.
+        Probability with which each row enters a round. None: 1, all rows, with ``solver="vips"``; of the others, so
+        many that 65 536 (``"na-dpvi"``: 131 072) are expected.
     n_steps : int, default=None
         Number of releases, the two for the start included (one, if there is no sketch). None: after those 6 rounds
         (``"vips"``), 60 (``"dpvi"``), 20 (``"na-dpvi"``) or 2000 (``"sgld"``).
@@ -124,8 +124,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     There is no `lower_bound_`: the bound of the training rows was not released. `score`, `bic`, `aic` and `predict` are
     of the rows that they are given, which they do not protect; so is what `fit_predict` returns.
 
-    Posterior draws include the noise of privacy to first order. They do not include what labels that are not known
-    cost (variational Bayes does not), so that intervals of components that overlap are too narrow.
+    Posterior draws include the noise of privacy to first order. With ``solver="vips"`` they do not include what labels
+    that are not known cost (variational Bayes does not), so that intervals of components that overlap are too narrow.
 
     Examples
     --------
@@ -143,6 +143,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
 
     _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
     _schedules = {"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)}  # noqa: RUF012
+    _shares = 0.05, 0.4  # of moments and sketch
     _curvature_every = 5
     _learning_rates = 0.05, 0.05
     _fitted = (
@@ -292,7 +293,6 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
 
     def _model(self, scales):
         from skdpbayes.models.mixture import GaussianMixture, mean_weights
-        from skdpbayes.models.mixture_marginal import quadrature_nodes
         from skdpbayes.models.sketch import frequencies
 
         centre, half = scales
@@ -330,7 +330,6 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             frequencies=frequencies(d, k) if means is None and k > 1 else None,
             means=means,
             weights=weights,
-            nodes=None if self.solver == "vips" else quadrature_nodes(d),
         )
 
     def _gradient_bounds(self):
@@ -339,7 +338,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         square = 1 + 3 * d + (d * (d - 1) / 2 if self.covariance_type in ("full", "tied") else 0)
         score = math.sqrt(square) if math.isfinite(self.epsilon) else 1e3
         return Bounds(
-            score, score**2 / 2, float(self.n_components), shorten=False, openings=_SHARES,
+            score, score**2 / 2, float(self.n_components), clip=score,
             mean_curvature=4.0 * min(1, 2 / self.n_components) * (d if self.covariance_type == "spherical" else 1),
         )  # fmt: skip
 
@@ -357,7 +356,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         return array
 
     def _plan_vips(self, model, n):
-        return self._plan_rounds(model, n, _SHARES, _ROUNDS, "{} go")
+        return self._plan_rounds(model, n, _ROUNDS, "{} go")
 
     def _pack(self, X, scales):
         from skdpbayes.records import pack_records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -15,39 +16,42 @@ from skdpbayes.estimators._gradient import GradientEstimator
 class RoundsEstimator(GradientEstimator):
     """Base of the estimators that take a `StatisticsModel` for ``solver="vips"``."""
 
+    _shares: Any  # tuple of float: of the budget, for as many openings as a model may have; the rounds have the rest
+
     def _check_solver_parameters(self):
         super()._check_solver_parameters()
         check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
 
-    def _plan_solver(self, model, bounds, n):
+    def _plan_solver(self, model, bounds, n, openings=()):
+        """Solver and mechanism; where the solver is not `vips`, one on gradients once openings have found a start."""
         if self.solver == "vips":
             self._refuse_parameters("clipping_norm", "learning_rate")
             return self._plan_vips(model, n)
-        return self._plan_gradients(model, bounds, n)
-
-    def _plan_gradients(self, model, bounds, n):
-        """A solver on gradients of the likelihood without latents, once the model's openings have found a start."""
         from skdpbayes.solvers.opened import Opened
 
+        del openings  # they are the model's
+        openings = self._opening_shares(model)
+        solver, spec = super()._plan_solver(model.marginal(model.init()), bounds, n, openings)
+        return Opened(solver, np.int32(len(openings))), spec
+
+    def _opening_shares(self, model, start="{} go"):
+        """Shares of the budget of the model's openings; raises if `n_steps` leaves no other release."""
         openings = len(model.openings())
         if self.n_steps is not None and self.n_steps <= openings:
             raise ValueError(
-                f"n_steps={self.n_steps} is too few: {openings} go into the start. Take at least {openings + 1}."
+                f"n_steps={self.n_steps} is too few: {start.format(openings)} into the start. "
+                f"Take at least {openings + 1}."
             )
-        bounds = bounds._replace(openings=bounds.openings[:openings])
-        solver, spec = super()._plan_solver(model.marginal(model.init()), bounds, n)
-        return Opened(solver, np.int32(openings)), spec
+        return self._shares[:openings]
 
-    def _plan_rounds(self, model, n, shares, n_rounds, start):
-        """Solver and mechanism of the model's openings, each with its share of the budget, and of rounds with the rest.
+    def _plan_rounds(self, model, n, n_rounds, start):
+        """Solver and mechanism of the model's openings and of rounds of its statistics.
 
         Parameters
         ----------
         model : StatisticsModel
         n : int
             Number of records.
-        shares : sequence of float
-            Of the openings, as many as the model has.
         n_rounds : tuple of int
             Default number of rounds with noise, and without.
         start : str
@@ -56,18 +60,13 @@ class RoundsEstimator(GradientEstimator):
         from skdpbayes.privacy.mechanism import MechanismSpec
         from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
-        private, openings = math.isfinite(self.epsilon), len(model.openings())
-        n_steps, shares = self.n_steps or openings + n_rounds[not private], shares[:openings]
-        if n_steps <= openings:
-            raise ValueError(
-                f"n_steps={n_steps} is too few: {start.format(openings)} into the start. Take at least {openings + 1}."
-            )
-        schedule = [(share**-0.5, 1) for share in shares]
-        schedule.append((((1 - sum(shares)) / (n_steps - openings)) ** -0.5, n_steps - openings))
-        steps = self._plan_noise(n_steps, self._sampling_rate(n, n), schedule).steps
+        private, openings = math.isfinite(self.epsilon), self._opening_shares(model, start)
+        rounds = n_rounds[not private] if self.n_steps is None else self.n_steps - len(openings)
+        opening, steps, _ = self._plan_round_noise(openings, rounds, self._sampling_rate(n, n))
         least = 0.0 if private else 1.0  # without noise every round stands for itself
         norm = max(block.clipping_norm for block in model.blocks().values())
-        return StatisticsRounds(np.int32(openings), np.float32(least), np.float32(norm)), MechanismSpec(steps)
+        solver = StatisticsRounds(np.int32(len(openings)), np.float32(least), np.float32(norm))
+        return solver, MechanismSpec(opening + steps)
 
 
 class DecompositionEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RoundsEstimator):

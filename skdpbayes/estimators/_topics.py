@@ -201,10 +201,14 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             private=np.float32(private),
         )
 
-    def _plan_vips(self, model, n):
+    @property
+    def _shares(self):
         from skdpbayes.models.lda import SHARES
 
-        return self._plan_rounds(model, n, tuple(SHARES.values()), _ROUNDS, "{} releases go")
+        return tuple(SHARES.values())
+
+    def _plan_vips(self, model, n):
+        return self._plan_rounds(model, n, _ROUNDS, "{} releases go")
 
     @staticmethod
     def _pack(X):

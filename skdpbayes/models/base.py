@@ -16,7 +16,7 @@ NORM = np.float32(1 + 2**-8)  # of blocks of norm 1: above what rounding, and sh
 
 
 class Model(Protocol):
-    """A prior and a likelihood that factorises over records. Holds no data, no keys and no number of records.
+    """A prior and a likelihood that factorises over records. Holds no data and no keys; what it knows is public.
 
     A model is a frozen dataclass registered as a pytree: sizes are static, hyper-parameters traced.
 
@@ -28,8 +28,9 @@ class Model(Protocol):
       with it clipping no longer biases the fit (`unbiased_weight`); or else ``clipping_bias(params, norm)``, what
       clipping to a norm is expected to add to the sum of the scores of all records (`unbiased_total`);
     * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent normal one, which
-      `solver="dpvi"` needs (another prior gives the curvature of its logarithm at `init`), and an attribute
-      ``prior_df``: None, or the degrees of freedom of Student t priors of which this is the squared inverse scale.
+      `solver="dpvi"` needs (another prior gives the curvature of its logarithm at `init`), ``prior_mean()``, if that
+      is not `init` (another prior gives what its slope there asks for), and an attribute ``prior_df``: None, or the
+      degrees of freedom of Student t priors of which this is the squared inverse scale.
 
     `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known way:
     ``precondition(params)``, public factors by which `score`, and the rows and columns of `curvature`, are to be
@@ -107,11 +108,16 @@ class StatisticsModel(Protocol):
         """Parameters given noisy sums, of all records, and the standard deviation of the noise in each block."""
 
     def posterior(self, params) -> Any:
-        """The posterior that final parameters describe.
+        """The posterior that final parameters describe."""
 
-        A model that other solvers take too has another method: ``marginal(params)``, given what the openings found, is
-        a `Model` without latents, with a method ``natural(posterior)`` that turns a posterior of its parameters into
-        one of the usual ones (`skdpbayes.solvers.opened`).
+
+class OpenedModel(StatisticsModel, Protocol):
+    """A `StatisticsModel` that gradient solvers take too, once its openings have found a start."""
+
+    def marginal(self, params) -> Any:
+        """A `Model` without latents, about the start that `params` hold.
+
+        It has one more method, ``natural(posterior)``: a posterior of the usual parameters, given one of its own.
         """
 
 
@@ -202,6 +208,11 @@ def prior_precision(model: Model):
             f"{type(model).__name__} has none. SGLD takes any prior."
         )
     return ravel_pytree(model.prior_precision())[0].astype(jnp.float32)
+
+
+def prior_mean(model: Model):
+    """Mean of the normal prior, ravelled: the starting point, unless the model has another one."""
+    return ravel_pytree(model.prior_mean() if hasattr(model, "prior_mean") else model.init())[0].astype(jnp.float64)
 
 
 def prior_variance(model: Model):

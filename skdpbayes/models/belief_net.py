@@ -17,7 +17,7 @@ from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.privacy.mechanism import Block, RankOne
 
-ALL, VISIBLE = 0.15, 0.96  # share of the opening in the budget, and of the visible units' block in a round
+VISIBLE = 0.96  # share of the visible units' block in the budget of a round
 _SWEEPS = 3  # of the local step
 _ONE = 0.7  # in the place of the 1 that goes with the hidden units in a visible unit's statistic
 _SHORT = 0.6  # to what share of their usual length statistics are shortened

@@ -99,7 +99,6 @@ class GaussianMixture:
     frequencies: Any
     means: Any
     weights: Any
-    nodes: Any = None
 
     # ------------------------------------------------------------ what a record contributes
 
@@ -322,7 +321,6 @@ class GaussianMixture:
             mean=params.start.mean,
             factor=single(inverse_factor(precise.start.covariance)),
             n_records=single(params.total),
-            nodes=self.nodes,
         )  # fmt: skip
 
     def _prior_mean(self, params):

@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy import stats
 
-from skdpbayes._noisy_mixture import (
+from skdpbayes._mixture_coordinates import (
     Coordinates,
     MarginalPosterior,
     MixtureCoordinates,
     contrasts,
-    groups,
+    shapes,
     whitening,
 )
+from skdpbayes.models.quadrature import uniform_nodes
 from skdpbayes.privacy.mechanism import Quadratic, clipping_weights
 
 
@@ -44,9 +44,7 @@ class MarginalMixture:
     weights, mean, factor : arrays of shapes (K,), (K, d) and (K, d, d)
         The start; `factor` are inverses of the Cholesky factors of its covariances.
     n_records : float
-        Number of rows, as far as it is known.
-    nodes : array of shape (m, d + 1)
-        Points of the unit cube that stand for uniform draws (`quadrature_nodes`).
+        Number of rows **as released**: a model has no other one.
     """
 
     kind: str = field(metadata={"static": True})
@@ -61,16 +59,12 @@ class MarginalMixture:
     mean: Any
     factor: Any
     n_records: Any
-    nodes: Any
 
     def init(self) -> Coordinates:
         """The start itself."""
-        k, d = self.n_components, self.n_features
-        size, scales = groups(self.kind, k, d)
-        off = d * (d - 1) // 2 if self.kind in ("full", "tied") else 0
-        zeros = lambda *shape: jnp.zeros(shape, jnp.float32)  # noqa: E731
-        ratio = (contrasts(k) @ jnp.log(self.weights)).astype(jnp.float32)
-        return Coordinates(ratio, zeros(k, d), zeros(size, scales), zeros(size, off))
+        zeros = (jnp.zeros(s, jnp.float32) for s in shapes(self.kind, self.n_components, self.n_features))
+        ratio = contrasts(self.n_components) @ jnp.log(self.weights)
+        return Coordinates(*zeros)._replace(log_ratio=ratio.astype(jnp.float32))
 
     def log_likelihood(self, params, record):
         """Log density of a row."""
@@ -103,20 +97,20 @@ class MarginalMixture:
         return Quadratic(jnp.ones((1, 1), jnp.float32), ravel_pytree(self.score(params, record))[0])
 
     def clipping_bias(self, params, norm):
-        """What clipping to `norm` is expected to take off the sum of all scores, if rows are of this mixture.
+        """What clipping to `norm` is expected to add to the sum of all scores, if rows are of this mixture.
 
-        Clipping shortens the scores of the far rows, of which large variances live.
+        Clipping shortens the scores of the far rows, of which large variances live. Without it the expectation is zero.
         """
+        nodes = uniform_nodes(self.n_features + 1)
         factor, _ = self._whitening(params)
         above = jnp.cumsum(jnp.exp(self._log_weights(params)))[:-1]
-        label = jnp.sum(self.nodes[:, :1] > above, axis=1)
+        label = jnp.sum(nodes[:, :1] > above, axis=1)
         root = jnp.linalg.inv(factor @ self.factor)
         mean = self.mean + jnp.einsum("kij,kj->ki", jnp.linalg.inv(self.factor), params.mean)
-        x = mean[label] + jnp.einsum("nij,nj->ni", root[label], jax.scipy.special.ndtri(self.nodes[:, 1:]))
+        x = mean[label] + jnp.einsum("nij,nj->ni", root[label], jax.scipy.special.ndtri(nodes[:, 1:]))
         scores = jax.vmap(lambda row: self.score(params, {"x": row}))(x)
         lost = 1 - clipping_weights(scores, norm, jnp.ones(len(x), bool))
-        mean_lost = jax.tree.map(lambda s: -jnp.tensordot(lost, s, 1) / len(x), scores)
-        return jax.tree.map(lambda s: self.n_records * s, mean_lost)
+        return jax.tree.map(lambda s: -self.n_records * jnp.tensordot(lost, s, 1) / len(x), scores)
 
     def _joint(self, params, record):
         """Log joint density with each component, and what it is made of.
@@ -150,10 +144,14 @@ class MarginalMixture:
         )  # fmt: skip
 
     def prior_precision(self):
-        """Curvature of the logarithm of the prior at the start."""
+        """Curvature of the logarithm of the prior at the start, coordinate by coordinate; it is positive in each."""
         flat, unravel = ravel_pytree(self.init())
-        curvature = -jnp.diagonal(jax.hessian(lambda v: self.log_prior(unravel(v)))(flat))
-        return unravel(jnp.maximum(curvature, 1e-3))
+        return unravel(-jnp.diagonal(jax.hessian(lambda v: self.log_prior(unravel(v)))(flat)))
+
+    def prior_mean(self):
+        """Mean of a normal prior of that precision and of the prior's slope at the start."""
+        slope = jax.grad(self.log_prior)(self.init())
+        return jax.tree.map(lambda x, g, p: x + g / p, self.init(), slope, self.prior_precision())
 
     def natural(self, posterior):
         """Posterior of weights, means and covariances, given one of the coordinates."""
@@ -165,8 +163,3 @@ class MarginalMixture:
 
     def _whitening(self, params):
         return whitening(self.kind, self.n_components, self.n_features, params, jnp)
-
-
-def quadrature_nodes(d: int, size: int = 2**12) -> np.ndarray:
-    """Sobol points, of shape (size, d + 1), scrambled with a fixed seed so that none is on the border."""
-    return np.clip(stats.qmc.Sobol(d + 1, seed=0).random(size), 2.0**-20, 1 - 2.0**-20).astype(np.float32)

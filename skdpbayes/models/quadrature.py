@@ -1,4 +1,4 @@
-"""Averages over a normal distribution."""
+"""Averages over normal and uniform distributions."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ def normal_nodes(n_dimensions):
     uniform = qmc.Sobol(n_dimensions, seed=0).random(256)
     half = ndtri(np.clip(uniform, 1e-6, 1 - 1e-6))
     return np.concatenate([half, -half]), np.full(512, 1 / 512)
+
+
+@cache
+def uniform_nodes(n_dimensions, size=2**12):
+    """Points (size, n_dimensions) inside of the unit cube, of equal weights, in the place of uniform draws."""
+    points = qmc.Sobol(n_dimensions, seed=0).random(size)
+    return np.clip(points, 2.0**-20, 1 - 2.0**-20).astype(np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from skdpbayes.models.base import flat_start, prior_precision, prior_variance
+from skdpbayes.models.base import prior_mean, prior_precision, prior_variance
 
 
 def normal_given(model, information, linear, before):
@@ -23,7 +23,7 @@ def normal_given(model, information, linear, before):
     before : pair of arrays of shapes (p,) and (p, p)
         Mean and covariance of the parameters.
     """
-    start = flat_start(model)[0].astype(jnp.float64)
+    start = prior_mean(model)
     prior = prior_precision(model).astype(jnp.float64) * _factors(model, start, *before)
     precision = information + jnp.diag(prior)
     return start + jnp.linalg.solve(precision, linear - information @ start), precision

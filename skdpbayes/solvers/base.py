@@ -47,7 +47,29 @@ class Solver(Protocol):
         """Index of the round taken at a step (a function of the step alone); asked if there are several kinds."""
 
     def posterior(self, model: Model, state) -> Any:
-        """Return the posterior that a final state describes: a `GaussianPosterior` or a `DrawsPosterior`."""
+        """Return the posterior that a final state describes (`skdpbayes.posteriors`, or one of the model's own)."""
 
     def diagnostics(self, state, posterior) -> dict:
         """Public facts about the run, from the final state and the posterior that it gave."""
+
+
+def opening_round(opening, became: Callable[..., Any]) -> Round:
+    """Round of an `Opening`, for a solver whose state has the model's `params`.
+
+    Parameters
+    ----------
+    opening : Opening
+    became : callable ``(state, params, key) -> state``
+        Next state, given what the opening made of the parameters.
+    """
+
+    def update(state, key, step, estimate, scales):
+        del step
+        return became(state, opening.update(state.params, estimate, scales, key), key)
+
+    return Round(
+        point=lambda state, key: key,
+        query=lambda state, key: opening.statistics(state.params),
+        blocks=lambda state: opening.blocks,
+        update=update,
+    )

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from skdpbayes.privacy.mechanism import Mechanism
-from skdpbayes.solvers.base import Round
+from skdpbayes.solvers.base import Round, opening_round
 
 
 class OpenedState(NamedTuple):
@@ -49,52 +49,44 @@ class Opened:
         return OpenedState(params, self.solver.init(model.marginal(params), key))
 
     def rounds(self, model, mechanism: Mechanism) -> tuple[Round, ...]:
-        """The model's openings, once each, and the rounds of the solver."""
-        left = mechanism._replace(
+        """The model's openings, once each, and the rounds of the solver, which sees its own part of the schedule."""
+        remaining = mechanism._replace(
             n_steps=mechanism.n_steps - self.n_openings, ends=jnp.maximum(mechanism.ends - self.n_openings, 0)
         )
 
-        def opened(opening):
-            def update(state, key, step, estimate, scales):
-                del step
-                params = opening.update(state.params, estimate, scales, key)
-                return OpenedState(params, self.solver.init(model.marginal(params), jax.random.fold_in(key, 1)))
+        def begun(state, params, key):
+            del state
+            return OpenedState(params, self.solver.init(model.marginal(params), jax.random.fold_in(key, 1)))
 
-            return Round(
-                point=lambda state, key: key,
-                query=lambda state, key: opening.statistics(state.params),
-                blocks=lambda state: opening.blocks,
-                update=update,
-            )
-
-        def later(i):
-            def of(state):
-                return self.solver.rounds(model.marginal(state.params), left)[i]
+        def delegated(i):
+            def inner(state):
+                return self.solver.rounds(model.marginal(state.params), remaining)[i]
 
             def update(state, point, step, estimate, scales):
                 step = step - self.n_openings
-                return state._replace(solver=of(state).update(state.solver, point, step, estimate, scales))
+                return state._replace(solver=inner(state).update(state.solver, point, step, estimate, scales))
 
             return Round(
-                point=lambda state, key: of(state).point(state.solver, key),
-                query=lambda state, point: of(state).query(state.solver, point),
-                blocks=lambda state: of(state).blocks(state.solver),
+                point=lambda state, key: inner(state).point(state.solver, key),
+                query=lambda state, point: inner(state).query(state.solver, point),
+                blocks=lambda state: inner(state).blocks(state.solver),
                 update=update,
             )
 
-        kinds = len(self.solver.rounds(model.marginal(model.init()), left))
-        return *(opened(opening) for opening in model.openings()), *(later(i) for i in range(kinds))
+        kinds = len(self.solver.rounds(model.marginal(model.init()), remaining))
+        opened = (opening_round(opening, begun) for opening in model.openings())
+        return *opened, *(delegated(i) for i in range(kinds))
 
     def which(self, step):
         """One opening after the other, then what the solver says."""
-        own = self.solver.which(step - self.n_openings) if hasattr(self.solver, "which") else 0
-        return jnp.where(step < self.n_openings, step, self.n_openings + own).astype(jnp.int32)
+        kind = self.solver.which(step - self.n_openings) if hasattr(self.solver, "which") else 0  # of one kind: SGLD
+        return jnp.where(step < self.n_openings, step, self.n_openings + kind).astype(jnp.int32)
 
     def posterior(self, model, state: OpenedState):
         """The solver's posterior, in the model's own parameters."""
         with jax.enable_x64(True):  # as in the run, for the same coordinates
-            given = jax.device_get(model.marginal(jax.tree.map(jnp.asarray, state.params)))
-        return given.natural(self.solver.posterior(given, state.solver))
+            marginal = jax.device_get(model.marginal(jax.tree.map(jnp.asarray, state.params)))
+        return marginal.natural(self.solver.posterior(marginal, state.solver))
 
     def diagnostics(self, state: OpenedState, posterior) -> dict:
         """Those of the solver."""

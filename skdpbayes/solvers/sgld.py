@@ -42,15 +42,15 @@ def noise_multiplier(step: float, sampling_rate: float, clipping_norm: float) ->
     return sampling_rate * math.sqrt(2 / step) / clipping_norm
 
 
-def decreasing_blocks(n_steps: int, power: float = 1 / 3) -> list[tuple[float, int]]:
-    """Step sizes proportional to ``t^-power``, made piecewise constant on at most 64 geometric blocks.
+def decreasing_blocks(n_steps: int, most: int = MAX_SCHEDULE, power: float = 1 / 3) -> list[tuple[float, int]]:
+    """Step sizes proportional to ``t^-power``, made piecewise constant on at most so many geometric blocks.
 
     Returns
     -------
     blocks : list of (relative step size, number of steps)
         The relative step size of a block is that of its last step, so that no step exceeds the law's.
     """
-    edges = np.unique(np.round(np.geomspace(1, n_steps, min(MAX_SCHEDULE, n_steps))).astype(int))
+    edges = np.unique(np.round(np.geomspace(1, n_steps, min(most, n_steps))).astype(int))
     counts = np.diff(np.concatenate([[0], edges]))
     return [(float(end) ** -power, int(count)) for end, count in zip(edges, counts, strict=True)]
 

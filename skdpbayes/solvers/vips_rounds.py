@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from skdpbayes.models.base import StatisticsModel
 from skdpbayes.privacy.mechanism import Mechanism
-from skdpbayes.solvers.base import Round
+from skdpbayes.solvers.base import Round, opening_round
 
 
 class StatisticsState(NamedTuple):
@@ -56,24 +56,15 @@ class StatisticsRounds:
     def rounds(self, model: StatisticsModel, mechanism: Mechanism) -> tuple[Round, ...]:
         """The model's openings, once each, and the round that is repeated."""
         del mechanism
-        return *(self._opening(opening) for opening in model.openings()), self._repeated(model)
+        opened = (
+            opening_round(opening, lambda state, params, _: state._replace(params=params))
+            for opening in model.openings()
+        )
+        return *opened, self._repeated(model)
 
     def which(self, step):
         """One opening after the other, then the last kind of round for good."""
         return jnp.minimum(step, self.n_openings)
-
-    @staticmethod
-    def _opening(opening):
-        def update(state, key, step, estimate, scales):
-            del step
-            return state._replace(params=opening.update(state.params, estimate, scales, key))
-
-        return Round(
-            point=lambda state, key: key,
-            query=lambda state, key: opening.statistics(state.params),
-            blocks=lambda state: opening.blocks,
-            update=update,
-        )
 
     def _repeated(self, model):
         def update(state, point, step, estimate, scales):

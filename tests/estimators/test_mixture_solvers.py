@@ -1,6 +1,7 @@
 """Gaussian mixtures under the solvers that sum labels out: dpvi, na-dpvi and sgld."""
 
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,9 @@ from whitebox import one_program
 
 from skdpbayes import DPGaussianMixture, inference
 from skdpbayes.models.mixture_marginal import MarginalMixture
-from skdpbayes.privacy import compose
+from skdpbayes.privacy import AccountingError, compose
 from skdpbayes.privacy.random import fit_keys
+from skdpbayes.solvers._guides import WEIGHT_SHARE
 
 pytestmark = [
     pytest.mark.usefixtures("compiled_quickly"),
@@ -77,7 +79,7 @@ def test_without_noise_it_is_the_posterior_of_the_marginal_likelihood(solver, fi
     with jax.enable_x64(True):
         given = MarginalMixture(
             "spherical", 2, 2, 1.0, 1.0, 2.0, np.zeros(2), np.float64(planned.covariance_prior), np.full(2, 0.5),
-            start.means, np.linalg.inv(start.roots), N, None,
+            start.means, np.linalg.inv(start.roots), N,
         )  # fmt: skip
         start, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(jnp.float64), given.init()))
         Z = jnp.asarray((X - model._scales[0]) / model._scales[1])
@@ -93,6 +95,71 @@ def test_without_noise_it_is_the_posterior_of_the_marginal_likelihood(solver, fi
     sd = np.sqrt(np.diag(exact))
     assert (np.abs(inner.mean - point) < 0.15 * sd).all()
     np.testing.assert_allclose(inner.std, sd, rtol=0.12)
+
+
+PLANS = [{}, {"means_init": None}, {"n_components": 1, "means_init": None}, {"step_schedule": "decreasing"}]
+
+
+@pytest.mark.parametrize("parameters", PLANS, ids=["given", "sketch", "one", "decreasing"])
+@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi", "sgld"])
+def test_plans_spend_what_is_asked_for_and_give_openings_their_shares(solver, parameters):
+    """Of the budget (the sum of one over squared multipliers); nothing is compiled."""
+    if "step_schedule" in parameters and solver != "sgld":
+        pytest.skip("a parameter of sgld")
+    n = 10**7 if solver != "sgld" else 1000  # so few that the budget limits the steps
+    for adjacency, rate in (("zero_out", 1.0), ("replace_one", 0.1), ("add_remove", 0.5)):
+        model = estimator(solver, adjacency=adjacency, sampling_rate=rate, **parameters)
+        if (solver, adjacency) == ("sgld", "add_remove"):
+            model.learning_rate = 1e-9
+        model.n_features_in_ = 2
+        own = model._model((np.zeros(2), np.full(2, 4.0)))
+        _, spec = model._plan_solver(own, model._gradient_bounds(), n)
+        spent = compose(spec.composed(), adjacency).epsilon(model.delta)
+        assert spent <= 1 and (spent > 0.99 or model.learning_rate is not None)
+        multipliers = np.repeat(*zip(*((p.noise_multiplier, p.steps) for p in spec.steps), strict=True))
+        openings = len(own.openings())
+        assert openings == (2 if own.frequencies is not None else 1)
+        calibrated = model._plan_noise(1, rate).noise_multiplier if rate == 1 and adjacency == "zero_out" else None
+        if calibrated:
+            shares = (calibrated / multipliers[:openings]) ** 2
+            np.testing.assert_allclose(shares, [0.05, 0.4][:openings], rtol=2e-3)
+
+
+def test_a_step_that_would_need_less_noise_than_privacy_is_refused():
+    with pytest.raises(ValueError, match=r"learning_rate=.* is too large for epsilon=1") as error:
+        estimator("sgld", learning_rate=1.0).fit(rows(0))
+    largest = float(re.search(r"At most (\S+) is allowed", str(error.value))[1])
+    with pytest.raises(ValueError, match="is too large"):
+        estimator("sgld", learning_rate=1.01 * largest).fit(rows(0))
+
+
+def test_a_plan_that_would_overspend_is_not_run(monkeypatch):
+    model = estimator("na-dpvi")
+    plan = DPGaussianMixture._plan_noise
+    monkeypatch.setattr(
+        DPGaussianMixture, "_plan_noise", lambda self, *rest: plan(clone(self).set_params(epsilon=1.1), *rest)
+    )
+    with pytest.raises(AccountingError, match=r"would spend epsilon=1\.\d+ where epsilon=1 was asked for"):
+        model.fit(rows(0))
+    assert not hasattr(model, "privacy_spent_")
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+def test_what_is_run_does_not_depend_on_what_rows_hold(solver, monkeypatch):
+    """Nor on how many there are, where that is private; nothing is run."""
+    seen = []
+    monkeypatch.setattr(inference, "run", lambda *given: seen.append(given[:-1]) or 1 / 0)
+    hidden = {"adjacency": "add_remove", "sampling_rate": 0.5}
+    if solver == "sgld":
+        hidden["learning_rate"] = 1e-7
+    for X, parameters in ((rows(0), {}), (rows(0) * np.nan, {}), (rows(0), hidden), (rows(1)[1:], hidden)):
+        with pytest.raises(ZeroDivisionError):
+            estimator(solver, **parameters).fit(X)
+    given = [jax.tree.leaves((jax.tree.map(jax.random.key_data, k), m, s, spec.traced())) for k, m, s, spec in seen]
+    for one, other in (given[:2], given[2:]):
+        assert len(one) == len(other) > 10
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.slow
@@ -128,12 +195,26 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(solver, parameters
 
 
 def test_the_noise_of_every_round_is_what_the_report_says(fits):
-    """Of null rows every release is noise alone."""
-    model = estimator("na-dpvi", n_steps=21).fit(np.full((N, 2), np.nan))
-    releases, spent = np.float64(fits[-1][-1]), model.privacy_spent_
-    multipliers = np.repeat(*zip(*((piece.noise_multiplier, piece.steps) for piece in spent.steps), strict=True))
+    """Of null rows every release is noise alone: of the opening, of scores and of curvatures."""
+    pieces = {"opening": [], "score": [], "curvature": []}
     # After the moments the curvature is asked for in the rounds 0, 3, 5, 10 and 15 of the solver.
-    scores = [1 + t for t in range(20) if t not in (0, 3, 5, 10, 15)]
-    noise = releases[scores, :7] / spent.clipping_norm / multipliers[scores, None]
-    assert 1e-6 < stats.chi2(noise.size).cdf(np.square(noise).sum()) < 1 - 1e-6
-    assert not releases[scores, 7:].any() and releases[1, 7:].any()
+    curvature = [1 + t for t in (0, 3, 5, 10, 15)]
+    score = [t for t in range(1, 21) if t not in curvature]
+    for seed in range(20):
+        model = estimator("na-dpvi", n_steps=21, random_state=seed).fit(np.full((N, 2), np.nan))
+        own, solver, _, releases = fits[-1]
+        spent, releases = model.privacy_spent_, np.float64(releases)
+        multipliers = np.repeat(*zip(*((piece.noise_multiplier, piece.steps) for piece in spent.steps), strict=True))
+        unit = releases / multipliers[:, None]
+        (moments,) = own.openings()
+        scales = np.repeat([b.clipping_norm / b.share**0.5 for b in moments.blocks.values()], [1, 2, 2])
+        pieces["opening"].append(unit[:1, :5] / scales)
+        pieces["score"].append(unit[score, :7] / spent.clipping_norm)
+        shares = 1 - WEIGHT_SHARE, WEIGHT_SHARE
+        scales = np.repeat([solver.solver.curvature_norm / share**0.5 for share in shares], [49, 2])
+        pieces["curvature"].append(unit[curvature, :51] / scales)
+        assert not releases[score, 7:].any() and releases[curvature, 7:].any()
+    for name, noise in pieces.items():
+        noise = np.ravel(noise)
+        assert 1e-6 < stats.chi2(noise.size).cdf(np.square(noise).sum()) < 1 - 1e-6, name
+        assert stats.kstest(noise, "norm").pvalue > 1e-6, name

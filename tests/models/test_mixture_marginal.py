@@ -8,14 +8,13 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 from scipy.special import logsumexp
 
-from skdpbayes.models.mixture_marginal import MarginalMixture, quadrature_nodes
+from skdpbayes.models.mixture_marginal import MarginalMixture
 from skdpbayes.posteriors import GaussianPosterior
 
 K, D = 3, 2
 KINDS = ("full", "tied", "diag", "spherical")
 CENTRE, SCATTER = np.array([0.3, -0.2]), np.array([[1.5, 0.4], [0.4, 0.9]])
 ALPHA, KAPPA, NU = 1.5, 0.7, 4.0
-NODES = quadrature_nodes(D)
 
 
 def mixture(kind):
@@ -28,7 +27,7 @@ def mixture(kind):
     scatter = SCATTER if kind in ("full", "tied") else SCATTER * np.eye(D)
     if kind == "spherical":
         scatter = np.trace(scatter) / D * np.eye(D)
-    fields = ALPHA, KAPPA, NU, CENTRE, scatter, [0.5, 0.3, 0.2], rng.standard_normal((K, D)), factor, 1000, NODES
+    fields = ALPHA, KAPPA, NU, CENTRE, scatter, [0.5, 0.3, 0.2], rng.standard_normal((K, D)), factor, 1000
     model = MarginalMixture(kind, K, D, *(np.asarray(x, np.float32) for x in fields))
     size = ravel_pytree(model.init())[0].size
     return model, (0.4 * rng.standard_normal((5, size))).astype(np.float32)
