@@ -125,7 +125,7 @@ def run_d3p(python: Path, sets: Array, plan: list[dict[str, Any]]) -> list[dict[
         rows, entries = Path(folder) / "rows.npz", Path(folder) / "plan.json"
         np.savez(rows, rows=sets)
         entries.write_text(json.dumps(plan))
-        command = [str(python), str(HERE / "peers" / "d3p_mixture.py"), str(rows), str(entries)]
+        command = [str(python), str(HERE / "peers" / "d3p_fits.py"), str(rows), str(entries)]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
         )
@@ -137,7 +137,7 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Fit both sides to each data set in turn, as many fits a level as asked for; one record a line of the table."""
     problem = five_clusters()
-    n = problem.n_train
+    k, n = len(problem.weights), problem.n_train
     plan: list[dict[str, Any]] = []
     for level in levels:
         choices = [("d3p as published", PUBLISHED, FIGURE_NOISE.get(level))]
@@ -146,7 +146,7 @@ def compare(
             choices.append(("d3p, tuned", tuned(level), tuned(level).noise(level, n, problem.delta)))
         for line, setting, noise in choices:
             if noise is not None:
-                entry = {"entry": len(plan), "epsilon": level, "line": line, "noise": noise, "fits": fits}
+                entry = {"entry": len(plan), "epsilon": level, "line": line, "noise": noise, "fits": fits, "k": k}
                 plan.append({**entry, **asdict(setting)})
     records = [{**entry, "score": [], "seconds": []} for entry in plan]
     for release in run_d3p(python, np.array([X for X, _ in data]), plan):

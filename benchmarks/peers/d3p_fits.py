@@ -1,6 +1,6 @@
 """Gaussian mixtures by d3p 0.2.0: runs in d3p's own environment, and is started by ``benchmarks.d3p_mixture``.
 
-``python d3p_mixture.py rows.npz plan.json`` fits each entry of the plan to each data set of the file's ``rows``, of
+``python d3p_fits.py rows.npz plan.json`` fits each entry of the plan to each data set of the file's ``rows``, of
 shape (sets, n, d), and prints one line of JSON a fit: what d3p released, by which the other side scores it.
 
 The model is that of d3p's paper (appendix A): ``d3p.gmm.GaussianMixture`` with labels summed out, a Dirichlet prior of
@@ -74,7 +74,7 @@ def main():
         entries = json.load(file)
     for entry in entries:
         n = sets.shape[1]
-        guide, fit = fitter(5, n, *(entry[name] for name in ("iterations", "batch", "clip", "rate", "prior")))
+        guide, fit = fitter(entry["k"], n, *(entry[name] for name in ("iterations", "batch", "clip", "rate", "prior")))
         for i in range(entry["fits"]):
             start = time.perf_counter()
             params = fit(sets[i % len(sets)], d3p.random.PRNGKey(i), entry["noise"])
