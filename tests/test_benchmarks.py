@@ -158,7 +158,7 @@ def test_mixtures_are_scored_against_the_truth(monkeypatch):
     monkeypatch.setattr(mixture, "N_TEST", 2000)
     records = mixture.run("five", (1.0,), 2, lambda problem, X, epsilon, seed: mixture.not_private(problem, X, seed))
     assert [record["line"] for record in records] == ["the true density", "not private, 20 starts", "epsilon 1"]
-    assert records[0]["gap"] == [0, 0] and len(mixture.row_of(records[1])) == 6
+    assert records[0]["gap"] == [0, 0] and len(mixture.row_of(records[1])) == 7
     np.testing.assert_allclose(records[1]["gap"], records[2]["gap"])
     assert all(0 < gap < 0.03 for gap in records[1]["gap"])
     for make in mixture.PROBLEMS.values():

@@ -49,9 +49,10 @@ ESTIMATORS = {
     DPSigmoidBeliefNet: ({"n_components": 2}, BITS, None, ("vips",)),
 }
 SOLVERS = ("dpvi", "na-dpvi", "sgld", "vips")
+SLOW = {DPGaussianMixture: ("dpvi", "na-dpvi", "sgld")}
 WORK = [
     # Of pairs that have tests of their own all but a few are slow.
-    pytest.param(kind, solver, marks=[pytest.mark.slow] if solver in ("dpvi", "na-dpvi") else [])
+    pytest.param(kind, solver, marks=[pytest.mark.slow] if solver in SLOW.get(kind, ("dpvi", "na-dpvi")) else [])
     for kind, entry in ESTIMATORS.items()
     for solver in entry[3]
 ]

@@ -313,6 +313,8 @@ class GaussianMixture:
         weights = jnp.maximum(params.start.count, 1e-3 * jnp.max(params.start.count))
         precise = double(params)
         scatter = jnp.broadcast_to(self._prior_covariance(precise), (self.n_features, self.n_features))
+        # Errors of a sketch are correlated, which variances alone do not say: they are taken for larger.
+        errors = params.start.errors * (1 if self.frequencies is None else 2)
         return MarginalMixture(
             self.kind, self.n_components, self.n_features, self.concentration, self.precision, self.freedom,
             centre=jnp.asarray(self._prior_mean(params), jnp.float32),
@@ -320,6 +322,7 @@ class GaussianMixture:
             weights=single(weights / weights.sum()),
             mean=params.start.mean,
             factor=single(inverse_factor(precise.start.covariance)),
+            errors=single(errors.at[0].divide(jnp.square(jnp.maximum(params.start.count, 1)))),
             n_records=single(params.total),
         )  # fmt: skip
 

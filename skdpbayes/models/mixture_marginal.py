@@ -43,6 +43,9 @@ class MarginalMixture:
         Of the inverse Wishart prior.
     weights, mean, factor : arrays of shapes (K,), (K, d) and (K, d, d)
         The start; `factor` are inverses of the Cholesky factors of its covariances.
+    errors : array of shape (3, K)
+        Variances with which the start is known: of logarithms of weights, of means (each coordinate) and of whitened
+        covariances (each entry).
     n_records : float
         Number of rows **as released**: a model has no other one.
     """
@@ -58,6 +61,7 @@ class MarginalMixture:
     weights: Any
     mean: Any
     factor: Any
+    errors: Any
     n_records: Any
 
     def init(self) -> Coordinates:
@@ -101,6 +105,22 @@ class MarginalMixture:
 
         Clipping shortens the scores of the far rows, of which large variances live. Without it the expectation is zero.
         """
+        scores, weights = self._expected(params, norm)
+        bias = self.n_records * jnp.mean((weights - 1)[:, None] * scores, axis=0)
+        return ravel_pytree(params)[1](bias)
+
+    def information(self, params, norm):
+        """Curvature of the sum of all clipped scores that is to be expected, and the covariance's share of it.
+
+        Of scores ``w v``, with w what clipping leaves: ``n E[w v v']`` and, by its trace, ``n E[w^2 v v']``.
+        """
+        scores, weights = self._expected(params, norm)
+        curvature = (weights[:, None] * scores).T @ scores * (self.n_records / len(scores))
+        squares = weights * jnp.sum(scores**2, axis=1)
+        return curvature, jnp.sum(weights * squares) / jnp.sum(squares)
+
+    def _expected(self, params, norm):
+        """Scores, as rows, of rows that stand for draws of this mixture, and what clipping multiplies them by."""
         nodes = uniform_nodes(self.n_features + 1)
         factor, _ = self._whitening(params)
         above = jnp.cumsum(jnp.exp(self._log_weights(params)))[:-1]
@@ -108,9 +128,8 @@ class MarginalMixture:
         root = jnp.linalg.inv(factor @ self.factor)
         mean = self.mean + jnp.einsum("kij,kj->ki", jnp.linalg.inv(self.factor), params.mean)
         x = mean[label] + jnp.einsum("nij,nj->ni", root[label], jax.scipy.special.ndtri(nodes[:, 1:]))
-        scores = jax.vmap(lambda row: self.score(params, {"x": row}))(x)
-        lost = 1 - clipping_weights(scores, norm, jnp.ones(len(x), bool))
-        return jax.tree.map(lambda s: -self.n_records * jnp.tensordot(lost, s, 1) / len(x), scores)
+        scores = jax.vmap(lambda row: ravel_pytree(self.score(params, {"x": row}))[0])(x)
+        return scores, clipping_weights(scores, norm, jnp.ones(len(x), bool))
 
     def _joint(self, params, record):
         """Log joint density with each component, and what it is made of.
@@ -152,6 +171,18 @@ class MarginalMixture:
         """Mean of a normal prior of that precision and of the prior's slope at the start."""
         slope = jax.grad(self.log_prior)(self.init())
         return jax.tree.map(lambda x, g, p: x + g / p, self.init(), slope, self.prior_precision())
+
+    def start_variance(self):
+        """Variance with which the start, at `init`, is known as an estimate of the parameters."""
+        weights, means, entries = self.errors
+        of = shapes(self.kind, self.n_components, self.n_features)
+        entries = entries[: of.log_scale[0], None]
+        return Coordinates(
+            jnp.square(contrasts(self.n_components)) @ weights,
+            jnp.broadcast_to(means[:, None], of.mean),
+            jnp.broadcast_to(entries / 2, of.log_scale),
+            jnp.broadcast_to(entries, of.lower),
+        )
 
     def natural(self, posterior):
         """Posterior of weights, means and covariances, given one of the coordinates."""

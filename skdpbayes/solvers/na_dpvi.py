@@ -92,7 +92,7 @@ class NADPVI:
         del key
         theta = flat_start(model)[0].astype(jnp.float64)
         nothing = jnp.zeros_like(theta)
-        return TraceState(
+        state = TraceState(
             theta=theta,
             covariance=jnp.diag(prior_variance(model)),
             weight=nothing,
@@ -103,6 +103,7 @@ class NADPVI:
             known=Curvature.none(theta.size),
             curvature=jnp.zeros((theta.size, theta.size)),
         )
+        return _informed(model, state, self.clipping_norm)
 
     def which(self, step):
         """Index of the round: the curvature is asked for first, and more often while it changes much."""
@@ -137,17 +138,21 @@ class NADPVI:
             theta, precision = _given(model, state, _asked(model, state), view.unclear)
             # Where scores are far from linear a step could leave the region where they tell anything.
             start, most = flat_start(model)[0], reach(model, _REACH)
-            return state._replace(
+            state = state._replace(
                 theta=jnp.clip(theta, start - most, start + most), covariance=jnp.linalg.inv(precision)
             )
+            return _informed(model, state, clip)
 
         def learn_curvature(state, point, step, estimate, scales):
             del point, step
             known = state.known.after(estimate, scales)
             return state._replace(known=known, curvature=_cleared(cautious_curvature, model, known))
 
+        asked = Round(ask_score, score_of, lambda state: {"score": Block(clip)}, learn_score)
+        if hasattr(model, "information"):
+            return (asked,)
         return (
-            Round(ask_score, score_of, lambda state: {"score": Block(clip)}, learn_score),
+            asked,
             Round(
                 lambda state, key: state.theta.astype(jnp.float32),
                 lambda state, point: curvature_query(model, unravel(point), clip),
@@ -178,13 +183,35 @@ def normal_posterior(model: Model, state: TraceState):
     return state.theta, _given(model, state, h, _look(model, state).unclear)[1]
 
 
+def _informed(model, state, clip):
+    """With the curvature at the present parameters, of a model that knows what to expect of it."""
+    if not hasattr(model, "information"):
+        return state
+    params = flat_start(model)[1](state.theta.astype(jnp.float32))
+    matrix, weight = model.information(params, jnp.asarray(clip, jnp.float32))
+    known = Curvature(matrix, jnp.zeros_like(weight), jnp.stack([jnp.ones_like(weight), weight]), state.known.n + 1)
+    return state._replace(known=known, curvature=matrix.astype(jnp.float64))
+
+
 def _given(model, state, h, unclear):
     """Mean and precision of the parameters, given the averages."""
-    spread = jnp.diag(state.noise) + _sampling(model, state, h, 1 + state.subsampled) + unclear
+    noise, observed = jnp.diag(state.noise) + unclear, state.score + h @ state.point
+    if hasattr(model, "start_variance"):
+        # The start is an estimate too: of where the sum of all scores is zero, as the rounds are.
+        start = (ravel_pytree(x)[0].astype(jnp.float64) for x in (model.init(), model.start_variance()))
+        noise, observed = _with_start(h, noise, observed, *start)
+    spread = noise + _sampling(model, state, h, 1 + state.subsampled)
     gain = jnp.linalg.solve(spread, h).T
     information = gain @ h
-    linear = gain @ (state.score + h @ state.point)
+    linear = gain @ observed
     return normal_given(model, (information + information.T) / 2, linear, (state.theta, state.covariance))
+
+
+def _with_start(h, noise, observed, start, variance):
+    """Covariance of the noise in what is observed of ``h t*``, and that, with an estimate of t* taken into account."""
+    rounds = jnp.linalg.solve(noise + 1e-9 * jnp.trace(noise) / len(h) * jnp.eye(len(h)), h).T  # h / noise
+    both = jnp.linalg.inv(rounds @ h + jnp.diag(1 / variance))
+    return h @ both @ h, h @ both @ (rounds @ observed + start / variance)
 
 
 def _trust(model, state, score, noise, unclear):

@@ -229,7 +229,7 @@ def test_predictive_draws(model):
     np.testing.assert_allclose(labels.mean(axis=0), model.predict_proba(X[:50])[:, 1], atol=0.05)
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", ["dpvi", pytest.param("na-dpvi", marks=pytest.mark.slow), "sgld"])
 def test_three_classes(solver):
     z = np.digitize(X[:, 0], [-0.5, 0.5])
     fit = estimator(classes=[0, 1, 2], solver=solver, epsilon=20.0, n_steps=300).fit(X, z)

@@ -58,6 +58,7 @@ def test_agreement_with_gibbs(data):
     np.testing.assert_allclose(found.std / sd, 1, atol=0.1)
 
 
+@pytest.mark.slow
 def test_the_prior_remains_where_there_is_only_noise():
     rng = np.random.default_rng(5)
     n, d = 500, 200
@@ -108,9 +109,9 @@ def spread_and_coverage(epsilon=1.0, fits=40):
 
 def test_intervals_cover_the_truth():
     """Means and standard deviations hold what shortened scores and privacy noise do: 95% intervals cover 95%."""
-    spread, covered = spread_and_coverage(fits=120)
-    assert 0.85 < spread < 1.15
-    assert covered > 0.88  # three standard errors
+    spread, covered = spread_and_coverage(fits=60)
+    assert 0.8 < spread < 1.2
+    assert covered > 0.86  # three standard errors
 
 
 @pytest.mark.slow

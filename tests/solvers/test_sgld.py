@@ -111,6 +111,7 @@ def test_the_temperature_is_one(compiled_quickly):
     assert not abs(2 * variance * (1 - STEP / 2) - 1) < 5 * np.sqrt(2 / n)
 
 
+@pytest.mark.slow
 def test_another_temperature_is_noticed(monkeypatch, no_compiled_programs):
     """The factor of two of the original paper: noise of variance h instead of 2h, in a run that claims the same."""
     from skdpbayes.privacy import mechanism

@@ -85,6 +85,7 @@ def test_the_share_kept_is_that_of_a_cut_gamma_distribution(entries, size):
     assert 0 < left <= 1
 
 
+@pytest.mark.slow
 def test_without_noise_several_classes_are_fitted_jointly(compiled_quickly):
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, (3000, 2))
@@ -181,7 +182,7 @@ def test_a_student_t_prior_shrinks_large_coefficients_less(solver, compiled_quic
     assert student.privacy_spent_.steps == normal.privacy_spent_.steps
 
 
-@pytest.mark.parametrize("solver", ["vips", "na-dpvi"])
+@pytest.mark.parametrize("solver", [pytest.param("vips", marks=pytest.mark.slow), "na-dpvi"])
 def test_without_noise_a_student_t_prior_is_that_of_variational_bayes(solver, compiled_quickly):
     """Few rows, so that the prior matters: the mean is the mode under the precisions that the posterior expects."""
     rng = np.random.default_rng(9)
