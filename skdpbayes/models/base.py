@@ -35,7 +35,9 @@ class Model(Protocol):
     `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known way:
     ``precondition(params)``, public factors by which `score`, and the rows and columns of `curvature`, are to be
     multiplied; and ``working_point(params, curvature, covariance)``, where to ask for a score while the parameters are
-    unknown. And it uses ``blocks()``, slices of the ravelled parameters between which the curvature is zero.
+    unknown. And it uses ``blocks()``, slices of the ravelled parameters between which the curvature is zero. A model
+    that is a distribution of whole records may say what curvature to expect, ``information(params, norm)``, and how
+    well `init` is known already, ``start_variance()``; then no curvature is released.
     """
 
     def init(self) -> Any:

@@ -313,8 +313,8 @@ class GaussianMixture:
         weights = jnp.maximum(params.start.count, 1e-3 * jnp.max(params.start.count))
         precise = double(params)
         scatter = jnp.broadcast_to(self._prior_covariance(precise), (self.n_features, self.n_features))
-        # Errors of a sketch are correlated, which variances alone do not say: they are taken for larger.
-        errors = params.start.errors * (1 if self.frequencies is None else 2)
+        # Errors of a sketch are correlated, which variances alone do not say: they are taken for twice as large.
+        errors = params.start.errors * (1 if self.frequencies is None else 4)
         return MarginalMixture(
             self.kind, self.n_components, self.n_features, self.concentration, self.precision, self.freedom,
             centre=jnp.asarray(self._prior_mean(params), jnp.float32),

@@ -110,14 +110,13 @@ class MarginalMixture:
         return ravel_pytree(params)[1](bias)
 
     def information(self, params, norm):
-        """Curvature of the sum of all clipped scores that is to be expected, and the covariance's share of it.
+        """Curvature and covariance that are to be expected of the sum of all clipped scores.
 
-        Of scores ``w v``, with w what clipping leaves: ``n E[w v v']`` and, by its trace, ``n E[w^2 v v']``.
+        Of scores ``w v``, with w what clipping leaves: ``n E[w v v']`` and ``n E[w^2 v v']``.
         """
         scores, weights = self._expected(params, norm)
-        curvature = (weights[:, None] * scores).T @ scores * (self.n_records / len(scores))
-        squares = weights * jnp.sum(scores**2, axis=1)
-        return curvature, jnp.sum(weights * squares) / jnp.sum(squares)
+        clipped = weights[:, None] * scores
+        return clipped.T @ scores * (self.n_records / len(scores)), clipped.T @ clipped * (self.n_records / len(scores))
 
     def _expected(self, params, norm):
         """Scores, as rows, of rows that stand for draws of this mixture, and what clipping multiplies them by."""

@@ -6,9 +6,10 @@ Every release of summed scores is an observation of the optimum ``t*`` of the (w
 
 linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior outside). The paper
 runs NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is the full curvature, itself released
-privately in some rounds, and all that is kept of the trace is the weighted averages of scores and points, which tell
-t* as well: ``mean g = H (t* - mean theta) + noise``. There is no learning rate; the next point to ask at is the
-posterior mean of the parameters. As it nears t*, errors of H matter less and less.
+privately in some rounds (or what the model expects it to be), and all that is kept of the trace is the weighted
+averages of scores and points, which tell t* as well: ``mean g = H (t* - mean theta) + noise``. There is no learning
+rate; the next point to ask at is the posterior mean of the parameters. As it nears t*, errors of H matter less and
+less.
 
 What a release counts for in the averages follows from what is unclear about it: the privacy noise, of known variance;
 subsampling; and scores that are not linear between theta and t*, more so the less the parameters are known
@@ -60,6 +61,7 @@ class TraceState(NamedTuple):
     subsampled: Any  # and of the sampling of rows, in units of that of the data
     known: Any  # the released curvatures
     curvature: Any  # what is made of them while asking
+    spread: Any = None  # covariance that the sampling of the data gives a sum of scores, of a model that knows it
 
 
 class View(NamedTuple):
@@ -188,9 +190,10 @@ def _informed(model, state, clip):
     if not hasattr(model, "information"):
         return state
     params = flat_start(model)[1](state.theta.astype(jnp.float32))
-    matrix, weight = model.information(params, jnp.asarray(clip, jnp.float32))
-    known = Curvature(matrix, jnp.zeros_like(weight), jnp.stack([jnp.ones_like(weight), weight]), state.known.n + 1)
-    return state._replace(known=known, curvature=matrix.astype(jnp.float64))
+    matrix, spread = model.information(params, jnp.asarray(clip, jnp.float32))
+    traces = jnp.stack([jnp.trace(matrix), jnp.trace(spread)])
+    known = Curvature(matrix, jnp.zeros((), jnp.float32), traces, state.known.n + 1)
+    return state._replace(known=known, curvature=matrix.astype(jnp.float64), spread=spread.astype(jnp.float64))
 
 
 def _given(model, state, h, unclear):
@@ -209,7 +212,7 @@ def _given(model, state, h, unclear):
 
 def _with_start(h, noise, observed, start, variance):
     """Covariance of the noise in what is observed of ``h t*``, and that, with an estimate of t* taken into account."""
-    rounds = jnp.linalg.solve(noise + 1e-9 * jnp.trace(noise) / len(h) * jnp.eye(len(h)), h).T  # h / noise
+    rounds = jnp.linalg.solve(noise + 1e-6 * jnp.diag(jnp.diag(h)), h).T  # h / noise, of which there may be none
     both = jnp.linalg.inv(rounds @ h + jnp.diag(1 / variance))
     return h @ both @ h, h @ both @ (rounds @ observed + start / variance)
 
@@ -276,6 +279,8 @@ def _sampling(model, state, h, factor):
 
     By the factors at what the parameters are thought to be: at a `working_point` residuals are as small as ever.
     """
+    if state.spread is not None:
+        return factor * state.spread
     factors = jnp.ones_like(state.theta)
     if hasattr(model, "precondition"):
         unravel = flat_start(model)[1]

@@ -93,7 +93,7 @@ def test_without_noise_it_is_the_posterior_of_the_marginal_likelihood(solver, fi
         point = np.asarray(point)
     inner = model.posterior_.posterior
     sd = np.sqrt(np.diag(exact))
-    assert (np.abs(inner.mean - point) < 0.15 * sd).all()
+    assert (np.abs(inner.mean - point) < 0.25 * sd).all()
     np.testing.assert_allclose(inner.std, sd, rtol=0.12)
 
 
