@@ -13,6 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 import skdpbayes
 from skdpbayes.privacy import PrivacyLeakWarning
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(
