@@ -77,8 +77,18 @@ def _turned(seed: int, k: int, d: int, weights: np.ndarray, n: int, apart: float
     return Mixture(weights, np.array(means), covariances, n, 1e-5, (-reach, reach), "full", (0.1, 0.5, 1.0, 2.0, 4.0))
 
 
+def overlapping() -> Mixture:
+    """Three components at distances of about two standard deviations."""
+    return Mixture(
+        np.array([0.5, 0.3, 0.2]), np.array([[0, 0], [2.2, 0.5], [0.5, 2.5]]),
+        np.array([[[1, 0.3], [0.3, 0.8]], [[0.7, -0.2], [-0.2, 0.9]], [[0.6, 0], [0, 0.5]]]),
+        4000, 1e-5, (-6.0, 8.0), "full", (0.5, 1.0, 4.0, 10.0),
+    )  # fmt: skip
+
+
 PROBLEMS: dict[str, Callable[[], Mixture]] = {
     "five": five_clusters,
+    "overlapping": overlapping,
     "five dimensions": lambda: _turned(101, 3, 5, np.full(3, 1 / 3), 10_000, 3.0),
     "unequal weights": lambda: _turned(102, 4, 2, np.array([0.55, 0.25, 0.15, 0.05]), 10_000, 3.0),
 }
