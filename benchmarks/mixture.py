@@ -132,13 +132,13 @@ def run(name: str, epsilons: tuple[float, ...] | None, seeds: int, fit=private) 
         }
         for epsilon in levels:
             scores[f"epsilon {epsilon:g}"] = _timed(fit, problem, X, epsilon, seed, test=Z)
-        for line, (score, seconds, covered) in scores.items():
+        for line, (score, seconds, inside) in scores.items():
             empty: dict[str, Any] = {"score": [], "gap": [], "seconds": [], "covered": []}
             record = records.setdefault(line, {"problem": name, "line": line, **empty})
             record["score"].append(score)
             record["gap"].append(truth - score)
             record["seconds"].append(seconds)
-            record["covered"].append(covered)
+            record["covered"].append(inside)
     return list(records.values())
 
 

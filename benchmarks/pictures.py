@@ -92,7 +92,10 @@ PICTURES = {"mixture": mixture, "topics": topics_of_news, "weights": weights}
 def main() -> None:
     """Draw what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("pictures", nargs="*", choices=[*PICTURES, []], default=[], help="default: all")
+    # argparse compares the default, as a whole, with the choices too.
+    parser.add_argument(
+        "pictures", nargs="*", choices=[*PICTURES, []], default=[], metavar="PICTURE", help="default: all"
+    )
     parser.add_argument("--epsilon", type=float, help="default: 1, and 4 for topics")
     parser.add_argument("--folder", type=Path, default=Path(), help="where to (default: here)")
     options = parser.parse_args()

@@ -116,7 +116,8 @@ def _loop(release_of, keys: FitKeys, model: Model, solver: Solver, mechanism: Me
         if len(rounds) == 1:
             state, flat = branch(rounds[0])(state)
         else:
-            state, flat = jax.lax.switch(solver.which(step), [branch(r) for r in rounds], state)
+            kind = jnp.minimum(solver.which(step), len(rounds) - 1)
+            state, flat = jax.lax.switch(kind, [branch(r) for r in rounds], state)
         return state, None if kept is None else kept.at[step].set(flat)
 
     state = solver.init(model, jax.random.fold_in(keys.solver, _BEFORE_THE_FIRST_STEP))

@@ -70,10 +70,15 @@ class PrivateEstimator(BaseEstimator):
 
     def _report(self, spec, clipping_norm, *, public, voided_by=()):
         """`PrivacySpent` of this fit, from the very steps that run; earlier fits of this instance are carried along."""
-        from skdpbayes.privacy import PrivacySpent
+        from skdpbayes.privacy import AccountingError, PrivacySpent
         from skdpbayes.privacy.random import RANDOM_SOURCE
 
         epsilon, accountant, crosscheck = _account(spec.composed(), float(self.delta), self.adjacency)
+        if epsilon > self.epsilon * (1 + 1e-6):
+            raise AccountingError(
+                f"The plan would spend epsilon={epsilon:g} where epsilon={self.epsilon:g} was asked for. "
+                "Nothing was run; this is an error of the package, please report it."
+            )
         earlier = getattr(self, "privacy_spent_", None)  # `clone` starts afresh
         inherited = [] if earlier is None else [f"an earlier fit: {why}" for why in earlier.voided_by]
         return PrivacySpent(

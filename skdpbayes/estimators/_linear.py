@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse, special
@@ -104,7 +105,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     """
 
     _solvers = ("na-dpvi", "vips")
-    _schedules = GradientEstimator._schedules | {"na-dpvi": (20, 2**17)}
+    _schedules: ClassVar = GradientEstimator._schedules | {"na-dpvi": (20, 2**17)}
     _curvature_every = 2
 
     def __init__(

@@ -253,10 +253,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         score, curvature = model.bounds(row)
         return model, Bounds(score, curvature, self.prior_scale**-2)
 
-    def _plan_solver(self, model, bounds, n, openings=()):
-        if self.solver == "vips":
-            return self._plan_vips(model, bounds, n)
-        return super()._plan_solver(model, bounds, n, openings)
+    def _plan_solver(self, model, bounds, n):
+        return self._plan_vips(model, bounds, n) if self.solver == "vips" else super()._plan_solver(model, bounds, n)
 
     def _plan_vips(self, model, bounds, n):
         from skdpbayes.privacy.mechanism import MechanismSpec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse, special
@@ -142,9 +143,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     """
 
     _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
-    _schedules = {"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)}  # noqa: RUF012
+    _schedules: ClassVar = {"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)}
     _shares = 0.05, 0.4  # of moments and sketch
-    _curvature_every = 5
     _learning_rates = 0.05, 0.05
     _fitted = (
         *RoundsEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",

@@ -10,7 +10,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._gradient import GradientEstimator
+from skdpbayes.estimators._gradient import PLANS, GradientEstimator
 
 
 class RoundsEstimator(GradientEstimator):
@@ -22,16 +22,15 @@ class RoundsEstimator(GradientEstimator):
         super()._check_solver_parameters()
         check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
 
-    def _plan_solver(self, model, bounds, n, openings=()):
+    def _plan_solver(self, model, bounds, n):
         """Solver and mechanism; where the solver is not `vips`, one on gradients once openings have found a start."""
         if self.solver == "vips":
             self._refuse_parameters("clipping_norm", "learning_rate")
             return self._plan_vips(model, n)
         from skdpbayes.solvers.opened import Opened
 
-        del openings  # they are the model's
         openings = self._opening_shares(model)
-        solver, spec = super()._plan_solver(model.marginal(model.init()), bounds, n, openings)
+        solver, spec = PLANS[self.solver](self, model.marginal(model.init()), bounds, n, openings)
         return Opened(solver, np.int32(len(openings))), spec
 
     def _opening_shares(self, model, start="{} go"):

@@ -1,7 +1,7 @@
 """Gaussian mixtures with their labels summed out: the likelihood that gradient solvers climb.
 
 Parameters are coordinates relative to a start, in which each component is about a standard normal: then scores have
-about unit size, and one clipping norm fits all coordinates. They are not bounded, and no point of them is special.
+about unit size, and one clipping norm fits all coordinates.
 """
 
 from __future__ import annotations

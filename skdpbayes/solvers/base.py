@@ -44,7 +44,10 @@ class Solver(Protocol):
         """Return the kinds of round."""
 
     def which(self, step) -> Any:
-        """Index of the round taken at a step (a function of the step alone); asked if there are several kinds."""
+        """Index of the round taken at a step (a function of the step alone); asked if there are several kinds.
+
+        An index beyond the last kind means the last: for some models and guides a solver has fewer kinds.
+        """
 
     def posterior(self, model: Model, state) -> Any:
         """Return the posterior that a final state describes (`skdpbayes.posteriors`, or one of the model's own)."""

@@ -105,9 +105,7 @@ class DPVI:
         return DPVIState(mu, guide, average, zero, zero, zero, jnp.log(jnp.asarray(self.clipping_norm, mu.dtype)))
 
     def which(self, step):
-        """Every tenth round, the first included, asks for the curvature; with ``guide="mean_field"`` none does."""
-        if isinstance(self.guide, MeanField):
-            return jnp.zeros((), jnp.int32)
+        """Every tenth round, the first included, asks for the curvature."""
         return (step % CURVATURE_EVERY == 0).astype(jnp.int32)
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:

@@ -59,7 +59,7 @@ class TraceState(NamedTuple):
     point: Any  # and of what the parameters were thought to be
     noise: Any  # variance of the noise in the averaged score
     subsampled: Any  # and of the sampling of rows, in units of that of the data
-    known: Any  # the released curvatures
+    known: Any  # the released curvatures, or the one that the model expects
     curvature: Any  # what is made of them while asking
     spread: Any = None  # covariance that the sampling of the data gives a sum of scores, of a model that knows it
 

@@ -1,6 +1,6 @@
 """A gradient solver that starts where a model's openings lead.
 
-The openings of a `StatisticsModel` find a start. Given that, the model becomes one without latents, in coordinates
+The openings of an `OpenedModel` find a start. Given that, the model becomes one without latents, in coordinates
 about the start (`marginal`), and the gradient solver takes the rounds that are left.
 """
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from skdpbayes.models.base import OpenedModel
 from skdpbayes.privacy.mechanism import Mechanism
 from skdpbayes.solvers.base import Round, opening_round
 
@@ -43,12 +44,12 @@ class Opened:
         """Of the solver; for the report."""
         return self.solver.clipping_norm
 
-    def init(self, model, key) -> OpenedState:
+    def init(self, model: OpenedModel, key) -> OpenedState:
         """Nothing known."""
         params = model.init()
         return OpenedState(params, self.solver.init(model.marginal(params), key))
 
-    def rounds(self, model, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: OpenedModel, mechanism: Mechanism) -> tuple[Round, ...]:
         """The model's openings, once each, and the rounds of the solver, which sees its own part of the schedule."""
         remaining = mechanism._replace(
             n_steps=mechanism.n_steps - self.n_openings, ends=jnp.maximum(mechanism.ends - self.n_openings, 0)
@@ -82,7 +83,7 @@ class Opened:
         kind = self.solver.which(step - self.n_openings) if hasattr(self.solver, "which") else 0  # of one kind: SGLD
         return jnp.where(step < self.n_openings, step, self.n_openings + kind).astype(jnp.int32)
 
-    def posterior(self, model, state: OpenedState):
+    def posterior(self, model: OpenedModel, state: OpenedState):
         """The solver's posterior, in the model's own parameters."""
         with jax.enable_x64(True):  # as in the run, for the same coordinates
             marginal = jax.device_get(model.marginal(jax.tree.map(jnp.asarray, state.params)))

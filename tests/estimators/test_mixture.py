@@ -3,20 +3,18 @@
 import pickle
 import warnings
 
-import jax
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
-from whitebox import one_program
+from whitebox import assert_given_the_same, assert_replayed, one_program, planned, replay_mixture
 
 from skdpbayes import DPGaussianMixture, inference
 from skdpbayes._noisy_mixture import MixturePosterior
 from skdpbayes.models.mixture import restricted
 from skdpbayes.privacy import PrivacyLeakWarning, compose
-from skdpbayes.privacy.random import fit_keys
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -300,46 +298,19 @@ def test_clones_pickles_and_refits():
 def test_the_fit_follows_from_the_releases_and_the_solver_key(parameters, fits, compiled_as_users_do):
     """So nothing else of the records is in it: no start, no stopping, no bound of the likelihood."""
     model = estimator(**parameters).fit(X)
-    releases = fits[-1][-1]
     again = estimator(**parameters)
-    again.n_features_in_ = 2
-    scales, _ = again._scaling(np.zeros((1, 2)))
-    planned = again._model(scales)
-    solver, spec = again._plan_solver(planned, None, N)
-    keys = fit_keys(0)
-    state = jax.device_get(
-        inference.replay(releases, keys.solver, planned, solver, spec, {"x": np.zeros(2, np.float32)})
-    )
-    draws = again._set_posterior(planned, solver, state, again._draws_rng(keys))
-    again._scales = scales
-    again._set_components(draws)
-    assert set(vars(model)) - set(vars(again)) == {"privacy_spent_", "n_iter_"}, "an attribute of another origin"
-    for name in set(vars(again)) - set(again.get_params()):
-        assert pickle.dumps(getattr(again, name)) == pickle.dumps(getattr(model, name)), name
-
-
-def planned(X, **parameters):
-    """What the compiled loop is given besides the rows, as arrays; nothing is run."""
-    seen = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "run", lambda *given: seen.extend(given) or 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            estimator(**parameters).fit(X)
-    keys, model, solver, spec, _ = seen
-    return jax.tree.leaves((jax.tree.map(jax.random.key_data, keys), model, solver, spec.traced()))
+    replay_mixture(again, fits[-1][-1], 2, N)
+    assert_replayed(model, again)
 
 
 @pytest.mark.parametrize("parameters", [{}, GIVEN, {"n_components": 1}], ids=["sketch", "given", "one"])
 def test_what_is_run_does_not_depend_on_what_rows_hold(parameters):
     """No start and no prior of their own; nor on how many there are, where that is private."""
     hidden = {"adjacency": "add_remove", "sampling_rate": 1.0} | parameters
-    for one, other in (
-        (planned(X, **parameters), planned(np.full_like(X, np.nan), **parameters)),
-        (planned(X, **hidden), planned(X[1:] + 1, **hidden)),
-    ):
-        assert len(one) == len(other) > 10
-        for a, b in zip(one, other, strict=True):
-            np.testing.assert_array_equal(a, b)
+    public = estimator(**parameters)
+    assert_given_the_same(planned(public, X), planned(public, np.full_like(X, np.nan)))
+    private = estimator(**hidden)
+    assert_given_the_same(planned(private, X), planned(private, X[1:] + 1))
 
 
 def test_a_null_row_is_as_no_row(fits):

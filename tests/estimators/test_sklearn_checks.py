@@ -14,9 +14,8 @@ from skdpbayes import (
     records,
 )
 
-# The checks give no classes, and seeds.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning"),
+    pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning"),  # the checks give no classes, and seeds
     pytest.mark.filterwarnings("ignore:.* of these documents hold NaN"),  # some of the checks' have negative counts
 ]
 

@@ -28,17 +28,8 @@ def mixture(kind):
     if kind == "spherical":
         scatter = np.trace(scatter) / D * np.eye(D)
     fields = (
-        ALPHA,
-        KAPPA,
-        NU,
-        CENTRE,
-        scatter,
-        [0.5, 0.3, 0.2],
-        rng.standard_normal((K, D)),
-        factor,
-        np.ones((3, K)),
-        1000,
-    )
+        ALPHA, KAPPA, NU, CENTRE, scatter, [0.5, 0.3, 0.2], rng.standard_normal((K, D)), factor, np.ones((3, K)), 1000
+    )  # fmt: skip
     model = MarginalMixture(kind, K, D, *(np.asarray(x, np.float32) for x in fields))
     size = ravel_pytree(model.init())[0].size
     return model, (0.4 * rng.standard_normal((5, size))).astype(np.float32)

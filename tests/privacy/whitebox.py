@@ -300,6 +300,44 @@ def one_program(most, padded=None):
         yield kept
 
 
+def planned(estimator, X):
+    """What the compiled loop is given besides the rows, as arrays; nothing is run."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "run", lambda *given: seen.extend(given) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            estimator.fit(X)
+    keys, model, solver, spec, _ = seen
+    return jax.tree.leaves((jax.tree.map(jax.random.key_data, keys), model, solver, spec.traced()))
+
+
+def assert_given_the_same(one, other):
+    """Of two lists of `planned`."""
+    assert len(one) == len(other) > 10
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def replay_mixture(estimator, releases, n_features, n):
+    """Set what `estimator`, not fitted yet, would have after a fit with these releases and ``random_state=0``."""
+    estimator.n_features_in_ = n_features
+    scales, _ = estimator._scaling(np.zeros((1, n_features)))
+    model = estimator._model(scales)
+    solver, spec = estimator._plan_solver(model, estimator._gradient_bounds(), n)
+    keys, record = random.fit_keys(0), {"x": np.zeros(n_features, np.float32)}
+    state = jax.device_get(inference.replay(releases, keys.solver, model, solver, spec, record))
+    draws = estimator._set_posterior(model, solver, state, estimator._draws_rng(keys))
+    estimator._scales = scales
+    estimator._set_components(draws)
+
+
+def assert_replayed(model, again, *, without=("privacy_spent_", "n_iter_")):
+    """All that `model` was fitted to is in `again`, bit for bit, but for what is named."""
+    assert set(vars(model)) - set(vars(again)) == set(without), "an attribute of another origin"
+    for name in set(vars(again)) - set(again.get_params()):
+        assert pickle.dumps(getattr(again, name)) == pickle.dumps(getattr(model, name)), name
+
+
 def fitted(solver, n=311, **parameters):
     """A fitted estimator with its data and releases, through the estimator's own code."""
     rng = np.random.default_rng(3)
