@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks._na_dpvi_collapsed import Regression, TraceSums, accumulate
 from benchmarks._na_dpvi_problems import N_RECORDS, Settings
-from skdpbayes.inference import _loop
+from skdpbayes import inference
 from skdpbayes.models.base import Model, prior_score, score
 from skdpbayes.privacy import GaussianSteps, calibrate_noise
-from skdpbayes.privacy.mechanism import Block, Mechanism, MechanismSpec, private_sum
+from skdpbayes.privacy.mechanism import Block, Mechanism, MechanismSpec
 from skdpbayes.privacy.random import FitKeys, fit_keys
 from skdpbayes.records import Records
 from skdpbayes.solvers.base import Round
@@ -174,7 +174,7 @@ def fit(kind: type[Published], model, settings: Settings, epsilon: float, delta:
 
 
 def run(keys: FitKeys, fields, model, own: Published, spec: MechanismSpec) -> TraceState:
-    """Final states of many runs, each on its own records, in one compiled call.
+    """Final states of many runs, each on its own records.
 
     Parameters
     ----------
@@ -182,19 +182,11 @@ def run(keys: FitKeys, fields, model, own: Published, spec: MechanismSpec) -> Tr
         With a leading axis of length R.
     fields : array of shape (R, n_records, ...)
     """
-    with jax.enable_x64(True):
-        return jax.block_until_ready(_runs(keys, fields, model, own, jax.tree.map(jnp.asarray, spec.traced())))
-
-
-@jax.jit
-def _runs(keys, fields, model, own, mechanism):
-    def one(of_run):
-        own_keys, rows = of_run
-        records = Records(rows, jnp.int32(len(rows)))
-
-        def release(query, blocks, step_keys, step):
-            return private_sum(query, blocks, mechanism, step_keys, step, records)
-
-        return _loop(release, own_keys, model, own, mechanism, None)[0]
-
-    return jax.lax.map(one, (keys, fields))
+    runs = zip(keys.sampling, keys.noise, keys.solver, fields, strict=True)
+    states = [
+        inference.run(FitKeys((sampling,), (noise,), key[None]), model, own, spec, Records(rows, np.int32(len(rows))))[
+            0
+        ]
+        for sampling, noise, key, rows in runs
+    ]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import _log
-from skdpbayes import DPBayesianLogisticRegression, inference
+from benchmarks._idealised import final_state
+from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.calibration import simulate
-from skdpbayes.privacy import random
 from skdpbayes.records import Records
 from skdpbayes.solvers import na_dpvi, vips_logistic
 
@@ -75,7 +75,6 @@ def replicate(
     estimator = DPBayesianLogisticRegression(epsilon, solver=solver, classes=[0, 1], prior_df=prior_df)
     model, bounds = estimator._model(d, 2, norm)
     planned, spec = estimator._plan_solver(model, bounds, n)
-    mechanism = spec.traced()
 
     def moments(state: Any) -> tuple[Any, Any]:
         if solver == "vips":
@@ -91,9 +90,7 @@ def replicate(
         x = jnp.concatenate([rows(of_rows, n, d), jnp.ones((n, 1))], axis=1).astype(jnp.float32)
         y = jax.random.uniform(of_labels, (n,)) < jax.nn.sigmoid(x @ truth)
         records = Records({"x": x, "y": y.astype(jnp.int32)}, jnp.int32(n))
-        keys = jax.tree.map(lambda k: k[None], random.FitKeys(*random.wrap_keys(jax.random.bits(of_fit, (3, 2)))))
-        traced = jax.tree.map(jnp.asarray, mechanism)
-        state, _ = inference._chains.__wrapped__(keys, records, None, None, model, planned, traced, None)
+        state = final_state(of_fit, records, model, planned, spec)
         mean, sd = moments(state)
         nothing = {name: jnp.zeros_like(getattr(state, name)) for name in NAIVE_NOISE[solver]}
         if solver == "vips":

@@ -1,24 +1,30 @@
 """The only driver: one compiled loop over ``update(private_sum(query))``.
 
-Models, solvers, the mechanism and the records are pytrees whose numbers are traced: new hyper-parameters, another
-number of steps and another number of records of the same padded size run the program that is already compiled.
+Models, solvers, the mechanism, the records and what is drawn are pytrees whose numbers are traced: new
+hyper-parameters, another number of steps and another number of records of the same padded size run the program that is
+already compiled.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.models.base import Model
+from skdpbayes.privacy.draws import draws_of_chain
+from skdpbayes.privacy.lattice import MOST_VALUES
 from skdpbayes.privacy.mechanism import Mechanism, MechanismSpec, noise_scales, private_sum, zero_sums
-from skdpbayes.privacy.random import FitKeys, wrap_keys
+from skdpbayes.privacy.random import FitKeys
 from skdpbayes.records import Records
 from skdpbayes.solvers.base import Round, Solver
 
 _BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
+_AT_A_TIME = 2**12  # steps of which the kind is asked
 
 
 def run(keys: FitKeys, model: Model, solver: Solver, spec: MechanismSpec, records: Records, *, keep_releases=False):
@@ -27,7 +33,7 @@ def run(keys: FitKeys, model: Model, solver: Solver, spec: MechanismSpec, record
     Parameters
     ----------
     keys : FitKeys
-        With a leading axis of length ``spec.n_chains``.
+        Of ``spec.n_chains`` chains.
     model : Model
     solver : Solver
     spec : MechanismSpec
@@ -42,7 +48,36 @@ def run(keys: FitKeys, model: Model, solver: Solver, spec: MechanismSpec, record
     releases : array of shape ([n_chains,] n_steps, size) or None
         Each step's release, ravelled and padded to the longest.
     """
-    return _run(keys, records, None, None, model, solver, spec, spec.n_steps if keep_releases else None)
+    return _run(keys, model, solver, spec, records, spec.n_steps if keep_releases else None)
+
+
+def _run(keys, model, solver, spec, records, capacity):
+    """`run`, with room for so many releases."""
+    # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
+    with jax.enable_x64(True):
+        mechanism, records = jax.device_put(spec.traced()), jax.device_put(records)
+        sizes = np.asarray(_sizes(model, solver, mechanism, records))
+        kinds = [np.asarray(_kinds(solver, np.int32(t))) for t in range(0, spec.n_steps, _AT_A_TIME)]
+        of_steps = sizes[np.minimum(np.concatenate(kinds)[: spec.n_steps], len(sizes) - 1)]
+        if spec.n_chains * int(of_steps.sum()) > MOST_VALUES:
+            raise ValueError(f"All releases together have more than {MOST_VALUES} values: take fewer steps.")
+        bounds = [0, *(int(group.stop) for group in records.groups())]
+        kept = None if capacity is None else np.zeros((capacity, int(sizes.max())), np.float32)
+
+        def chain(i):
+            draws = draws_of_chain(keys.sampling[i], keys.noise[i], spec, of_steps, bounds, records.n_slots)
+            return _chain(keys.solver[i], records, draws, model, solver, mechanism, kept)
+
+        return _stacked([chain(i) for i in range(spec.n_chains)])
+
+
+class Recording(NamedTuple):
+    """Releases of steps, in the place of records and draws."""
+
+    first: Any
+    stop: Any
+    releases: Any  # (n_steps, size)
+    example: Any  # a record of zeros
 
 
 def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismSpec, example):
@@ -56,46 +91,99 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
     example : pytree
         One record of zeros, for its shapes.
     """
-    releases = jnp.asarray(releases if spec.n_chains > 1 else releases[None])
-    unused = wrap_keys(jnp.zeros((spec.n_chains, 2)))
-    return _run(FitKeys(unused, unused, solver_keys), None, releases, example, model, solver, spec, None)[0]
-
-
-def _run(keys, records, releases, example, model, solver, spec, capacity):
-    # Positions in a Poisson sample, and the uniforms behind them, need 64 bits; everything else names its dtype.
+    releases = np.asarray(releases if spec.n_chains > 1 else releases[None])
     with jax.enable_x64(True):
-        mechanism = jax.tree.map(jnp.asarray, spec.traced())
-        return _chains(keys, records, releases, example, model, solver, mechanism, capacity)
+        mechanism = jax.device_put(spec.traced())
+
+        def chain(i):
+            recording = Recording(np.int32(0), np.int32(spec.n_steps), releases[i], example)
+            return _chain(solver_keys[i], None, [recording], model, solver, mechanism, None)
+
+        return _stacked([chain(i) for i in range(spec.n_chains)])[0]
+
+
+def _stacked(chains):
+    return chains[0] if len(chains) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *chains)
+
+
+def _chain(key, records, sources, model, solver, mechanism, kept):
+    state = _start(key, model, solver)
+    for source in sources:
+        state, kept = _steps(key, records, source, model, solver, mechanism, state, kept)
+    return state, kept
+
+
+@jax.jit
+def _kinds(solver, first):
+    steps = first + jnp.arange(_AT_A_TIME, dtype=jnp.int32)
+    return solver.which(steps) if hasattr(solver, "which") else jnp.zeros_like(steps)
+
+
+def release_sizes(model: Model, solver: Solver, mechanism: Mechanism, records: Records) -> list[int]:
+    """Number of values in the release of each kind of round: shapes alone, nothing is computed."""
+
+    def zeros():
+        key = jax.random.key(0)
+        state, one = start(key, model, solver), records.take(jnp.zeros(1, jnp.int32), records.groups()[0].width)
+        rounds = solver.rounds(model, mechanism)
+        return [zero_sums(r.query(state, r.point(state, key)), r.blocks(state), one) for r in rounds]
+
+    return [sum(leaf.size for leaf in jax.tree.leaves(of_kind)) for of_kind in jax.eval_shape(zeros)]
+
+
+@jax.jit
+def _sizes(model, solver, mechanism, records):
+    """`release_sizes`, remembered for models and records of the same shapes."""
+    return jnp.array(release_sizes(model, solver, mechanism, records))
+
+
+def start(key, model: Model, solver: Solver):
+    """State before the first step, of a chain's solver key."""
+    return solver.init(model, jax.random.fold_in(key, _BEFORE_THE_FIRST_STEP))
+
+
+_start = jax.jit(start)
 
 
 # Level 1 compiles a quarter faster than 3, and runs as fast.
-@partial(jax.jit, static_argnames="capacity", compiler_options={"xla_backend_optimization_level": 1})
-def _chains(keys, records, releases, example, model, solver, mechanism, capacity):
-    """One chain after the other; releases come from records or, in a replay, from a recording."""
+@partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+def _steps(key, records, source, model, solver, mechanism, state, kept):
+    """Some steps of one chain; releases come from records or, in a replay, from a recording."""
 
-    def chain(of_chain):
-        own_keys, recorded = of_chain
+    def release(query, blocks, step):
+        if records is not None:
+            return private_sum(query, blocks, mechanism, source.at(step), step, records)
+        zeros = zero_sums(query, blocks, jax.tree.map(lambda x: jnp.asarray(x)[None], source.example))
+        flat, unravel = ravel_pytree(zeros)
+        return unravel(source.releases[step, : flat.size])
 
-        def release(query, blocks, step_keys, step):
-            if recorded is None:
-                return private_sum(query, blocks, mechanism, step_keys, step, records)
-            zeros = zero_sums(query, blocks, jax.tree.map(lambda x: x[None], example))
-            flat, unravel = ravel_pytree(zeros)
-            return unravel(recorded[step, : flat.size])
-
-        return _loop(release, own_keys, model, solver, mechanism, capacity)
-
-    if keys.solver.shape[0] > 1:
-        return jax.lax.map(chain, (keys, releases))
-    return chain(jax.tree.map(lambda x: x[0], (keys, releases)))
+    return loop(release, key, source.first, source.stop, model, solver, mechanism, state, kept)
 
 
-def _loop(release_of, keys: FitKeys, model: Model, solver: Solver, mechanism: Mechanism, capacity):
+def loop(release_of, key, first, stop, model: Model, solver: Solver, mechanism: Mechanism, state, kept=None):
+    """Steps from `first` to `stop` of one chain.
+
+    Parameters
+    ----------
+    release_of : callable ``(query, blocks, step) -> release``
+    key : key
+        The solver's.
+    first, stop : int
+    model, solver, mechanism
+    state : pytree
+        Of the solver, before the first of these steps.
+    kept : array or None
+        Where to keep releases.
+
+    Returns
+    -------
+    state, kept
+    """
     rounds = solver.rounds(model, mechanism)
 
-    def take(round_: Round, step, step_keys, state):
-        blocks, point = round_.blocks(state), round_.point(state, step_keys.solver)
-        release = release_of(round_.query(state, point), blocks, step_keys, step)
+    def take(round_: Round, step, state):
+        blocks, point = round_.blocks(state), round_.point(state, jax.random.fold_in(key, step))
+        release = release_of(round_.query(state, point), blocks, step)
         # The barrier keeps the compiler from mixing what follows with the sum: replayed releases give the same bits.
         release = jax.lax.optimization_barrier(release)
         estimate = jax.tree.map(lambda x: x / mechanism.rate, release)
@@ -104,11 +192,10 @@ def _loop(release_of, keys: FitKeys, model: Model, solver: Solver, mechanism: Me
 
     def one_step(step, carry):
         state, kept = carry
-        step_keys = keys.at(step)
 
         def branch(round_):
             def body(state):
-                state, flat = take(round_, step, step_keys, state)
+                state, flat = take(round_, step, state)
                 return state, None if kept is None else jnp.pad(flat, (0, kept.shape[1] - flat.size))
 
             return body
@@ -120,9 +207,4 @@ def _loop(release_of, keys: FitKeys, model: Model, solver: Solver, mechanism: Me
             state, flat = jax.lax.switch(kind, [branch(r) for r in rounds], state)
         return state, None if kept is None else kept.at[step].set(flat)
 
-    state = solver.init(model, jax.random.fold_in(keys.solver, _BEFORE_THE_FIRST_STEP))
-    kept = None
-    if capacity is not None:
-        sizes = [jax.eval_shape(lambda s, r=r: take(r, jnp.int32(0), keys, s)[1], state).size for r in rounds]
-        kept = jnp.zeros((capacity, max(sizes)), jnp.float32)
-    return jax.lax.fori_loop(0, mechanism.n_steps, one_step, (state, kept))
+    return jax.lax.fori_loop(first, stop, one_step, (state, kept))

@@ -92,6 +92,15 @@ class Records:
     ends: Any = ()
     widths: tuple[int, ...] = field(default=(), metadata={"static": True})
 
+    @property
+    def n_slots(self) -> int:
+        """Number of records, with those that pad."""
+
+        def size(field):
+            return field.row_starts.shape[0] - 1 if isinstance(field, SparseRows | RaggedRows) else field.shape[0]
+
+        return size(jax.tree.leaves(self.fields, is_leaf=lambda x: isinstance(x, SparseRows | RaggedRows))[0])
+
     def groups(self) -> list[Group]:
         """Records that are gathered in the same way."""
         if not self.widths:

@@ -22,10 +22,10 @@ def _compiled_with(**options):
 
     from skdpbayes import inference
 
-    original = inference._chains.__wrapped__
+    original = inference._steps.__wrapped__
     own = functools.wraps(original)(functools.partial(original))  # a function of its own: traced anew
     options = {f"xla_{name}": value for name, value in options.items()}
-    return jax.jit(own, static_argnames="capacity", compiler_options=options)
+    return jax.jit(own, compiler_options=options)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def compiled_quickly():
     from skdpbayes import inference
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "_chains", _compiled_with(backend_optimization_level=0))
+        patch.setattr(inference, "_steps", _compiled_with(backend_optimization_level=0))
         yield
 
 
@@ -44,7 +44,7 @@ def compiled_as_users_do(monkeypatch):
     from skdpbayes import inference
 
     program = _compiled_with(backend_optimization_level=1, cpu_use_fusion_emitters=True)
-    monkeypatch.setattr(inference, "_chains", program)
+    monkeypatch.setattr(inference, "_steps", program)
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +64,6 @@ def no_compiled_programs(compiled_quickly):
     """Programs are traced anew: a change to what they are made of takes effect, and ends with the test."""
     from skdpbayes import inference
 
-    inference._chains.clear_cache()
+    inference._steps.clear_cache()
     yield
-    inference._chains.clear_cache()
+    inference._steps.clear_cache()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import whitebox
 from scipy import sparse, stats
+from whitebox import drawn
 
 from skdpbayes import inference
 from skdpbayes.privacy import GaussianSteps
@@ -156,21 +157,21 @@ def test_the_width_of_a_row_does_not_depend_on_other_rows():
         assert {width_of(rows, length) for rows in among} == {width}
 
 
+def words(record):
+    return {"words": Scattered(record["columns"], record["values"][:, None], N_WORDS)}
+
+
 @jax.jit
-def _summed(packed, norm, mechanism, keys, step):
-    def query(record):
-        columns, values = record["columns"], record["values"]
-        return {"words": Scattered(columns, values[:, None], N_WORDS)}
-
-    return private_sum(query, {"words": Block(norm)}, mechanism, keys.at(step), step, packed)
+def _summed(packed, norm, mechanism, draw):
+    return private_sum(words, {"words": Block(norm)}, mechanism, draw, 0, packed)
 
 
-def summed(X, rate, step=0):
+def summed(X, rate, seed=0):
     with jax.enable_x64(True):
-        mechanism = jax.tree.map(jnp.asarray, MechanismSpec((GaussianSteps(0.0, rate, 10**6),)).traced())
-        keys = jax.tree.map(lambda key: key[0], fit_keys(0))
-        packed = jax.tree.map(jnp.asarray, pack_ragged(sparse.csr_array(X)))
-        return np.asarray(_summed(packed, np.float32(1e6), mechanism, keys, np.int32(step))["words"])[:, 0]
+        spec, norm = MechanismSpec((GaussianSteps(0.0, rate, 1),)), np.float32(1e6)
+        packed = jax.device_put(pack_ragged(sparse.csr_array(X)))
+        draw = drawn(words, {"words": Block(norm)}, spec, packed, seed)
+        return np.asarray(_summed(packed, norm, jax.device_put(spec.traced()), draw)["words"])[:, 0]
 
 
 def test_the_private_sum_over_groups_is_the_plain_sum():

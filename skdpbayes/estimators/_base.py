@@ -44,6 +44,7 @@ class PrivateEstimator(BaseEstimator):
         check_number("epsilon", self.epsilon, 0)
         check_number("delta", self.delta, 0, 1, open_above=True)
         check_choice("adjacency", self.adjacency, ("zero_out", "add_remove", "replace_one"))
+        check_choice("numerics", self.numerics, ("secure", "fast"))
         check_number("sampling_rate", self.sampling_rate, 1e-6, 1, none=True, closed=True)
         check_number("n_steps", self.n_steps, 0, 2**31 - 2, none=True, integral=True)
         check_number("clipping_norm", getattr(self, "clipping_norm", None), 1e-30, 1e30, none=True)
@@ -68,12 +69,22 @@ class PrivateEstimator(BaseEstimator):
             float(self.epsilon), float(self.delta), sampling_rate, n_steps, schedule=schedule, adjacency=self.adjacency
         )
 
+    def _spec(self, steps, n_chains=1):
+        """What the mechanism does."""
+        from skdpbayes.privacy.mechanism import MechanismSpec
+
+        return MechanismSpec(steps, n_chains, self.numerics)
+
     def _report(self, spec, clipping_norm, *, public, voided_by=()):
         """`PrivacySpent` of this fit, from the very steps that run; earlier fits of this instance are carried along."""
         from skdpbayes.privacy import AccountingError, PrivacySpent
+        from skdpbayes.privacy.lattice import noise_std, overhead
         from skdpbayes.privacy.random import RANDOM_SOURCE
 
         epsilon, accountant, crosscheck = _account(spec.composed(), float(self.delta), self.adjacency)
+        more_epsilon, more_delta = (0.0, 0.0) if spec.levels is None else overhead(spec.levels, epsilon)
+        epsilon += more_epsilon
+        beyond_tables = math.isfinite(epsilon) and more_delta > 1e-6 * self.delta  # the accountant leaves that much
         if epsilon > self.epsilon * (1 + 1e-6):
             raise AccountingError(
                 f"The plan would spend epsilon={epsilon:g} where epsilon={self.epsilon:g} was asked for. "
@@ -89,6 +100,8 @@ class PrivateEstimator(BaseEstimator):
             clipping_norm=clipping_norm,
             accountant=accountant,
             crosscheck=crosscheck,
+            numerics=spec.numerics,
+            grid=None if spec.levels is None else 1 / noise_std(spec.levels),
             cumulative=() if earlier is None else earlier.cumulative + earlier.steps,
             random_source=RANDOM_SOURCE,
             seeded=self.random_state is not None,
@@ -96,6 +109,7 @@ class PrivateEstimator(BaseEstimator):
             voided_by=(
                 *voided_by,
                 *(["no noise was added"] if math.isinf(epsilon) else []),
+                *(["epsilon is too large for the finite tables of the noise"] if beyond_tables else []),
                 *self._seed_voids(earlier),
                 *dict.fromkeys(why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited),
             ),

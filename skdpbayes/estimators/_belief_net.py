@@ -38,6 +38,9 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. ``"add_remove"`` needs a `sampling_rate`, and then the number of rows is
         private too.
+    numerics : {"secure", "fast"}, default="secure"
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
+        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
     sampling_rate : float, default=None
         Probability with which each row enters a round. None: 1, all rows.
     n_steps : int, default=None
@@ -101,6 +104,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         delta=1e-5,
         solver="vips",
         adjacency="zero_out",
+        numerics="secure",
         sampling_rate=None,
         n_steps=None,
         n_posterior_samples=100,
@@ -112,6 +116,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         self.delta = delta
         self.solver = solver
         self.adjacency = adjacency
+        self.numerics = numerics
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
         self.n_posterior_samples = n_posterior_samples

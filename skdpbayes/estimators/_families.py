@@ -26,6 +26,9 @@ _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         (see `DPBayesianLogisticRegression`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. "vips" takes the number of rows as known and refuses ``"add_remove"``.
+    numerics : {"secure", "fast"}, default="secure"
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
+        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
         Of the gradient solvers, as in `DPBayesianLogisticRegression`.
     n_posterior_samples : int, default=1000
@@ -201,6 +204,7 @@ class DPGammaExponential(_FamilyEstimator):
         upper=None,
         solver="vips",
         adjacency="zero_out",
+        numerics="secure",
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -219,6 +223,7 @@ class DPGammaExponential(_FamilyEstimator):
         self.upper = upper
         self.solver = solver
         self.adjacency = adjacency
+        self.numerics = numerics
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
@@ -318,6 +323,7 @@ class DPBetaBernoulli(_FamilyEstimator):
         prior_b=1.0,
         solver="vips",
         adjacency="zero_out",
+        numerics="secure",
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -335,6 +341,7 @@ class DPBetaBernoulli(_FamilyEstimator):
         self.prior_b = prior_b
         self.solver = solver
         self.adjacency = adjacency
+        self.numerics = numerics
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
@@ -411,6 +418,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         concentration=1.0,
         solver="vips",
         adjacency="zero_out",
+        numerics="secure",
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -428,6 +436,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         self.concentration = concentration
         self.solver = solver
         self.adjacency = adjacency
+        self.numerics = numerics
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps

@@ -208,7 +208,6 @@ def refuse_many_parameters(model, solver):
 
 
 def _plan_dpvi(estimator, model, bounds, n, openings=()):
-    from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
 
     n_steps, batch = estimator._n_rounds(openings)
@@ -237,12 +236,12 @@ def _plan_dpvi(estimator, model, bounds, n, openings=()):
         n_records=np.float32(n_guess),
         clip_fraction=None if fraction is None else np.float32(fraction),
     )
-    return solver, MechanismSpec(opening + steps)
+    return solver, estimator._spec(opening + steps)
 
 
 def _plan_sgld(estimator, model, bounds, n, openings=()):
     from skdpbayes.privacy import GaussianSteps
-    from skdpbayes.privacy.mechanism import MAX_SCHEDULE, MechanismSpec
+    from skdpbayes.privacy.mechanism import MAX_SCHEDULE
     from skdpbayes.solvers.sgld import SGLD, decreasing_blocks, noise_multiplier, step_size
 
     del model
@@ -276,11 +275,10 @@ def _plan_sgld(estimator, model, bounds, n, openings=()):
         first = min(largest, 1 / (n * curvature + bounds.prior_precision))
     steps = tuple(GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks)
     solver = SGLD(n_draws=-(-estimator.n_posterior_samples // n_chains), clipping_norm=np.float32(clip))
-    return solver, MechanismSpec(opening + steps, n_chains)
+    return solver, estimator._spec(opening + steps, n_chains)
 
 
 def _plan_na_dpvi(estimator, model, bounds, n, openings=()):
-    from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.na_dpvi import NADPVI
 
     if getattr(estimator, "learning_rate", None) is not None:
@@ -297,18 +295,17 @@ def _plan_na_dpvi(estimator, model, bounds, n, openings=()):
     clip = estimator.clipping_norm or bounds.clip or score * (0.2 if private else 1.01)
     norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
     solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(estimator._curvature_every))
-    return solver, MechanismSpec(opening + steps)
+    return solver, estimator._spec(opening + steps)
 
 
 def _plan_vips(estimator, model, bounds, n):
-    from skdpbayes.privacy.mechanism import MechanismSpec
     from skdpbayes.solvers.vips import OneRelease
 
     del bounds
     estimator._refuse_for_vips("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     steps = estimator._plan_noise(1, 1.0).steps
     slack = 1 + (model.n_statistics + 32) * 2**-22  # above what rounding may take off in `clipping_weights`
-    return OneRelease(np.float32(slack * model.statistic_bound()), np.float64(n)), MechanismSpec(steps)
+    return OneRelease(np.float32(slack * model.statistic_bound()), np.float64(n)), estimator._spec(steps)
 
 
 # Those of gradient solvers take `openings` too: shares of the budget of releases that are made before the solver's.

@@ -44,6 +44,9 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given; "vips" refuses it.
+    numerics : {"secure", "fast"}, default="secure"
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
+        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
     fit_intercept : bool, default=True
         If False, data are scaled and not centred.
     prior_precision : float, default=0.1
@@ -116,6 +119,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         bounds=None,
         solver="na-dpvi",
         adjacency="zero_out",
+        numerics="secure",
         fit_intercept=True,
         prior_precision=0.1,
         prior_shape=1.0,
@@ -132,6 +136,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         self.bounds = bounds
         self.solver = solver
         self.adjacency = adjacency
+        self.numerics = numerics
         self.fit_intercept = fit_intercept
         self.prior_precision = prior_precision
         self.prior_shape = prior_shape

@@ -47,6 +47,9 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.
+    numerics : {"secure", "fast"}, default="secure"
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
+        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
     classes : array-like of shape (n_classes,), default=None
         The public set of labels. None takes it from y, which is not private: it warns, and `privacy_spent_`
         records that the guarantee does not hold. Labels outside `classes` make a row contribute nothing.
@@ -140,6 +143,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         *,
         solver="dpvi",
         adjacency="zero_out",
+        numerics="secure",
         classes=None,
         data_norm=None,
         fit_intercept=True,
@@ -160,6 +164,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         self.delta = delta
         self.solver = solver
         self.adjacency = adjacency
+        self.numerics = numerics
         self.classes = classes
         self.data_norm = data_norm
         self.fit_intercept = fit_intercept
@@ -257,7 +262,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         return self._plan_vips(model, bounds, n) if self.solver == "vips" else super()._plan_solver(model, bounds, n)
 
     def _plan_vips(self, model, bounds, n):
-        from skdpbayes.privacy.mechanism import MechanismSpec
         from skdpbayes.solvers.vips_logistic import FITTED_ROUNDS, LEAST_WEIGHT, MOST_ROUNDS, ONCE, LogisticVIPS
 
         self._refuse_for_vips("clipping_norm", "sampling_rate", "learning_rate")
@@ -279,7 +283,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
             np.float64(n),
             intercept=bool(self.fit_intercept),
         )
-        return solver, MechanismSpec(self._plan_noise(rounds, 1.0, schedule).steps)
+        return solver, self._spec(self._plan_noise(rounds, 1.0, schedule).steps)
 
     def _pack(self, X, y, classes, data_norm):
         """Bounded rows and codes of labels."""

@@ -51,6 +51,9 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, is estimated
         from the releases, and `sampling_rate` must be given.
+    numerics : {"secure", "fast"}, default="secure"
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
+        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
     weight_concentration_prior : float, default=1.0
         Of the Dirichlet prior of the weights, for each component.
     mean_prior : array-like of shape (n_features,), default=None
@@ -162,6 +165,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         bounds=None,
         solver="vips",
         adjacency="zero_out",
+        numerics="secure",
         weight_concentration_prior=1.0,
         mean_prior=None,
         mean_precision_prior=1.0,
@@ -187,6 +191,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         self.bounds = bounds
         self.solver = solver
         self.adjacency = adjacency
+        self.numerics = numerics
         self.weight_concentration_prior = weight_concentration_prior
         self.mean_prior = mean_prior
         self.mean_precision_prior = mean_precision_prior

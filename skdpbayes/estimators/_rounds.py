@@ -56,7 +56,6 @@ class RoundsEstimator(GradientEstimator):
         start : str
             Subject and verb of the message that there are too few steps, with the number of openings for ``{}``.
         """
-        from skdpbayes.privacy.mechanism import MechanismSpec
         from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
         private, openings = math.isfinite(self.epsilon), self._opening_shares(model, start)
@@ -65,7 +64,7 @@ class RoundsEstimator(GradientEstimator):
         least = 0.0 if private else 1.0  # without noise every round stands for itself
         norm = max(block.clipping_norm for block in model.blocks().values())
         solver = StatisticsRounds(np.int32(len(openings)), np.float32(least), np.float32(norm))
-        return solver, MechanismSpec(opening + steps)
+        return solver, self._spec(opening + steps)
 
 
 class DecompositionEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RoundsEstimator):

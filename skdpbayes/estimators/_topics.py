@@ -44,6 +44,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one document" means. ``"add_remove"`` needs a `sampling_rate`, and then the number of
         documents is private too.
+    numerics : {"secure", "fast"}, default="secure"
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
+        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
     max_document_norm : float, default=1.0
         l2 norm to which the expected counts of a document, by topic and word, are shortened. At the default nearly
         every document is, so that long ones count for no more than short ones, and there is least noise.
@@ -123,6 +126,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         topic_word_prior=None,
         solver="vips",
         adjacency="zero_out",
+        numerics="secure",
         max_document_norm=1.0,
         sampling_rate=None,
         n_steps=None,
@@ -139,6 +143,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         self.topic_word_prior = topic_word_prior
         self.solver = solver
         self.adjacency = adjacency
+        self.numerics = numerics
         self.max_document_norm = max_document_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps

@@ -23,7 +23,7 @@ from skdpbayes._mixture_coordinates import (
     whitening,
 )
 from skdpbayes.models.quadrature import uniform_nodes
-from skdpbayes.privacy.mechanism import Quadratic, clipping_weights
+from skdpbayes.privacy.mechanism import Quadratic, contribution_norms
 
 
 @jax.tree_util.register_dataclass
@@ -128,7 +128,7 @@ class MarginalMixture:
         mean = self.mean + jnp.einsum("kij,kj->ki", jnp.linalg.inv(self.factor), params.mean)
         x = mean[label] + jnp.einsum("nij,nj->ni", root[label], jax.scipy.special.ndtri(nodes[:, 1:]))
         scores = jax.vmap(lambda row: ravel_pytree(self.score(params, {"x": row}))[0])(x)
-        return scores, clipping_weights(scores, norm, jnp.ones(len(x), bool))
+        return scores, jnp.minimum(1, norm / contribution_norms(scores))
 
     def _joint(self, params, record):
         """Log joint density with each component, and what it is made of.

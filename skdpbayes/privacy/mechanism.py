@@ -2,7 +2,7 @@
 
 Every solver is a loop over ``update(private_sum(query))``. In round ``t``
 
-1. each record enters the batch independently with probability ``q`` (Poisson sampling);
+1. each record enters the batch independently with probability ``q`` (Poisson sampling; `draws`);
 2. ``query`` maps one record to one contribution, made of one or more named blocks;
 3. every block is clipped to its norm, the blocks are summed over the batch, and Gaussian noise is added;
 4. the noisy sums, and nothing else, go to ``update``.
@@ -17,24 +17,28 @@ What one record can do to a release is decided here and nowhere else: a contribu
 larger than its clipping norm, or that comes from a batch slot that was not sampled, is dealt with in
 `_clipped_sum`, whatever the query returned.
 
-Arithmetic is plain floating point ("fast"): `Records` are summed in float32 and the noise is a float32
-Gaussian, so the guarantee is the idealised one of real arithmetic. An exact integer implementation replaces
-`_clipped_sum` (with the ``weighted_sum`` that each kind of contribution brings) and `add_noise`, and hands out the
-release in units of the clipping norm.
+Sums and noise are integers (``numerics="secure"``). The grid is such that the noise of every block, measured in its
+steps, is the one integer law of `lattice`; a clipping norm then is `Mechanism.units` steps. A contribution is rounded
+to the grid by itself, so that its norm is at most the clipping norm, exactly; sums of integers are exact in any order.
+The release is the integer sum plus integer noise, and only then becomes a floating-point number. `docs/arithmetic.md`
+has the proof. With ``numerics="fast"`` nothing is rounded and the noise is a floating-point number: then the guarantee
+is the idealised one of real arithmetic.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+
+from skdpbayes.privacy.draws import Draw
+from skdpbayes.privacy.lattice import levels_for, noise_std
 
 if TYPE_CHECKING:
     from skdpbayes.privacy.accounting import GaussianSteps
@@ -51,9 +55,9 @@ MAX_SCHEDULE = 64
 # error far below this margin, by which the sampler's rate stays *under* the rate that the accountant charges.
 _RATE_MARGIN = 2.0**-20
 
-# Squared norms below the first are taken for zero, and contributions whose squared norm exceeds the second are
-# dropped. Between them, what float32 squares lose to underflow (each below 2^-126) is less than a rounding error.
-_SMALLEST_SQUARE, _LARGEST_SQUARE = 2.0**-60, 2.0**120
+# Grid steps in a clipping norm, such that the sum over a chunk is exact in double precision; and where there is no noise
+# that says how fine a grid makes sense.
+_MOST_UNITS, _UNITS_WITHOUT_NOISE = 2.0**43, 2.0**37
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,13 @@ class MechanismSpec:
         The sampling rate is the same in all of them.
     n_chains : int
         Chains that sample and add noise independently; the accountant composes all of them.
+    numerics : {"secure", "fast"}
+        Integer sums and integer noise, or floating-point numbers.
     """
 
     steps: tuple[GaussianSteps, ...]
     n_chains: int = 1
+    numerics: str = "secure"
 
     @property
     def n_steps(self) -> int:
@@ -81,6 +88,17 @@ class MechanismSpec:
     def sampling_rate(self) -> float:
         """Probability with which a record enters a batch."""
         return self.steps[0].sampling_rate
+
+    @property
+    def log_survival(self) -> float:
+        """Logarithm of the probability that a record stays out of a batch, a little above ``log(1 - q)``."""
+        rate = self.sampling_rate
+        return -math.inf if rate == 1 else math.log1p(-rate * (1 - _RATE_MARGIN))
+
+    @property
+    def levels(self) -> int | None:
+        """Of `integer_noise`; None if the noise is to be floating-point numbers."""
+        return levels_for(min(piece.noise_multiplier for piece in self.steps)) if self.numerics == "secure" else None
 
     def composed(self) -> tuple[GaussianSteps, ...]:
         """Steps that the accountant has to compose: every chain's."""
@@ -103,28 +121,41 @@ class MechanismSpec:
         exact = np.array([piece.noise_multiplier for piece in self.steps])
         rounded = exact.astype(np.float32)  # never below what is charged
         sigmas[: len(self.steps)] = np.where(rounded < exact, np.nextafter(rounded, np.float32(np.inf)), rounded)
-        below = rate if rate == 1 else rate * (1 - _RATE_MARGIN)
         return Mechanism(
             rate=np.float32(rate),
-            log_survival=np.float64(-np.inf if rate == 1 else math.log1p(-below)),
             sigmas=sigmas,
             ends=ends,
             n_steps=np.int32(self.n_steps),
+            noise_std=None if self.levels is None else np.float64(noise_std(self.levels)),
         )
 
 
 class Mechanism(NamedTuple):
-    """`MechanismSpec` as arrays (traced: new values compile nothing)."""
+    """`MechanismSpec` as arrays (traced: new values compile nothing).
+
+    Attributes
+    ----------
+    rate, sigmas, ends, n_steps
+        Sampling rate, noise multipliers, the step at which each ends, and steps in all.
+    noise_std : float or None
+        Standard deviation of the integer noise; None if the noise is not of integers.
+    """
 
     rate: Any
-    log_survival: Any
     sigmas: Any
     ends: Any
     n_steps: Any
+    noise_std: Any
 
     def noise_multiplier(self, step):
         """Noise multiplier (standard deviation over clipping norm) in force at a step."""
         return jnp.asarray(self.sigmas)[jnp.sum(jnp.asarray(self.ends) <= step)]
+
+    def units(self, step, share):
+        """Grid steps in the clipping norm of a block with a budget share: the noise over its noise multiplier."""
+        sigma = self.noise_multiplier(step).astype(jnp.float64)
+        units = jnp.minimum(self.noise_std * math.sqrt(share) / jnp.where(sigma > 0, sigma, 1), _MOST_UNITS)
+        return jnp.where(sigma > 0, units, _UNITS_WITHOUT_NOISE)
 
 
 class Block(NamedTuple):
@@ -134,56 +165,78 @@ class Block(NamedTuple):
     share: float = 1.0
 
 
+# Contributions. Each kind is a product of a *head*, which is scaled when the contribution is clipped, and of vectors
+# that stay; the product is not formed for single records. `gain` is the norm of what stays, so that the norm of a
+# contribution is that of its head times its gain. Products and sums of integers are exact.
+
+
+class _Structured:
+    def scaled(self, factor):
+        """Contribution times a number."""
+        return self.with_head(self.head * factor)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class RankOne:
+class RankOne(_Structured):
     """A contribution ``left right'`` (K x d) that is never formed: the gradient of a generalised linear model."""
 
     left: jax.Array
     right: jax.Array
 
-    def scaled(self, factor):
-        """Contribution times a number."""
-        return RankOne(self.left * factor, self.right)
+    head = property(lambda self: self.left)
 
-    def squared_norms(self, clipping_norm):
-        """Squared norm of each record's contribution, in units of the clipping norm."""
-        return _product(_squares(self.left / clipping_norm), _squares(self.right))
+    def with_head(self, left):
+        """Contribution with another head."""
+        return RankOne(left, self.right)
 
-    def weighted_sum(self, weights):
-        """Sum over the batch, (K, d); a record of zero weight contributes zero, whatever it holds."""
-        left = jnp.where((weights > 0)[:, None], self.left * weights[:, None], 0)
-        return _summed_outer(left, self.right, weights)
+    def prepared(self, units):
+        """Batch in double precision, `right` of length about one, or rounded to about the root of `units`."""
+        right, scale = _to_powers(self.right, units, 2)
+        return RankOne(self.left.astype(jnp.float64) / scale[:, None], right)
+
+    def gain(self):
+        """Norm of `right`, for each record."""
+        return jnp.sqrt(_squares(self.right))
+
+    def total(self):
+        """Sum over the batch, (K, d)."""
+        return _outer_sum(self.left, self.right)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Quadratic:
+class Quadratic(_Structured):
     """A contribution ``weight (x) vector vector'`` (K x d x K x d), never formed per record: a GLM's curvature."""
 
     weight: jax.Array  # (K, K)
     vector: jax.Array  # (d,)
 
-    def scaled(self, factor):
-        """Contribution times a number."""
-        return Quadratic(self.weight * factor, self.vector)
+    head = property(lambda self: self.weight)
 
-    def squared_norms(self, clipping_norm):
-        """Squared norm of each record's contribution, in units of the clipping norm."""
-        return _product(_squares(self.weight / clipping_norm), _squares(self.vector) ** 2)
+    def with_head(self, weight):
+        """Contribution with another head."""
+        return Quadratic(weight, self.vector)
 
-    def weighted_sum(self, weights):
-        """Sum over the batch, (K, d, K, d); a record of zero weight contributes zero, whatever it holds."""
-        keep = (weights > 0)[:, None, None, None]
-        left = self.weight[:, :, :, None] * weights[:, None, None, None] * self.vector[:, None, None, :]
+    def prepared(self, units):
+        """Batch in double precision, `vector` of length about one, or rounded to about the third root of `units`."""
+        vector, scale = _to_powers(self.vector, units, 3)
+        return Quadratic(self.weight.astype(jnp.float64) / scale[:, None, None] ** 2, vector)
+
+    def gain(self):
+        """Squared norm of `vector`, for each record."""
+        return _squares(self.vector)
+
+    def total(self):
+        """Sum over the batch, (K, d, K, d)."""
+        left = self.weight[:, :, :, None] * self.vector[:, None, None, :]
         _, k, _, d = left.shape
-        flat = jnp.where(keep, left, 0).reshape(-1, k * k * d)
-        return _summed_outer(flat, self.vector, weights).reshape(k, k, d, d).transpose(0, 2, 1, 3)
+        return _outer_sum(left.reshape(-1, k * k * d), self.vector).reshape(k, k, d, d).transpose(0, 2, 1, 3)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Scattered:
+class Scattered(_Structured):
     """A contribution (n_rows x K) that is zero but in a few rows.
 
     Attributes
@@ -199,66 +252,79 @@ class Scattered:
     values: jax.Array
     n_rows: int = field(metadata={"static": True})
 
-    def scaled(self, factor):
-        """Contribution times a number."""
-        return Scattered(self.rows, self.values * factor, self.n_rows)
+    head = property(lambda self: self.values)
 
-    def squared_norms(self, clipping_norm):
-        """Squared norm of each record's contribution, in units of the clipping norm."""
+    def with_head(self, values):
+        """Contribution with another head."""
+        return replace(self, values=values)
+
+    def prepared(self, units):
+        """Batch in double precision."""
+        del units
+        return self.with_head(self.values.astype(jnp.float64))
+
+    def gain(self):
+        """One, or NaN where rows are not as they must be."""
         distinct = (self.rows[:, 1:] > self.rows[:, :-1]) | (self.rows[:, 1:] == self.n_rows)
-        return jnp.where(distinct.all(axis=1) & (self.rows[:, 0] >= 0), _squares(self.values / clipping_norm), jnp.nan)
+        return jnp.where(distinct.all(axis=1) & (self.rows[:, 0] >= 0), 1, jnp.nan)
 
-    def weighted_sum(self, weights):
-        """Sum over the batch, (n_rows, K); a record of zero weight contributes zero, whatever it holds."""
-        column = weights[:, None, None]
-        values = jnp.where(column > 0, self.values * column, 0).reshape(-1, self.values.shape[-1])
+    def total(self):
+        """Sum over the batch, (n_rows, K)."""
+        values = self.values.reshape(-1, self.values.shape[-1])
         total = jnp.zeros((self.n_rows, values.shape[1]), values.dtype)
         return total.at[self.rows.reshape(-1)].add(values, mode="drop")
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Dense:
     """A contribution that is an array (any shape), one per record."""
 
-    value: jax.Array
+    head: jax.Array
 
-    def squared_norms(self, clipping_norm):
-        return _squares(self.value / clipping_norm)
+    def with_head(self, head):
+        return _Dense(head)
 
-    def weighted_sum(self, weights):
-        column = weights.reshape((-1,) + (1,) * (self.value.ndim - 1))
-        return jnp.sum(jnp.where(column > 0, self.value * column, 0), axis=0)
+    def prepared(self, units):
+        del units
+        return _Dense(self.head.astype(jnp.float64))
+
+    def gain(self):
+        return jnp.ones(self.head.shape[0])
+
+    def total(self):
+        return jnp.sum(self.head, axis=0)
 
 
-def _summed_outer(left, right, weights):
-    """``left' right`` without the rows of zero weight, of which `left` is clear but `right` may not be.
+def _to_powers(vectors, units, root):
+    """A batch of vectors times powers of two, such that they are of length about one, or rounded if there are units.
 
-    A row of `right` that is not finite makes the product so; only then is it worth a pass over `right` to clear it.
+    Rounded, they are nearly as long as the given root of `units`. Powers of two keep zeros and ones, and whatever has
+    few binary digits, exact. Also returns the powers.
     """
+    vectors = vectors.astype(jnp.float64)
+    square = _squares(vectors)
+    bits = 0 if units is None else jnp.floor(jnp.log2(units) / root).astype(jnp.int64)
+    usable = (square > 0) & jnp.isfinite(square)
+    length = jnp.sqrt(jnp.where(usable, square, 1))
+    exponent = (jax.lax.bitcast_convert_type(length, jnp.int64) >> 52) - 1022  # of the next power of two
+    scale = jax.lax.bitcast_convert_type((bits - exponent + 1023) << 52, jnp.float64)
+    scaled = jnp.where(usable[:, None], vectors * scale[:, None], jnp.where(square == 0, 0, jnp.nan)[:, None])
+    return scaled if units is None else jnp.round(scaled), scale
 
-    def cleared():
-        return multiply(left.T, jnp.where((weights > 0)[:, None], right, 0))
 
+def _outer_sum(left, right):
     # Reduced precision, which some accelerators default to, would let a contribution exceed its norm.
-    multiply = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-    product = multiply(left.T, right)
-    return jax.lax.cond(jnp.isfinite(product).all(), lambda: product, cleared)
+    return jnp.matmul(left.T, right, precision=jax.lax.Precision.HIGHEST)
 
 
 def _squares(values):
-    flat = values.reshape(values.shape[0], -1)
-    total = jnp.sum(jnp.square(flat), axis=1)
-    return jnp.where(total < _SMALLEST_SQUARE, 0, total)  # NaN stays NaN
-
-
-def _product(one, other):
-    """Product of the squared norms of two factors; NaN where a factor taken for zero might hide a large product."""
-    hidden = (jnp.minimum(one, other) == 0) & (jnp.maximum(one, other) > 2.0**20)
-    return jnp.where(hidden, jnp.nan, one * other)
+    flat = values.astype(float).reshape(values.shape[0], -1)  # double in the compiled loop
+    return jnp.sum(jnp.square(flat), axis=1)
 
 
 def _is_structured(part):
-    return isinstance(part, (RankOne, Quadratic, Scattered))
+    return isinstance(part, _Structured)
 
 
 def _structured(contribution):
@@ -276,97 +342,69 @@ def scaled(contribution, factor):
     )
 
 
-def clipping_weights(contributions, clipping_norm, included):
-    """Factors that clip a batch of contributions to norm 1 **in units of the clipping norm**.
-
-    Total: any contribution at all, of NaN, infinities, huge or denormal numbers, gets a finite factor in
-    [0, 1] such that the scaled contribution has norm at most 1; what is not finite, and a norm whose square
-    leaves the float32 range, gets zero.
-
-    Parameters
-    ----------
-    contributions : pytree of arrays, RankOne, Quadratic or Scattered, batched over a leading axis of length B
-    clipping_norm : scalar, positive
-    included : bool array of shape (B,)
-
-    Returns
-    -------
-    weights : array of shape (B,)
-        Scaled contribution = weight * contribution / clipping_norm.
-    """
+def contribution_norms(contributions):
+    """l2 norms of a batch of contributions (a pytree of arrays, RankOne, Quadratic or Scattered), as given."""
     parts, _ = _structured(contributions)
-    square = sum(part.squared_norms(clipping_norm) for part in parts)
-    size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(contributions))
-    # A float32 sum of `size` squares is off by at most about size * 2^-24: stay under the clipping norm all the same.
-    shortened = 1 / (1 + (size + 16) * 2.0**-23)
-    usable = included & (square > 0) & (square < _LARGEST_SQUARE)  # NaN compares false
-    return jnp.where(usable, jnp.minimum(1, shortened * jax.lax.rsqrt(jnp.where(usable, square, 1))), 0)
+    return jnp.sqrt(sum(_squares(part.head) * part.gain() ** 2 for part in parts))
 
 
 def contribution_norm(contribution):
-    """l2 norm of one record's contribution (a pytree of arrays, RankOne, Quadratic or Scattered)."""
-    parts, _ = _structured(jax.tree.map(lambda leaf: leaf[None], contribution))
-    return jnp.sqrt(sum(part.squared_norms(1.0) for part in parts)[0])
+    """l2 norm of one record's contribution."""
+    return contribution_norms(jax.tree.map(lambda leaf: leaf[None], contribution))[0].astype(jnp.float32)
 
 
-def _clipped_sum(contributions, clipping_norm, included):
-    """Sum over a chunk of contributions clipped to norm 1 in units of `clipping_norm`."""
-    weights = clipping_weights(contributions, clipping_norm, included) / clipping_norm
-    parts, treedef = _structured(contributions)
-    return jax.tree.unflatten(treedef, [part.weighted_sum(weights) for part in parts])
+def _clipped_sum(contributions, clipping_norm, included, units):
+    """Sum over a chunk of contributions clipped to their norm, which is `units`, or 1 if that is None.
 
-
-def sample_chunk(key, mechanism: Mechanism, last, n_records, slots=CHUNK):
-    """Next `slots` candidate slots of a Poisson sample, as record indices after `last`, below `n_records`.
-
-    Gaps between sampled indices are independent Geometric(q) variables, so a batch costs O(qN). A gap beyond
-    ``8/q`` is cut there without choosing the record it lands on, and drawing goes on: by memorylessness
-    that is the same law, and it keeps the 53-bit uniform away from its tail, where its grid would distort
-    the chance of inclusion. At ``q = 1`` the logarithm of the survival probability is minus infinity: every gap is 1
-    and every record is included.
-
-    Returns
-    -------
-    indices : int array of shape (slots,)
-        Record indices, zero where not included.
-    included : bool array of shape (slots,)
-    last : int
-        Position to go on from; at least ``n_records - 1`` when the pass is complete.
+    Total: any contribution at all, of NaN, infinities, huge or denormal numbers, counts as something of norm at most
+    `units`; what is not finite, or so long that its squared norm is not, counts as zero. With `units`, all that is
+    summed are integers.
     """
-    bits = jax.random.bits(key, (slots,), jnp.uint64) >> 11
-    uniform = (bits.astype(jnp.float64) + 1) * 2.0**-53  # in (0, 1]: its logarithm is finite
-    longest = jnp.ceil(8 / mechanism.rate.astype(jnp.float64))
-    gap = jnp.floor(_log(uniform) / mechanism.log_survival) + 1
-    chosen, gap = gap <= longest, jnp.minimum(gap, longest).astype(jnp.int64)
-    position = last + jnp.cumsum(gap)  # 64 bits: cannot overflow
-    included = chosen & (position >= 0) & (position < n_records)
-    indices = jnp.where(included, position, 0).astype(jnp.int32)
-    return indices, included, position[-1]
+    limit = 1.0 if units is None else units
+    parts, treedef = _structured(contributions)
+    parts = [part.prepared(units) for part in parts]
+    heads = [part.head * (limit / clipping_norm.astype(jnp.float64)) for part in parts]
+    gains = [part.gain() for part in parts]
+    square = sum(_squares(head) * gain**2 for head, gain in zip(heads, gains, strict=True))
+    size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(contributions))
+    most = limit * (1 - (size + 16) * 2.0**-50)  # a sum of `size` squares is off by at most about size * 2^-53
+    if units is not None:  # rounding moves each entry of a head by at most one half
+        most = most - sum(
+            math.sqrt(math.prod(head.shape[1:])) / 2 * gain for head, gain in zip(heads, gains, strict=True)
+        )
+    usable = included & (square > 0) & jnp.isfinite(square) & (most > 0)  # NaN compares false
+    weight = jnp.where(usable, jnp.minimum(1, most / jnp.sqrt(jnp.where(usable, square, 1))), 0)
+
+    def clipped(part, head):
+        def where_usable(x, otherwise=0):
+            return jnp.where(usable.reshape((-1,) + (1,) * (x.ndim - 1)), x, otherwise)
+
+        part = jax.tree.map(where_usable, part)  # what stays, too, may not be finite
+        head = where_usable(head * weight.reshape((-1,) + (1,) * (head.ndim - 1)))
+        if units is None:
+            return jax.tree.map(_single, part.with_head(head)).total()
+        return part.with_head(jnp.round(head)).total().astype(jnp.int64)
+
+    totals = [clipped(part, head) for part, head in zip(parts, heads, strict=True)]
+    return jax.tree.unflatten(treedef, totals)
 
 
-def _log(x):
-    """Natural logarithm of positive, normal float64 numbers, by arithmetic that vectorises; XLA calls libm for each."""
-    bits = jax.lax.bitcast_convert_type(x, jnp.int64)
-    mantissa = jax.lax.bitcast_convert_type((bits & (2**52 - 1)) | (1023 << 52), jnp.float64)  # in [1, 2)
-    upper = mantissa > math.sqrt(2)
-    mantissa, exponent = jnp.where(upper, mantissa / 2, mantissa), (bits >> 52) - 1023 + upper
-    ratio = (mantissa - 1) / (mantissa + 1)
-    series = jnp.zeros_like(ratio)  # log m = 2 artanh(ratio) = ratio (2 + 2/3 ratio^2 + ...); |ratio| < 0.172
-    for k in range(21, 0, -2):
-        series = series * ratio**2 + 2 / k
-    return exponent.astype(jnp.float64) * math.log(2) + ratio * series
+def _single(x):
+    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
-def add_noise(key, sums, scales):
-    """``sums + scales * N(0, I)``: one draw for all blocks of a release.
+def add_noise(noise, sums, scales):
+    """Noisy sums, ``sums + scales * noise``: one draw for all blocks of a release.
 
     Parameters
     ----------
+    noise : array
+        At least as long as all sums together.
     sums, scales : dicts with the same keys
-        Arrays, and the standard deviation of each one's noise.
+        Arrays, and by what the noise of each one is multiplied.
     """
     flat, unravel = ravel_pytree(sums)
-    noise = unravel(jax.random.normal(key, flat.shape, jnp.float32).astype(flat.dtype))
+    noise = unravel(noise[: flat.size].astype(flat.dtype))
     return {name: jax.tree.map(lambda x, z, s=scales[name]: x + s * z, sums[name], noise[name]) for name in sums}
 
 
@@ -378,32 +416,40 @@ def noise_scales(blocks: Mapping[str, Block], mechanism: Mechanism, step):
     ValueError
         If the budget shares of the blocks sum to more than one.
     """
-    total = sum(block.share for block in blocks.values())
-    if not total <= 1 + 1e-9 or any(block.share <= 0 for block in blocks.values()):
-        shares = {name: block.share for name, block in blocks.items()}
-        raise ValueError(f"Budget shares must be positive and sum to at most 1, got {shares}.")
+    _check_shares(blocks)
     sigma = mechanism.noise_multiplier(step)
     return {name: sigma * block.clipping_norm / math.sqrt(block.share) for name, block in blocks.items()}
 
 
-def _chunk_sums(query, blocks, batch, included):
+def _check_shares(blocks):
+    total = sum(block.share for block in blocks.values())
+    if not total <= 1 + 1e-9 or any(block.share <= 0 for block in blocks.values()):
+        shares = {name: block.share for name, block in blocks.items()}
+        raise ValueError(f"Budget shares must be positive and sum to at most 1, got {shares}.")
+
+
+def _chunk_sums(query, blocks, units, batch, included):
     contributions = jax.vmap(query)(batch)
     if set(contributions) != set(blocks):
         raise ValueError(f"The query returned blocks {sorted(contributions)}, declared are {sorted(blocks)}.")
-    return {name: _clipped_sum(contributions[name], blocks[name].clipping_norm, included) for name in blocks}
+    return {
+        name: _clipped_sum(contributions[name], jnp.asarray(blocks[name].clipping_norm), included, units[name])
+        for name in blocks
+    }
 
 
 def zero_sums(query, blocks, batch):
     """Zeros with the shapes of a release; `batch` is a batch of one record, of which only the shapes count."""
-    shapes = jax.eval_shape(lambda b: _chunk_sums(query, blocks, b, jnp.ones(1, bool)), batch)
-    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    units = dict.fromkeys(blocks, None)
+    shapes = jax.eval_shape(lambda b: _chunk_sums(query, blocks, units, b, jnp.ones(1, bool)), batch)
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), shapes)
 
 
 def private_sum(
     query: Callable[[Any], Mapping[str, Any]],
     blocks: Mapping[str, Block],
     mechanism: Mechanism,
-    keys,
+    draw: Draw,
     step,
     records,
 ):
@@ -416,8 +462,8 @@ def private_sum(
     blocks : mapping of str to Block
         Clipping norm and budget share of each block of `query`.
     mechanism : Mechanism
-    keys : FitKeys
-        Of this round: ``keys.sampling`` and ``keys.noise`` must never be used for another one.
+    draw : Draw
+        Batch and noise, never used for another round.
     step : int
         Round; it selects the noise multiplier.
     records : Records
@@ -429,31 +475,41 @@ def private_sum(
         For each block, ``sum_i clip(contribution_i, C) + N(0, (sigma C)^2 / share)`` (an estimate of q times
         the full-data sum), with the shapes of one contribution.
     """
+    _check_shares(blocks)
+    exact = mechanism.noise_std is not None
+    units = {name: mechanism.units(step, block.share) if exact else None for name, block in blocks.items()}
 
-    def over(group, i, sums):
+    def over(i, group, sums):
         slots = CHUNK if group.width is None else max(_FEWEST, min(CHUNK, _ENTRIES // group.width))
+        stop = draw.starts[i + 1]
 
         def next_chunk(carry):
-            i, last, sums = carry
-            key = jax.random.fold_in(keys.sampling, i)
-            indices, included, last = sample_chunk(key, mechanism, last, group.stop, slots)
-            chunk = _chunk_sums(query, blocks, records.take(indices, group.width), included)
-            return i + 1, last, jax.tree.map(jnp.add, sums, chunk)
+            place, sums = carry
+            places = place + jnp.arange(slots)
+            included = places < stop
+            indices = draw.indices.at[jnp.where(included & ~draw.full, places, 0)].get(mode="promise_in_bounds")
+            indices = jnp.where(included, jnp.where(draw.full, places, indices), 0).astype(jnp.int32)
+            chunk = _chunk_sums(query, blocks, units, records.take(indices, group.width), included)
+            return place + slots, jax.tree.map(jnp.add, sums, chunk)
 
-        start = i, group.start.astype(jnp.int64) - 1, sums
-        i, _, sums = jax.lax.while_loop(lambda carry: carry[1] < group.stop - 1, next_chunk, start)
-        return i, sums
+        return jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunk, (draw.starts[i], sums))[1]
 
     groups = records.groups()
-    # In double precision: in single, rounding a sum of ten million would carry a record further than its clipping norm.
     one = jax.eval_shape(lambda: records.take(jnp.zeros(1, jnp.int32), groups[0].width))
-    i, sums = jnp.int32(0), jax.tree.map(lambda x: x.astype(jnp.float64), zero_sums(query, blocks, one))
-    for group in groups:  # each its own program, over its own part of one Poisson sample
-        i, sums = over(group, i, sums)
+    # Sums of floats in double precision: in single, rounding ten million would carry a record beyond its clipping norm.
+    kind = jnp.int64 if exact else jnp.float64
+    sums = jax.tree.map(lambda x: x.astype(kind), zero_sums(query, blocks, one))
+    for i, group in enumerate(groups):  # each its own program, over its own part of one Poisson sample
+        sums = over(i, group, sums)
 
-    # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by
-    # sqrt(share_b), by at most 1. The noise has standard deviation sigma in the same weighted units.
-    sigma = noise_scales({name: Block(1.0, block.share) for name, block in blocks.items()}, mechanism, step)
-    noisy = add_noise(keys.noise, sums, sigma)
-    noisy = jax.tree.map(lambda x: x.astype(jnp.float32), noisy)
-    return {name: jax.tree.map(lambda x, c=blocks[name].clipping_norm: x * c, noisy[name]) for name in noisy}
+    # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by sqrt(share_b),
+    # by at most 1. The noise has standard deviation sigma in the same weighted units. (Or both are in grid steps.)
+    if exact:
+        noise = jnp.where(mechanism.noise_multiplier(step) > 0, draw.noise, 0)
+        noisy = add_noise(noise, sums, dict.fromkeys(blocks, 1))
+        steps = {name: block.clipping_norm / units[name] for name, block in blocks.items()}
+    else:
+        scales = noise_scales({name: Block(1.0, block.share) for name, block in blocks.items()}, mechanism, step)
+        noisy = jax.tree.map(_single, add_noise(draw.noise, sums, scales))
+        steps = {name: block.clipping_norm for name, block in blocks.items()}
+    return {name: jax.tree.map(lambda x, s=steps[name]: (x * s).astype(jnp.float32), noisy[name]) for name in noisy}

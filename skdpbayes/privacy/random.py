@@ -1,12 +1,11 @@
-"""Where keys come from.
+"""Where keys come from, and what is drawn with them.
 
-Three independent keys drive a fit: sampling, noise and solver. The first two are secrets; the solver key may be
-released (replaying a fit from its releases needs it).
+Three independent keys drive a fit: sampling, noise and solver. The first two are secrets, of 256 bits, and are used
+with ChaCha20 (RFC 8439; the implementation is OpenSSL's). The solver key may be released (replaying a fit from its
+releases needs it); inside of the compiled loop it drives Threefry-2x32, JAX's generator, of which nothing secret hangs.
 
-The generator is Threefry-2x32 (Salmon et al. 2011) with 64-bit keys: good statistics, but not cryptographic, which
-`privacy_spent_` says. It is the block function of JAX's generator, written without its loop over rounds: unrolled, XLA
-fuses it into one kernel, which runs eight times as fast and compiles in a third of the time. Another generator (a
-cryptographic one) replaces `GENERATOR` and nothing else.
+Threefry is written here without its loop over rounds: unrolled, XLA fuses it into one kernel, which runs eight times as
+fast and compiles in a third of the time.
 """
 
 from __future__ import annotations
@@ -19,9 +18,29 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from jax.extend.random import define_prng_impl
 
-RANDOM_SOURCE = "threefry2x32, 64-bit keys (not cryptographic)"
+RANDOM_SOURCE = "ChaCha20 (RFC 8439), 256-bit keys"
+
+KEY_BYTES = 32
+
+
+class Stream:
+    """Random bytes of a secret key, in order, each of them once.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+    """
+
+    def __init__(self, key: bytes):
+        self._encrypt = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update
+
+    def integers(self, dtype, shape):
+        """Independent integers, uniform over all of an unsigned type."""
+        n_bytes = math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize
+        return np.frombuffer(self._encrypt(bytes(n_bytes)), dtype).reshape(shape)
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -81,15 +100,18 @@ def wrap_keys(words):
 
 
 class FitKeys(NamedTuple):
-    """Independent keys of one fit, or of one of its rounds. Only the solver's may be released."""
+    """Independent keys of the chains of a fit. Only the solver's may be released.
 
-    sampling: jax.Array
-    noise: jax.Array
+    Attributes
+    ----------
+    sampling, noise : tuple of bytes
+        A secret key for each chain.
+    solver : array of keys of shape (n_chains,)
+    """
+
+    sampling: tuple[bytes, ...]
+    noise: tuple[bytes, ...]
     solver: jax.Array
-
-    def at(self, step) -> FitKeys:
-        """Keys of one round (one vectorised hash for all three)."""
-        return FitKeys(*jax.vmap(jax.random.fold_in, in_axes=(0, None))(jnp.stack(self), step))
 
 
 def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
@@ -105,20 +127,20 @@ def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
     Returns
     -------
     FitKeys
-        Keys with a leading axis of length `n_chains`.
     """
-    n_words = 3 * n_chains * 2
-    words: np.ndarray
+    n_bytes = n_chains * (2 * KEY_BYTES + 8)
     if random_state is None:
-        words = np.frombuffer(os.urandom(4 * n_words), np.uint32)
+        material = os.urandom(n_bytes)
     elif isinstance(random_state, numbers.Integral) and int(random_state) >= 0:
-        words = np.random.SeedSequence(int(random_state)).generate_state(n_words, np.uint32)
+        material = np.random.SeedSequence(int(random_state)).generate_state(n_bytes // 4, np.uint32).tobytes()
     elif isinstance(random_state, np.random.Generator):
-        words = random_state.integers(0, 2**32, n_words, dtype=np.uint32)
+        material = random_state.integers(0, 2**32, n_bytes // 4, dtype=np.uint32).tobytes()
     elif isinstance(random_state, np.random.RandomState):
-        words = random_state.randint(0, 2**32, n_words, dtype=np.uint32)
+        material = random_state.randint(0, 2**32, n_bytes // 4, dtype=np.uint32).tobytes()
     else:
         raise ValueError(
             f"random_state must be None, a non-negative integer, a RandomState or a Generator, got {random_state!r}."
         )
-    return FitKeys(*wrap_keys(words.reshape(3, n_chains, 2)))
+    secrets = [material[i * KEY_BYTES : (i + 1) * KEY_BYTES] for i in range(2 * n_chains)]
+    words = np.frombuffer(material[2 * n_chains * KEY_BYTES :], np.uint32)
+    return FitKeys(tuple(secrets[:n_chains]), tuple(secrets[n_chains:]), wrap_keys(words.reshape(n_chains, 2)))

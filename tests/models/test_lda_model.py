@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import LatentDirichletAllocation as Theirs
+from whitebox import drawn
 
 from skdpbayes._noisy_topics import BETWEEN, TopicsPosterior
 from skdpbayes.models import lda
@@ -19,7 +20,6 @@ from skdpbayes.models.cooccurrence import topics_of_pairs
 from skdpbayes.models.lda import LatentDirichletAllocation, e_step
 from skdpbayes.privacy import GaussianSteps
 from skdpbayes.privacy.mechanism import MechanismSpec, contribution_norm, private_sum
-from skdpbayes.privacy.random import fit_keys
 from skdpbayes.records import pack_records
 
 f32 = np.float32
@@ -252,8 +252,8 @@ def _norm(statistics, record):
     return contribution_norm(block)
 
 
-def _total(statistics, blocks, records, mechanism, keys):
-    return private_sum(statistics, blocks, mechanism, keys.at(0), 0, records)
+def _total(statistics, blocks, records, mechanism, draw):
+    return private_sum(statistics, blocks, mechanism, draw, 0, records)
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,8 @@ def opening():
         chosen = m.openings()[i]
 
         statistics = chosen.statistics(params)
-        programs[name] = jax.jit(partial(_norm, statistics)), jax.jit(partial(_total, statistics, chosen.blocks))
+        how = statistics, chosen.blocks
+        programs[name] = jax.jit(partial(_norm, statistics)), jax.jit(partial(_total, *how)), partial(drawn, *how)
     return programs
 
 
@@ -274,16 +275,16 @@ def opening():
 @settings(max_examples=25, deadline=None)
 @given(counts=COUNTS)
 def test_any_document_contributes_at_most_one_to_an_opening(name, counts, opening):
-    norm, total = opening[name]
+    norm, total, draw_for = opening[name]
     record = record_of(counts)
     length = float(norm(record))
     assert not length >= NORM  # it may be NaN, which the private sum takes for nothing
     if 1 <= counts.max() < 1e35 and name != "pairs of some":
         assert length == pytest.approx(1, abs=1e-4), "a document, long or short, counts in full"
     with jax.enable_x64(True):
-        mechanism = jax.tree.map(jnp.asarray, MechanismSpec((GaussianSteps(0.0, 1.0, 2),)).traced())
-        keys = jax.tree.map(lambda key: key[0], fit_keys(0))
-        out = total(pack_records(**{k: v[None] for k, v in record.items()}), mechanism, keys)
+        spec = MechanismSpec((GaussianSteps(0.0, 1.0, 2),))
+        packed = pack_records(**{k: v[None] for k, v in record.items()})
+        out = total(packed, jax.device_put(spec.traced()), draw_for(spec, packed))
     flat = np.concatenate([np.ravel(x) for x in jax.tree.leaves(out)]).astype(float)
     assert np.isfinite(flat).all()
     got = np.linalg.norm(flat)

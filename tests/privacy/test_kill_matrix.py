@@ -4,8 +4,6 @@ A check that cannot fail guards nothing. The first fourteen are the classic mist
 others are ours.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +13,9 @@ import whitebox
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.estimators import _logistic
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.privacy import mechanism, random
-from skdpbayes.privacy.mechanism import CHUNK, MechanismSpec
-from skdpbayes.privacy.random import FitKeys
+from skdpbayes.privacy import draws, mechanism, random
+from skdpbayes.privacy.mechanism import MechanismSpec
+from skdpbayes.records import padded_size
 
 MUTANTS, OUTSIDE_THE_LOOP = [], []
 
@@ -43,16 +41,22 @@ def mutant(check, *solvers, quick=True, compiled=True):
 def scaled_noise(patch, factor):
     original = mechanism.add_noise
 
-    def add_noise(key, sums, scales):
-        return original(key, sums, {name: factor * scale for name, scale in scales.items()})
+    def add_noise(noise, sums, scales):
+        return original(noise, sums, {name: factor * scale for name, scale in scales.items()})
 
     patch.setattr(mechanism, "add_noise", add_noise)
 
 
 def changed_keys(patch, change):
-    """Keys of a round, as a function of the keys of the fit and the step."""
-    original = FitKeys.at
-    patch.setattr(FitKeys, "at", lambda self, step: change(original(self, step), self))
+    """Keys of a run, as a function of those of the fit."""
+    original = inference._run
+    patch.setattr(inference, "_run", lambda keys, *rest: original(change(keys), *rest))
+
+
+def changed_draws(patch, change):
+    """What is drawn for a run."""
+    original = inference.draws_of_chain
+    patch.setattr(inference, "draws_of_chain", lambda *how: (change(part) for part in original(*how)))
 
 
 def changed_fit(patch, after):
@@ -76,43 +80,51 @@ def noise_times_098(patch):
     scaled_noise(patch, 0.98)
 
 
-@mutant("check_noise")
+@mutant("check_noise", compiled=False)
 def noise_reused_between_rounds(patch):
-    changed_keys(patch, lambda now, fit: now._replace(noise=fit.noise))
+    changed_draws(patch, lambda part: part._replace(noise=np.repeat(part.noise[:1], len(part.noise), axis=0)))
 
 
 @mutant("check_noise")
 def coordinate_without_noise(patch):
     original = mechanism.add_noise
 
-    def add_noise(key, sums, scales):
-        noisy = original(key, sums, scales)
+    def add_noise(noise, sums, scales):
+        noisy = original(noise, sums, scales)
         return jax.tree.map(lambda x, z: z.ravel().at[-1].set(x.ravel()[-1]).reshape(x.shape), sums, noisy)
 
     patch.setattr(mechanism, "add_noise", add_noise)
 
 
-@mutant("check_sampling")
+@mutant("check_sampling", compiled=False)
 def no_subsampling(patch):
-    original = mechanism.sample_chunk
-    every = np.float64(-np.inf)
-    patch.setattr(mechanism, "sample_chunk", lambda key, m, *rest: original(key, m._replace(log_survival=every), *rest))
+    changed_draws(patch, lambda part: part._replace(starts=part.starts * 0 + [0, 400], full=np.bool_(True)))
 
 
-@mutant("check_sampling")
+def by_step(patch, choose):
+    """Batches that `choose` makes of a generator, the check's number of records, and its rate."""
+
+    def poisson_sample(stream, rate, log_survival, length):
+        rng, n = np.random.default_rng(int(stream.integers(np.uint64, 1)[0])), 400
+        stride = padded_size(n)
+        return np.concatenate([t * stride + np.sort(choose(rng, n, rate)) for t in range(length // stride)])
+
+    patch.setattr(draws, "poisson_sample", poisson_sample)
+
+
+@mutant("check_sampling", compiled=False)
 def batch_of_fixed_size(patch):
-    def sample_chunk(key, m, last, n_records, slots=CHUNK):
-        n, size = 400, 100  # the check's number of records, and its rate
-        chosen = jnp.sort(jax.random.permutation(key, n)[:size])
-        chosen = chosen.astype(jnp.int32)
-        return jnp.zeros(slots, jnp.int32).at[:size].set(chosen), jnp.arange(slots) < size, jnp.int64(n)
-
-    patch.setattr(mechanism, "sample_chunk", sample_chunk)
+    by_step(patch, lambda rng, n, rate: rng.choice(n, round(n * rate), replace=False))
 
 
-@mutant("check_sampling")
+@mutant("check_sampling", compiled=False)
 def batch_reused_between_rounds(patch):
-    changed_keys(patch, lambda now, fit: now._replace(sampling=fit.sampling))
+    by_step(patch, lambda rng, n, rate: np.flatnonzero(np.random.default_rng(7).random(n) < rate))
+
+
+@mutant("check_sampling", compiled=False, quick=False)
+def records_sampled_in_pairs(patch):
+    by_step(patch, lambda rng, n, rate: np.flatnonzero(np.repeat(rng.random(n // 2) < rate, 2)))
 
 
 @mutant("check_keys", compiled=False)
@@ -130,9 +142,9 @@ def one_key_for_sampling_and_noise(patch):
 def division_by_floor_of_expected_batch(patch):
     original = inference.private_sum
 
-    def private_sum(query, blocks, m, keys, step, records):
+    def private_sum(query, blocks, m, draw, step, records):
         size = jnp.floor(m.rate * records.n_records)
-        release = original(query, blocks, m, keys, step, records)
+        release = original(query, blocks, m, draw, step, records)
         return jax.tree.map(lambda x: (x / size).astype(x.dtype), release)
 
     patch.setattr(inference, "private_sum", private_sum)
@@ -140,21 +152,21 @@ def division_by_floor_of_expected_batch(patch):
 
 @mutant("check_contribution")
 def sensitivity_times_2(patch):
-    original = mechanism.clipping_weights
-    patch.setattr(mechanism, "clipping_weights", lambda v, clip, included: 2 * original(v, clip, included))
+    original = mechanism._clipped_sum
+    patch.setattr(mechanism, "_clipped_sum", lambda *how: jax.tree.map(lambda x: 2 * x, original(*how)))
 
 
 @mutant("check_contribution")
 def nan_bypasses_the_clip(patch):
-    original = mechanism.clipping_weights
+    original = mechanism._clipped_sum
 
-    def clipping_weights(contributions, clip, included):
+    def _clipped_sum(contributions, clip, included, units):
         parts, _ = mechanism._structured(contributions)
-        square = sum(part.squared_norms(clip) for part in parts)
-        weights = original(contributions, clip, included)
-        return jnp.where(included & jnp.isnan(square), 1, weights)
+        missing = included & sum(jnp.isnan(mechanism._squares(part.head) * part.gain()) for part in parts).astype(bool)
+        total = original(contributions, clip, included, units)
+        return jax.tree.map(lambda x: x + (2 * units * missing.sum()).astype(x.dtype), total)
 
-    patch.setattr(mechanism, "clipping_weights", clipping_weights)
+    patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
 
 
 @mutant("check_replay", compiled=False)
@@ -181,12 +193,13 @@ def records_kept(patch):
 
 @mutant("check_contribution", quick=False)
 def clipped_by_coordinate(patch):
-    original = mechanism.clipping_weights
+    original = mechanism._clipped_sum
 
-    def clipping_weights(contributions, clip, included):
-        return original(contributions, 2.5 * clip, included)  # sqrt(7) columns
+    def _clipped_sum(contributions, clip, included, units):
+        shorter = original(contributions, 2.5 * clip, included, units)  # sqrt(7) columns
+        return jax.tree.map(lambda x: (2.5 * x).astype(x.dtype), shorter)
 
-    patch.setattr(mechanism, "clipping_weights", clipping_weights)
+    patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
 
 
 @mutant("check_noise", "dpvi")
@@ -205,8 +218,8 @@ def shares_of_blocks_ignored(patch):
 def tallies_released_without_noise(patch):
     original = mechanism.add_noise
 
-    def add_noise(key, sums, scales):
-        noisy = original(key, sums, scales)
+    def add_noise(noise, sums, scales):
+        noisy = original(noise, sums, scales)
         return noisy | ({"tally": sums["tally"]} if "tally" in sums else {})
 
     patch.setattr(mechanism, "add_noise", add_noise)
@@ -214,9 +227,9 @@ def tallies_released_without_noise(patch):
 
 @mutant("check_noise", "dpvi", quick=False)
 def noise_shared_by_blocks(patch):
-    def add_noise(key, sums, scales):
+    def add_noise(noise, sums, scales):
         return {
-            name: jax.tree.map(lambda x, s=scales[name]: x + s * jax.random.normal(key, x.shape, x.dtype), part)
+            name: jax.tree.map(lambda x, s=scales[name]: x + s * noise[: x.size].reshape(x.shape), part)
             for name, part in sums.items()
         }
 
@@ -227,10 +240,9 @@ def noise_shared_by_blocks(patch):
 def only_the_first_block_clipped(patch):
     original = mechanism._clipped_sum
 
-    def _clipped_sum(contributions, clip, included):
-        if isinstance(contributions, jax.Array) and contributions.ndim == 1:  # counts
-            return jnp.sum(jnp.where(included, 8 * contributions, 0))
-        return original(contributions, clip, included)
+    def _clipped_sum(contributions, clip, included, units):
+        total = original(contributions, clip, included, units)
+        return 8 * total if isinstance(contributions, jax.Array) and contributions.ndim == 1 else total  # counts
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
 
@@ -239,37 +251,27 @@ def only_the_first_block_clipped(patch):
 def noise_scaled_by_the_sampling_rate(patch):
     original = mechanism.private_sum
 
-    def private_sum(query, blocks, m, keys, step, records):
-        return original(query, blocks, m._replace(sigmas=m.sigmas * m.rate), keys, step, records)
+    def private_sum(query, blocks, m, draw, step, records):
+        return original(query, blocks, m._replace(sigmas=m.sigmas * m.rate), draw, step, records)
 
     patch.setattr(inference, "private_sum", private_sum)
 
 
-@mutant("check_sampling")
+@mutant("check_sampling", compiled=False)
 def full_batch_lacks_the_last_record(patch):
-    original = mechanism.private_sum
-
-    def private_sum(query, blocks, m, keys, step, records):
-        fewer = dataclasses.replace(records, n_records=records.n_records - (m.rate >= 1))
-        return original(query, blocks, m, keys, step, fewer)
-
-    patch.setattr(inference, "private_sum", private_sum)
+    changed_draws(patch, lambda part: part._replace(starts=part.starts - part.full * np.arange(2)))
 
 
 @mutant("check_sampling", quick=False)
 def slots_outside_the_batch_count(patch):
     original = mechanism._clipped_sum
-    patch.setattr(mechanism, "_clipped_sum", lambda v, clip, included: original(v, clip, jnp.ones_like(included)))
+    patch.setattr(mechanism, "_clipped_sum", lambda v, clip, included, units: original(v, clip, included | True, units))
 
 
-@mutant("check_sampling", quick=False)
+@mutant("check_sampling", quick=False, compiled=False)
 def sampling_rate_a_twentieth_higher(patch):
-    original = mechanism.sample_chunk
-
-    def sample_chunk(key, m, *rest):
-        return original(key, m._replace(log_survival=1.05 * m.log_survival), *rest)
-
-    patch.setattr(mechanism, "sample_chunk", sample_chunk)
+    original = draws.poisson_sample
+    patch.setattr(draws, "poisson_sample", lambda stream, rate, log, length: original(stream, rate, 1.05 * log, length))
 
 
 @mutant("check_contribution", quick=False)
@@ -277,42 +279,51 @@ def null_label_contributes(patch):
     patch.setattr(LogisticRegression, "_known", lambda self, label: label == label)
 
 
-@mutant("check_keys", quick=False)
+def of_solver(keys):
+    return tuple(4 * np.asarray(jax.random.key_data(key)).tobytes() for key in keys.solver)
+
+
+@mutant("check_keys", quick=False, compiled=False)
 def noise_from_the_releasable_key(patch):
-    changed_keys(patch, lambda now, fit: now._replace(noise=now.solver))
+    changed_keys(patch, lambda keys: keys._replace(noise=of_solver(keys)))
 
 
-@mutant("check_keys", quick=False)
+@mutant("check_keys", quick=False, compiled=False)
 def batches_from_the_noise_key(patch):
-    original = mechanism.private_sum
-
-    def private_sum(query, blocks, m, keys, step, records):
-        mixed = keys._replace(sampling=jax.random.fold_in(keys.noise, 1))
-        return original(query, blocks, m, mixed, step, records)
-
-    patch.setattr(inference, "private_sum", private_sum)
+    changed_keys(patch, lambda keys: keys._replace(sampling=tuple(key[::-1] for key in keys.noise)))
 
 
-@mutant("check_chains", "sgld", quick=False)
+@mutant("check_chains", "sgld", compiled=False)
 def chains_share_their_noise(patch):
-    original = inference._chains
-
-    def _chains(keys, *rest):
-        return original(keys._replace(noise=keys.noise[jnp.zeros(2, int)]), *rest)
-
-    _chains.clear_cache = original.clear_cache
-    patch.setattr(inference, "_chains", _chains)
+    changed_keys(patch, lambda keys: keys._replace(noise=keys.noise[:1] * len(keys.noise)))
 
 
-@mutant("check_chains", "sgld", quick=False)
+@mutant("check_chains", "sgld", quick=False, compiled=False)
 def chains_share_their_batches(patch):
-    original = inference._chains
+    changed_keys(patch, lambda keys: keys._replace(sampling=keys.sampling[:1] * len(keys.sampling)))
 
-    def _chains(keys, *rest):
-        return original(keys._replace(sampling=keys.sampling[jnp.zeros(2, int)]), *rest)
 
-    _chains.clear_cache = original.clear_cache
-    patch.setattr(inference, "_chains", _chains)
+@mutant("check_lattice", quick=False)
+def contributions_are_not_rounded(patch):
+    original = mechanism._clipped_sum
+
+    def _clipped_sum(contributions, clip, included, units):
+        total = original(contributions, clip, included, None)
+        return jax.tree.map(lambda x: x * units, total)
+
+    patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
+
+
+@mutant("check_lattice", compiled=False)
+def noise_is_rounded_to_single_precision(patch):
+    original = draws.integer_noise
+    patch.setattr(draws, "integer_noise", lambda *how: original(*how).astype(np.float32).astype(np.int64))
+
+
+@mutant("check_lattice", compiled=False, quick=False)
+def noise_lacks_its_last_level(patch):
+    original = draws.integer_noise
+    patch.setattr(draws, "integer_noise", lambda stream, size, levels: 2**10 * original(stream, size, levels - 1))
 
 
 @mutant("check_noise", compiled=False)
@@ -338,7 +349,7 @@ def start_fitted_to_the_data(patch):
 @mutant("check_memory", compiled=False)
 def sampling_key_kept(patch):
     def after(self, X, y):
-        self._keys = np.asarray(jax.random.key_data(random.fit_keys(self.random_state, self.n_chains).sampling))
+        self._keys = random.fit_keys(self.random_state, self.n_chains).sampling
 
     changed_fit(patch, after)
 

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
+from whitebox import drawn
 
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import GaussianSteps
@@ -22,31 +23,28 @@ from skdpbayes.privacy.mechanism import (
     RankOne,
     Scattered,
     private_sum,
-    sample_chunk,
 )
-from skdpbayes.privacy.random import fit_keys
 from skdpbayes.records import Records, pack_records
 
 K, D = 3, 5
 
 
-def traced(noise, rate, steps=1000):
-    return MechanismSpec((GaussianSteps(noise, rate, steps),)).traced()
-
-
 def summed(query, shares=(1.0,)):
-    """A compiled private sum of a query with blocks 0, 1, ...: (records, clipping norms, noise, rate, step) -> sums."""
+    """A compiled private sum of a query with blocks 0, 1, ...: (records, clipping norms, noise, rate, seed) -> sums."""
+
+    def blocks(norms):
+        return {str(i): Block(norms[i], share) for i, share in enumerate(shares)}
 
     @jax.jit
-    def program(records, norms, mechanism, keys, step):
-        blocks = {str(i): Block(norms[i], share) for i, share in enumerate(shares)}
-        return private_sum(query, blocks, mechanism, keys.at(step), step, records)
+    def program(records, norms, mechanism, draw):
+        return private_sum(query, blocks(norms), mechanism, draw, 0, records)
 
-    def call(records, norms=(1.0,), noise=0.0, rate=1.0, step=0, seed=0):
+    def call(records, norms=(1.0,), noise=0.0, rate=1.0, seed=0, numerics="secure"):
+        spec = MechanismSpec((GaussianSteps(noise, rate, 1),), numerics=numerics)
         with jax.enable_x64(True):
-            keys = jax.tree.map(lambda key: key[0], fit_keys(seed))
             norms = tuple(np.float32(norm) for norm in norms)
-            out = program(records, norms, jax.tree.map(jnp.asarray, traced(noise, rate)), keys, np.int32(step))
+            draw = drawn(query, blocks(norms), spec, records, seed)
+            out = program(records, norms, jax.tree.map(jnp.asarray, spec.traced()), draw)
             return jax.tree.map(np.asarray, out)
 
     return call
@@ -99,29 +97,32 @@ def in_float64(name, record):
 anything = st.floats(width=32) | st.sampled_from([1e-45, 1e-42, 1e-38, 1e-25, 1e-12, 1e12, 1e18, 1e30, 1e38, 3e38]).map(
     lambda v: float(np.float32(v))
 )  # fmt: skip
+NONE, ONES = np.zeros((K, K), "f"), np.ones((K, K), "f")
 shapes = {"left": (K,), "right": (D,), "weight": (K, K)}
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     record=st.fixed_dictionaries(
         {key: hnp.arrays(np.float32, shape, elements=anything) for key, shape in shapes.items()}
     ),
     log_norm=st.floats(-30, 30),
+    numerics=st.sampled_from(["secure", "fast"]),
 )
-@example({"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": np.zeros((K, K), "f")}, 0.0)
-@example({"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": np.ones((K, K), "f")}, 0.0)
-@example({"left": np.ones(K, "f"), "right": np.full(D, 1e8, "f"), "weight": np.full((K, K), 1e-12, "f")}, 0.0)
-@example({"left": np.full(K, 1e14, "f"), "right": np.full(D, 1e-12, "f"), "weight": np.ones((K, K), "f")}, 0.0)
-@example({"left": np.full(K, 1e-38, "f"), "right": np.full(D, 1e18, "f"), "weight": np.ones((K, K), "f")}, 18.0)
-@example({"left": np.zeros(K, "f"), "right": np.full(D, np.inf, "f"), "weight": np.zeros((K, K), "f")}, 0.0)
-def test_any_contribution_is_clipped(name, record, log_norm):
+@example({"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": NONE}, 0.0, "secure")
+@example({"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": ONES}, 0.0, "secure")
+@example({"left": np.ones(K, "f"), "right": np.full(D, 1e8, "f"), "weight": np.full((K, K), 1e-12, "f")}, 0.0, "fast")
+@example({"left": np.full(K, 1e14, "f"), "right": np.full(D, 1e-12, "f"), "weight": ONES}, 0.0, "secure")
+@example({"left": np.full(K, 1e-38, "f"), "right": np.full(D, 1e18, "f"), "weight": ONES}, 18.0, "secure")
+@example({"left": np.zeros(K, "f"), "right": np.full(D, np.inf, "f"), "weight": NONE}, 0.0, "secure")
+def test_any_contribution_is_clipped(name, record, log_norm, numerics):
     norm = np.float32(10.0**log_norm)
-    out = CLIPPED[name](pack_records(**{key: value[None] for key, value in record.items()}), (norm,))["0"]
+    packed = pack_records(**{key: value[None] for key, value in record.items()})
+    out = CLIPPED[name](packed, (norm,), numerics=numerics)["0"]
     flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(out)]).astype(np.float64)
     assert np.isfinite(flat).all()
-    assert np.linalg.norm(flat) <= norm
+    assert np.linalg.norm(flat) <= norm * (1 + 2**-23)  # the release is a number in single precision
     with np.errstate(all="ignore"):
         truth = in_float64(name, record)
         length = np.linalg.norm(truth) / norm
@@ -154,8 +155,8 @@ def test_structured_sums_equal_dense_sums():
 
     records, how = ordinary(700), dict(norms=(2.0, 8.0, 2.0), noise=1.0, rate=0.8)
     got, want = (summed(f, (0.5, 0.25, 0.25))(records, **how) for f in (structured, dense))
-    for name in want:
-        np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-3)
+    for name, std in (("0", 2.0 / 0.5**0.5), ("1", 8.0 / 0.25**0.5), ("2", 2.0 / 0.25**0.5)):  # of the noise
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-3 * std)
 
 
 OF_ROWS = summed(lambda r: {"0": Scattered(r["rows"], r["values"], 6)})
@@ -239,14 +240,13 @@ def test_one_record_moves_all_blocks_together_by_at_most_one():
     norms = (3.0, 0.01)
     out = TWO_BLOCKS(record, norms)
     lengths = [np.linalg.norm(out[str(i)].astype(np.float64)) / norms[i] for i in range(2)]
-    assert max(lengths) <= 1 and min(lengths) > 0.999
-    assert 0.8 * lengths[0] ** 2 + 0.2 * lengths[1] ** 2 <= 1
+    assert max(lengths) <= 1 + 1e-7 and min(lengths) > 0.999
 
 
 def test_noise_of_each_block_follows_its_share_and_is_its_own():
     null = pack_records(v=np.zeros((1, 500), np.float32), w=np.zeros((1, 500), np.float32))
     norms, noise, steps = (3.0, 0.01), 1.3, 40
-    out = [TWO_BLOCKS(null, norms, noise=noise, step=step) for step in range(steps)]
+    out = [TWO_BLOCKS(null, norms, noise=noise, seed=step) for step in range(steps)]
     scaled = [np.concatenate([o[str(i)] for o in out]) / noise / norms[i] for i in range(2)]
     for draws, share in zip(scaled, (0.8, 0.2), strict=True):
         squares = np.sum(draws.astype(np.float64) ** 2) * share
@@ -290,7 +290,7 @@ def test_an_empty_batch_is_pure_noise():
 
 def test_batches_of_several_chunks_are_bernoulli():
     rate, rounds = 0.6, 300
-    mask = np.stack([INCLUDED(records_up_to(1000), rate=rate, step=t)["0"] for t in range(rounds)]) > 0.5
+    mask = np.stack([INCLUDED(records_up_to(1000), rate=rate, seed=t)["0"] for t in range(rounds)]) > 0.5
     assert not mask[:, 1000:].any()
     mask = mask[:, :1000]
     assert mask.sum(axis=1).min() > CHUNK + 100
@@ -302,37 +302,6 @@ def test_batches_of_several_chunks_are_bernoulli():
         gaps = np.diff(np.flatnonzero(row), prepend=-1)
         equal.append(np.mean(gaps[CHUNK : CHUNK + 100] == gaps[:100]))
     assert np.mean(equal) == pytest.approx(rate / (2 - rate), abs=0.03), "chunks share their gaps"
-
-
-@pytest.mark.parametrize("rate", [1e-5, 0.01, 0.35, 0.97])
-def test_gaps_are_geometric(rate):
-    """Also beyond 8/q, where the sampler cuts a gap and goes on."""
-    with jax.enable_x64(True):
-        mechanism = jax.tree.map(jnp.asarray, traced(1.0, rate))
-        keys = jax.random.split(jax.random.key(5, impl="threefry2x32"), 3000)
-        draw = jax.jit(jax.vmap(lambda key: sample_chunk(key, mechanism, jnp.int64(-1), jnp.int64(2**31 - 1))))
-        indices, included, last = (np.asarray(x) for x in draw(keys))
-    gaps = np.concatenate([np.diff(i[m].astype(np.int64), prepend=-1) for i, m in zip(indices, included, strict=True)])
-    assert gaps.min() >= 1
-    assert (last >= indices.max(axis=1)).all()
-    law = stats.geom(rate)
-    assert abs(gaps.mean() * rate - 1) < 6 * math.sqrt((1 - rate) / len(gaps)) + 1e-9
-    edges = np.unique(law.ppf([0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1 - 2e-4, 1 - 2e-5]))
-    edges = np.concatenate([[0], edges, [np.inf]])
-    expected = np.diff(law.cdf(edges)) * len(gaps)
-    observed = np.histogram(gaps, bins=np.concatenate([edges[:-1] + 0.5, [np.inf]]))[0]
-    keep = expected > 5
-    statistic = np.sum((observed - expected)[keep] ** 2 / expected[keep])
-    assert stats.chi2.sf(statistic, keep.sum()) > 1e-7, (observed, expected)
-    cuts = (~included).mean()  # slots that only carry a gap on
-    if rate < 0.05:
-        assert cuts == pytest.approx(math.exp(-8), rel=0.3)
-
-
-def test_the_sampler_never_exceeds_the_rate_that_is_charged():
-    for rate in (1e-6, 0.01, 0.5, 0.999):
-        assert 0 < -np.expm1(traced(1.0, rate).log_survival) <= rate
-    assert traced(1.0, 1.0).log_survival == -np.inf
 
 
 # Specification

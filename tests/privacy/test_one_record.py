@@ -1,6 +1,5 @@
 """What one record can do, from the table to the release, through the estimator's own code."""
 
-import jax
 import numpy as np
 import pytest
 from scipy import stats
@@ -10,7 +9,7 @@ from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.estimators import _base
 from skdpbayes.privacy import AccountingError
 from skdpbayes.privacy.mechanism import MechanismSpec
-from skdpbayes.privacy.random import FitKeys, fit_keys
+from skdpbayes.privacy.random import fit_keys
 
 N, D = 60, 3
 RNG = np.random.default_rng(0)
@@ -79,12 +78,6 @@ def test_posterior_draws_follow_from_the_solver_key_alone():
     others = keys._replace(noise=fit_keys(1).noise, sampling=fit_keys(2).sampling)
     draw = DPBayesianLogisticRegression._draws_rng
     assert draw(keys).random() == draw(others).random() != draw(fit_keys(12)).random()
-
-
-def test_keys_of_rounds_do_not_come_again():
-    keys = jax.tree.map(lambda key: key[0], fit_keys(5))
-    words = np.asarray(jax.vmap(lambda t: jax.random.key_data(FitKeys.at(keys, t).noise))(np.arange(5000)))
-    assert len(np.unique(words, axis=0)) == 5000
 
 
 def test_no_two_coordinates_of_a_release_share_their_noise():

@@ -1,13 +1,14 @@
-"""The generator is Threefry, keys come from the operating system, and what leaves them behind is said."""
+"""Secrets drive ChaCha20; keys come from the operating system, and what leaves them behind is said."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry_2x32
+from whitebox import drawn
 
 from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes.privacy import GaussianSteps, mechanism, random
-from skdpbayes.privacy.mechanism import Block, MechanismSpec, private_sum, sample_chunk
+from skdpbayes.privacy import GaussianSteps, random
+from skdpbayes.privacy.mechanism import Block, MechanismSpec, private_sum
 from skdpbayes.records import pack_records
 
 
@@ -34,14 +35,28 @@ def test_bits_are_of_different_counters():
             np.testing.assert_array_equal(np.asarray(drawn, np.uint64).ravel(), ((high << 32) | low) >> (64 - width))
 
 
+def test_the_stream_is_chacha20():
+    """RFC 8439, appendix A.1: keystream of the zero key and nonce, blocks 0 and 1."""
+    stream = random.Stream(bytes(32))
+    got = np.concatenate([stream.integers(np.uint8, 40), stream.integers(np.uint8, (8, 11)).ravel()])
+    want = (
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+        "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+        "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f"
+    )
+    assert got.tobytes().hex() == want
+
+
 def test_keys_are_the_operating_systems_bytes(monkeypatch):
-    words = np.arange(100, 112, dtype=np.uint32)
-    asked = []
-    monkeypatch.setattr(random.os, "urandom", lambda n: asked.append(n) or words[: n // 4].tobytes())
+    material, asked = bytes(range(144)), []
+    monkeypatch.setattr(random.os, "urandom", lambda n: asked.append(n) or material[:n])
     np.random.seed(0)  # noqa: NPY002 - keys must not come from here
     keys = random.fit_keys(None, 2)
-    assert asked == [48]
-    np.testing.assert_array_equal(np.concatenate([jax.random.key_data(k).ravel() for k in keys]), words)
+    assert asked == [144]
+    solver = np.asarray(jax.random.key_data(keys.solver)).tobytes()
+    assert b"".join([*keys.sampling, *keys.noise, solver]) == material
+    assert {len(key) for key in (*keys.sampling, *keys.noise)} == {32}
 
 
 def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
@@ -51,29 +66,15 @@ def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
 
     def release(x, sigma):
         with jax.enable_x64(True):
-            spec = MechanismSpec((GaussianSteps(sigma, 0.5, 1),))
-            keys = jax.tree.map(lambda k: k[0], random.fit_keys(3))
-            mechanism = jax.tree.map(jnp.asarray, spec.traced())
-            records = jax.tree.map(jnp.asarray, pack_records(x=x))
-            out = private_sum(lambda r: {"s": r["x"]}, {"s": Block(jnp.float32(1.0))}, mechanism, keys, 0, records)
+            spec, records = MechanismSpec((GaussianSteps(sigma, 0.5, 1),)), jax.device_put(pack_records(x=x))
+            how = (lambda r: {"s": r["x"]}), {"s": Block(jnp.float32(1.0))}
+            out = private_sum(*how, jax.device_put(spec.traced()), drawn(*how, spec, records, 3), 0, records)
             return np.asarray(out["s"], np.float64)
 
     ordinary = release(x, 3.0) - release(x, 1e-9)
     assert np.abs(release(x, 1e-9)).max() > 1  # there is a signal
     np.testing.assert_allclose(ordinary, release(0 * x, 3.0), atol=1e-4)
     assert np.abs(ordinary).min() > 0.01
-
-
-def test_uniforms_of_the_sampler_have_53_bits(monkeypatch):
-    gaps = []
-    for low in (0, 2**32 - 1):
-        words = np.full(384, (int(np.exp(-7) * 2**32) << 32) | low, np.uint64)
-        monkeypatch.setattr(random.jax.random, "bits", lambda key, shape, dtype, w=words: jnp.asarray(w))
-        with jax.enable_x64(True):
-            mechanism = MechanismSpec((GaussianSteps(1.0, 1e-7, 1),)).traced()
-            mechanism = jax.tree.map(jnp.asarray, mechanism)
-            gaps.append(int(sample_chunk(None, mechanism, jnp.int64(-1), jnp.int64(2**40))[2]) / 384)
-    assert 2 <= gaps[0] - gaps[1] <= 4  # 2^-32 / (e^-7 q) = 2.55 records
 
 
 def test_plans_do_not_know_the_number_of_records_under_add_remove():
@@ -129,15 +130,3 @@ def test_an_interrupted_refit_leaves_no_posterior(monkeypatch):
         pass
     assert not hasattr(model, "posterior_") and not hasattr(model, "coef_")
     assert model.privacy_spent_.epsilon <= 0.1 and len(model.privacy_spent_.cumulative) == 1
-
-
-def test_logarithm_of_the_sampler():
-    """As NumPy's, to a few units in the last place, over every uniform that the sampler can draw."""
-    rng = np.random.default_rng(0)
-    integers = np.concatenate([rng.integers(1, 2**53, 100_000), 2 ** np.arange(54), 2**53 - 2 ** np.arange(53)])
-    uniform = integers * 2.0**-53
-    with jax.enable_x64(True):
-        got = np.asarray(mechanism._log(jnp.asarray(uniform)))
-    assert got[uniform == 1].tolist() == [0.0] * (uniform == 1).sum()
-    np.testing.assert_allclose(got, np.log(uniform), rtol=1e-15, atol=0)
-    assert (got <= 0).all()

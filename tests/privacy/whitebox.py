@@ -22,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skdpbayes import DPBayesianLogisticRegression, _rows, inference
 from skdpbayes._labels import codes
-from skdpbayes.privacy import GaussianSteps, mechanism, random
+from skdpbayes.privacy import GaussianSteps, draws, mechanism, random
 from skdpbayes.records import pack_records
 
 NULL = -1  # label of a null record
@@ -226,12 +226,11 @@ def check_keys(solver):
     seen = set()
     for state in (None, None, 0, 1, 2**32 + 5, 5):
         keys = random.fit_keys(state, n_chains=2)
-        chains = [jax.tree.map(lambda key, i=i: key[i], keys) for i in range(2)]
-        for group in (*chains, *(chain.at(step) for chain in chains for step in (0, 1, 77))):
-            for key in group:
-                row = tuple(np.asarray(jax.random.key_data(key)).tolist())
-                assert row not in seen, "a key is used twice"
-                seen.add(row)
+        of_solver = (np.asarray(jax.random.key_data(key)).tobytes() for key in keys.solver)
+        for key in (*keys.sampling, *keys.noise, *of_solver):
+            assert key not in seen, "a key is used twice"
+            assert not any(key in other for other in seen), "a key is part of another one"
+            seen.add(key)
 
     n = 40
     planned = plan(solver, n, n, noise=1e4, rate=0.5, n_steps=30, clip=0.02)
@@ -257,9 +256,21 @@ def check_chains(solver):
     keys = random.fit_keys(3, 2)
     both = released(plan(solver, n, n, chains=2, **how), np.eye(n), np.arange(n) % 2, keys)
     for chain in range(2):
-        own = jax.tree.map(lambda key, c=chain: key[c : c + 1], keys)
+        own = random.FitKeys(*(key[chain : chain + 1] for key in keys))
         alone = released(plan(solver, n, n, **how), np.eye(n), np.arange(n) % 2, own)
         np.testing.assert_allclose(both[chain], alone, atol=5e-3, err_msg="chains share keys or batches")
+
+
+def drawn(query, blocks, spec, records, seed=0):
+    """Batch and noise of one step, for `private_sum` by itself."""
+    records = jax.device_put(records)
+    one = jax.eval_shape(lambda: records.take(jnp.zeros(1, jnp.int32), records.groups()[0].width))
+    zeros = jax.eval_shape(lambda x: mechanism.zero_sums(query, blocks, x), one)
+    size = sum(leaf.size for leaf in jax.tree.leaves(zeros))
+    keys, bounds = random.fit_keys(seed), [0, *(int(group.stop) for group in records.groups())]
+    spec = dataclasses.replace(spec, steps=(dataclasses.replace(spec.steps[0], steps=1),))
+    steps = draws.draws_of_chain(keys.sampling[0], keys.noise[0], spec, np.array([size]), bounds, records.n_slots)
+    return jax.tree.map(jnp.asarray, next(steps)).at(0)
 
 
 @contextlib.contextmanager
@@ -288,7 +299,7 @@ def one_program(most, padded=None):
     kept = []
 
     def run(keys, model, solver, spec, packed):
-        state, releases = inference._run(keys, packed, None, None, model, solver, spec, most)
+        state, releases = inference._run(keys, model, solver, spec, packed, most)
         kept.append((model, solver, spec, np.asarray(releases)[: spec.n_steps]))
         return state, None
 
@@ -308,7 +319,8 @@ def planned(estimator, X):
         with pytest.raises(ZeroDivisionError):
             estimator.fit(X)
     keys, model, solver, spec, _ = seen
-    return jax.tree.leaves((jax.tree.map(jax.random.key_data, keys), model, solver, spec.traced()))
+    secrets = [np.frombuffer(key, np.uint8) for key in (*keys.sampling, *keys.noise)]
+    return jax.tree.leaves((secrets, jax.random.key_data(keys.solver), model, solver, spec.traced()))
 
 
 def assert_given_the_same(one, other):
@@ -399,7 +411,7 @@ def check_memory(solver):
     n, text = len(X), pickle.dumps(estimator)
     keys = random.fit_keys(11, estimator.n_chains)
     for secret in (*keys.sampling, *keys.noise):
-        assert np.asarray(jax.random.key_data(secret)).tobytes() not in text, "a key is stored"
+        assert secret not in text, "a key is stored"
     for row in X:
         for dtype in (np.float64, np.float32):
             assert row.astype(dtype).tobytes() not in text, "a record is stored"
@@ -414,6 +426,34 @@ def check_memory(solver):
     Lengths(io.BytesIO()).dump(estimator)
 
 
+def check_lattice(solver):
+    """Before it becomes a floating-point number a release is an integer: that of the records plus that of the noise."""
+    n, d, noise = 200, 7, 1.3
+    rng = np.random.default_rng(4)
+    X, y = rng.normal(size=(n, d)), rng.integers(0, 2, n)
+    planned = plan(solver, n, d, noise=noise, rate=1.0, n_steps=1, clip=0.5)
+    kept = []
+    original = mechanism.add_noise
+
+    def add_noise(noise, sums, scales):
+        if jnp.issubdtype(noise.dtype, jnp.integer):
+            jax.debug.callback(lambda *given: kept.append(given), ravel_pytree(sums)[0], noise)
+        return original(noise, sums, scales)
+
+    inference._steps.clear_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mechanism, "add_noise", add_noise)
+        released(planned, X, y)
+        released(planned, X[::-1], y[::-1])
+        jax.effects_barrier()
+    inference._steps.clear_cache()
+    assert len(kept) == 2, "noise is not of integers"
+    for sums, added in kept:
+        assert sums.dtype == added.dtype == np.int64, "sums are not of integers"
+        assert len(np.unique(added % 2**10)) > 0.5 * min(added.size, 2**10), "the noise has a coarser grid"
+    assert np.array_equal(kept[0][0], kept[1][0]), "the sum depends on the order of the records"
+
+
 CHECKS = [
     check_noise,
     check_sampling,
@@ -423,4 +463,5 @@ CHECKS = [
     check_chains,
     check_replay,
     check_memory,
+    check_lattice,
 ]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from benchmarks._idealised import final_state
 from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, inference
 from skdpbayes.calibration import simulate
 from skdpbayes.privacy import random
@@ -42,15 +43,11 @@ def simulator_of(estimator, planned, draw):
     """
     model, bounds = planned
     solver, spec = estimator._plan_solver(model, bounds, N)
-    mechanism = spec.traced()
 
     def simulator(key):
         of_data, of_fit, of_draws = jax.random.split(key, 3)
         truth, place, records = draw(of_data)
-        keys = jax.tree.map(lambda k: k[None], random.FitKeys(*random.wrap_keys(jax.random.bits(of_fit, (3, 2)))))
-        traced = jax.tree.map(jnp.asarray, mechanism)
-        records = Records(records, jnp.int32(N))
-        state, _ = inference._chains.__wrapped__(keys, records, None, None, model, solver, traced, None)
+        state = final_state(of_fit, Records(records, jnp.int32(N)), model, solver, spec)
         posteriors = [normal_posterior(model, s) for s in (state, state._replace(noise=jnp.zeros_like(state.noise)))]
         mean = jnp.stack([mean[place] for mean, _ in posteriors])
         std = jnp.stack([jnp.linalg.inv(precision)[place, place] ** 0.5 for _, precision in posteriors])

@@ -118,8 +118,8 @@ def test_another_temperature_is_noticed(monkeypatch, no_compiled_programs):
 
     original = mechanism.add_noise
 
-    def add_noise(key, sums, scales):
-        return original(key, sums, {name: scale / np.float32(2**0.5) for name, scale in scales.items()})
+    def add_noise(noise, sums, scales):
+        return original(noise, sums, {name: scale / 2**0.5 for name, scale in scales.items()})
 
     monkeypatch.setattr(mechanism, "add_noise", add_noise)
     variance, n = stationary_variance()

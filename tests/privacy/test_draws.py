@@ -1,0 +1,133 @@
+"""Batches are Poisson samples and noise is used once, whatever the cutting into segments."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from skdpbayes.privacy import GaussianSteps, draws
+from skdpbayes.privacy.draws import NoiseSource, Sampler, draws_of_chain, poisson_sample
+from skdpbayes.privacy.mechanism import MechanismSpec
+from skdpbayes.privacy.random import Stream
+
+KEY, OTHER = bytes(range(32)), bytes(range(32, 64))
+
+
+def spec_of(rate, n_steps=1000, noise=1.0, **how):
+    return MechanismSpec((GaussianSteps(noise, rate, n_steps),), **how)
+
+
+@pytest.mark.parametrize("rate", [1e-5, 0.01, 0.35, 0.97])
+def test_gaps_are_geometric(rate):
+    """Also beyond 8/q, where the sampler cuts a gap and goes on."""
+    length = int(400_000 / rate)
+    chosen = poisson_sample(Stream(KEY), rate, spec_of(rate).log_survival, length)
+    gaps, law = np.diff(chosen, prepend=-1), stats.geom(rate)
+    assert gaps.min() >= 1 and chosen[-1] < length
+    assert abs(len(gaps) / (length * rate) - 1) < 6 * math.sqrt((1 - rate) / (length * rate)) + 1e-5
+    edges = np.unique(law.ppf([0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1 - 2e-4, 1 - 2e-5]))
+    edges = np.concatenate([[0], edges, [np.inf]])
+    expected = np.diff(law.cdf(edges)) * len(gaps)
+    observed = np.histogram(gaps, bins=np.concatenate([edges[:-1] + 0.5, [np.inf]]))[0]
+    keep = expected > 5
+    statistic = np.sum((observed - expected)[keep] ** 2 / expected[keep])
+    assert stats.chi2.sf(statistic, keep.sum()) > 1e-7, (observed, expected)
+
+
+class Constant:
+    """A stream of one and the same 64 bits."""
+
+    def __init__(self, bits):
+        self.bits = bits
+
+    def integers(self, dtype, shape):
+        return np.full(shape, self.bits, dtype)
+
+
+def test_uniforms_of_the_sampler_have_53_bits():
+    gaps = []
+    for low in (0, 2**32 - 1):
+        stream = Constant((int(np.exp(-7) * 2**32) << 32) | low)
+        chosen = poisson_sample(stream, 1e-7, spec_of(1e-7).log_survival, 10**9)
+        gaps.append(chosen[0] + 1)
+    assert 2 <= gaps[0] - gaps[1] <= 4  # 2^-32 / (e^-7 q) = 2.55 records
+
+
+@pytest.mark.parametrize("bits", [0, 2**64 - 1])
+def test_extreme_uniforms_choose_nothing_out_of_range(bits):
+    """Zero asks for a gap far beyond 8/q, which is cut; all ones for a gap of one."""
+    chosen = poisson_sample(Constant(bits), 0.5, spec_of(0.5).log_survival, 100)
+    np.testing.assert_array_equal(chosen, np.arange(100) if bits else [])
+
+
+def test_the_sampler_never_exceeds_the_rate_that_is_charged():
+    for rate in (1e-6, 0.01, 0.5, 0.999):
+        assert 0 < -np.expm1(spec_of(rate).log_survival) <= rate
+    assert spec_of(1.0).log_survival == -np.inf
+
+
+def masks(found, n):
+    """Which of `n` records is in each step's batch."""
+    out = []
+    for part in found:
+        for step in range(part.first, part.stop):
+            start, stop = (int(x) for x in part.at(step).starts)
+            out.append(np.isin(np.arange(n), np.arange(start, stop) if part.full else part.indices[start:stop]))
+    return np.array(out)
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_batches_and_noise_of_many_segments(rate, monkeypatch):
+    """As of one, but for where batches are cut: every step has its own, none is left out."""
+    monkeypatch.setattr(draws, "_NOISE", 700)
+    n, n_steps, sizes = 50, 400, np.where(np.arange(400) % 5, 7, 20)
+    found = list(draws_of_chain(KEY, OTHER, spec_of(rate, n_steps), sizes, [0, n], 64))
+    assert [part.first for part in found[1:]] == [part.stop for part in found[:-1]]
+    assert found[0].first == 0 and found[-1].stop == n_steps and len(found) == 12
+    assert len({part.noise.shape + part.starts.shape + part.indices.shape for part in found}) == 1  # of one program
+    mask = masks(found, n)
+    if rate == 1:
+        assert mask.all()
+    else:
+        assert stats.binomtest(int(mask.sum()), mask.size, rate).pvalue > 1e-6
+        assert np.abs(np.corrcoef(mask.T) - np.eye(n)).max() < 6 / n_steps**0.5
+        assert np.abs(np.corrcoef(mask) - np.eye(n_steps)).max() < 7 / n**0.5
+    noise = [part.noise[i, : sizes[part.first + i]] for part in found for i in range(part.stop - part.first)]
+    assert len(np.unique(np.concatenate(noise))) == sizes.sum()
+    np.testing.assert_array_equal(found[0].noise, NoiseSource(OTHER, 4).draw(sizes[:35], 20))
+
+
+def test_groups_share_one_sample():
+    bounds, n_steps = [0, 20, 20, 61, 100], 50
+    (grouped,) = draws_of_chain(KEY, OTHER, spec_of(0.4, n_steps), np.ones(n_steps, int), bounds, 112)
+    (plain,) = draws_of_chain(KEY, OTHER, spec_of(0.4, n_steps), np.ones(n_steps, int), [0, 100], 112)
+    np.testing.assert_array_equal(grouped.indices, plain.indices)
+    for step in range(n_steps):
+        starts = grouped.starts[step]
+        assert starts[0] == plain.starts[step, 0] and starts[-1] == plain.starts[step, 1]
+        for low, high, start, stop in zip(bounds[:-1], bounds[1:], starts[:-1], starts[1:], strict=True):
+            rows = grouped.indices[start:stop]
+            assert ((low <= rows) & (rows < high)).all()
+
+
+def test_large_samples_come_few_steps_at_a_time():
+    sampler = Sampler(KEY, 0.5, spec_of(0.5).log_survival, [0, 10**6], 10**6)
+    assert sampler.most_steps() == 1
+    indices, starts = sampler.draw(1)
+    assert starts.tolist() == [[0, starts[0, 1]]] and abs(starts[0, 1] - 5e5) < 4000
+    assert Sampler(KEY, 1e-3, spec_of(1e-3).log_survival, [0, 1000], 1000).most_steps() == 4096
+    assert len(indices) == 10**6
+
+
+def test_fast_noise_is_normal_in_single_precision():
+    noise = NoiseSource(KEY, None).draw(np.full(100, 500), 500)
+    assert noise.dtype == np.float32
+    assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
+
+
+def test_plans_of_noise_count_their_levels():
+    assert spec_of(0.1, noise=0.3).levels == 4 and spec_of(0.1, noise=0.2).levels == 3
+    assert spec_of(0.1, noise=0.3, numerics="fast").levels is None
+    steps = (GaussianSteps(50.0, 0.1, 3), GaussianSteps(0.01, 0.1, 1))
+    assert MechanismSpec(steps).levels == 3  # of the least noise
