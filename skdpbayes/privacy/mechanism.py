@@ -55,8 +55,8 @@ MAX_SCHEDULE = 64
 # error far below this margin, by which the sampler's rate stays *under* the rate that the accountant charges.
 _RATE_MARGIN = 2.0**-20
 
-# Grid steps in a clipping norm, such that the sum over a chunk is exact in double precision; and where there is no noise
-# that says how fine a grid makes sense.
+# Grid steps in a clipping norm, such that the sum over a chunk is exact in double precision; and where there is no
+# noise that says how fine a grid makes sense.
 _MOST_UNITS, _UNITS_WITHOUT_NOISE = 2.0**43, 2.0**37
 
 
@@ -191,13 +191,9 @@ class RankOne(_Structured):
         return RankOne(left, self.right)
 
     def prepared(self, units):
-        """Batch in double precision, `right` of length about one, or rounded to about the root of `units`."""
-        right, scale = _to_powers(self.right, units, 2)
-        return RankOne(self.left.astype(jnp.float64) / scale[:, None], right)
-
-    def gain(self):
-        """Norm of `right`, for each record."""
-        return jnp.sqrt(_squares(self.right))
+        """Batch with `right` finite and, if there are units, of integers; and a bound on its length."""
+        right, scale, length = _vectors(self.right, units, 2)
+        return RankOne(self.left.astype(float) / scale[:, None], right), length
 
     def total(self):
         """Sum over the batch, (K, d)."""
@@ -219,17 +215,14 @@ class Quadratic(_Structured):
         return Quadratic(weight, self.vector)
 
     def prepared(self, units):
-        """Batch in double precision, `vector` of length about one, or rounded to about the third root of `units`."""
-        vector, scale = _to_powers(self.vector, units, 3)
-        return Quadratic(self.weight.astype(jnp.float64) / scale[:, None, None] ** 2, vector)
-
-    def gain(self):
-        """Squared norm of `vector`, for each record."""
-        return _squares(self.vector)
+        """Batch with `vector` finite and, if there are units, of integers; and its squared length."""
+        vector, scale, length = _vectors(self.vector, units, 3)
+        gain = length**2 if units is None else _squares(vector)
+        return Quadratic(self.weight.astype(float) / scale[:, None, None] ** 2, vector), gain
 
     def total(self):
         """Sum over the batch, (K, d, K, d)."""
-        left = self.weight[:, :, :, None] * self.vector[:, None, None, :]
+        left = self.weight[:, :, :, None] * self.vector.astype(self.weight.dtype)[:, None, None, :]
         _, k, _, d = left.shape
         return _outer_sum(left.reshape(-1, k * k * d), self.vector).reshape(k, k, d, d).transpose(0, 2, 1, 3)
 
@@ -259,14 +252,11 @@ class Scattered(_Structured):
         return replace(self, values=values)
 
     def prepared(self, units):
-        """Batch in double precision."""
+        """Batch; and one, or NaN where rows are not as they must be."""
         del units
-        return self.with_head(self.values.astype(jnp.float64))
-
-    def gain(self):
-        """One, or NaN where rows are not as they must be."""
         distinct = (self.rows[:, 1:] > self.rows[:, :-1]) | (self.rows[:, 1:] == self.n_rows)
-        return jnp.where(distinct.all(axis=1) & (self.rows[:, 0] >= 0), 1, jnp.nan)
+        gain = jnp.where(distinct.all(axis=1) & (self.rows[:, 0] >= 0), 1, jnp.nan)
+        return self.with_head(self.values.astype(float)), gain
 
     def total(self):
         """Sum over the batch, (n_rows, K)."""
@@ -287,35 +277,34 @@ class _Dense:
 
     def prepared(self, units):
         del units
-        return _Dense(self.head.astype(jnp.float64))
-
-    def gain(self):
-        return jnp.ones(self.head.shape[0])
+        return _Dense(self.head.astype(float)), jnp.ones(self.head.shape[0])
 
     def total(self):
         return jnp.sum(self.head, axis=0)
 
 
-def _to_powers(vectors, units, root):
-    """A batch of vectors times powers of two, such that they are of length about one, or rounded if there are units.
+def _vectors(vectors, units, root):
+    """A batch of vectors that are finite, what they were multiplied by, and bounds on their lengths.
 
-    Rounded, they are nearly as long as the given root of `units`. Powers of two keep zeros and ones, and whatever has
-    few binary digits, exact. Also returns the powers.
+    If there are units, vectors are rounded, to be nearly as long as the given root of `units`. They are multiplied by
+    powers of two, which keep zeros and ones, and whatever has few binary digits, exact. A vector that is not finite
+    becomes zero, with a length that is not finite.
     """
-    vectors = vectors.astype(jnp.float64)
-    square = _squares(vectors)
-    bits = 0 if units is None else jnp.floor(jnp.log2(units) / root).astype(jnp.int64)
-    usable = (square > 0) & jnp.isfinite(square)
-    length = jnp.sqrt(jnp.where(usable, square, 1))
-    exponent = (jax.lax.bitcast_convert_type(length, jnp.int64) >> 52) - 1022  # of the next power of two
+    length = jnp.sqrt(_squares(vectors))
+    usable = (length > 0) & jnp.isfinite(length)
+    if units is None:
+        return jnp.where(usable[:, None], vectors, 0), jnp.ones_like(length), length
+    bits = jnp.floor(jnp.log2(units) / root).astype(jnp.int64)
+    exponent = (jax.lax.bitcast_convert_type(jnp.where(usable, length, 1), jnp.int64) >> 52) - 1022  # rounded up
     scale = jax.lax.bitcast_convert_type((bits - exponent + 1023) << 52, jnp.float64)
-    scaled = jnp.where(usable[:, None], vectors * scale[:, None], jnp.where(square == 0, 0, jnp.nan)[:, None])
-    return scaled if units is None else jnp.round(scaled), scale
+    # At most 2^21 in size: exact in single precision, which takes half of the memory.
+    rounded = _single(jnp.round(jnp.where(usable[:, None], vectors.astype(float) * scale[:, None], 0)))
+    return rounded, scale, length * scale + math.sqrt(vectors.shape[1]) / 2
 
 
 def _outer_sum(left, right):
     # Reduced precision, which some accelerators default to, would let a contribution exceed its norm.
-    return jnp.matmul(left.T, right, precision=jax.lax.Precision.HIGHEST)
+    return jnp.matmul(left.T, right.astype(left.dtype), precision=jax.lax.Precision.HIGHEST)
 
 
 def _squares(values):
@@ -344,8 +333,8 @@ def scaled(contribution, factor):
 
 def contribution_norms(contributions):
     """l2 norms of a batch of contributions (a pytree of arrays, RankOne, Quadratic or Scattered), as given."""
-    parts, _ = _structured(contributions)
-    return jnp.sqrt(sum(_squares(part.head) * part.gain() ** 2 for part in parts))
+    prepared = [part.prepared(None) for part in _structured(contributions)[0]]
+    return jnp.sqrt(sum(_squares(part.head) * gain**2 for part, gain in prepared))
 
 
 def contribution_norm(contribution):
@@ -362,9 +351,8 @@ def _clipped_sum(contributions, clipping_norm, included, units):
     """
     limit = 1.0 if units is None else units
     parts, treedef = _structured(contributions)
-    parts = [part.prepared(units) for part in parts]
-    heads = [part.head * (limit / clipping_norm.astype(jnp.float64)) for part in parts]
-    gains = [part.gain() for part in parts]
+    parts, gains = zip(*(part.prepared(units) for part in parts), strict=True)
+    heads = [part.head * (limit / clipping_norm.astype(float)) for part in parts]
     square = sum(_squares(head) * gain**2 for head, gain in zip(heads, gains, strict=True))
     size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(contributions))
     most = limit * (1 - (size + 16) * 2.0**-50)  # a sum of `size` squares is off by at most about size * 2^-53
@@ -376,21 +364,19 @@ def _clipped_sum(contributions, clipping_norm, included, units):
     weight = jnp.where(usable, jnp.minimum(1, most / jnp.sqrt(jnp.where(usable, square, 1))), 0)
 
     def clipped(part, head):
-        def where_usable(x, otherwise=0):
-            return jnp.where(usable.reshape((-1,) + (1,) * (x.ndim - 1)), x, otherwise)
-
-        part = jax.tree.map(where_usable, part)  # what stays, too, may not be finite
-        head = where_usable(head * weight.reshape((-1,) + (1,) * (head.ndim - 1)))
-        if units is None:
-            return jax.tree.map(_single, part.with_head(head)).total()
-        return part.with_head(jnp.round(head)).total().astype(jnp.int64)
+        column = weight.reshape((-1,) + (1,) * (head.ndim - 1))
+        head = jnp.where(column > 0, head * column, 0)
+        if units is not None:
+            return part.with_head(jnp.round(head)).total().astype(jnp.int64)
+        head = _single(head)
+        return part.with_head(jnp.where(jnp.isfinite(head), head, 0)).total()
 
     totals = [clipped(part, head) for part, head in zip(parts, heads, strict=True)]
     return jax.tree.unflatten(treedef, totals)
 
 
 def _single(x):
-    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
+    return x.astype(jnp.float32)
 
 
 def add_noise(noise, sums, scales):

@@ -63,7 +63,7 @@ def test_extreme_uniforms_choose_nothing_out_of_range(bits):
 
 def test_the_sampler_never_exceeds_the_rate_that_is_charged():
     for rate in (1e-6, 0.01, 0.5, 0.999):
-        assert 0 < -np.expm1(spec_of(rate).log_survival) <= rate
+        assert 0 < -np.expm1(spec_of(rate).log_survival) <= rate * (1 - 2**-21)
     assert spec_of(1.0).log_survival == -np.inf
 
 

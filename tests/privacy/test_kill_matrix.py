@@ -14,7 +14,7 @@ from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.estimators import _logistic
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import draws, mechanism, random
-from skdpbayes.privacy.mechanism import MechanismSpec
+from skdpbayes.privacy.mechanism import Mechanism, MechanismSpec
 from skdpbayes.records import padded_size
 
 MUTANTS, OUTSIDE_THE_LOOP = [], []
@@ -161,10 +161,10 @@ def nan_bypasses_the_clip(patch):
     original = mechanism._clipped_sum
 
     def _clipped_sum(contributions, clip, included, units):
-        parts, _ = mechanism._structured(contributions)
-        missing = included & sum(jnp.isnan(mechanism._squares(part.head) * part.gain()) for part in parts).astype(bool)
+        missing = included & jnp.isnan(mechanism.contribution_norms(contributions))
         total = original(contributions, clip, included, units)
-        return jax.tree.map(lambda x: x + (2 * units * missing.sum()).astype(x.dtype), total)
+        much = 1 if units is None else 2 * units
+        return jax.tree.map(lambda x: x + (much * missing.sum()).astype(x.dtype), total)
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
 
@@ -204,14 +204,8 @@ def clipped_by_coordinate(patch):
 
 @mutant("check_noise", "dpvi")
 def shares_of_blocks_ignored(patch):
-    original = mechanism.noise_scales
-
-    def noise_scales(blocks, m, step):
-        return original({k: b._replace(share=1.0 / len(blocks)) for k, b in blocks.items()}, m, step) | (
-            {} if len(blocks) == 1 else {k: m.noise_multiplier(step) * b.clipping_norm for k, b in blocks.items()}
-        )
-
-    patch.setattr(mechanism, "noise_scales", noise_scales)
+    original = Mechanism.units
+    patch.setattr(Mechanism, "units", lambda self, step, share: original(self, step, 1.0))
 
 
 @mutant("check_noise", "dpvi", quick=False)
