@@ -23,7 +23,9 @@ def final_state(key: Any, records: Any, model: Any, solver: Any, spec: Mechanism
     mechanism = jax.tree.map(jnp.asarray, replace(spec, numerics="fast").traced())
     if spec.sampling_rate != 1:
         raise ValueError("Only runs on all records can be batched.")
-    of_solver, of_noise = jax.random.split(jax.random.wrap_key_data(jax.random.bits(key, 2), impl=GENERATOR))
+    of_solver, of_noise = jax.random.split(
+        jax.random.wrap_key_data(jax.random.bits(key, 2, jnp.uint32), impl=GENERATOR)
+    )
     width = max(release_sizes(model, solver, mechanism, records))
     noise = jax.random.normal(of_noise, (spec.n_steps, width), jnp.float32)
     starts = jnp.tile(jnp.asarray([0, records.n_records], jnp.int64), (spec.n_steps, 1))

@@ -104,6 +104,8 @@ class GradientEstimator(PrivateEstimator):
         """
         solver, spec = self._plan_solver(model, bounds, n)
         clipping_norm = None if getattr(solver, "clip_fraction", None) is not None else float(solver.clipping_norm)
+        if self.adjacency != "add_remove":
+            spec.check_records(n)
         report = self._report(spec, clipping_norm, public=public, voided_by=voided_by)
         self._warn_if_seeded()
         self._warn_if_delta_is_large(n)

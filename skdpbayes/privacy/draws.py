@@ -7,7 +7,7 @@ at a time as memory allows. The loop gets arrays whose shapes do not depend on t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,16 +141,16 @@ class NoiseSource:
     """
 
     def __init__(self, key, levels):
-        self._key, self._levels = key, levels
-        self._source = Stream(key) if levels is not None else np.random.Generator(np.random.SFC64(list(key)))
+        if levels is None:
+            source = np.random.Generator(np.random.SFC64(list(key)))
+            self._noise: Callable[[int], np.ndarray] = lambda size: np.asarray(source.standard_normal(size, np.float32))
+        else:
+            stream = Stream(key)
+            self._noise = lambda size: integer_noise(stream, size, levels)
 
     def draw(self, sizes, width):
         """Array of shape (len(sizes), width), row i of which has ``sizes[i]`` noise variables and then zeros."""
-        total = int(np.sum(sizes))
-        if self._levels is None:
-            flat = self._source.standard_normal(total, np.float32)
-        else:
-            flat = integer_noise(self._source, total, self._levels)
+        flat = self._noise(int(np.sum(sizes)))
         out = np.zeros((len(sizes), width), flat.dtype)
         out[np.arange(width) < np.asarray(sizes)[:, None]] = flat
         return out

@@ -100,6 +100,19 @@ class MechanismSpec:
         """Of `integer_noise`; None if the noise is to be floating-point numbers."""
         return levels_for(min(piece.noise_multiplier for piece in self.steps)) if self.numerics == "secure" else None
 
+    def check_records(self, n_records: int) -> None:
+        """Raise a `ValueError` if integer sums over so many records, whose number is public, could overflow."""
+        if self.levels is None:
+            return
+        least = min(piece.noise_multiplier for piece in self.steps)
+        units = min(noise_std(self.levels) / least, _MOST_UNITS) if least > 0 else _UNITS_WITHOUT_NOISE
+        most = 2.0**63 / units  # in a batch, at full length and in one direction
+        if n_records * self.sampling_rate > 0.99 * most:
+            raise ValueError(
+                f"numerics='secure' sums at most {0.99 * most:.3g} records with a noise multiplier as small as "
+                f"{least:.3g}: take a smaller sampling_rate or epsilon, or numerics='fast'."
+            )
+
     def composed(self) -> tuple[GaussianSteps, ...]:
         """Steps that the accountant has to compose: every chain's."""
         return self.steps * self.n_chains
@@ -171,6 +184,9 @@ class Block(NamedTuple):
 
 
 class _Structured:
+    head: Any
+    with_head: Any
+
     def scaled(self, factor):
         """Contribution times a number."""
         return self.with_head(self.head * factor)

@@ -120,6 +120,15 @@ def test_large_samples_come_few_steps_at_a_time():
     assert len(indices) == 10**6
 
 
+def test_batches_that_could_overflow_are_refused():
+    spec_of(1.0, noise=1.0).check_records(4 * 10**6)
+    spec_of(0.1, noise=1.0).check_records(4 * 10**7)
+    spec_of(1.0, noise=0.0).check_records(6 * 10**7)
+    spec_of(1.0, noise=1.0, numerics="fast").check_records(10**9)
+    with pytest.raises(ValueError, match=r"at most 1.08e\+06 records with a noise multiplier as small as 0.26"):
+        spec_of(1.0, noise=0.26).check_records(2 * 10**6)
+
+
 def test_fast_noise_is_normal_in_single_precision():
     noise = NoiseSource(KEY, None).draw(np.full(100, 500), 500)
     assert noise.dtype == np.float32
