@@ -27,6 +27,13 @@ def lock(tmp_path):
     return path
 
 
+def test_the_environment_is_not_made_with_its_own_python(calls, lock, tmp_path, monkeypatch, capsys):
+    """The commands may be run inside of it: it is gone by the time it is made anew."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python"))
+    bootstrap.make(tmp_path / "env", lock, False)
+    assert str(tmp_path / "env" / "bin") not in capsys.readouterr().out
+
+
 def test_second_run_does_nothing(calls, lock, tmp_path):
     bootstrap.make(tmp_path / "env", lock, True)
     assert calls == ["venv", str(lock), "the package itself"]

@@ -94,7 +94,13 @@ def test_the_same_sums_give_the_same_draws_and_every_sum_gives_some():
         assert np.isfinite(moments_posterior(odd, PRIOR, intercept=True).draws).all()
 
 
-@pytest.mark.parametrize(("n", "d", "scale"), [(2000, 2, 150.0), (2000, 2, 15.0), (3000, 6, 60.0)])
+SIZES = [
+    (2000, 2, 150.0),
+    *(pytest.param(*size, marks=pytest.mark.slow) for size in [(2000, 2, 15.0), (3000, 6, 60.0)]),
+]
+
+
+@pytest.mark.parametrize(("n", "d", "scale"), SIZES)
 def test_intervals_cover(monkeypatch, n, d, scale):
     monkeypatch.setattr(noisy, "_KEPT", 8)  # a shorter run, with draws enough
     rng, inside = np.random.default_rng(4), []

@@ -206,12 +206,12 @@ def p_value_of_ranks(name, factor=1.0):
     return stats.chisquare(np.bincount(ranks // 8, minlength=8)).pvalue
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in MODELS])
 def test_ranks_of_the_truth_are_uniform(name):
     assert p_value_of_ranks(name) > 1e-3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in MODELS])
 def test_ranks_notice_half_the_noise(name):
     assert p_value_of_ranks(name, 0.5) < 1e-5

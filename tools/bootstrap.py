@@ -90,6 +90,11 @@ def _runs(name):
     return subprocess.run([name, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
 
 
+def python_of_the_system():
+    """The Python behind this one, which may be that of the environment that is about to be made anew."""
+    return getattr(sys, "_base_executable", None) or sys.executable
+
+
 def make(env, lock, package):
     """Bring `env` to the state that `lock` (and the package's metadata) describes."""
     root = Path(__file__).resolve().parents[1]
@@ -109,27 +114,30 @@ def make(env, lock, package):
     # Another lock's whole environment of the same Python is added to; anything else is started anew.
     others = [other for other in env.glob("*.stamp") if other != stamp] if env.exists() else []
     if stamp.is_file() or not others:
+        python = python_of_the_system()
         print(
-            f"Making the environment {env} with {sys.executable} (the first time takes a few minutes) ...",
+            f"Making the environment {env} with {python} (the first time takes a few minutes) ...",
             flush=True,
         )
         shutil.rmtree(env, ignore_errors=True)
         env.mkdir(parents=True)
         (env / MARKER).touch()
         created = subprocess.run(
-            [sys.executable, "-m", "venv", str(env)],
+            [python, "-m", "venv", str(env)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         if created.returncode:
-            stop(f"{sys.executable} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv.")
+            stop(
+                f"{python_of_the_system()} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv."
+            )
     kept = {other.name: other.read_text() for other in others if other.is_file()}
     for name in kept:  # Not whole while pip is at work.
         (env / name).unlink()
 
-    python = env / "bin" / "python" if os.name != "nt" else env / "Scripts" / "python.exe"
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
+    inner = env / "bin" / "python" if os.name != "nt" else env / "Scripts" / "python.exe"
+    pip = [str(inner), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
     run_pip([*pip, "--require-hashes", "--only-binary=:all:", "-r", str(lock)], str(lock))
     if package:
         run_pip([*pip, "--no-deps", "--no-build-isolation", "--editable", str(root)], "the package itself")

@@ -168,7 +168,7 @@ def test_categories_may_be_numbers_or_strings(categories, dtype, fits):
 
 
 @families
-@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi"])
+@pytest.mark.parametrize("solver", ["vips", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dpvi", "na-dpvi"))])
 def test_bad_rows_raise_nothing_and_change_little(name, solver):
     X = MANY[name]
     bad = X.astype(object)
@@ -361,7 +361,7 @@ def test_a_release_has_the_noise_that_is_charged():
     assert abs(np.corrcoef(noise.T)[0, 1]) < 0.1 and abs(np.corrcoef(noise[1:, 0], noise[:-1, 0])[0, 1]) < 0.1
 
 
-@families
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in CLASSES])
 def test_noise_in_a_fit_is_what_its_report_says(name):
     """Between fits to the same rows with different keys, releases differ by noise alone."""
     releases = []

@@ -60,7 +60,7 @@ def test_without_noise_null_rows_count_for_nothing(compiled_quickly):
     assert_variational(fit(X, labels, np.inf).posterior_, X[1::2], y[1::2], 0.03)
 
 
-@pytest.mark.parametrize("share", [0.3, 0.8])
+@pytest.mark.parametrize("share", [pytest.param(0.3, marks=pytest.mark.slow), 0.8])
 def test_null_rows_do_not_narrow_the_posterior(share, compiled_quickly):
     """Also where the mean weight of a row has to be told from the releases."""
     X, y = problem(n=20_000)
@@ -149,7 +149,7 @@ def test_the_mean_of_the_fitted_over_normal_rows(n_classes):
     np.testing.assert_allclose(found, wanted, atol=0.02)
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_classes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_mean_of_the_fitted_over_normal_rows_and_parameters(n_classes):
     rng = np.random.default_rng(7)
     model = LogisticRegression(3, n_classes, np.ones(3, np.float32))
@@ -169,7 +169,7 @@ def test_the_mean_of_the_fitted_over_normal_rows_and_parameters(n_classes):
     assert np.abs(found - wanted).max() < 0.3 * np.abs(plain - wanted).max()
 
 
-@pytest.mark.parametrize("solver", ["vips", "na-dpvi"])
+@pytest.mark.parametrize("solver", ["vips", pytest.param("na-dpvi", marks=pytest.mark.slow)])
 def test_a_student_t_prior_shrinks_large_coefficients_less(solver, compiled_quickly):
     rng = np.random.default_rng(8)
     X = rng.uniform(-1, 1, (3000, 3))
@@ -286,7 +286,7 @@ def test_a_row_that_is_not_finite_is_a_null_row():
     assert packed.fields["y"][:3].tolist() == [-1, -1, 1]
 
 
-@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("fit_intercept", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_one_column_and_extreme_scales(fit_intercept, compiled_quickly):
     X, y = np.linspace(-1, 1, 200)[:, None], np.arange(200) % 2
     for scale, prior in ((1.0, 1.0), (1e4, 1e6)):
