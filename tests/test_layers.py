@@ -47,6 +47,7 @@ ALLOWED = {
     "privacy.accounting": set(),
     "privacy.draws": {"privacy.lattice", "privacy.random"},
     "privacy.lattice": set(),
+    "privacy.ledger": {"privacy.accounting"},
     "privacy.mechanism": {"privacy.accounting", "privacy.draws", "privacy.lattice"},
     "privacy.random": set(),
     "privacy.report": {"privacy.accounting"},

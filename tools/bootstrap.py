@@ -115,10 +115,7 @@ def make(env, lock, package):
     others = [other for other in env.glob("*.stamp") if other != stamp] if env.exists() else []
     if stamp.is_file() or not others:
         python = python_of_the_system()
-        print(
-            f"Making the environment {env} with {python} (the first time takes a few minutes) ...",
-            flush=True,
-        )
+        print(f"Making the environment {env} with {python} (the first time takes a few minutes) ...", flush=True)
         shutil.rmtree(env, ignore_errors=True)
         env.mkdir(parents=True)
         (env / MARKER).touch()
@@ -129,9 +126,7 @@ def make(env, lock, package):
             text=True,
         )
         if created.returncode:
-            stop(
-                f"{python_of_the_system()} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv."
-            )
+            stop(f"{python} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv.")
     kept = {other.name: other.read_text() for other in others if other.is_file()}
     for name in kept:  # Not whole while pip is at work.
         (env / name).unlink()

@@ -45,6 +45,8 @@ class PrivateEstimator(BaseEstimator):
         check_number("delta", self.delta, 0, 1, open_above=True)
         check_choice("adjacency", self.adjacency, ("zero_out", "add_remove", "replace_one"))
         check_choice("numerics", self.numerics, ("secure", "fast"))
+        if self.ledger is not None and not hasattr(self.ledger, "charge"):
+            raise ValueError(f"ledger must be a PrivacyLedger or None, got {self.ledger!r}.")
         check_number("sampling_rate", self.sampling_rate, 1e-6, 1, none=True, closed=True)
         check_number("n_steps", self.n_steps, 0, 2**31 - 2, none=True, integral=True)
         check_number("clipping_norm", getattr(self, "clipping_norm", None), 1e-30, 1e30, none=True)
@@ -114,6 +116,14 @@ class PrivateEstimator(BaseEstimator):
                 *dict.fromkeys(why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited),
             ),
         )
+
+    def _charge(self, report):
+        """Charge the ledger that is in force, if there is one, with what a fit is about to spend."""
+        from skdpbayes.privacy.ledger import active_ledger
+
+        ledger = active_ledger() if self.ledger is None else self.ledger
+        if ledger is not None:
+            ledger.charge(report.steps, adjacency=report.adjacency, unit=report.unit, label=type(self).__name__)
 
     def _seed_voids(self, earlier):
         """Reasons that a seed, or a second fit, adds to void the guarantee."""

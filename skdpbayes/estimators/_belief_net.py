@@ -41,6 +41,8 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     numerics : {"secure", "fast"}, default="secure"
         Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
         it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+    ledger : PrivacyLedger, default=None
+        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     sampling_rate : float, default=None
         Probability with which each row enters a round. None: 1, all rows.
     n_steps : int, default=None
@@ -105,6 +107,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         solver="vips",
         adjacency="zero_out",
         numerics="secure",
+        ledger=None,
         sampling_rate=None,
         n_steps=None,
         n_posterior_samples=100,
@@ -117,6 +120,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.ledger = ledger
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
         self.n_posterior_samples = n_posterior_samples

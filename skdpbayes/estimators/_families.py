@@ -29,6 +29,8 @@ _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
     numerics : {"secure", "fast"}, default="secure"
         Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
         it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+    ledger : PrivacyLedger, default=None
+        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
         Of the gradient solvers, as in `DPBayesianLogisticRegression`.
     n_posterior_samples : int, default=1000
@@ -205,6 +207,7 @@ class DPGammaExponential(_FamilyEstimator):
         solver="vips",
         adjacency="zero_out",
         numerics="secure",
+        ledger=None,
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -224,6 +227,7 @@ class DPGammaExponential(_FamilyEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.ledger = ledger
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
@@ -324,6 +328,7 @@ class DPBetaBernoulli(_FamilyEstimator):
         solver="vips",
         adjacency="zero_out",
         numerics="secure",
+        ledger=None,
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -342,6 +347,7 @@ class DPBetaBernoulli(_FamilyEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.ledger = ledger
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
@@ -419,6 +425,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         solver="vips",
         adjacency="zero_out",
         numerics="secure",
+        ledger=None,
         clipping_norm=None,
         sampling_rate=None,
         n_steps=None,
@@ -437,6 +444,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.ledger = ledger
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps

@@ -107,6 +107,7 @@ class GradientEstimator(PrivateEstimator):
         if self.adjacency != "add_remove":
             spec.check_records(n)
         report = self._report(spec, clipping_norm, public=public, voided_by=voided_by)
+        self._charge(report)
         self._warn_if_seeded()
         self._warn_if_delta_is_large(n)
         if self.verbose:

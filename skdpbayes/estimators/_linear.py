@@ -47,6 +47,8 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     numerics : {"secure", "fast"}, default="secure"
         Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
         it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+    ledger : PrivacyLedger, default=None
+        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     fit_intercept : bool, default=True
         If False, data are scaled and not centred.
     prior_precision : float, default=0.1
@@ -120,6 +122,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         solver="na-dpvi",
         adjacency="zero_out",
         numerics="secure",
+        ledger=None,
         fit_intercept=True,
         prior_precision=0.1,
         prior_shape=1.0,
@@ -137,6 +140,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.ledger = ledger
         self.fit_intercept = fit_intercept
         self.prior_precision = prior_precision
         self.prior_shape = prior_shape

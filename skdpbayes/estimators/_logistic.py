@@ -50,6 +50,8 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     numerics : {"secure", "fast"}, default="secure"
         Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
         it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+    ledger : PrivacyLedger, default=None
+        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     classes : array-like of shape (n_classes,), default=None
         The public set of labels. None takes it from y, which is not private: it warns, and `privacy_spent_`
         records that the guarantee does not hold. Labels outside `classes` make a row contribute nothing.
@@ -144,6 +146,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         solver="dpvi",
         adjacency="zero_out",
         numerics="secure",
+        ledger=None,
         classes=None,
         data_norm=None,
         fit_intercept=True,
@@ -165,6 +168,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.ledger = ledger
         self.classes = classes
         self.data_norm = data_norm
         self.fit_intercept = fit_intercept

@@ -54,6 +54,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     numerics : {"secure", "fast"}, default="secure"
         Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
         it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+    ledger : PrivacyLedger, default=None
+        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     weight_concentration_prior : float, default=1.0
         Of the Dirichlet prior of the weights, for each component.
     mean_prior : array-like of shape (n_features,), default=None
@@ -166,6 +168,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         solver="vips",
         adjacency="zero_out",
         numerics="secure",
+        ledger=None,
         weight_concentration_prior=1.0,
         mean_prior=None,
         mean_precision_prior=1.0,
@@ -192,6 +195,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.ledger = ledger
         self.weight_concentration_prior = weight_concentration_prior
         self.mean_prior = mean_prior
         self.mean_precision_prior = mean_precision_prior

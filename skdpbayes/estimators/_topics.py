@@ -47,6 +47,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     numerics : {"secure", "fast"}, default="secure"
         Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
         it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+    ledger : PrivacyLedger, default=None
+        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     max_document_norm : float, default=1.0
         l2 norm to which the expected counts of a document, by topic and word, are shortened. At the default nearly
         every document is, so that long ones count for no more than short ones, and there is least noise.
@@ -127,6 +129,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         solver="vips",
         adjacency="zero_out",
         numerics="secure",
+        ledger=None,
         max_document_norm=1.0,
         sampling_rate=None,
         n_steps=None,
@@ -144,6 +147,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.ledger = ledger
         self.max_document_norm = max_document_norm
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps

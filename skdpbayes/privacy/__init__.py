@@ -25,15 +25,18 @@ if TYPE_CHECKING:
         smallest_batch_bound,
         truncation_delta,
     )
+    from .ledger import BudgetError, PrivacyLedger
     from .report import PrivacyLeakWarning, PrivacySpent
 
 __all__ = [
     "AccountingError",
+    "BudgetError",
     "Calibration",
     "CrossCheck",
     "GaussianSteps",
     "PrivacyCurve",
     "PrivacyLeakWarning",
+    "PrivacyLedger",
     "PrivacySpent",
     "baselines",
     "bucket_schedule",
@@ -46,14 +49,18 @@ __all__ = [
     "truncation_delta",
 ]
 
-_REPORT = {"PrivacyLeakWarning", "PrivacySpent"}
+_HOMES = {
+    "BudgetError": "ledger",
+    "PrivacyLeakWarning": "report",
+    "PrivacyLedger": "ledger",
+    "PrivacySpent": "report",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "report" if name in _REPORT else "accounting"
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES.get(name, 'accounting')}"), name)
     globals()[name] = value
     return value
 
