@@ -15,21 +15,20 @@ import jax.numpy as jnp
 from skdpbayes.inference import loop, release_sizes, start
 from skdpbayes.privacy.draws import Draws
 from skdpbayes.privacy.mechanism import MechanismSpec, private_sum
-from skdpbayes.privacy.random import GENERATOR
+from skdpbayes.privacy.random import wrap_keys
 
 
 def final_state(key: Any, records: Any, model: Any, solver: Any, spec: MechanismSpec) -> Any:
-    """State of the solver after all steps of a private run, in double precision's context."""
-    mechanism = jax.tree.map(jnp.asarray, replace(spec, numerics="fast").traced())
+    """State of the solver after all steps of a private run; to be called under ``jax.enable_x64(True)``."""
     if spec.sampling_rate != 1:
         raise ValueError("Only runs on all records can be batched.")
-    of_solver, of_noise = jax.random.split(
-        jax.random.wrap_key_data(jax.random.bits(key, 2, jnp.uint32), impl=GENERATOR)
-    )
+    mechanism = jax.tree.map(jnp.asarray, replace(spec, numerics="fast").traced())
+    of_solver, of_noise = jax.random.split(wrap_keys(jax.random.bits(key, 2, jnp.uint32)))
     width = max(release_sizes(model, solver, mechanism, records))
     noise = jax.random.normal(of_noise, (spec.n_steps, width), jnp.float32)
     starts = jnp.tile(jnp.asarray([0, records.n_records], jnp.int64), (spec.n_steps, 1))
-    draws = Draws(0, spec.n_steps, jnp.zeros(1, jnp.int32), starts, jnp.asarray(True), noise)
+    indices = jnp.arange(records.n_slots, dtype=jnp.int32)
+    draws = Draws(0, spec.n_steps, indices, starts, noise)
 
     def release(query: Any, blocks: Any, step: Any) -> Any:
         return private_sum(query, blocks, mechanism, draws.at(step), step, records)

@@ -179,14 +179,11 @@ def run(keys: FitKeys, fields, model, own: Published, spec: MechanismSpec) -> Tr
     Parameters
     ----------
     keys : FitKeys
-        With a leading axis of length R.
+        Of R chains.
     fields : array of shape (R, n_records, ...)
     """
-    runs = zip(keys.sampling, keys.noise, keys.solver, fields, strict=True)
-    states = [
-        inference.run(FitKeys((sampling,), (noise,), key[None]), model, own, spec, Records(rows, np.int32(len(rows))))[
-            0
-        ]
-        for sampling, noise, key, rows in runs
-    ]
+    states = []
+    for i, rows in enumerate(fields):
+        state, _ = inference.run(keys.chain(i), model, own, spec, Records(rows, np.int32(len(rows))))
+        states.append(state)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)

@@ -55,14 +55,16 @@ def _run(keys, model, solver, spec, records, capacity):
     """`run`, with room for so many releases."""
     # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
     with jax.enable_x64(True):
+        bounds = records.bounds()
         mechanism, records = jax.device_put(spec.traced()), jax.device_put(records)
-        sizes = np.asarray(_sizes(model, solver, mechanism, records))
-        kinds = [np.asarray(_kinds(solver, np.int32(t))) for t in range(0, spec.n_steps, _AT_A_TIME)]
-        of_steps = sizes[np.minimum(np.concatenate(kinds)[: spec.n_steps], len(sizes) - 1)]
+        parts = [
+            np.asarray(_sizes(model, solver, mechanism, records, np.int32(first)))
+            for first in range(0, spec.n_steps, _AT_A_TIME)
+        ]
+        of_steps = np.concatenate(parts)[: spec.n_steps]
         if spec.n_chains * int(of_steps.sum()) > MOST_VALUES:
             raise ValueError(f"All releases together have more than {MOST_VALUES} values: take fewer steps.")
-        bounds = [0, *(int(group.stop) for group in records.groups())]
-        kept = None if capacity is None else np.zeros((capacity, int(sizes.max())), np.float32)
+        kept = None if capacity is None else np.zeros((capacity, int(of_steps.max())), np.float32)
 
         def chain(i):
             draws = draws_of_chain(keys.sampling[i], keys.noise[i], spec, of_steps, bounds, records.n_slots)
@@ -113,18 +115,12 @@ def _chain(key, records, sources, model, solver, mechanism, kept):
     return state, kept
 
 
-@jax.jit
-def _kinds(solver, first):
-    steps = first + jnp.arange(_AT_A_TIME, dtype=jnp.int32)
-    return solver.which(steps) if hasattr(solver, "which") else jnp.zeros_like(steps)
-
-
 def release_sizes(model: Model, solver: Solver, mechanism: Mechanism, records: Records) -> list[int]:
     """Number of values in the release of each kind of round: shapes alone, nothing is computed."""
 
     def zeros():
         key = jax.random.key(0)
-        state, one = start(key, model, solver), records.take(jnp.zeros(1, jnp.int32), records.groups()[0].width)
+        state, one = start(key, model, solver), records.one()
         rounds = solver.rounds(model, mechanism)
         return [zero_sums(r.query(state, r.point(state, key)), r.blocks(state), one) for r in rounds]
 
@@ -132,9 +128,14 @@ def release_sizes(model: Model, solver: Solver, mechanism: Mechanism, records: R
 
 
 @jax.jit
-def _sizes(model, solver, mechanism, records):
-    """`release_sizes`, remembered for models and records of the same shapes."""
-    return jnp.array(release_sizes(model, solver, mechanism, records))
+def _sizes(model, solver, mechanism, records, first):
+    """Number of values in the releases of some steps."""
+    sizes = jnp.array(release_sizes(model, solver, mechanism, records))
+    return sizes[_kind(solver, first + jnp.arange(_AT_A_TIME, dtype=jnp.int32), len(sizes))]
+
+
+def _kind(solver, step, n_kinds):
+    return jnp.minimum(solver.which(step), n_kinds - 1) if n_kinds > 1 else jnp.zeros_like(step)
 
 
 def start(key, model: Model, solver: Solver):
@@ -151,7 +152,7 @@ def _steps(key, records, source, model, solver, mechanism, state, kept):
     """Some steps of one chain; releases come from records or, in a replay, from a recording."""
 
     def release(query, blocks, step):
-        if records is not None:
+        if not isinstance(source, Recording):
             return private_sum(query, blocks, mechanism, source.at(step), step, records)
         zeros = zero_sums(query, blocks, jax.tree.map(lambda x: jnp.asarray(x)[None], source.example))
         flat, unravel = ravel_pytree(zeros)
@@ -203,8 +204,7 @@ def loop(release_of, key, first, stop, model: Model, solver: Solver, mechanism: 
         if len(rounds) == 1:
             state, flat = branch(rounds[0])(state)
         else:
-            kind = jnp.minimum(solver.which(step), len(rounds) - 1)
-            state, flat = jax.lax.switch(kind, [branch(r) for r in rounds], state)
+            state, flat = jax.lax.switch(_kind(solver, step, len(rounds)), [branch(r) for r in rounds], state)
         return state, None if kept is None else kept.at[step].set(flat)
 
     return jax.lax.fori_loop(first, stop, one_step, (state, kept))

@@ -101,6 +101,14 @@ class Records:
 
         return size(jax.tree.leaves(self.fields, is_leaf=lambda x: isinstance(x, SparseRows | RaggedRows))[0])
 
+    def bounds(self) -> list[int]:
+        """Where groups begin, and the number of records."""
+        return [0, *(int(group.stop) for group in self.groups())]
+
+    def one(self):
+        """A batch of one record, for its shapes."""
+        return self.take(jnp.zeros(1, jnp.int32), self.groups()[0].width)
+
     def groups(self) -> list[Group]:
         """Records that are gathered in the same way."""
         if not self.widths:

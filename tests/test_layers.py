@@ -41,19 +41,21 @@ ALLOWED = {
         "_noisy_sums",
         "_noisy_topics",
         "_noisy_weights",
+        "privacy.contributions",
         "privacy.mechanism",
     },
     "posteriors": set(),
     "privacy.accounting": set(),
+    "privacy.contributions": set(),
     "privacy.draws": {"privacy.lattice", "privacy.random"},
     "privacy.lattice": set(),
     "privacy.ledger": {"privacy.accounting"},
-    "privacy.mechanism": {"privacy.accounting", "privacy.draws", "privacy.lattice"},
+    "privacy.mechanism": {"privacy.accounting", "privacy.contributions", "privacy.draws", "privacy.lattice"},
     "privacy.random": set(),
     "privacy.report": {"privacy.accounting"},
     "records": set(),
     "reference": {"_rows"},
-    "solvers": {"models.base", "posteriors", "privacy.mechanism"},
+    "solvers": {"models.base", "posteriors", "privacy.contributions", "privacy.mechanism"},
 }
 
 

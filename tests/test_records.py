@@ -10,7 +10,8 @@ from whitebox import drawn
 
 from skdpbayes import inference
 from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.mechanism import Block, MechanismSpec, Scattered, private_sum
+from skdpbayes.privacy.contributions import Scattered
+from skdpbayes.privacy.mechanism import Block, MechanismSpec, private_sum
 from skdpbayes.privacy.random import fit_keys
 from skdpbayes.records import RaggedRows, SparseRows, pack_ragged, pack_records, padded_size
 

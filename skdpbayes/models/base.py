@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.privacy.mechanism import scaled
+from skdpbayes.privacy.contributions import scaled
 
 NORM = np.float32(1 + 2**-8)  # of blocks of norm 1: above what rounding, and shortening for rounding's sake, may add
 

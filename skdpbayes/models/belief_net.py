@@ -15,7 +15,8 @@ from scipy.special import expit
 from skdpbayes._noisy_weights import WeightsPosterior
 from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.quadrature import normal_nodes
-from skdpbayes.privacy.mechanism import Block, RankOne
+from skdpbayes.privacy.contributions import RankOne
+from skdpbayes.privacy.mechanism import Block
 
 VISIBLE = 0.96  # share of the visible units' block in the budget of a round
 _SWEEPS = 3  # of the local step

@@ -13,7 +13,8 @@ from jax.scipy.special import digamma
 from skdpbayes._noisy_topics import BETWEEN, TopicsPosterior
 from skdpbayes.models.base import NORM, Opening, single
 from skdpbayes.models.cooccurrence import topics_of_pairs
-from skdpbayes.privacy.mechanism import Block, Quadratic, Scattered
+from skdpbayes.privacy.contributions import Quadratic, Scattered
+from skdpbayes.privacy.mechanism import Block
 
 SHARES = {"words": 0.4, "pairs": 0.15}  # of the budget; the rest is that of the rounds
 _ITERATIONS = 20  # of the E-step

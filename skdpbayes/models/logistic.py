@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from skdpbayes.models.quadrature import normal_nodes
-from skdpbayes.privacy.mechanism import Quadratic, RankOne
+from skdpbayes.privacy.contributions import Quadratic, RankOne
 
 
 @jax.tree_util.register_dataclass

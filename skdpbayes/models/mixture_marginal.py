@@ -23,7 +23,7 @@ from skdpbayes._mixture_coordinates import (
     whitening,
 )
 from skdpbayes.models.quadrature import uniform_nodes
-from skdpbayes.privacy.mechanism import Quadratic, contribution_norms
+from skdpbayes.privacy.contributions import Quadratic, contribution_norms
 
 
 @jax.tree_util.register_dataclass

@@ -15,7 +15,11 @@ import numpy as np
 from skdpbayes.privacy.lattice import integer_noise
 from skdpbayes.privacy.random import Stream
 
-_NOISE, _INDICES, _STEPS = 2**18, 2**17, 2**12  # most values that are drawn at a time, and steps
+_MOST_NOISE, _MOST_INDICES, _MOST_STEPS = 2**18, 2**17, 2**12  # that are drawn at a time
+
+# Gaps are drawn from uniforms of 53 bits; the chance that a record is sampled then differs from q by a relative
+# error far below this margin, by which the sampler's rate stays *under* the rate that the accountant charges.
+_RATE_MARGIN = 2.0**-20
 
 
 class Draw(NamedTuple):
@@ -23,7 +27,6 @@ class Draw(NamedTuple):
 
     indices: Any
     starts: Any
-    full: Any
     noise: Any
 
 
@@ -38,9 +41,7 @@ class Draws(NamedTuple):
         Sampled records in increasing order, of one step after the other.
     starts : int array of shape (n, n_groups + 1)
         Where in `indices` the part of a step begins that belongs to each group of records, and where the last one
-        ends. Of full batches, the records themselves.
-    full : bool
-        Whether each record is in each batch.
+        ends. Steps that have all records share theirs.
     noise : array of shape (n, width)
         Integers of standard deviation ``Mechanism.noise_std``, or for idealised arithmetic standard normal numbers. A
         release takes the first that it needs.
@@ -50,16 +51,15 @@ class Draws(NamedTuple):
     stop: Any
     indices: Any
     starts: Any
-    full: Any
     noise: Any
 
     def at(self, step) -> Draw:
         """Of one step."""
         i = step - self.first
-        return Draw(self.indices, self.starts[i], self.full, self.noise[i])
+        return Draw(self.indices, self.starts[i], self.noise[i])
 
 
-def poisson_sample(stream: Stream, rate: float, log_survival: float, length: int):
+def poisson_sample(stream: Stream, rate: float, length: int):
     """Elements of ``range(length)``, each chosen independently; in increasing order.
 
     Gaps between chosen elements are independent Geometric variables, so a sample costs as much as it has elements.
@@ -71,11 +71,10 @@ def poisson_sample(stream: Stream, rate: float, log_survival: float, length: int
     ----------
     stream : Stream
     rate : float
-        Below one.
-    log_survival : float
-        Logarithm of the probability not to be chosen.
+        Below one. The probability to be chosen is a little smaller.
     length : int
     """
+    log_survival = math.log1p(-rate * (1 - _RATE_MARGIN))
     last, parts, longest = -1, [np.zeros(0, np.int64)], math.ceil(8 / rate)
     while last < length - 1:
         expected = (length - 1 - last) * rate
@@ -95,42 +94,36 @@ class Sampler:
     Parameters
     ----------
     key : bytes
-    rate, log_survival : float
-        As `poisson_sample`'s.
+    rate : float
     bounds : int array of shape (n_groups + 1,)
         Where groups of records begin, and the number of records.
     stride : int
         At least the number of records. Steps are ranges of so many elements, laid end to end.
     """
 
-    def __init__(self, key, rate, log_survival, bounds, stride):
-        self._stream, self._rate, self._log_survival = Stream(key), rate, log_survival
+    def __init__(self, key: bytes, rate: float, bounds, stride: int):
+        self._stream, self._rate = Stream(key), rate
         self._bounds, self._stride = np.asarray(bounds, np.int64), int(stride)
-        self.capacity = max(_INDICES, self._stride)
+        self._capacity = max(_MOST_INDICES, self._stride)
 
-    def most_steps(self):
-        """Steps whose samples fit into `capacity` (but for a chance of less than 1e-30)."""
-        if self._rate == 1:
-            return _STEPS
-        root = math.sqrt(36 + self.capacity - 100) - 6  # of the m with m + 12 sqrt(m) + 100 = capacity
-        return max(1, min(_STEPS, int(root**2 / (self._rate * self._stride))))
+    def most_steps(self) -> int:
+        """Steps whose samples take half of the room that there is for indices; one has room always."""
+        return _MOST_STEPS if self._rate == 1 else max(1, int(self._capacity / (2 * self._rate * self._stride)))
 
-    def draw(self, steps):
+    def draw(self, steps: int):
         """`indices` and `starts` of some steps."""
         if self._rate == 1:
-            return np.zeros(self.capacity, np.int32), np.tile(self._bounds, (steps, 1))
-        chosen = poisson_sample(self._stream, self._rate, self._log_survival, steps * self._stride)
-        record = chosen % self._stride
-        keep = record < self._bounds[-1]
-        chosen, record = chosen[keep], record[keep]
-        if len(record) > self.capacity:
-            raise RuntimeError("More records were sampled than fit into memory, which has a chance below 1e-30.")
+            return np.arange(self._capacity, dtype=np.int32), np.tile(self._bounds, (steps, 1))
+        chosen = poisson_sample(self._stream, self._rate, steps * self._stride)
+        chosen = chosen[chosen % self._stride < self._bounds[-1]]
         starts = np.searchsorted(chosen, np.arange(steps)[:, None] * self._stride + self._bounds)
-        return np.pad(record.astype(np.int32), (0, self.capacity - len(record))), starts
+        indices = np.zeros(self._capacity, np.int32)
+        indices[: len(chosen)] = chosen % self._stride
+        return indices, starts
 
 
-class NoiseSource:
-    """Noise of one step after the other.
+def noise_source(key: bytes, levels: int | None) -> Callable[[int], np.ndarray]:
+    """Noise variables, ever new ones, as a function of their number.
 
     Parameters
     ----------
@@ -139,24 +132,14 @@ class NoiseSource:
         Of `integer_noise`; None asks for standard normal numbers in single precision, by a generator that is fast
         and not cryptographic.
     """
-
-    def __init__(self, key, levels):
-        if levels is None:
-            source = np.random.Generator(np.random.SFC64(list(key)))
-            self._noise: Callable[[int], np.ndarray] = lambda size: np.asarray(source.standard_normal(size, np.float32))
-        else:
-            stream = Stream(key)
-            self._noise = lambda size: integer_noise(stream, size, levels)
-
-    def draw(self, sizes, width):
-        """Array of shape (len(sizes), width), row i of which has ``sizes[i]`` noise variables and then zeros."""
-        flat = self._noise(int(np.sum(sizes)))
-        out = np.zeros((len(sizes), width), flat.dtype)
-        out[np.arange(width) < np.asarray(sizes)[:, None]] = flat
-        return out
+    if levels is None:
+        fast = np.random.Generator(np.random.SFC64(list(key)))
+        return lambda size: np.asarray(fast.standard_normal(size, np.float32))
+    stream = Stream(key)
+    return lambda size: integer_noise(stream, size, levels)
 
 
-def draws_of_chain(sampling_key, noise_key, spec, sizes, bounds, stride) -> Iterator[Draws]:
+def draws_of_chain(sampling_key: bytes, noise_key: bytes, spec, sizes, bounds, stride: int) -> Iterator[Draws]:
     """Everything that one chain of a run needs of chance, some steps at a time.
 
     Parameters
@@ -168,15 +151,16 @@ def draws_of_chain(sampling_key, noise_key, spec, sizes, bounds, stride) -> Iter
     bounds, stride
         As `Sampler`'s.
     """
-    sampler = Sampler(sampling_key, spec.sampling_rate, spec.log_survival, bounds, stride)
-    source = NoiseSource(noise_key, spec.levels)
+    sampler, noise_of = Sampler(sampling_key, spec.sampling_rate, bounds, stride), noise_source(noise_key, spec.levels)
     width = int(np.max(sizes, initial=1))
-    rows = min(_STEPS, max(1, _NOISE // width))
+    rows = min(_MOST_STEPS, max(1, _MOST_NOISE // width))
     most = min(rows, sampler.most_steps())
     for first in range(0, spec.n_steps, most):
         stop = min(first + most, spec.n_steps)
+        own = np.arange(width) < np.asarray(sizes[first:stop])[:, None]
+        values = noise_of(int(own.sum()))
+        noise = np.zeros((rows, width), values.dtype)
+        noise[: stop - first][own] = values
         indices, starts = sampler.draw(stop - first)
-        noise = source.draw(sizes[first:stop], width)
-        unused = ((0, rows - len(noise)), (0, 0))
-        full = np.bool_(spec.sampling_rate == 1)
-        yield Draws(np.int32(first), np.int32(stop), indices, np.pad(starts, unused), full, np.pad(noise, unused))
+        starts = np.pad(starts, ((0, rows - len(starts)), (0, 0)))
+        yield Draws(np.int32(first), np.int32(stop), indices, starts, noise)

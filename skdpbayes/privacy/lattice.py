@@ -23,10 +23,13 @@ import numpy as np
 LEVELS = 4
 """Most base variables in a noise variable."""
 
+MOST_UNITS = 2.0**43
+"""Most grid steps in a clipping norm: the sum over a chunk then is exact in double precision."""
+
 _RADIX, _BASE = 2**10, 2**11
 _ENTRIES = 2**16  # of the table: 16 standard deviations on either side
 _BITS = 128  # a column's share of the mass is 2^-16, told in units of 2^-128
-_BATCH = 2**14  # variables drawn at a time, so that they stay in cache
+_AT_ONCE = 2**14  # variables drawn at a time, so that they stay in cache
 
 
 class _Table(NamedTuple):
@@ -87,9 +90,9 @@ def noise_std(levels: int) -> float:
 
 
 def levels_for(noise_multiplier: float) -> int:
-    """Base variables to take, as many as leave at most 2^43 grid steps in a clipping norm."""
+    """Base variables to take, as many as leave at most `MOST_UNITS` in a clipping norm."""
     levels = LEVELS
-    while levels > 1 and noise_std(levels) > 2.0**43 * noise_multiplier:
+    while levels > 1 and noise_std(levels) > MOST_UNITS * noise_multiplier:
         levels -= 1
     return levels
 
@@ -115,7 +118,7 @@ def overhead(levels: int, epsilon: float) -> tuple[float, float]:
     return MOST_VALUES * ratio, MOST_VALUES * distance * grows
 
 
-def integer_noise(stream, size: int, levels: int = LEVELS):
+def integer_noise(stream, size: int, levels: int):
     """Independent discrete normal variables of standard deviation `noise_std(levels)`.
 
     Parameters
@@ -129,8 +132,8 @@ def integer_noise(stream, size: int, levels: int = LEVELS):
     noise : int64 array of shape (size,)
     """
     table, out = _table(), np.zeros(size, np.int64)
-    for first in range(0, size, _BATCH):
-        part = out[first : first + _BATCH]
+    for first in range(0, size, _AT_ONCE):
+        part = out[first : first + _AT_ONCE]
         shape = (levels, len(part))
         high, column = stream.integers(np.uint64, shape), stream.integers(np.uint16, shape).astype(np.intp)
         threshold = table.high[column]

@@ -2,10 +2,10 @@
 
 After each fit its user looks at the result and decides what to fit next, and at which epsilon. Composing privacy loss
 distributions as if all steps had been fixed beforehand is then not a proof (two plans of delta 1.0e-5 each can give
-1.67e-5, if results choose between them). A ledger counts in a currency that adds up whatever was chosen and why: Renyi
-divergences at one order, fixed when the ledger is opened (a *Renyi filter*: Feldman and Zrnic 2021), or, if all releases
-are of all records, squared ratios of sensitivity to noise (a *Gaussian filter*: Smith and Thakurta 2022). What was
-fixed beforehand may be given as a plan, and is composed tightly.
+1.67e-5, if results choose between them). A ledger counts in a currency that adds up whatever was chosen and why:
+Renyi divergences at one order, fixed when the ledger is opened (a *Renyi filter*: Feldman and Zrnic 2021), or, if all
+releases are of all records, squared ratios of sensitivity to noise (a *Gaussian filter*: Smith and Thakurta 2022). What
+was fixed beforehand may be given as a plan, and is composed tightly.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class BudgetError(ValueError):
 class PrivacyLedger:
     """A privacy budget for several fits on the same records.
 
-    Give it to estimators (``ledger=``), or open it for a block of code (``with ledger:``). Each fit is charged before it
-    draws any noise, and is refused with a `BudgetError` if that would exceed the budget.
+    Give it to estimators (``ledger=``), or open it for a block of code (``with ledger:``). Each fit is charged before
+    it draws any noise, and is refused with a `BudgetError` if that would exceed the budget.
 
     Parameters
     ----------
@@ -51,10 +51,10 @@ class PrivacyLedger:
     unit : str, default="row"
         What a record is, in every fit: ``"row"``, or ``"document"`` for topics.
     composition : {"renyi", "gaussian", "plan"}, default="renyi"
-        How spending adds up. ``"renyi"`` takes any fit; a single one can use about nine tenths of epsilon. ``"gaussian"``
-        loses nothing, and takes only fits all of whose releases are of all records (``sampling_rate=1``, which is the
-        default for small tables and for `vips`). ``"plan"``: the steps of all fits are given by `plan`, and each fit has
-        to be the next of them.
+        How spending adds up. ``"renyi"`` takes any fit; a single one can use about nine tenths of epsilon.
+        ``"gaussian"`` loses nothing, and takes only fits all of whose releases are of all records
+        (``sampling_rate=1``, which is the default for small tables and for `vips`). ``"plan"``: the steps of all fits
+        are given by `plan`, and each fit has to be the next of them.
     plan : sequence of sequences of GaussianSteps, default=None
         For each fit, in this order, what it will release: ``privacy_spent_.steps`` of a fit to public or simulated rows
         with the same parameters.
@@ -63,8 +63,8 @@ class PrivacyLedger:
         samples may get more from a smaller one.
     path : str or path, default=None
         A file (sqlite3) in which spending is recorded, so that processes can share the budget and it outlives them. An
-        existing file must have been made with the same parameters. None keeps it in memory: then a copy in another process refuses
-        every fit.
+        existing file must have been made with the same parameters. None keeps it in memory: then a copy in another
+        process refuses every fit.
 
     Raises
     ------
@@ -178,15 +178,15 @@ class PrivacyLedger:
             if not (spent + cost) * (1 + 1e-12) <= self._limit * (1 + 1e-9 * (not self._renyi)):
                 raise BudgetError(
                     f"{label or 'This fit'} would spend more than is left: {self._share(cost)} of the budget of "
-                    f"epsilon={self.epsilon:g}, delta={self.delta:g}, of which {self._share(self._limit - spent)} are left. "
-                    "Nothing was run. " + self._advice(spent)
+                    f"epsilon={self.epsilon:g}, delta={self.delta:g}, of which {self._share(self._limit - spent)} "
+                    f"are left. Nothing was run. {self._advice()}"
                 )
             self._store.add({"label": str(label), "cost": cost, "steps": [step.to_dict() for step in steps]})
 
     def _share(self, cost: float) -> str:
         return f"{100 * cost / self._limit:.3g}%"
 
-    def _advice(self, spent: float) -> str:
+    def _advice(self) -> str:
         if self.plan is not None:
             return "The plan is complete."
         return f"A fit on all rows may take epsilon={self.affordable_epsilon():.4g} at delta={self.delta:g}."

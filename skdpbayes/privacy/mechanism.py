@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -37,8 +37,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from skdpbayes.privacy.contributions import parts_of, squares
 from skdpbayes.privacy.draws import Draw
-from skdpbayes.privacy.lattice import levels_for, noise_std
+from skdpbayes.privacy.lattice import MOST_UNITS, levels_for, noise_std
 
 if TYPE_CHECKING:
     from skdpbayes.privacy.accounting import GaussianSteps
@@ -46,18 +47,12 @@ if TYPE_CHECKING:
 CHUNK = 384
 """Batch slots processed at a time. A multiple of 64; larger chunks waste slots, smaller ones launch overhead."""
 
-_ENTRIES, _FEWEST = 2**13, 8  # of `RaggedRows`: listed columns in a chunk, and slots, where lists are long
+_LISTED, _FEWEST = 2**13, 8  # of `RaggedRows`: listed columns in a chunk, and slots, where lists are long
 
 MAX_SCHEDULE = 64
 """Most pieces of a piecewise constant noise schedule (a static shape, so that no schedule recompiles)."""
 
-# Gaps are drawn from uniforms of 53 bits; the chance that a record is sampled then differs from q by a relative
-# error far below this margin, by which the sampler's rate stays *under* the rate that the accountant charges.
-_RATE_MARGIN = 2.0**-20
-
-# Grid steps in a clipping norm, such that the sum over a chunk is exact in double precision; and where there is no
-# noise that says how fine a grid makes sense.
-_MOST_UNITS, _UNITS_WITHOUT_NOISE = 2.0**43, 2.0**37
+_UNITS_WITHOUT_NOISE = 2.0**37  # in a clipping norm, where no noise says how fine a grid makes sense
 
 
 @dataclass(frozen=True)
@@ -90,27 +85,24 @@ class MechanismSpec:
         return self.steps[0].sampling_rate
 
     @property
-    def log_survival(self) -> float:
-        """Logarithm of the probability that a record stays out of a batch, a little above ``log(1 - q)``."""
-        rate = self.sampling_rate
-        return -math.inf if rate == 1 else math.log1p(-rate * (1 - _RATE_MARGIN))
-
-    @property
     def levels(self) -> int | None:
         """Of `integer_noise`; None if the noise is to be floating-point numbers."""
-        return levels_for(min(piece.noise_multiplier for piece in self.steps)) if self.numerics == "secure" else None
+        return levels_for(self._least_noise()) if self.numerics == "secure" else None
+
+    def _least_noise(self) -> float:
+        return min(piece.noise_multiplier for piece in self.steps)
 
     def check_records(self, n_records: int) -> None:
         """Raise a `ValueError` if integer sums over so many records, whose number is public, could overflow."""
         if self.levels is None:
             return
-        least = min(piece.noise_multiplier for piece in self.steps)
-        units = min(noise_std(self.levels) / least, _MOST_UNITS) if least > 0 else _UNITS_WITHOUT_NOISE
-        most = 2.0**63 / units  # in a batch, at full length and in one direction
-        if n_records * self.sampling_rate > 0.99 * most:
+        least = self._least_noise()
+        units = min(noise_std(self.levels) / least, MOST_UNITS) if least else _UNITS_WITHOUT_NOISE
+        most = 0.99 * 2.0**63 / units  # in a batch, at full length and in one direction
+        if n_records * self.sampling_rate > most:
             raise ValueError(
-                f"numerics='secure' sums at most {0.99 * most:.3g} records with a noise multiplier as small as "
-                f"{least:.3g}: take a smaller sampling_rate or epsilon, or numerics='fast'."
+                f"numerics='secure' sums at most {most:.3g} records with a noise multiplier as small as {least:.3g}: "
+                "take a smaller sampling_rate or epsilon, or numerics='fast'."
             )
 
     def composed(self) -> tuple[GaussianSteps, ...]:
@@ -139,7 +131,7 @@ class MechanismSpec:
             sigmas=sigmas,
             ends=ends,
             n_steps=np.int32(self.n_steps),
-            noise_std=None if self.levels is None else np.float64(noise_std(self.levels)),
+            noise_std=np.float64(1.0 if self.levels is None else noise_std(self.levels)),
         )
 
 
@@ -150,8 +142,8 @@ class Mechanism(NamedTuple):
     ----------
     rate, sigmas, ends, n_steps
         Sampling rate, noise multipliers, the step at which each ends, and steps in all.
-    noise_std : float or None
-        Standard deviation of the integer noise; None if the noise is not of integers.
+    noise_std : float
+        Standard deviation of the noise as it is drawn.
     """
 
     rate: Any
@@ -165,9 +157,9 @@ class Mechanism(NamedTuple):
         return jnp.asarray(self.sigmas)[jnp.sum(jnp.asarray(self.ends) <= step)]
 
     def units(self, step, share):
-        """Grid steps in the clipping norm of a block with a budget share: the noise over its noise multiplier."""
-        sigma = self.noise_multiplier(step).astype(jnp.float64)
-        units = jnp.minimum(self.noise_std * math.sqrt(share) / jnp.where(sigma > 0, sigma, 1), _MOST_UNITS)
+        """Length of the clipping norm of a block with a budget share, where the noise is as it is drawn."""
+        sigma = self.noise_multiplier(step).astype(float)
+        units = jnp.minimum(self.noise_std * math.sqrt(share) / jnp.where(sigma > 0, sigma, 1), MOST_UNITS)
         return jnp.where(sigma > 0, units, _UNITS_WITHOUT_NOISE)
 
 
@@ -178,236 +170,46 @@ class Block(NamedTuple):
     share: float = 1.0
 
 
-# Contributions. Each kind is a product of a *head*, which is scaled when the contribution is clipped, and of vectors
-# that stay; the product is not formed for single records. `gain` is the norm of what stays, so that the norm of a
-# contribution is that of its head times its gain. Products and sums of integers are exact.
-
-
-class _Structured:
-    head: Any
-    with_head: Any
-
-    def scaled(self, factor):
-        """Contribution times a number."""
-        return self.with_head(self.head * factor)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class RankOne(_Structured):
-    """A contribution ``left right'`` (K x d) that is never formed: the gradient of a generalised linear model."""
-
-    left: jax.Array
-    right: jax.Array
-
-    head = property(lambda self: self.left)
-
-    def with_head(self, left):
-        """Contribution with another head."""
-        return RankOne(left, self.right)
-
-    def prepared(self, units):
-        """Batch with `right` finite and, if there are units, of integers; and a bound on its length."""
-        right, scale, length = _vectors(self.right, units, 2)
-        return RankOne(self.left.astype(float) / scale[:, None], right), length
-
-    def total(self):
-        """Sum over the batch, (K, d)."""
-        return _outer_sum(self.left, self.right)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Quadratic(_Structured):
-    """A contribution ``weight (x) vector vector'`` (K x d x K x d), never formed per record: a GLM's curvature."""
-
-    weight: jax.Array  # (K, K)
-    vector: jax.Array  # (d,)
-
-    head = property(lambda self: self.weight)
-
-    def with_head(self, weight):
-        """Contribution with another head."""
-        return Quadratic(weight, self.vector)
-
-    def prepared(self, units):
-        """Batch with `vector` finite and, if there are units, of integers; and its squared length."""
-        vector, scale, length = _vectors(self.vector, units, 3)
-        gain = length**2 if units is None else _squares(vector)
-        return Quadratic(self.weight.astype(float) / scale[:, None, None] ** 2, vector), gain
-
-    def total(self):
-        """Sum over the batch, (K, d, K, d)."""
-        left = self.weight[:, :, :, None] * self.vector.astype(self.weight.dtype)[:, None, None, :]
-        _, k, _, d = left.shape
-        return _outer_sum(left.reshape(-1, k * k * d), self.vector).reshape(k, k, d, d).transpose(0, 2, 1, 3)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Scattered(_Structured):
-    """A contribution (n_rows x K) that is zero but in a few rows.
-
-    Attributes
-    ----------
-    rows : int array of shape (L,)
-        In increasing order, without repetition: a record for which they are not contributes nothing, as its norm would
-        not be that of the values. ``n_rows`` marks an entry that is not used.
-    values : array of shape (L, K)
-    n_rows : int
-    """
-
-    rows: jax.Array
-    values: jax.Array
-    n_rows: int = field(metadata={"static": True})
-
-    head = property(lambda self: self.values)
-
-    def with_head(self, values):
-        """Contribution with another head."""
-        return replace(self, values=values)
-
-    def prepared(self, units):
-        """Batch; and one, or NaN where rows are not as they must be."""
-        del units
-        distinct = (self.rows[:, 1:] > self.rows[:, :-1]) | (self.rows[:, 1:] == self.n_rows)
-        gain = jnp.where(distinct.all(axis=1) & (self.rows[:, 0] >= 0), 1, jnp.nan)
-        return self.with_head(self.values.astype(float)), gain
-
-    def total(self):
-        """Sum over the batch, (n_rows, K)."""
-        values = self.values.reshape(-1, self.values.shape[-1])
-        total = jnp.zeros((self.n_rows, values.shape[1]), values.dtype)
-        return total.at[self.rows.reshape(-1)].add(values, mode="drop")
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class _Dense:
-    """A contribution that is an array (any shape), one per record."""
-
-    head: jax.Array
-
-    def with_head(self, head):
-        return _Dense(head)
-
-    def prepared(self, units):
-        del units
-        return _Dense(self.head.astype(float)), jnp.ones(self.head.shape[0])
-
-    def total(self):
-        return jnp.sum(self.head, axis=0)
-
-
-def _vectors(vectors, units, root):
-    """A batch of vectors that are finite, what they were multiplied by, and bounds on their lengths.
-
-    If there are units, vectors are rounded, to be nearly as long as the given root of `units`. They are multiplied by
-    powers of two, which keep zeros and ones, and whatever has few binary digits, exact. A vector that is not finite
-    becomes zero, with a length that is not finite.
-    """
-    length = jnp.sqrt(_squares(vectors))
-    usable = (length > 0) & jnp.isfinite(length)
-    if units is None:
-        return jnp.where(usable[:, None], vectors, 0), jnp.ones_like(length), length
-    bits = jnp.floor(jnp.log2(units) / root).astype(jnp.int64)
-    exponent = (jax.lax.bitcast_convert_type(jnp.where(usable, length, 1), jnp.int64) >> 52) - 1022  # rounded up
-    scale = jax.lax.bitcast_convert_type((bits - exponent + 1023) << 52, jnp.float64)
-    # At most 2^21 in size: exact in single precision, which takes half of the memory.
-    rounded = _single(jnp.round(jnp.where(usable[:, None], vectors.astype(float) * scale[:, None], 0)))
-    return rounded, scale, length * scale + math.sqrt(vectors.shape[1]) / 2
-
-
-def _outer_sum(left, right):
-    # Reduced precision, which some accelerators default to, would let a contribution exceed its norm.
-    return jnp.matmul(left.T, right.astype(left.dtype), precision=jax.lax.Precision.HIGHEST)
-
-
-def _squares(values):
-    flat = values.astype(float).reshape(values.shape[0], -1)  # double in the compiled loop
-    return jnp.sum(jnp.square(flat), axis=1)
-
-
-def _is_structured(part):
-    return isinstance(part, _Structured)
-
-
-def _structured(contribution):
-    """The parts of a block: arrays or structured contributions, in the order of its pytree."""
-    leaves, treedef = jax.tree.flatten(contribution, is_leaf=_is_structured)
-    return [x if _is_structured(x) else _Dense(x) for x in leaves], treedef
-
-
-def scaled(contribution, factor):
-    """One record's contribution times a number."""
-    return jax.tree.map(
-        lambda part: part.scaled(factor) if _is_structured(part) else part * factor,
-        contribution,
-        is_leaf=_is_structured,
-    )
-
-
-def contribution_norms(contributions):
-    """l2 norms of a batch of contributions (a pytree of arrays, RankOne, Quadratic or Scattered), as given."""
-    prepared = [part.prepared(None) for part in _structured(contributions)[0]]
-    return jnp.sqrt(sum(_squares(part.head) * gain**2 for part, gain in prepared))
-
-
-def contribution_norm(contribution):
-    """l2 norm of one record's contribution."""
-    return contribution_norms(jax.tree.map(lambda leaf: leaf[None], contribution))[0].astype(jnp.float32)
-
-
-def _clipped_sum(contributions, clipping_norm, included, units):
-    """Sum over a chunk of contributions clipped to their norm, which is `units`, or 1 if that is None.
+def _clipped_sum(contributions, clipping_norm, included, units, exact):
+    """Sum over a chunk of contributions clipped to their norm, which becomes `units`; of integers if `exact`.
 
     Total: any contribution at all, of NaN, infinities, huge or denormal numbers, counts as something of norm at most
-    `units`; what is not finite, or so long that its squared norm is not, counts as zero. With `units`, all that is
-    summed are integers.
+    `units`; what is not finite, or so long that its squared norm is not, counts as zero.
     """
-    limit = 1.0 if units is None else units
-    parts, treedef = _structured(contributions)
-    parts, gains = zip(*(part.prepared(units) for part in parts), strict=True)
-    heads = [part.head * (limit / clipping_norm.astype(float)) for part in parts]
-    square = sum(_squares(head) * gain**2 for head, gain in zip(heads, gains, strict=True))
+    parts, treedef = parts_of(contributions)
+    parts, gains = zip(*(part.prepared(units, exact) for part in parts), strict=True)
+    heads = [part.head * (units / clipping_norm.astype(float)) for part in parts]
+    square = sum(squares(head) * gain**2 for head, gain in zip(heads, gains, strict=True))
     size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(contributions))
-    most = limit * (1 - (size + 16) * 2.0**-50)  # a sum of `size` squares is off by at most about size * 2^-53
-    if units is not None:  # rounding moves each entry of a head by at most one half
-        most = most - sum(
-            math.sqrt(math.prod(head.shape[1:])) / 2 * gain for head, gain in zip(heads, gains, strict=True)
-        )
+    most = units * (1 - (size + 16) * 2.0**-50)  # a sum of `size` squares is off by at most about size * 2^-53
+    if exact:  # rounding moves each entry of a head by at most one half
+        halves = [math.sqrt(math.prod(head.shape[1:])) / 2 for head in heads]
+        most = most - sum(half * gain for half, gain in zip(halves, gains, strict=True))
     usable = included & (square > 0) & jnp.isfinite(square) & (most > 0)  # NaN compares false
     weight = jnp.where(usable, jnp.minimum(1, most / jnp.sqrt(jnp.where(usable, square, 1))), 0)
 
     def clipped(part, head):
         column = weight.reshape((-1,) + (1,) * (head.ndim - 1))
         head = jnp.where(column > 0, head * column, 0)
-        if units is not None:
+        if exact:
             return part.with_head(jnp.round(head)).total().astype(jnp.int64)
-        head = _single(head)
+        head = head.astype(jnp.float32)
         return part.with_head(jnp.where(jnp.isfinite(head), head, 0)).total()
 
-    totals = [clipped(part, head) for part, head in zip(parts, heads, strict=True)]
-    return jax.tree.unflatten(treedef, totals)
+    return jax.tree.unflatten(treedef, [clipped(part, head) for part, head in zip(parts, heads, strict=True)])
 
 
-def _single(x):
-    return x.astype(jnp.float32)
-
-
-def add_noise(noise, sums, scales):
-    """Noisy sums, ``sums + scales * noise``: one draw for all blocks of a release.
+def add_noise(noise, sums):
+    """Noisy sums: one draw for all blocks of a release.
 
     Parameters
     ----------
     noise : array
         At least as long as all sums together.
-    sums, scales : dicts with the same keys
-        Arrays, and by what the noise of each one is multiplied.
+    sums : pytree of arrays
     """
     flat, unravel = ravel_pytree(sums)
-    noise = unravel(noise[: flat.size].astype(flat.dtype))
-    return {name: jax.tree.map(lambda x, z, s=scales[name]: x + s * z, sums[name], noise[name]) for name in sums}
+    return unravel(flat + noise[: flat.size].astype(flat.dtype))
 
 
 def noise_scales(blocks: Mapping[str, Block], mechanism: Mechanism, step):
@@ -430,20 +232,20 @@ def _check_shares(blocks):
         raise ValueError(f"Budget shares must be positive and sum to at most 1, got {shares}.")
 
 
-def _chunk_sums(query, blocks, units, batch, included):
+def _chunk_sums(query, blocks, units, exact, batch, included):
     contributions = jax.vmap(query)(batch)
     if set(contributions) != set(blocks):
         raise ValueError(f"The query returned blocks {sorted(contributions)}, declared are {sorted(blocks)}.")
     return {
-        name: _clipped_sum(contributions[name], jnp.asarray(blocks[name].clipping_norm), included, units[name])
+        name: _clipped_sum(contributions[name], jnp.asarray(blocks[name].clipping_norm), included, units[name], exact)
         for name in blocks
     }
 
 
 def zero_sums(query, blocks, batch):
     """Zeros with the shapes of a release; `batch` is a batch of one record, of which only the shapes count."""
-    units = dict.fromkeys(blocks, None)
-    shapes = jax.eval_shape(lambda b: _chunk_sums(query, blocks, units, b, jnp.ones(1, bool)), batch)
+    units = dict.fromkeys(blocks, 1.0)
+    shapes = jax.eval_shape(lambda b: _chunk_sums(query, blocks, units, False, b, jnp.ones(1, bool)), batch)
     return jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), shapes)
 
 
@@ -478,40 +280,32 @@ def private_sum(
         the full-data sum), with the shapes of one contribution.
     """
     _check_shares(blocks)
-    exact = mechanism.noise_std is not None
-    units = {name: mechanism.units(step, block.share) if exact else None for name, block in blocks.items()}
+    exact = jnp.issubdtype(draw.noise.dtype, jnp.integer)
+    if exact and jnp.zeros(0, int).dtype != jnp.int64:
+        raise TypeError("Integer sums need 64 bits: call this under jax.enable_x64(True).")
+    units = {name: mechanism.units(step, block.share) for name, block in blocks.items()}
 
     def over(i, group, sums):
-        slots = CHUNK if group.width is None else max(_FEWEST, min(CHUNK, _ENTRIES // group.width))
+        slots = CHUNK if group.width is None else max(_FEWEST, min(CHUNK, _LISTED // group.width))
         stop = draw.starts[i + 1]
 
         def next_chunk(carry):
             place, sums = carry
             places = place + jnp.arange(slots)
             included = places < stop
-            indices = draw.indices.at[jnp.where(included & ~draw.full, places, 0)].get(mode="promise_in_bounds")
-            indices = jnp.where(included, jnp.where(draw.full, places, indices), 0).astype(jnp.int32)
-            chunk = _chunk_sums(query, blocks, units, records.take(indices, group.width), included)
+            indices = draw.indices.at[jnp.where(included, places, 0)].get(mode="promise_in_bounds")
+            chunk = _chunk_sums(query, blocks, units, exact, records.take(indices, group.width), included)
             return place + slots, jax.tree.map(jnp.add, sums, chunk)
 
         return jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunk, (draw.starts[i], sums))[1]
 
-    groups = records.groups()
-    one = jax.eval_shape(lambda: records.take(jnp.zeros(1, jnp.int32), groups[0].width))
     # Sums of floats in double precision: in single, rounding ten million would carry a record beyond its clipping norm.
-    kind = jnp.int64 if exact else jnp.float64
-    sums = jax.tree.map(lambda x: x.astype(kind), zero_sums(query, blocks, one))
-    for i, group in enumerate(groups):  # each its own program, over its own part of one Poisson sample
+    sums = jax.tree.map(lambda x: x.astype(jnp.int64 if exact else float), zero_sums(query, blocks, records.one()))
+    for i, group in enumerate(records.groups()):  # each its own program, over its own part of one Poisson sample
         sums = over(i, group, sums)
 
-    # `sums` are in units of the clipping norm: one record moves the concatenation, block b weighted by sqrt(share_b),
-    # by at most 1. The noise has standard deviation sigma in the same weighted units. (Or both are in grid steps.)
-    if exact:
-        noise = jnp.where(mechanism.noise_multiplier(step) > 0, draw.noise, 0)
-        noisy = add_noise(noise, sums, dict.fromkeys(blocks, 1))
-        steps = {name: block.clipping_norm / units[name] for name, block in blocks.items()}
-    else:
-        scales = noise_scales({name: Block(1.0, block.share) for name, block in blocks.items()}, mechanism, step)
-        noisy = jax.tree.map(_single, add_noise(draw.noise, sums, scales))
-        steps = {name: block.clipping_norm for name, block in blocks.items()}
-    return {name: jax.tree.map(lambda x, s=steps[name]: (x * s).astype(jnp.float32), noisy[name]) for name in noisy}
+    # A clipping norm is `units` long, so that the noise is the same in all blocks: one record moves the sums by at most
+    # its standard deviation over sigma.
+    noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, draw.noise, 0), sums)
+    spacing = {name: block.clipping_norm / units[name] for name, block in blocks.items()}
+    return {name: jax.tree.map(lambda x, s=spacing[name]: (x * s).astype(jnp.float32), noisy[name]) for name in noisy}

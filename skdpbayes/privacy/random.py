@@ -4,8 +4,8 @@ Three independent keys drive a fit: sampling, noise and solver. The first two ar
 with ChaCha20 (RFC 8439; the implementation is OpenSSL's). The solver key may be released (replaying a fit from its
 releases needs it); inside of the compiled loop it drives Threefry-2x32, JAX's generator, of which nothing secret hangs.
 
-Threefry is written here without its loop over rounds: unrolled, XLA fuses it into one kernel, which runs eight times as
-fast and compiles in a third of the time.
+Threefry is written here without its loop over rounds: unrolled, XLA fuses it into one kernel, which makes 100 normal
+numbers inside of a loop in a fifth of the time of JAX's own.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class Stream:
 
     def integers(self, dtype, shape):
         """Independent integers, uniform over all of an unsigned type."""
-        n_bytes = math.prod(np.atleast_1d(shape).tolist()) * np.dtype(dtype).itemsize
-        return np.frombuffer(self._encrypt(bytes(n_bytes)), dtype).reshape(shape)
+        return np.frombuffer(self._encrypt(bytes(np.empty(shape, dtype).nbytes)), dtype).reshape(shape)
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -112,6 +111,11 @@ class FitKeys(NamedTuple):
     sampling: tuple[bytes, ...]
     noise: tuple[bytes, ...]
     solver: jax.Array
+
+    def chain(self, i: int) -> FitKeys:
+        """Keys of one of the chains."""
+        own = slice(i, i + 1)
+        return FitKeys(self.sampling[own], self.noise[own], self.solver[own])
 
 
 def fit_keys(random_state, n_chains: int = 1) -> FitKeys:

@@ -15,7 +15,8 @@ from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.models.base import curvature, flat_start, prior_score, unbiased_weight
 from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.privacy.mechanism import Block, contribution_norm, scaled
+from skdpbayes.privacy.contributions import contribution_norm, scaled
+from skdpbayes.privacy.mechanism import Block
 from skdpbayes.solvers._spectra import (
     denoised,
     known_spectrum,

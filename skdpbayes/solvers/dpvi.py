@@ -44,7 +44,8 @@ import numpy as np
 
 from skdpbayes.models.base import Model, flat_start, prior_precision, prior_score, unbiased_total, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism, contribution_norm
+from skdpbayes.privacy.contributions import contribution_norm
+from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._guides import FullRank, MeanField, Rates
 from skdpbayes.solvers.base import Round
 

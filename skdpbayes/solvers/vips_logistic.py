@@ -40,7 +40,8 @@ from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
 from skdpbayes.models.base import prior_variance
 from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism, Quadratic
+from skdpbayes.privacy.contributions import Quadratic
+from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._normal import normal_given, reach
 from skdpbayes.solvers._spectra import noise_edge, shrunk_products
 from skdpbayes.solvers.base import Round

@@ -19,7 +19,8 @@ from skdpbayes.models.base import NORM
 from skdpbayes.models.cooccurrence import topics_of_pairs
 from skdpbayes.models.lda import LatentDirichletAllocation, e_step
 from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.mechanism import MechanismSpec, contribution_norm, private_sum
+from skdpbayes.privacy.contributions import contribution_norm
+from skdpbayes.privacy.mechanism import MechanismSpec, private_sum
 from skdpbayes.records import pack_records
 
 f32 = np.float32

@@ -9,7 +9,7 @@ from scipy.special import log_softmax
 
 from skdpbayes.models.base import curvature, score, unbiased_weight
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.privacy.mechanism import Quadratic, RankOne, contribution_norm
+from skdpbayes.privacy.contributions import Quadratic, RankOne, contribution_norm
 
 D = 4
 CLASSES = [2, 3, 5]

@@ -7,7 +7,8 @@ import pytest
 from whitebox import drawn
 
 from skdpbayes.privacy import GaussianSteps, mechanism
-from skdpbayes.privacy.mechanism import CHUNK, Block, MechanismSpec, Quadratic, RankOne, Scattered, private_sum
+from skdpbayes.privacy.contributions import Quadratic, RankOne, Scattered
+from skdpbayes.privacy.mechanism import CHUNK, Block, MechanismSpec, private_sum
 from skdpbayes.records import pack_records
 
 SIGMA, N_VALUES = np.float32(1.5), 4096
@@ -88,7 +89,7 @@ def summed():
     """For each kind, a compiled integer sum of a batch."""
     return {
         kind: jax.jit(lambda batch, included, units, f=f: mechanism._clipped_sum(
-            jax.vmap(f)(batch), jnp.float32(0.7), included, units))
+            jax.vmap(f)(batch), jnp.float32(0.7), included, units, exact=True))
         for kind, f in KINDS.items()
     }  # fmt: skip
 

@@ -12,8 +12,10 @@ import whitebox
 
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.estimators import _logistic
+from skdpbayes.models.base import double
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import draws, mechanism, random
+from skdpbayes.privacy.contributions import contribution_norms
 from skdpbayes.privacy.mechanism import Mechanism, MechanismSpec
 from skdpbayes.records import padded_size
 
@@ -41,10 +43,7 @@ def mutant(check, *solvers, quick=True, compiled=True):
 def scaled_noise(patch, factor):
     original = mechanism.add_noise
 
-    def add_noise(noise, sums, scales):
-        return original(noise, sums, {name: factor * scale for name, scale in scales.items()})
-
-    patch.setattr(mechanism, "add_noise", add_noise)
+    patch.setattr(mechanism, "add_noise", lambda noise, sums: original(factor * noise, jax.tree.map(double, sums)))
 
 
 def changed_keys(patch, change):
@@ -89,8 +88,8 @@ def noise_reused_between_rounds(patch):
 def coordinate_without_noise(patch):
     original = mechanism.add_noise
 
-    def add_noise(noise, sums, scales):
-        noisy = original(noise, sums, scales)
+    def add_noise(noise, sums):
+        noisy = original(noise, sums)
         return jax.tree.map(lambda x, z: z.ravel().at[-1].set(x.ravel()[-1]).reshape(x.shape), sums, noisy)
 
     patch.setattr(mechanism, "add_noise", add_noise)
@@ -98,13 +97,18 @@ def coordinate_without_noise(patch):
 
 @mutant("check_sampling", compiled=False)
 def no_subsampling(patch):
-    changed_draws(patch, lambda part: part._replace(starts=part.starts * 0 + [0, 400], full=np.bool_(True)))
+    changed_draws(
+        patch,
+        lambda part: part._replace(
+            indices=np.arange(len(part.indices), dtype=np.int32), starts=0 * part.starts + [0, 400]
+        ),
+    )
 
 
 def by_step(patch, choose):
     """Batches that `choose` makes of a generator, the check's number of records, and its rate."""
 
-    def poisson_sample(stream, rate, log_survival, length):
+    def poisson_sample(stream, rate, length):
         rng, n = np.random.default_rng(int(stream.integers(np.uint64, 1)[0])), 400
         stride = padded_size(n)
         return np.concatenate([t * stride + np.sort(choose(rng, n, rate)) for t in range(length // stride)])
@@ -160,11 +164,10 @@ def sensitivity_times_2(patch):
 def nan_bypasses_the_clip(patch):
     original = mechanism._clipped_sum
 
-    def _clipped_sum(contributions, clip, included, units):
-        missing = included & jnp.isnan(mechanism.contribution_norms(contributions))
-        total = original(contributions, clip, included, units)
-        much = 1 if units is None else 2 * units
-        return jax.tree.map(lambda x: x + (much * missing.sum()).astype(x.dtype), total)
+    def _clipped_sum(contributions, clip, included, units, exact):
+        missing = included & jnp.isnan(contribution_norms(contributions))
+        total = original(contributions, clip, included, units, exact)
+        return jax.tree.map(lambda x: x + (2 * units * missing.sum()).astype(x.dtype), total)
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
 
@@ -195,7 +198,7 @@ def records_kept(patch):
 def clipped_by_coordinate(patch):
     original = mechanism._clipped_sum
 
-    def _clipped_sum(contributions, clip, included, units):
+    def _clipped_sum(contributions, clip, included, units, exact):
         shorter = original(contributions, 2.5 * clip, included, units)  # sqrt(7) columns
         return jax.tree.map(lambda x: (2.5 * x).astype(x.dtype), shorter)
 
@@ -212,8 +215,8 @@ def shares_of_blocks_ignored(patch):
 def tallies_released_without_noise(patch):
     original = mechanism.add_noise
 
-    def add_noise(noise, sums, scales):
-        noisy = original(noise, sums, scales)
+    def add_noise(noise, sums):
+        noisy = original(noise, sums)
         return noisy | ({"tally": sums["tally"]} if "tally" in sums else {})
 
     patch.setattr(mechanism, "add_noise", add_noise)
@@ -221,11 +224,8 @@ def tallies_released_without_noise(patch):
 
 @mutant("check_noise", "dpvi", quick=False)
 def noise_shared_by_blocks(patch):
-    def add_noise(noise, sums, scales):
-        return {
-            name: jax.tree.map(lambda x, s=scales[name]: x + s * noise[: x.size].reshape(x.shape), part)
-            for name, part in sums.items()
-        }
+    def add_noise(noise, sums):
+        return jax.tree.map(lambda x: x + noise[: x.size].reshape(x.shape), sums)
 
     patch.setattr(mechanism, "add_noise", add_noise)
 
@@ -234,8 +234,8 @@ def noise_shared_by_blocks(patch):
 def only_the_first_block_clipped(patch):
     original = mechanism._clipped_sum
 
-    def _clipped_sum(contributions, clip, included, units):
-        total = original(contributions, clip, included, units)
+    def _clipped_sum(contributions, clip, included, units, exact):
+        total = original(contributions, clip, included, units, exact)
         return 8 * total if isinstance(contributions, jax.Array) and contributions.ndim == 1 else total  # counts
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
@@ -253,19 +253,25 @@ def noise_scaled_by_the_sampling_rate(patch):
 
 @mutant("check_sampling", compiled=False)
 def full_batch_lacks_the_last_record(patch):
-    changed_draws(patch, lambda part: part._replace(starts=part.starts - part.full * np.arange(2)))
+    original = draws.Sampler.draw
+
+    def draw(self, steps):
+        indices, starts = original(self, steps)
+        return indices, starts - (self._rate == 1) * np.arange(2)
+
+    patch.setattr(draws.Sampler, "draw", draw)
 
 
 @mutant("check_sampling", quick=False)
 def slots_outside_the_batch_count(patch):
     original = mechanism._clipped_sum
-    patch.setattr(mechanism, "_clipped_sum", lambda v, clip, included, units: original(v, clip, included | True, units))
+    patch.setattr(mechanism, "_clipped_sum", lambda v, clip, included, *how: original(v, clip, included | True, *how))
 
 
 @mutant("check_sampling", quick=False, compiled=False)
 def sampling_rate_a_twentieth_higher(patch):
     original = draws.poisson_sample
-    patch.setattr(draws, "poisson_sample", lambda stream, rate, log, length: original(stream, rate, 1.05 * log, length))
+    patch.setattr(draws, "poisson_sample", lambda stream, rate, length: original(stream, 1.05 * rate, length))
 
 
 @mutant("check_contribution", quick=False)
@@ -301,9 +307,8 @@ def chains_share_their_batches(patch):
 def contributions_are_not_rounded(patch):
     original = mechanism._clipped_sum
 
-    def _clipped_sum(contributions, clip, included, units):
-        total = original(contributions, clip, included, None)
-        return jax.tree.map(lambda x: x * units, total)
+    def _clipped_sum(contributions, clip, included, units, exact):
+        return original(contributions, clip, included, units, False)
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
 

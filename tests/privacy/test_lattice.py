@@ -74,7 +74,7 @@ def test_levels_are_digits():
     columns = [half + 3, half - 1, half + 7, half + 1000]
     words = np.zeros(4, np.uint64)  # below every threshold that is not zero
     assert (table.high[columns] > 0).all()
-    found = integer_noise(Words(uint64=words, uint16=columns), 1)[0]
+    found = integer_noise(Words(uint64=words, uint16=columns), 1, levels=4)[0]
     assert found == 3 * 2**30 - 2**20 + 7 * 2**10 + 1000
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
-from whitebox import NULL, plan, recorded, released, units
+from whitebox import NULL, noise_units, plan, recorded, released
 
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.estimators import _base
@@ -27,7 +27,7 @@ def first_release(X, y, kind):
         model.fit(X, y)
     planned = model._model(D, 2, 10.0)
     solver, spec = model._plan_solver(*planned, N)
-    unit = units(planned[0], solver, spec)[kind]
+    unit = noise_units(planned[0], solver, spec)[kind]
     return np.asarray(kept[-1], np.float64)[0, : unit.size] / unit
 
 
@@ -82,7 +82,7 @@ def test_posterior_draws_follow_from_the_solver_key_alone():
 def test_no_two_coordinates_of_a_release_share_their_noise():
     n, d = 40, 64
     planned = plan("dpvi", n, d, noise=1.7, rate=0.1, n_steps=4, clip=0.5, guide="full_rank", kind=1)
-    unit = units(*planned)[0]
+    unit = noise_units(*planned)[0]
     for row in released(planned, np.ones((n, d)), np.full(n, NULL)) / unit:
         assert len(np.unique(row.astype(np.float32))) > 0.99 * row.size
 

@@ -82,7 +82,7 @@ def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", ad
 
 
 @jax.enable_x64(True)
-def units(model, solver, spec):
+def noise_units(model, solver, spec):
     """Of each kind of round, ``C_b / sqrt(share_b)`` of every coordinate: noise over noise multiplier."""
     traced, key = spec.traced(), jax.random.key(0)
     state = solver.init(model, key)
@@ -116,7 +116,7 @@ def check_noise(solver):
     planned = plan(solver, n, d, noise=noise, rate=0.1, n_steps=n_steps, clip=0.5, **how)
     releases = released(planned, np.ones((n, d)), np.full(n, NULL))
     kinds = np.zeros(n_steps) if solver == "sgld" else np.asarray(planned[1].which(jnp.arange(n_steps)))
-    for kind, unit in enumerate(units(*planned)):
+    for kind, unit in enumerate(noise_units(*planned)):
         out = releases[kinds == kind, : unit.size] / (noise * unit)
         squares = np.square(out)
         for name, sums, size in (
@@ -193,7 +193,7 @@ def check_contribution(solver):
         planned = plan(solver, n, d, **how, **kind)
         if plain:  # nothing but the mechanism keeps a contribution small
             planned = (Plain(planned[0]), *planned[1:])
-        (unit,) = units(*planned)
+        (unit,) = noise_units(*planned)
         without = released(planned, X, y)
         for name, value in AWKWARD.items():
             for label in (0, 1, 7):
@@ -256,7 +256,7 @@ def check_chains(solver):
     keys = random.fit_keys(3, 2)
     both = released(plan(solver, n, n, chains=2, **how), np.eye(n), np.arange(n) % 2, keys)
     for chain in range(2):
-        own = random.FitKeys(*(key[chain : chain + 1] for key in keys))
+        own = keys.chain(chain)
         alone = released(plan(solver, n, n, **how), np.eye(n), np.arange(n) % 2, own)
         np.testing.assert_allclose(both[chain], alone, atol=5e-3, err_msg="chains share keys or batches")
 
@@ -264,10 +264,9 @@ def check_chains(solver):
 def drawn(query, blocks, spec, records, seed=0):
     """Batch and noise of one step, for `private_sum` by itself."""
     records = jax.device_put(records)
-    one = jax.eval_shape(lambda: records.take(jnp.zeros(1, jnp.int32), records.groups()[0].width))
-    zeros = jax.eval_shape(lambda x: mechanism.zero_sums(query, blocks, x), one)
+    zeros = jax.eval_shape(lambda: mechanism.zero_sums(query, blocks, records.one()))
     size = sum(leaf.size for leaf in jax.tree.leaves(zeros))
-    keys, bounds = random.fit_keys(seed), [0, *(int(group.stop) for group in records.groups())]
+    keys, bounds = random.fit_keys(seed), records.bounds()
     spec = dataclasses.replace(spec, steps=(dataclasses.replace(spec.steps[0], steps=1),))
     steps = draws.draws_of_chain(keys.sampling[0], keys.noise[0], spec, np.array([size]), bounds, records.n_slots)
     return jax.tree.map(jnp.asarray, next(steps)).at(0)
@@ -434,12 +433,12 @@ def check_lattice(solver):
     planned = plan(solver, n, d, noise=noise, rate=1.0, n_steps=1, clip=0.5)
     kept, types, original = [], set(), mechanism.add_noise
 
-    def add_noise(noise, sums, scales):
+    def add_noise(noise, sums):
         given = ravel_pytree(sums)[0], noise
         types.update(x.dtype for x in given)
         halves = (jax.lax.bitcast_convert_type(x, jnp.uint32) for x in given)  # callbacks get no 64 bits
         jax.debug.callback(lambda *words: kept.append([np.array(x).view(np.int64)[..., 0] for x in words]), *halves)
-        return original(noise, sums, scales)
+        return original(noise, sums)
 
     inference._steps.clear_cache()
     with pytest.MonkeyPatch.context() as patch:
