@@ -40,6 +40,8 @@ def check_choice(name, value, choices):
 class PrivateEstimator(BaseEstimator):
     """Common part of the estimators; subclasses name their models and parameters."""
 
+    _record = "row"  # what one is
+
     def _check_privacy_parameters(self):
         check_number("epsilon", self.epsilon, 0)
         check_number("delta", self.delta, 0, 1, open_above=True)
@@ -83,10 +85,16 @@ class PrivateEstimator(BaseEstimator):
         from skdpbayes.privacy.lattice import noise_std, overhead
         from skdpbayes.privacy.random import RANDOM_SOURCE
 
-        epsilon, accountant, crosscheck = _account(spec.composed(), float(self.delta), self.adjacency)
-        more_epsilon, more_delta = (0.0, 0.0) if spec.levels is None else overhead(spec.levels, epsilon)
+        # The overhead in delta depends on epsilon, of which the one that is asked for is an upper bound.
+        more_epsilon, more_delta, beyond_tables = 0.0, 0.0, False
+        if spec.levels is not None and math.isfinite(self.epsilon):
+            more_epsilon, more_delta = overhead(spec.levels, float(self.epsilon))
+            beyond_tables = more_epsilon > 1e-6 * self.epsilon or more_delta > 1e-6 * self.delta
+            if beyond_tables:  # and nothing is claimed
+                more_epsilon = more_delta = 0.0
+        delta = (self.delta - more_delta) * (1 - more_epsilon)
+        epsilon, accountant, crosscheck = _account(spec.composed(), delta, self.adjacency)
         epsilon += more_epsilon
-        beyond_tables = math.isfinite(epsilon) and more_delta > 1e-6 * self.delta  # the accountant leaves that much
         if epsilon > self.epsilon * (1 + 1e-6):
             raise AccountingError(
                 f"The plan would spend epsilon={epsilon:g} where epsilon={self.epsilon:g} was asked for. "
@@ -100,12 +108,15 @@ class PrivateEstimator(BaseEstimator):
             adjacency=self.adjacency,
             steps=spec.composed(),
             clipping_norm=clipping_norm,
+            unit=self._record,
             accountant=accountant,
             crosscheck=crosscheck,
             numerics=spec.numerics,
             grid=None if spec.levels is None else 1 / noise_std(spec.levels),
+            epsilon_overhead=more_epsilon,
+            delta_overhead=more_delta,
             cumulative=() if earlier is None else earlier.cumulative + earlier.steps,
-            random_source=RANDOM_SOURCE,
+            random_source=RANDOM_SOURCE if spec.numerics == "secure" else RANDOM_SOURCE + "; noise: SFC64",
             seeded=self.random_state is not None,
             public=public,
             voided_by=(
@@ -125,12 +136,23 @@ class PrivateEstimator(BaseEstimator):
         if ledger is not None:
             ledger.charge(report.steps, adjacency=report.adjacency, unit=report.unit, label=type(self).__name__)
 
+    def __getstate__(self):
+        """As in scikit-learn; one that leaves for another process, before a fit, takes the open ledger along."""
+        from skdpbayes.privacy.ledger import active_ledger
+
+        state = super().__getstate__()
+        if self.ledger is None and not hasattr(self, "privacy_spent_") and active_ledger() is not None:
+            state["ledger"] = active_ledger()
+        return state
+
     def _seed_voids(self, earlier):
         """Reasons that a seed, or a second fit, adds to void the guarantee."""
         if self.random_state is not None and not isinstance(self.random_state, numbers.Integral):
             yield "random_state is a generator, which this estimator holds and which can be wound back to the keys"
         if earlier is not None and earlier.seeded and self.random_state is not None:
             yield "fits with a seed may share their noise, which then cancels between them"
+        if earlier is not None and earlier.numerics == "fast" and self.numerics != "fast":
+            yield "an earlier fit was private in idealised arithmetic only"
         if earlier is not None and earlier.adjacency != self.adjacency:
             yield f"an earlier fit was private under adjacency={earlier.adjacency!r} only"
 

@@ -307,8 +307,8 @@ def _plan_vips(estimator, model, bounds, n):
     del bounds
     estimator._refuse_for_vips("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     steps = estimator._plan_noise(1, 1.0).steps
-    slack = 1 + (model.n_statistics + 32) * 2**-22  # above what rounding may take off in `clipping_weights`
-    return OneRelease(np.float32(slack * model.statistic_bound()), np.float64(n)), estimator._spec(steps)
+    norm = np.nextafter(np.float32(model.statistic_bound()), np.float32(np.inf))  # not below the bound
+    return OneRelease(norm, np.float64(n)), estimator._spec(steps)
 
 
 # Those of gradient solvers take `openings` too: shares of the budget of releases that are made before the solver's.

@@ -266,6 +266,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         return self._plan_vips(model, bounds, n) if self.solver == "vips" else super()._plan_solver(model, bounds, n)
 
     def _plan_vips(self, model, bounds, n):
+        from skdpbayes.models.base import NORM
         from skdpbayes.solvers.vips_logistic import FITTED_ROUNDS, LEAST_WEIGHT, MOST_ROUNDS, ONCE, LogisticVIPS
 
         self._refuse_for_vips("clipping_norm", "sampling_rate", "learning_rate")
@@ -277,13 +278,12 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         schedule = [(ONCE**-0.5, 1), (((1 - ONCE) / more) ** -0.5, more)] if more else [(1.0, 1)]
         least = LEAST_WEIGHT if math.isfinite(self.epsilon) else 1.0
         row_norm = bounds.score / model.bounds(1.0)[0]
-        slack = 1 + (model.n_columns**2 + 32) * 2**-22  # above what rounding may take off in `clipping_weights`
         solver = LogisticVIPS(
             np.float32(least * row_norm),
             np.float64(least),
-            np.float32(slack * least * model.parts_bound(row_norm)),
-            np.float32(slack * least * row_norm**2),
-            np.float32(slack * least * bounds.curvature),
+            NORM * np.float32(least * model.parts_bound(row_norm)),
+            NORM * np.float32(least * row_norm**2),
+            NORM * np.float32(least * bounds.curvature),
             np.float64(n),
             intercept=bool(self.fit_intercept),
         )

@@ -110,6 +110,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     True
     """
 
+    _record = "document"
+
     # `normalize` is an option, not metadata that comes with rows: `transform` asks for none to be routed to it.
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _solvers = ("vips",)

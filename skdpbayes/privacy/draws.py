@@ -17,9 +17,16 @@ from skdpbayes.privacy.random import Stream
 
 _MOST_NOISE, _MOST_INDICES, _MOST_STEPS = 2**18, 2**17, 2**12  # that are drawn at a time
 
-# Gaps are drawn from uniforms of 53 bits; the chance that a record is sampled then differs from q by a relative
-# error far below this margin, by which the sampler's rate stays *under* the rate that the accountant charges.
+# Gaps are drawn from uniforms of 53 bits; the chance that a record is sampled, given all others, then differs from q by
+# a relative error below 1e-7 (`docs/arithmetic.md`). By this margin the sampler's rate stays under the rate that is
+# charged.
 _RATE_MARGIN = 2.0**-20
+LEAST_RATE = 1e-6
+
+
+def undrawn(dtype):
+    """What stands in the place of noise that was not drawn: less than any noise."""
+    return np.iinfo(dtype).min if np.issubdtype(dtype, np.integer) else dtype.type(-np.inf)
 
 
 class Draw(NamedTuple):
@@ -44,7 +51,7 @@ class Draws(NamedTuple):
         ends. Steps that have all records share theirs.
     noise : array of shape (n, width)
         Integers of standard deviation ``Mechanism.noise_std``, or for idealised arithmetic standard normal numbers. A
-        release takes the first that it needs.
+        release takes the first that it needs; those that were not drawn are `undrawn`, and make it not a number.
     """
 
     first: Any
@@ -63,7 +70,7 @@ def poisson_sample(stream: Stream, rate: float, length: int):
     """Elements of ``range(length)``, each chosen independently; in increasing order.
 
     Gaps between chosen elements are independent Geometric variables, so a sample costs as much as it has elements.
-    A gap beyond ``8/q`` is cut there without choosing the element it lands on, and drawing goes on: by memorylessness
+    A gap beyond ``4/q`` is cut there without choosing the element it lands on, and drawing goes on: by memorylessness
     that is the same law, and it keeps the 53-bit uniform away from its tail, where its grid would distort the chance
     of being chosen.
 
@@ -75,7 +82,7 @@ def poisson_sample(stream: Stream, rate: float, length: int):
     length : int
     """
     log_survival = math.log1p(-rate * (1 - _RATE_MARGIN))
-    last, parts, longest = -1, [np.zeros(0, np.int64)], math.ceil(8 / rate)
+    last, parts, longest = -1, [np.zeros(0, np.int64)], math.ceil(4 / rate)
     while last < length - 1:
         expected = (length - 1 - last) * rate
         bits = stream.integers(np.uint64, int(expected + 6 * math.sqrt(expected)) + 64) >> np.uint64(11)
@@ -159,7 +166,7 @@ def draws_of_chain(sampling_key: bytes, noise_key: bytes, spec, sizes, bounds, s
         stop = min(first + most, spec.n_steps)
         own = np.arange(width) < np.asarray(sizes[first:stop])[:, None]
         values = noise_of(int(own.sum()))
-        noise = np.zeros((rows, width), values.dtype)
+        noise = np.full((rows, width), undrawn(values.dtype))
         noise[: stop - first][own] = values
         indices, starts = sampler.draw(stop - first)
         starts = np.pad(starts, ((0, rows - len(starts)), (0, 0)))

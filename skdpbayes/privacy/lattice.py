@@ -97,7 +97,7 @@ def levels_for(noise_multiplier: float) -> int:
     return levels
 
 
-MOST_VALUES = 2**40
+MOST_VALUES = 2**32
 """Values that the releases of one fit may have in all: `overhead` counts so many."""
 
 

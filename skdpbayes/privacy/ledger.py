@@ -29,6 +29,7 @@ from .accounting._steps import (
     merge,
 )
 
+_KEPT = 1 - 1e-9  # of the budget, for the finite arithmetic of fits (`lattice.overhead`) and of these sums
 COMPOSITIONS = ("renyi", "gaussian", "plan")
 
 
@@ -117,9 +118,9 @@ class PrivacyLedger:
             limit = _limit_at(self.order, self.epsilon, self.delta)
             if limit <= 0:
                 raise ValueError(f"At order={self.order:g} nothing can be spent within this budget; take a larger one.")
-            return limit
+            return limit * _KEPT
         if self.plan is None:
-            return gaussian_mu(self.epsilon, self.delta) ** 2
+            return gaussian_mu(self.epsilon, self.delta) ** 2 * _KEPT
         planned = compose([step for steps in self.plan for step in steps], self.adjacency).epsilon(self.delta)
         if planned > self.epsilon:
             raise ValueError(f"The plan spends epsilon={planned:.6g}, more than the budget of {self.epsilon:g}.")
@@ -160,7 +161,7 @@ class PrivacyLedger:
         BudgetError
             If more would be spent than there is, or adjacency and unit are not the ledger's. Nothing is recorded then.
         """
-        steps = merge(as_steps(steps))
+        steps = as_steps(steps)
         for name, given in (("adjacency", adjacency), ("unit", unit)):
             if given != getattr(self, name):
                 raise BudgetError(
@@ -170,12 +171,12 @@ class PrivacyLedger:
         cost = self._cost(steps)
         with self._store.exclusive() as entries:
             spent = math.fsum(entry["cost"] for entry in entries)
-            if self.plan is not None and len(entries) < len(self.plan) and steps != self.plan[len(entries)]:
+            if self.plan is not None and len(entries) < len(self.plan) and merge(steps) != self.plan[len(entries)]:
                 raise BudgetError(
                     f"The next fit of the plan is {self.plan[len(entries)]}, and not {steps}. Fits of a plan come as "
                     "they were planned, in their order."
                 )
-            if not (spent + cost) * (1 + 1e-12) <= self._limit * (1 + 1e-9 * (not self._renyi)):
+            if not math.fsum((spent, cost)) <= self._limit:
                 raise BudgetError(
                     f"{label or 'This fit'} would spend more than is left: {self._share(cost)} of the budget of "
                     f"epsilon={self.epsilon:g}, delta={self.delta:g}, of which {self._share(self._limit - spent)} "

@@ -38,7 +38,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.privacy.contributions import parts_of, squares
-from skdpbayes.privacy.draws import Draw
+from skdpbayes.privacy.draws import LEAST_RATE, Draw, undrawn
 from skdpbayes.privacy.lattice import MOST_UNITS, levels_for, noise_std
 
 if TYPE_CHECKING:
@@ -120,12 +120,16 @@ class MechanismSpec:
         if len(rates) != 1:
             raise ValueError(f"All steps must share one sampling rate, got {sorted(rates)}.")
         (rate,) = rates
+        if rate < LEAST_RATE:
+            raise ValueError(f"sampling_rate must be at least {LEAST_RATE:g}, got {rate:g}.")
         ends = np.full(MAX_SCHEDULE, np.iinfo(np.int32).max, np.int32)
         sigmas = np.full(MAX_SCHEDULE, np.float32(np.inf))  # no step lies beyond the schedule; noise would be infinite
         ends[: len(self.steps)] = np.cumsum([piece.steps for piece in self.steps])
         exact = np.array([piece.noise_multiplier for piece in self.steps])
         rounded = exact.astype(np.float32)  # never below what is charged
-        sigmas[: len(self.steps)] = np.where(rounded < exact, np.nextafter(rounded, np.float32(np.inf)), rounded)
+        rounded = np.where(rounded < exact, np.nextafter(rounded, np.float32(np.inf)), rounded)
+        least = np.finfo(np.float32).tiny  # below it a program may take a number for zero, which means no noise
+        sigmas[: len(self.steps)] = np.where(exact > 0, np.maximum(rounded, least), 0)
         return Mechanism(
             rate=np.float32(rate),
             sigmas=sigmas,
@@ -306,6 +310,8 @@ def private_sum(
 
     # A clipping norm is `units` long, so that the noise is the same in all blocks: one record moves the sums by at most
     # its standard deviation over sigma.
+    last = draw.noise[sum(leaf.size for leaf in jax.tree.leaves(sums)) - 1]
+    missing = last == undrawn(draw.noise.dtype)  # fail closed, should fewer have been drawn than are needed
     noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, draw.noise, 0), sums)
-    spacing = {name: block.clipping_norm / units[name] for name, block in blocks.items()}
+    spacing = {name: jnp.where(missing, jnp.nan, block.clipping_norm / units[name]) for name, block in blocks.items()}
     return {name: jax.tree.map(lambda x, s=spacing[name]: (x * s).astype(jnp.float32), noisy[name]) for name in noisy}

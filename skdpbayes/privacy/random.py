@@ -24,6 +24,7 @@ from jax.extend.random import define_prng_impl
 RANDOM_SOURCE = "ChaCha20 (RFC 8439), 256-bit keys"
 
 KEY_BYTES = 32
+_BYTES_PER_NONCE = 2**37
 
 
 class Stream:
@@ -35,11 +36,17 @@ class Stream:
     """
 
     def __init__(self, key: bytes):
-        self._encrypt = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update
+        self._key, self._nonce, self._left = key, -1, 0
 
     def integers(self, dtype, shape):
         """Independent integers, uniform over all of an unsigned type."""
-        return np.frombuffer(self._encrypt(bytes(np.empty(shape, dtype).nbytes)), dtype).reshape(shape)
+        n_bytes = np.empty(shape, dtype).nbytes
+        if n_bytes > self._left:  # a block counter has 32 bits: another nonce, long before it is at its end
+            self._nonce, self._left = self._nonce + 1, max(_BYTES_PER_NONCE, n_bytes)
+            start = bytes(4) + self._nonce.to_bytes(12, "little")
+            self._encrypt = Cipher(algorithms.ChaCha20(self._key, start), mode=None).encryptor().update
+        self._left -= n_bytes
+        return np.frombuffer(self._encrypt(bytes(n_bytes)), dtype).reshape(shape)
 
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

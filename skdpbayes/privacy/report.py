@@ -27,6 +27,9 @@ _NOT_COVERED = (
 )
 
 
+_NEGLIGIBLE = 1e-6  # share of an overhead in epsilon or delta
+
+
 class PrivacyLeakWarning(UserWarning):
     """Something read from the records is about to be treated as public: the guarantee no longer holds."""
 
@@ -49,7 +52,7 @@ class PrivacySpent:
     unit : str
         What one record is: ``"row"``, ``"document"``.
     grid : float or None
-        Spacing of the integer grid of secure numerics, None for plain floats.
+        Spacing of the integer grid of secure numerics, in standard deviations of the noise; None for plain floats.
     accountant : str
         As `PrivacyCurve.accountant`.
     crosscheck : str or mapping
@@ -189,7 +192,8 @@ class PrivacySpent:
         Raises
         ------
         ValueError
-            If adjacencies or units differ, or if a fit has overheads, which a curve of steps cannot carry.
+            If adjacencies or units differ, or if a fit has overheads of more than a millionth, which a curve of steps
+            cannot carry. (Those of integer arithmetic are far smaller, and are left out.)
         """
         from .accounting import compose
 
@@ -201,7 +205,7 @@ class PrivacySpent:
                     f"only fits of one adjacency and one unit compose, got {self.adjacency!r} per "
                     f"{self.unit} and {other.adjacency!r} per {other.unit}."
                 )
-            if other.epsilon_overhead or other.delta_overhead:
+            if other.epsilon_overhead > _NEGLIGIBLE * other.epsilon or other.delta_overhead > _NEGLIGIBLE * other.delta:
                 raise ValueError("a fit with overheads does not reduce to its steps; add its overheads by hand.")
         return compose([block for spent in (self, *others) for block in spent.steps], self.adjacency)
 

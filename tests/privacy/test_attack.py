@@ -111,6 +111,17 @@ def test_no_record_is_longer_than_the_clipping_norm_in_exact_arithmetic(kind, un
         assert longest > (0.999 if units > 1e9 else 0.9)
 
 
+def test_sums_of_the_longest_records_are_exact():
+    """As many as a chunk has, all in one direction, at the finest grid."""
+    units, rng = 2.0**43 * 0.999, np.random.default_rng(2)
+    values = (1 - 1e-3 * rng.random((CHUNK, 1))).astype(np.float32)
+    with jax.enable_x64(True):
+        norm = jnp.float32(values.max())
+        one = jax.jit(lambda x: mechanism._clipped_sum(x, norm, jnp.ones(len(x), bool), jnp.float64(units), exact=True))
+        each = [int(one(values[i : i + 1])[0]) for i in range(CHUNK)]
+        assert int(one(values)[0]) == sum(each) > 2**51
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_are_exact_and_records_do_not_see_where_they_stand(kind, summed):
     """The sum of a batch is that of its records, to the last digit, in every order and with any of them left out."""

@@ -20,7 +20,7 @@ def spec_of(rate, n_steps=1000, noise=1.0, **how):
 
 @pytest.mark.parametrize("rate", [1e-5, 0.01, 0.35, 0.97])
 def test_gaps_are_geometric(rate):
-    """Also beyond 8/q, where the sampler cuts a gap and goes on."""
+    """Also beyond 4/q, where the sampler cuts a gap and goes on."""
     length = int(400_000 / rate)
     chosen = poisson_sample(Stream(KEY), rate, length)
     gaps, law = np.diff(chosen, prepend=-1), stats.geom(rate)
@@ -48,15 +48,21 @@ class Constant:
 def test_uniforms_of_the_sampler_have_53_bits():
     gaps = []
     for low in (0, 2**32 - 1):
-        stream = Constant((int(np.exp(-7) * 2**32) << 32) | low)
-        chosen = poisson_sample(stream, 1e-7, 10**9)
+        stream = Constant((int(np.exp(-3) * 2**32) << 32) | low)
+        chosen = poisson_sample(stream, 1e-10, 10**12)
         gaps.append(chosen[0] + 1)
-    assert 2 <= gaps[0] - gaps[1] <= 4  # 2^-32 / (e^-7 q) = 2.55 records
+    assert 40 <= gaps[0] - gaps[1] <= 50  # 2^-32 / (e^-3 q) = 46.8 records
+
+
+@pytest.mark.parametrize("log", [-4.1, -6.0, -12.0, -20.0])
+def test_gaps_that_uniforms_tell_coarsely_are_cut(log):
+    """Beyond four expected gaps the uniforms' grid is coarse."""
+    assert len(poisson_sample(Constant(int(np.exp(log) * 2.0**64)), 1e-6, 10**8)) == 0
 
 
 @pytest.mark.parametrize("bits", [0, 2**64 - 1])
 def test_extreme_uniforms_choose_nothing_out_of_range(bits):
-    """Zero asks for a gap far beyond 8/q, which is cut; all ones for a gap of one."""
+    """Zero asks for a gap far beyond 4/q, which is cut; all ones for a gap of one."""
     chosen = poisson_sample(Constant(bits), 0.5, 100)
     np.testing.assert_array_equal(chosen, np.arange(100) if bits else [])
 
@@ -98,7 +104,7 @@ def test_batches_and_noise_of_many_segments(rate, monkeypatch):
     noise = [part.noise[i, : sizes[part.first + i]] for part in found for i in range(part.stop - part.first)]
     assert len(np.unique(np.concatenate(noise))) == sizes.sum()
     used = np.arange(20) < sizes[:35, None]
-    assert not found[0].noise[~used].any()
+    assert (found[0].noise[~used] == np.iinfo(np.int64).min).all()
     np.testing.assert_array_equal(found[0].noise[used], noise_source(OTHER, 4)(used.sum()))
 
 

@@ -17,7 +17,9 @@ from skdpbayes import (
     DPGaussianMixture,
     DPLatentDirichletAllocation,
     DPSigmoidBeliefNet,
+    inference,
 )
+from skdpbayes.privacy.mechanism import MechanismSpec
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 N = 311  # no other size in a fit is as large
@@ -155,3 +157,57 @@ def test_a_longdouble_response_is_cast_without_a_word():
     y = y.astype(np.longdouble)
     y[0] = np.longdouble("1e400")
     fit("linear", X, y)
+
+
+def small_fit(**parameters):
+    X, y = np.random.default_rng(0).uniform(-1, 1, (200, 2)), np.arange(200) % 2
+    how = {"classes": [0, 1], "n_steps": 3, "random_state": 0} | parameters
+    return DPBayesianLogisticRegression(**how).fit(X, y)
+
+
+def test_what_integers_cost_is_in_the_report():
+    spent = small_fit(epsilon=2.0).privacy_spent_
+    assert spent.numerics == "secure" and spent.random_source.startswith("ChaCha20") and spent.guarantee_holds
+    assert 0 < spent.epsilon_overhead < 1e-12 and 0 < spent.delta_overhead < 1e-20
+    assert spent.epsilon == pytest.approx(spent.epsilon_at(spent.delta), rel=1e-9)
+    assert spent.epsilon >= spent.curve.epsilon(spent.delta) + spent.epsilon_overhead
+
+
+def test_epsilon_beyond_what_tables_of_noise_can_tell_voids_the_guarantee():
+    assert small_fit(epsilon=15.0).privacy_spent_.guarantee_holds
+    (why,) = small_fit(epsilon=60.0).privacy_spent_.voided_by
+    assert "finite tables" in why
+
+
+def test_fast_numerics_say_so_and_stay_with_the_object():
+    model = small_fit(numerics="fast")
+    spent = model.privacy_spent_
+    assert spent.numerics == "fast" and spent.grid is None and "SFC64" in spent.random_source
+    assert "idealised" in spent._repr_html_()
+    X, y = np.random.default_rng(0).uniform(-1, 1, (200, 2)), np.arange(200) % 2
+    again = model.set_params(numerics="secure", random_state=None).fit(X, y).privacy_spent_
+    assert again.numerics == "secure" and "idealised" in again.voided_by[0]
+
+
+def test_too_many_values_are_refused_before_anything_is_released(monkeypatch):
+    monkeypatch.setattr(inference, "MOST_VALUES", 10)
+    with pytest.raises(ValueError, match="more than 10 values: take fewer steps"):
+        small_fit()
+
+
+def test_private_numbers_of_records_decide_about_no_error(monkeypatch):
+    """Whether sums could overflow is asked only where the number of records is public."""
+
+    def refuse(self, n_records):
+        raise ValueError(f"asked about {n_records}")
+
+    monkeypatch.setattr(MechanismSpec, "check_records", refuse)
+    small_fit(adjacency="add_remove", sampling_rate=0.5)
+    with pytest.raises(ValueError, match="asked about 200"):
+        small_fit()
+
+
+@pytest.mark.parametrize(("name", "value"), [("numerics", "exact"), ("numerics", None), ("ledger", 1.0)])
+def test_choices_that_are_none_are_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        small_fit(**{name: value})

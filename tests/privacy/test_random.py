@@ -48,6 +48,13 @@ def test_the_stream_is_chacha20():
     assert got.tobytes().hex() == want
 
 
+def test_a_stream_does_not_end_and_does_not_repeat(monkeypatch):
+    monkeypatch.setattr(random, "_BYTES_PER_NONCE", 64)
+    stream = random.Stream(bytes(32))
+    words = np.concatenate([stream.integers(np.uint64, 5) for _ in range(200)] + [stream.integers(np.uint64, 50)])
+    assert len(np.unique(words)) == len(words) == 1050
+
+
 def test_keys_are_the_operating_systems_bytes(monkeypatch):
     material, asked = bytes(range(144)), []
     monkeypatch.setattr(random.os, "urandom", lambda n: asked.append(n) or material[:n])

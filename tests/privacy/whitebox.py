@@ -272,6 +272,17 @@ def drawn(query, blocks, spec, records, seed=0):
     return jax.tree.map(jnp.asarray, next(steps)).at(0)
 
 
+def integer_sums(query, blocks, spec, records):
+    """The sums of a release before noise is added, as integers in one list."""
+    kept, original = [], mechanism.add_noise
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
+        patch.setattr(mechanism, "add_noise", lambda noise, sums: kept.append(sums) or original(noise, sums))
+        records = jax.device_put(records)
+        draw = drawn(query, blocks, spec, records)
+        mechanism.private_sum(query, blocks, jax.device_put(spec.traced()), draw, 0, records)
+        return np.asarray(ravel_pytree(kept[0])[0])
+
+
 @contextlib.contextmanager
 def recorded():
     """Have fits keep their releases: a list that they are appended to."""
