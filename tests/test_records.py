@@ -183,7 +183,7 @@ def test_the_private_sum_over_groups_is_the_plain_sum():
 
 def test_every_record_of_every_group_is_sampled_by_itself():
     """Words of its own show whether a document took part: at the rate that is charged, whoever else did."""
-    n, rate, rounds = 100, 0.3, 400
+    n, rate, rounds = 100, 0.3, 150
     X = np.zeros((n, N_WORDS), np.float32)
     X[np.arange(n), np.arange(n)] = 1
     for i, length in enumerate([20] * 40 + [50] * 25 + [100] * 20 + [200] * 10 + [400] * 5):

@@ -126,7 +126,9 @@ def test_the_start_is_at_zero(kind):
         np.testing.assert_allclose(found, wanted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "full" else kind for kind in KINDS]
+)
 def test_what_clipping_takes_off_is_known(kind):
     """With it added back, clipped scores of rows of the mixture sum to zero, which by themselves they do not."""
     model, points = mixture(kind)

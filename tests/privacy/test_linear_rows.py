@@ -12,6 +12,7 @@ N = 300
 RNG = np.random.default_rng(0)
 X, Y = RNG.uniform(-1, 1, (N, 2)), RNG.uniform(-1, 1, N)
 solvers = pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
+replayed = pytest.mark.parametrize("solver", [pytest.param("na-dpvi", marks=pytest.mark.slow), "vips"])
 
 
 def estimator(solver, **parameters):
@@ -45,7 +46,7 @@ def test_plans_reports_and_what_is_fitted_do_not_look_at_rows(monkeypatch, solve
     assert len(seen) == 1 and len(said) == 1
 
 
-@solvers
+@replayed
 def test_all_that_is_fitted_follows_from_the_releases(solver, compiled_as_users_do):
     rows = X.copy()
     rows[:3] = np.nan  # a number of valid rows would show

@@ -12,5 +12,6 @@ def test_contract(check, solver):
     check(solver)
 
 
+@pytest.mark.slow
 def test_mean_field_guide_is_a_function_of_the_releases():
     check_replay("dpvi", guide="mean_field")
