@@ -79,6 +79,19 @@ def test_posterior_draws_follow_from_the_solver_key_alone():
     assert draw(keys).random() == draw(others).random() != draw(fit_keys(12)).random()
 
 
+def test_kinds_of_rounds_may_be_asked_a_few_steps_at_a_time(monkeypatch):
+    """Curvature rounds have far more values than the others, and as much noise drawn for them."""
+    planned = plan("dpvi", 40, 6, noise=1.7, rate=0.5, n_steps=40, guide="full_rank")
+    data = np.ones((40, 6)), np.arange(40) % 2
+    usual = released(planned, *data)
+    monkeypatch.setattr(inference, "_AT_A_TIME", 7)
+    inference._sizes.clear_cache()
+    few = released(planned, *data)
+    inference._sizes.clear_cache()
+    assert np.isfinite(few).all()
+    np.testing.assert_array_equal(few, usual)
+
+
 def test_no_two_coordinates_of_a_release_share_their_noise():
     n, d = 40, 64
     planned = plan("dpvi", n, d, noise=1.7, rate=0.1, n_steps=4, clip=0.5, guide="full_rank", kind=1)
