@@ -199,7 +199,7 @@ def clipped_by_coordinate(patch):
     original = mechanism._clipped_sum
 
     def _clipped_sum(contributions, clip, included, units, exact):
-        shorter = original(contributions, 2.5 * clip, included, units)  # sqrt(7) columns
+        shorter = original(contributions, 2.5 * clip, included, units, exact)  # sqrt(7) columns
         return jax.tree.map(lambda x: (2.5 * x).astype(x.dtype), shorter)
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
@@ -304,11 +304,12 @@ def chains_share_their_batches(patch):
 
 
 @mutant("check_lattice", quick=False)
-def contributions_are_not_rounded(patch):
+def sums_are_rounded_in_the_place_of_contributions(patch):
     original = mechanism._clipped_sum
 
     def _clipped_sum(contributions, clip, included, units, exact):
-        return original(contributions, clip, included, units, False)
+        total = original(contributions, clip, included, units, False)
+        return jax.tree.map(lambda x: jnp.round(x).astype(jnp.int64 if exact else x.dtype), total)
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
 
