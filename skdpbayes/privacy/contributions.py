@@ -42,9 +42,9 @@ class RankOne(_Structured):
     left: jax.Array
     right: jax.Array
 
-    def prepared(self, units, exact):
+    def prepared(self, scale, units, exact):
         """Batch with `right` finite and, if exact, of integers; and a bound on its length."""
-        right, scale, length = _vectors(self.right, units, exact, 2)
+        right, scale, length = _vectors(self.right, squares(self.left) * scale**2, units, exact, 1)
         return RankOne(self.left.astype(float) / scale[:, None], right), length
 
     def total(self):
@@ -62,9 +62,9 @@ class Quadratic(_Structured):
     weight: jax.Array  # (K, K)
     vector: jax.Array  # (d,)
 
-    def prepared(self, units, exact):
+    def prepared(self, scale, units, exact):
         """Batch with `vector` finite and, if exact, of integers; and its squared length."""
-        vector, scale, length = _vectors(self.vector, units, exact, 3)
+        vector, scale, length = _vectors(self.vector, squares(self.weight) * scale**2, units, exact, 2)
         gain = jnp.where(jnp.isfinite(length), squares(vector), jnp.nan) if exact else length**2
         return Quadratic(self.weight.astype(float) / scale[:, None, None] ** 2, vector), gain
 
@@ -95,9 +95,9 @@ class Scattered(_Structured):
     values: jax.Array
     n_rows: int = field(metadata={"static": True})
 
-    def prepared(self, units, exact):
+    def prepared(self, scale, units, exact):
         """Batch; and one, or NaN where rows are not as they must be."""
-        del units, exact
+        del scale, units, exact
         distinct = (self.rows[:, 1:] > self.rows[:, :-1]) | (self.rows[:, 1:] == self.n_rows)
         gain = jnp.where(distinct.all(axis=1) & (self.rows[:, 0] >= 0), 1, jnp.nan)
         return self.with_head(self.values.astype(float)), gain
@@ -117,9 +117,9 @@ class Dense(_Structured):
 
     value: jax.Array
 
-    def prepared(self, units, exact):
+    def prepared(self, scale, units, exact):
         """Batch; and one."""
-        del units, exact
+        del scale, units, exact
         return Dense(self.value.astype(float)), jnp.ones(self.value.shape[0])
 
     def total(self):
@@ -127,18 +127,21 @@ class Dense(_Structured):
         return jnp.sum(self.value, axis=0)
 
 
-def _vectors(vectors, units, exact, root):
+def _vectors(vectors, head_square, units, exact, power):
     """A batch of vectors that are finite, what they were multiplied by, and bounds on their lengths.
 
-    If sums are to be exact, vectors are rounded, to be nearly as long as the given root of `units`. They are multiplied
-    by powers of two, which keep zeros and ones, and whatever has few binary digits, exact. A vector that is not finite
-    becomes zero, with a length that is not finite.
+    If sums are to be exact, vectors are rounded, such that the vectors of a contribution (`power` of them) and its head
+    (of squared length `head_square`, in steps of the grid) are about equally long: then rounding costs least. They are
+    multiplied by powers of two, which keep zeros and ones, and whatever has few binary digits, exact. A vector that is
+    not finite becomes zero, with a length that is not finite.
     """
     length = jnp.sqrt(squares(vectors))
     usable = (length > 0) & jnp.isfinite(length)
     if not exact:
         return jnp.where(usable[:, None], vectors, 0), jnp.ones_like(length), length
-    bits = jnp.floor(jnp.log2(units) / root).astype(jnp.int64)
+    reach = jnp.sqrt(head_square) * length**power  # of the contribution, before it is clipped
+    reach = jnp.where(reach >= 1, jnp.minimum(reach, units), 1)  # NaN compares false
+    bits = jnp.floor(jnp.log2(reach) / (power + 1)).astype(jnp.int64)
     exponent = (jax.lax.bitcast_convert_type(jnp.where(usable, length, 1), jnp.int64) >> 52) - 1022  # rounded up
     scale = jax.lax.bitcast_convert_type((bits - exponent + 1023) << 52, jnp.float64)
     # At most 2^21 in size: exact in single precision, which takes half of the memory.
@@ -178,7 +181,7 @@ def scaled(contribution, factor):
 
 def contribution_norms(contributions):
     """l2 norms of a batch of contributions (a pytree of arrays, RankOne, Quadratic or Scattered), as given."""
-    prepared = [part.prepared(1.0, exact=False) for part in parts_of(contributions)[0]]
+    prepared = [part.prepared(1.0, 1.0, exact=False) for part in parts_of(contributions)[0]]
     return jnp.sqrt(sum(squares(part.head) * gain**2 for part, gain in prepared))
 
 

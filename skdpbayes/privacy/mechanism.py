@@ -52,7 +52,7 @@ _LISTED, _FEWEST = 2**13, 8  # of `RaggedRows`: listed columns in a chunk, and s
 MAX_SCHEDULE = 64
 """Most pieces of a piecewise constant noise schedule (a static shape, so that no schedule recompiles)."""
 
-_UNITS_WITHOUT_NOISE = 2.0**37  # in a clipping norm, where no noise says how fine a grid makes sense
+_UNITS_WITHOUT_NOISE = 2.0**40  # in a clipping norm, where no noise says how fine a grid makes sense
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,9 @@ def _clipped_sum(contributions, clipping_norm, included, units, exact):
     `units`; what is not finite, or so long that its squared norm is not, counts as zero.
     """
     parts, treedef = parts_of(contributions)
-    parts, gains = zip(*(part.prepared(units, exact) for part in parts), strict=True)
-    heads = [part.head * (units / clipping_norm.astype(float)) for part in parts]
+    scale = units / clipping_norm.astype(float)
+    parts, gains = zip(*(part.prepared(scale, units, exact) for part in parts), strict=True)
+    heads = [part.head * scale for part in parts]
     square = sum(squares(head) * gain**2 for head, gain in zip(heads, gains, strict=True))
     size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(contributions))
     most = units * (1 - (size + 16) * 2.0**-50)  # a sum of `size` squares is off by at most about size * 2^-53

@@ -133,7 +133,7 @@ def test_large_samples_come_few_steps_at_a_time():
 def test_batches_that_could_overflow_are_refused():
     spec_of(1.0, noise=1.0).check_records(4 * 10**6)
     spec_of(0.1, noise=1.0).check_records(4 * 10**7)
-    spec_of(1.0, noise=0.0).check_records(6 * 10**7)
+    spec_of(1.0, noise=0.0).check_records(8 * 10**6)
     spec_of(1.0, noise=1.0, numerics="fast").check_records(10**9)
     with pytest.raises(ValueError, match=r"at most 1.08e\+06 records with a noise multiplier as small as 0.26"):
         spec_of(1.0, noise=0.26).check_records(2 * 10**6)

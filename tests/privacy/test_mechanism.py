@@ -158,6 +158,19 @@ def test_structured_sums_equal_dense_sums():
         np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-3 * std)
 
 
+@pytest.mark.parametrize("name", ["rank one", "quadratic"])
+def test_contributions_far_below_the_clipping_norm_keep_their_digits(name):
+    """A clipping norm may be a bound that no record comes near."""
+    records = ordinary(200)
+    record = {key: np.asarray(records.fields[key][:200], np.float64) for key in shapes}
+    if name == "rank one":
+        want = np.einsum("ni,nd->id", record["left"], record["right"])
+    else:
+        want = np.einsum("nij,nd,ne->idje", record["weight"], record["right"], record["right"])
+    found = CLIPPED[name](records, (1e5,))["0"]
+    np.testing.assert_allclose(found, want, atol=5e-3 * np.abs(want).max())
+
+
 OF_ROWS = summed(lambda r: {"0": Scattered(r["rows"], r["values"], 6)})
 
 
