@@ -57,11 +57,7 @@ def _run(keys, model, solver, spec, records, capacity):
     with jax.enable_x64(True):
         bounds = records.bounds()
         mechanism, records = jax.device_put(spec.traced()), jax.device_put(records)
-        parts = [
-            np.asarray(_sizes(model, solver, mechanism, records, np.int32(first)))
-            for first in range(0, spec.n_steps, _AT_A_TIME)
-        ]
-        of_steps = np.concatenate(parts)[: spec.n_steps]
+        of_steps = sizes_of_steps(model, solver, mechanism, records, spec.n_steps)
         if spec.n_chains * int(of_steps.sum()) > MOST_VALUES:
             raise ValueError(f"All releases together have more than {MOST_VALUES} values: take fewer steps.")
         kept = None if capacity is None else np.zeros((capacity, int(of_steps.max())), np.float32)
@@ -127,6 +123,15 @@ def release_sizes(model: Model, solver: Solver, mechanism: Mechanism, records: R
     return [sum(leaf.size for leaf in jax.tree.leaves(of_kind)) for of_kind in jax.eval_shape(zeros)]
 
 
+def sizes_of_steps(model: Model, solver: Solver, mechanism: Mechanism, records: Records, n_steps: int) -> np.ndarray:
+    """Number of values in the release of each step, (n_steps,)."""
+    parts = [
+        np.asarray(_sizes(model, solver, mechanism, records, np.int32(first)))
+        for first in range(0, n_steps, _AT_A_TIME)
+    ]
+    return np.concatenate(parts)[:n_steps]
+
+
 @jax.jit
 def _sizes(model, solver, mechanism, records, first):
     """Number of values in the releases of some steps."""
@@ -161,7 +166,9 @@ def _steps(key, records, source, model, solver, mechanism, state, kept):
     return loop(release, key, source.first, source.stop, model, solver, mechanism, state, kept)
 
 
-def loop(release_of, key, first, stop, model: Model, solver: Solver, mechanism: Mechanism, state, kept=None):
+def loop(
+    release_of, key, first, stop, model: Model, solver: Solver, mechanism: Mechanism, state, kept=None, observe=None
+):
     """Steps from `first` to `stop` of one chain.
 
     Parameters
@@ -174,7 +181,8 @@ def loop(release_of, key, first, stop, model: Model, solver: Solver, mechanism: 
     state : pytree
         Of the solver, before the first of these steps.
     kept : array or None
-        Where to keep releases.
+        Where to keep releases, or what `observe` makes of each step.
+    observe : callable ``(query, blocks, step, release) -> vector``, optional
 
     Returns
     -------
@@ -184,27 +192,29 @@ def loop(release_of, key, first, stop, model: Model, solver: Solver, mechanism: 
 
     def take(round_: Round, step, state):
         blocks, point = round_.blocks(state), round_.point(state, jax.random.fold_in(key, step))
-        release = release_of(round_.query(state, point), blocks, step)
+        query = round_.query(state, point)
+        release = release_of(query, blocks, step)
         # The barrier keeps the compiler from mixing what follows with the sum: replayed releases give the same bits.
         release = jax.lax.optimization_barrier(release)
         estimate = jax.tree.map(lambda x: x / mechanism.rate, release)
         scales = {name: s / mechanism.rate for name, s in noise_scales(blocks, mechanism, step).items()}
-        return round_.update(state, point, step, estimate, scales), ravel_pytree(release)[0]
+        seen = ravel_pytree(release)[0] if observe is None else observe(query, blocks, step, release)
+        return round_.update(state, point, step, estimate, scales), seen
 
     def one_step(step, carry):
         state, kept = carry
 
         def branch(round_):
             def body(state):
-                state, flat = take(round_, step, state)
-                return state, None if kept is None else jnp.pad(flat, (0, kept.shape[1] - flat.size))
+                state, seen = take(round_, step, state)
+                return state, None if kept is None else jnp.pad(seen, (0, kept.shape[1] - seen.size))
 
             return body
 
         if len(rounds) == 1:
-            state, flat = branch(rounds[0])(state)
+            state, seen = branch(rounds[0])(state)
         else:
-            state, flat = jax.lax.switch(_kind(solver, step, len(rounds)), [branch(r) for r in rounds], state)
-        return state, None if kept is None else kept.at[step].set(flat)
+            state, seen = jax.lax.switch(_kind(solver, step, len(rounds)), [branch(r) for r in rounds], state)
+        return state, None if kept is None else kept.at[step].set(seen)
 
     return jax.lax.fori_loop(first, stop, one_step, (state, kept))

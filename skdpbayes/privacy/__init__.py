@@ -25,11 +25,14 @@ if TYPE_CHECKING:
         smallest_batch_bound,
         truncation_delta,
     )
+    from .auditing import AuditDisplay, AuditReport, audit
     from .ledger import BudgetError, PrivacyLedger
     from .report import PrivacyLeakWarning, PrivacySpent
 
 __all__ = [
     "AccountingError",
+    "AuditDisplay",
+    "AuditReport",
     "BudgetError",
     "Calibration",
     "CrossCheck",
@@ -38,6 +41,7 @@ __all__ = [
     "PrivacyLeakWarning",
     "PrivacyLedger",
     "PrivacySpent",
+    "audit",
     "baselines",
     "bucket_schedule",
     "calibrate_noise",
@@ -50,10 +54,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AuditDisplay": "auditing",
+    "AuditReport": "auditing",
     "BudgetError": "ledger",
     "PrivacyLeakWarning": "report",
     "PrivacyLedger": "ledger",
     "PrivacySpent": "report",
+    "audit": "auditing",
 }
 
 

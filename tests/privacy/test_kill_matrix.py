@@ -96,11 +96,11 @@ def coordinate_without_noise(patch):
 
 
 @mutant("check_sampling", compiled=False)
-def no_subsampling(patch):
+def no_subsampling(patch, n=400):
     changed_draws(
         patch,
         lambda part: part._replace(
-            indices=np.arange(len(part.indices), dtype=np.int32), starts=0 * part.starts + [0, 400]
+            indices=np.arange(len(part.indices), dtype=np.int32), starts=0 * part.starts + [0, n]
         ),
     )
 
