@@ -25,9 +25,18 @@ def as_numeric(X):
     if sparse.issparse(X):
         X = _within(sparse.csr_array(X))
     elif isinstance(X, list | tuple):
-        X = _from_list(X)
+        X = from_list(X)
     else:
         X = np.asarray(X)
+    check_table(X)
+    if X.dtype.kind not in "fiub":
+        return parsed(X)
+    with np.errstate(all="ignore"):
+        return X if X.dtype.kind == "f" else X.astype(np.float64)
+
+
+def check_table(X):
+    """Raise a `ValueError` unless X is a table with rows and columns, and not complex."""
     if X.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: X has dtype {X.dtype}.")
     if X.ndim != 2:
@@ -39,10 +48,6 @@ def as_numeric(X):
         raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
     if X.shape[1] == 0:
         raise ValueError(f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
-    if X.dtype.kind not in "fiub":
-        return parsed(X)
-    with np.errstate(all="ignore"):
-        return X if X.dtype.kind == "f" else X.astype(np.float64)
 
 
 def _within(X):
@@ -54,7 +59,7 @@ def _within(X):
     return X
 
 
-def _from_list(rows):
+def from_list(rows):
     """Cells of a list of rows, each by itself: `numpy.asarray` would let one cell decide the dtype of all.
 
     The number of features is that of the first row; a row of another length, or of another kind, becomes NaN.

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import Bunch
 
 __all__ = ["adult_preprocessor", "load_adult"]
@@ -176,35 +175,16 @@ def adult_preprocessor() -> Any:
         number that cannot be read becomes NaN, so that no value whatever raises.
     """
     from sklearn.compose import ColumnTransformer
-    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
-    encoder = OneHotEncoder(
-        categories=[np.array(ADULT_CATEGORIES[name], dtype=object) for name in _ENCODED],
-        handle_unknown="ignore",
-        sparse_output=False,
-    )
-    bounds = np.array([ADULT_BOUNDS[name] for name in _SCALED])
-    scaler = FunctionTransformer(
-        _scale_by_bounds,
-        kw_args={"lower": bounds[:, 0], "upper": bounds[:, 1]},
-        feature_names_out="one-to-one",
-    )
+    from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder
+
+    encoder = CategoryEncoder({name: ADULT_CATEGORIES[name] for name in _ENCODED})
+    scaler = BoundedScaler({name: ADULT_BOUNDS[name] for name in _SCALED})
     return ColumnTransformer(
         [("onehot", encoder, list(_ENCODED)), ("scale", scaler, list(_SCALED))],
         remainder="drop",
         verbose_feature_names_out=False,
     )
-
-
-def _scale_by_bounds(X: Any, lower: ArrayLike, upper: ArrayLike) -> NDArray[np.float64]:
-    """Map [lower, upper] to [0, 1], column by column, values outside going to the nearer end."""
-    import pandas as pd
-
-    # Coercion and not a cast: a cell that is no number must not raise, or the error would tell of its row.
-    columns = [pd.to_numeric(X[name], errors="coerce") for name in X.columns]
-    values = np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
-    lower, upper = np.asarray(lower), np.asarray(upper)
-    return np.clip((values - lower) / (upper - lower), 0.0, 1.0)
 
 
 def _read_adult(home: Path, origin: str) -> tuple[Any, Any, Any, Any]:

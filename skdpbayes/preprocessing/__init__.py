@@ -1,0 +1,21 @@
+"""Preparation of columns that learns nothing from the rows, or spends budget when it does.
+
+A scaler that is fitted to the data before a private model tells of the data without noise. What is here takes public
+bounds and categories, or is private itself; `check_pipeline` names every step of a pipeline that is neither.
+"""
+
+from __future__ import annotations
+
+from ._pipelines import PipelineReport, StepReport, check_pipeline
+from ._public import BoundedScaler, CategoryEncoder, NormClipper
+from ._scaler import DPStandardScaler
+
+__all__ = [
+    "BoundedScaler",
+    "CategoryEncoder",
+    "DPStandardScaler",
+    "NormClipper",
+    "PipelineReport",
+    "StepReport",
+    "check_pipeline",
+]

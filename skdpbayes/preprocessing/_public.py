@@ -1,0 +1,293 @@
+"""Transformers by public bounds and categories: their `fit` looks at names and numbers of columns only.
+
+What a cell holds never raises and never changes another row; a cell that is not a number becomes NaN, which private
+estimators take for a row that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from skdpbayes._labels import as_labels, codes
+from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list
+from skdpbayes.estimators._base import check_number
+
+
+class _Public(TransformerMixin, BaseEstimator):
+    """Base: `fit` checks parameters against the columns, and keeps nothing but their names and number."""
+
+    _sparse = False
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = True
+        tags.input_tags.sparse = self._sparse
+        return tags
+
+    def fit(self, X, y=None):
+        """Check the parameters against the columns; nothing is learned.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        del y
+        self._columns(X, reset=True)
+        self._check_parameters()
+        return self
+
+    def _columns(self, X, *, reset):
+        numeric = as_numeric(X)
+        if sparse.issparse(numeric) and not self._sparse:
+            raise TypeError("Sparse data was passed, but dense data is required: zeros would not stay zero.")
+        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
+        return numeric
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "n_features_in_")
+
+
+class NormClipper(OneToOneFeatureMixin, _Public):
+    """Shorten rows whose Euclidean norm exceeds a public bound.
+
+    A row with a NaN or an infinity becomes NaN, which private estimators take for a row that is not there.
+
+    Parameters
+    ----------
+    norm : float, default=1.0
+        Largest norm of a row; give the next estimator the same as its ``data_norm``.
+
+    Attributes
+    ----------
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Examples
+    --------
+    >>> from skdpbayes.preprocessing import NormClipper
+    >>> NormClipper(norm=5.0).fit_transform([[3.0, 4.0], [6.0, 8.0]]).tolist()
+    [[3.0, 4.0], [3.0, 4.0]]
+    """
+
+    _sparse = True
+
+    def __init__(self, norm=1.0):
+        self.norm = norm
+
+    def _check_parameters(self):
+        check_number("norm", self.norm, 0, 1e30)
+
+    def transform(self, X):
+        """Rows of norm at most `norm`.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+
+        Returns
+        -------
+        X_new : float array, or CSR array if X is sparse
+        """
+        check_is_fitted(self)
+        rows, null = bounded_rows(self._columns(X, reset=False), float(self.norm), intercept=False)
+        if sparse.issparse(rows):
+            rows.data[np.repeat(null, np.diff(rows.indptr))] = np.nan
+        else:
+            rows[null] = np.nan
+        return rows
+
+
+class BoundedScaler(OneToOneFeatureMixin, _Public):
+    """Map public bounds of each column to a common range; what lies outside goes to the nearer end.
+
+    It is `sklearn.preprocessing.MinMaxScaler` with bounds that are declared and not learned.
+
+    Parameters
+    ----------
+    bounds : tuple (low, high), or dict
+        Numbers, or arrays with one for each column; or, for data frames, a dict from each column's name to its pair.
+    feature_range : tuple (low, high), default=(0, 1)
+
+    Attributes
+    ----------
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Examples
+    --------
+    >>> from skdpbayes.preprocessing import BoundedScaler
+    >>> BoundedScaler(bounds=([0, 0], [100, 10])).fit_transform([[50, 5], [200, -1]]).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
+
+    def __init__(self, bounds=(0.0, 1.0), feature_range=(0.0, 1.0)):
+        self.bounds = bounds
+        self.feature_range = feature_range
+
+    def _check_parameters(self):
+        self._map()
+
+    def _map(self):
+        low, high = column_bounds(self)
+        try:
+            start, end = (float(value) for value in self.feature_range)
+        except (TypeError, ValueError):
+            start = end = np.nan
+        if not start < end:
+            raise ValueError(f"feature_range must be a pair (low, high) of numbers, got {self.feature_range!r}.")
+        return low, high, start, end
+
+    def transform(self, X):
+        """Columns in `feature_range`; cells that are not numbers are NaN.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        X_new : float array of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        values = self._columns(X, reset=False).astype(np.float64)
+        low, high, start, end = self._map()
+        return start + (np.clip(values, low, high) - low) / (high - low) * (end - start)
+
+    def inverse_transform(self, X):
+        """Values within their bounds, from those within `feature_range`."""
+        check_is_fitted(self)
+        low, high, start, end = self._map()
+        return low + (as_numeric(X).astype(np.float64) - start) / (end - start) * (high - low)
+
+
+class CategoryEncoder(_Public):
+    """One-hot encoding by public categories; whatever is not among them becomes zeros.
+
+    It is `sklearn.preprocessing.OneHotEncoder` with declared categories that no cell can make raise.
+
+    Parameters
+    ----------
+    categories : dict, list of lists, or list
+        For data frames, a dict from each column's name to its categories; for arrays, the categories of each column,
+        or those of all.
+
+    Attributes
+    ----------
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Examples
+    --------
+    >>> from skdpbayes.preprocessing import CategoryEncoder
+    >>> CategoryEncoder(categories=[["no", "yes"]]).fit_transform([["yes"], ["perhaps"]]).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+
+    def __init__(self, categories):
+        self.categories = categories
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = True
+        return tags
+
+    def _check_parameters(self):
+        self._lists()
+
+    def _lists(self):
+        lists = self.categories
+        if isinstance(lists, Mapping):
+            lists = by_name(self, lists, "categories")
+        if not any(isinstance(own, list | tuple | np.ndarray) for own in lists):
+            lists = [lists] * self.n_features_in_
+        lists = [np.asarray(list(own), object) for own in lists]
+        if len(lists) != self.n_features_in_:
+            raise ValueError(f"categories has {len(lists)} lists, X has {self.n_features_in_} columns.")
+        for own in lists:
+            if not len(own) or len(set(own.tolist())) < len(own):
+                raise ValueError(f"The categories of a column must be one or more different values, got {list(own)}.")
+        return lists
+
+    def _columns(self, X, *, reset):
+        if not hasattr(X, "columns"):
+            X = _cells(X)
+        validate_data(self, X, skip_check_array=True, reset=reset)
+        return X
+
+    def transform(self, X):
+        """Zeros, and a one for the category of each cell.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        X_new : float array of shape (n_samples, n_categories)
+        """
+        check_is_fitted(self)
+        X = self._columns(X, reset=False)
+        out = []
+        for j, own in enumerate(self._lists()):
+            column = X.iloc[:, j] if hasattr(X, "iloc") else X[:, j]
+            code = codes(as_labels(list(column)), own)
+            out.append((code[:, None] == np.arange(len(own))).astype(np.float64))
+        return np.concatenate(out, axis=1)
+
+    def get_feature_names_out(self, input_features=None):
+        """Names of the columns: the column's, an underscore, the category's."""
+        check_is_fitted(self)
+        names = getattr(self, "feature_names_in_", input_features)
+        names = [f"x{j}" for j in range(self.n_features_in_)] if names is None else names
+        return np.array([f"{name}_{c}" for name, own in zip(names, self._lists(), strict=True) for c in own], object)
+
+
+def _cells(X):
+    """Object array of cells, of which a list is taken one by one."""
+    if sparse.issparse(X):
+        raise TypeError("Sparse data was passed, but dense data is required: use X.toarray().")
+    if isinstance(X, list | tuple):
+        return from_list(X)
+    X = np.asarray(X)
+    check_table(X)
+    return X
+
+
+def by_name(estimator, values, parameter):
+    """Values of a dict in the order of the columns, whose names must be the same."""
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        raise ValueError(f"{parameter} given by column names needs a data frame.")
+    if set(names) != set(values):
+        differing = sorted(map(str, set(names) ^ set(values)))
+        raise ValueError(f"{parameter} must name the columns of X, all and no others; it differs by {differing}.")
+    return [values[name] for name in names]
+
+
+def column_bounds(estimator):
+    """Bounds of each column, (low, high), of a fitted estimator with a parameter `bounds`."""
+    bounds = estimator.bounds
+    if isinstance(bounds, Mapping):
+        bounds = np.array(by_name(estimator, bounds, "bounds"), float).T
+    try:
+        low, high = (np.broadcast_to(np.asarray(b, float), (estimator.n_features_in_,)) for b in bounds)
+        right = bool((low < high).all() and np.isfinite(high - low).all())
+    except (TypeError, ValueError):
+        right = False
+    if not right:
+        raise ValueError(
+            "bounds must be a pair (low, high) of numbers or of arrays with one number for each of the "
+            f"{estimator.n_features_in_} columns, low below high (or, for data frames, a dict of pairs by name), "
+            f"got {bounds!r}."
+        )
+    return low, high

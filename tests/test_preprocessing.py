@@ -1,0 +1,251 @@
+"""Preparation learns nothing from rows, or is private; and a walk through a pipeline sees what is not."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import PCA
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, OrdinalEncoder, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from skdpbayes import DPBayesianLogisticRegression, DPGammaExponential, DPLatentDirichletAllocation
+from skdpbayes.datasets import load_adult
+from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper, check_pipeline
+from skdpbayes.privacy import BudgetError, PrivacyLedger, audit, compose
+
+pytestmark = pytest.mark.filterwarnings("ignore:delta=.* is not below")
+
+
+@pytest.fixture(autouse=True)
+def said_already(monkeypatch):
+    monkeypatch.setattr("skdpbayes.estimators._base._warned", ["seed"])
+
+
+@parametrize_with_checks(
+    [NormClipper(), BoundedScaler((-10, 10)), CategoryEncoder([0, 1, 2]), DPStandardScaler((-9, 9), random_state=0)]
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+class Hostile:
+    """A cell that objects to everything."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __hash__(self):
+        raise RuntimeError("hash")
+
+    def __eq__(self, other):
+        raise RuntimeError("eq")
+
+    def __float__(self):
+        raise RuntimeError("float")
+
+
+CELLS = [Hostile(), "x", [1, 2], None, 1j, 10**400, float("nan"), b"seven", pd.NaT]
+TRANSFORMERS = [
+    NormClipper(2.0),
+    BoundedScaler(((0, 0), (4, 8)), feature_range=(-1, 1)),
+    CategoryEncoder([[0, 1, 2], [0, 1, 2, 3]]),
+    DPStandardScaler(((0, 0), (4, 8)), epsilon=np.inf, random_state=0),
+]
+
+
+@pytest.mark.parametrize("estimator", TRANSFORMERS, ids=lambda e: type(e).__name__)
+def test_no_cell_raises_or_changes_another_row(estimator):
+    table = np.random.default_rng(0).integers(0, 3, (20, 2)).astype(object)
+    usual = clone(estimator).fit(table)
+    for cell in CELLS:
+        changed = table.copy()
+        changed[3, 1] = cell
+        for rows in (changed, changed.tolist()):
+            clone(estimator).fit(rows)
+            out = usual.transform(rows)
+            np.testing.assert_array_equal(np.delete(out, 3, axis=0), np.delete(usual.transform(table), 3, axis=0))
+            assert out[3, -1] == 0 if isinstance(estimator, CategoryEncoder) else np.isnan(out[3, 1])
+
+
+def test_long_rows_are_shortened_and_missing_ones_stay_missing():
+    X = np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 1.0], [1e300, 1e300], [np.inf, 0]])
+    want = [[0.6, 0.8], [0.3, 0.4], [np.nan] * 2, [0.5**0.5] * 2, [np.nan] * 2]
+    np.testing.assert_allclose(NormClipper().fit_transform(X), want)
+    thin = NormClipper().fit(X).transform(sparse.csr_array(np.nan_to_num(X[:2])))
+    np.testing.assert_allclose(thin.toarray(), want[:2])
+    hidden = NormClipper().fit(X).transform(sparse.csr_array(X[2:3]))
+    assert np.isnan(hidden.toarray()).all()
+
+
+def test_bounds_by_number_by_column_and_by_name():
+    frame = pd.DataFrame({"age": [20, 60, 120], "hours": [0, 50, None]})
+    want = [[0.2, 0.0], [0.6, 0.5], [1.0, np.nan]]
+    np.testing.assert_allclose(BoundedScaler((0, 100)).fit_transform(frame), want)
+    named = BoundedScaler({"hours": (0, 100), "age": (0, 100)}).fit(frame)
+    np.testing.assert_allclose(named.transform(frame), want)
+    np.testing.assert_allclose(named.inverse_transform(want), [[20, 0], [60, 50], [100, np.nan]])
+    assert named.get_feature_names_out().tolist() == ["age", "hours"]
+    for bounds, message in (
+        ({"age": (0, 1)}, "differs by .*hours"),
+        ((1, 0), "low below high"),
+        ((0, [1, 2, 3]), "each of the 2 columns"),
+        ("ab", "must be a pair"),
+        (None, "must be a pair"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            BoundedScaler(bounds).fit(frame)
+    with pytest.raises(ValueError, match="feature_range"):
+        BoundedScaler(feature_range=(1, 1)).fit(frame)
+    with pytest.raises(ValueError, match="needs a data frame"):
+        BoundedScaler({0: (0, 1)}).fit([[1.0]])
+
+
+def test_categories_by_name_and_by_column():
+    frame = pd.DataFrame({"a": ["x", "y", "z"], "b": [1, 2, 1]})
+    encoder = CategoryEncoder({"b": [1, 2], "a": ["x", "y"]}).fit(frame)
+    assert encoder.get_feature_names_out().tolist() == ["a_x", "a_y", "b_1", "b_2"]
+    assert encoder.transform(frame).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
+    assert CategoryEncoder(["x", "y"]).fit_transform([["y", "x"]]).tolist() == [[0, 1, 1, 0]]
+    for categories, message in (([["x"]], "1 lists"), ([[1], []], "one or more"), ([[1, 1], [2]], "different")):
+        with pytest.raises(ValueError, match=message):
+            CategoryEncoder(categories).fit(frame)
+
+
+# The private scaler
+
+
+def columns(n=20_000, seed=0):
+    return np.random.default_rng(seed).normal([50, 3], [10, 0.5], (n, 2))
+
+
+BOUNDS = ([0, 0], [100, 10])
+
+
+def test_without_noise_it_is_the_standard_scaler():
+    X = columns()
+    X[::7, 1] = np.nan
+    ours, theirs = DPStandardScaler(BOUNDS, epsilon=np.inf, random_state=0).fit(X), StandardScaler().fit(X)
+    np.testing.assert_allclose(ours.mean_, theirs.mean_, rtol=1e-4)
+    np.testing.assert_allclose(ours.scale_, theirs.scale_, rtol=1e-4)
+    np.testing.assert_allclose(ours.transform(X), theirs.transform(X), atol=2e-3)
+    np.testing.assert_allclose(ours.inverse_transform(ours.transform(X)), X, rtol=1e-6)
+    plain = DPStandardScaler(BOUNDS, epsilon=np.inf, with_mean=False, with_std=False, random_state=0)
+    np.testing.assert_array_equal(plain.fit_transform(X), X)
+
+
+def test_moments_are_as_far_off_as_the_noise_says():
+    X = columns(2000)
+    fits = [DPStandardScaler(BOUNDS, epsilon=0.5, random_state=seed).fit(X) for seed in range(60)]
+    noise = fits[0].privacy_spent_.steps[0].noise_multiplier * 3**0.5 / len(X)  # in units of half of the range
+    errors = (np.array([fit.mean_ for fit in fits]) - X.mean(axis=0)) / [50, 5]
+    assert 0.7 < errors.std() / noise < 1.3
+    assert np.median([fit.scale_[0] for fit in fits]) == pytest.approx(X[:, 0].std(), rel=0.1)
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "add_remove", "replace_one"])
+def test_the_scaler_passes_the_audit(adjacency):
+    report = audit(DPStandardScaler((-1, 1), epsilon=4.0, adjacency=adjacency), np.ones((20, 3)), n_trials=400)
+    assert report.passed, str(report)
+    assert adjacency == "replace_one" or report.epsilon_lower_bound > 1.2
+
+
+def test_noise_alone_gives_finite_scales_within_the_bounds():
+    X = np.full((30, 2), np.nan)
+    for seed in range(20):
+        scaler = DPStandardScaler(BOUNDS, epsilon=0.1, delta=1e-3, random_state=seed).fit(X)
+        assert ((scaler.mean_ >= 0) & (scaler.mean_ <= [100, 10])).all()
+        assert ((scaler.scale_ > 0) & (scaler.scale_ <= [50, 5])).all()
+
+
+def test_the_scaler_charges_a_ledger():
+    with PrivacyLedger(epsilon=1.0, delta=1e-5), pytest.raises(BudgetError):
+        DPStandardScaler(BOUNDS, epsilon=5.0).fit(columns(100))
+
+
+# Pipelines
+
+MODEL = DPBayesianLogisticRegression(1.0, classes=[0, 1], solver="vips", random_state=0)
+
+
+@pytest.mark.parametrize(
+    ("step", "leaks"),
+    [
+        (StandardScaler(), True),
+        (PCA(2), True),
+        (Normalizer(), False),
+        (BoundedScaler(), False),
+        (FunctionTransformer(np.log1p), False),
+        (OneHotEncoder(), True),
+        (OneHotEncoder(categories=[["a"]], handle_unknown="ignore"), False),
+        (OneHotEncoder(categories=[["a"]]), True),
+        (OneHotEncoder(categories=[["a"]], handle_unknown="ignore", min_frequency=3), True),
+        (OrdinalEncoder(categories=[["a"]]), True),
+        (OrdinalEncoder(categories=[["a"]], handle_unknown="use_encoded_value", unknown_value=-1), False),
+        (CountVectorizer(), True),
+        (CountVectorizer(vocabulary=["a"]), False),
+        (SimpleImputer(), True),
+        (SimpleImputer(strategy="constant", keep_empty_features=True), False),
+        ("passthrough", False),
+        (GridSearchCV(MODEL, {"epsilon": [1.0]}), True),
+        (object(), True),
+        (DPBayesianLogisticRegression(1.0), True),
+        (DPBayesianLogisticRegression(np.inf, classes=[0, 1]), True),
+        (DPStandardScaler(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_steps_are_judged(step, leaks):
+    nested = ColumnTransformer([("own", FeatureUnion([("inner", Pipeline([("it", step)]))]), [0])])
+    report = check_pipeline(Pipeline([("before", nested), ("model", MODEL)]))
+    assert [found.name for found in report.leaks] == (["before__own__inner__it"] if leaks else [])
+    assert report.passed == (not leaks)
+    assert ("LEAKS" in str(report)) == leaks and ("no guarantee" in str(report)) == leaks
+
+
+def test_a_pipeline_without_a_private_step_does_not_pass():
+    assert not check_pipeline(make_pipeline(BoundedScaler())).passed
+    mixed = make_pipeline(DPGammaExponential(), DPLatentDirichletAllocation())
+    with pytest.raises(ValueError, match="different adjacencies or units"):
+        check_pipeline(mixed)
+
+
+def test_fitted_steps_compose():
+    X = columns(300)
+    pipeline = make_pipeline(DPStandardScaler(BOUNDS, epsilon=0.5, random_state=1), MODEL)
+    assert check_pipeline(pipeline).epsilon == 1.5
+    pipeline.fit(X, np.arange(300) % 2)
+    report = check_pipeline(pipeline)
+    assert report.passed and report.delta == pytest.approx(2e-5)
+    steps = [step for part in pipeline for step in part.privacy_spent_.steps]
+    assert report.epsilon == pytest.approx(compose(steps).epsilon(2e-5), rel=1e-6)
+    voided = make_pipeline(DPBayesianLogisticRegression(1.0, solver="vips", random_state=0))
+    with pytest.warns(UserWarning, match="classes=None"):
+        voided.fit(X, np.arange(300) % 2)
+    assert "guarantee does not hold" in check_pipeline(voided).leaks[0].reason
+
+
+def test_from_the_raw_adult_table_to_predictions():
+    """Strings and numbers in, probabilities out, one total."""
+    try:
+        data = load_adult()
+    except (FileNotFoundError, ConnectionError) as error:
+        pytest.skip(str(error))
+    text = ["workclass", "education", "marital-status", "occupation", "race", "sex"]
+    numbers = ["age", "hours-per-week", "capital-gain", "capital-loss"]
+    prepare = ColumnTransformer(
+        [
+            ("categories", CategoryEncoder({name: data.categories[name] for name in text}), text),
+            ("numbers", DPStandardScaler({name: data.bounds[name] for name in numbers}, epsilon=0.2), numbers),
+        ]
+    )
+    model = DPBayesianLogisticRegression(0.8, classes=data.classes, data_norm=4.0, solver="vips")
+    pipeline = make_pipeline(prepare, NormClipper(4.0), model).fit(data.X_train, data.y_train)
+    report = check_pipeline(pipeline)
+    assert report.passed and report.epsilon <= 1 and report.delta == pytest.approx(2e-5)
+    assert pipeline.score(data.X_test, data.y_test) > 0.84
