@@ -56,3 +56,16 @@ class ColumnMoments:
         mean = np.clip(first / count, -1, 1)
         floor = np.minimum(1, 2 * scale / count)
         return NoisyMoments(mean, np.clip((second + half) / count - mean**2, np.maximum(floor, 1e-12), 1))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class BoundedScore:
+    """Sum of a number in [0, 1] of each record, ``{"x": ()}``: any two records differ by at most 1."""
+
+    n_statistics = 1
+
+    def statistic(self, record):
+        """The number, cut to [0, 1]; zero if it is none."""
+        x = record["x"]
+        return jnp.where(jnp.isnan(x), 0, jnp.clip(x, 0, 1))[None]

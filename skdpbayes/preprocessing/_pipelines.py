@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from sklearn.base import BaseEstimator
 
 from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
 
 PUBLIC, PRIVATE, LEAKS = "learns nothing", "private", "LEAKS"
@@ -130,7 +131,7 @@ def _judged(step):
     """Verdict and reason."""
     if isinstance(step, BoundedScaler | CategoryEncoder | NormClipper):
         return PUBLIC, "public bounds or categories"
-    if isinstance(step, PrivateEstimator):
+    if isinstance(step, PrivateEstimator | DPRandomizedSearchCV):
         return _judged_private(step)
     if type(step).__module__.split(".")[0] == "sklearn" and type(step).__name__ in _KNOWN:
         return _KNOWN[type(step).__name__](step)
@@ -196,12 +197,15 @@ def _total(private):
     if not private:
         return 0.0, 0.0
     delta = float(sum(step.delta for step in private))
-    if len({(step.adjacency, step._record) for step in private}) > 1:
+    fits = [step.estimator if isinstance(step, DPRandomizedSearchCV) else step for step in private]
+    if len({(fit.adjacency, fit._record) for fit in fits}) > 1:
         raise ValueError("The private steps have different adjacencies or units: no total can be given.")
     spent = [step.privacy_spent_ for step in private if hasattr(step, "privacy_spent_")]
     simple = sum(report.epsilon for report in spent)
     if len(spent) < len(private):
         return float(simple + sum(step.epsilon for step in private if not hasattr(step, "privacy_spent_"))), delta
+    if fits != private:  # a selection is no sum of steps
+        return float(simple), delta
     curve = compose([block for report in spent for block in report.steps], private[0].adjacency)
     more = sum(report.epsilon_overhead for report in spent)
     together = curve.epsilon(delta - sum(report.delta_overhead for report in spent)) + more

@@ -1,0 +1,498 @@
+"""Private choice of hyper-parameters, and what a search of scikit-learn's costs.
+
+`sklearn.model_selection.GridSearchCV` fits many times and publishes scores on the rows themselves: it is not private,
+and `search_spent` says how far. `DPRandomizedSearchCV` is: it makes a random number of private runs and releases the
+best by a private score, which costs little more than one run (Papernot and Steinke 2022).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.model_selection import ParameterGrid
+from sklearn.utils import _safe_indexing
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes._labels import as_labels, codes
+from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
+from skdpbayes.privacy import GaussianSteps, compose, selection_epsilon
+
+_MOST_CANDIDATES = 200
+_WORST = -math.inf
+_LONGEST_LOSS = 3.0  # nats of log-loss beyond which a row counts as wholly wrong
+
+
+def search_spent(search: Any) -> str:
+    """Say what a finished search of scikit-learn's over private estimators has spent, and that it is not private.
+
+    Each candidate was fitted once for each fold, and the best once more; a row is in all folds' training parts but
+    one. What is said is the sum of all these fits' epsilons and deltas. The *scores* that chose among them were
+    computed from the rows without noise, so that no epsilon holds for the search as a whole.
+
+    Parameters
+    ----------
+    search : GridSearchCV or RandomizedSearchCV, fitted
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from skdpbayes import DPGammaExponential
+    >>> from skdpbayes.model_selection import search_spent
+    >>> X = np.random.default_rng(0).exponential(size=(600, 1))
+    >>> search = GridSearchCV(DPGammaExponential(), {"epsilon": [0.5, 1.0]}, cv=3).fit(X)
+    >>> print(search_spent(search))
+    no guarantee: scores were computed from the rows without noise; the 7 fits alone spent (4, 5e-05)
+    """
+    check_is_fitted(search, "cv_results_")
+    estimators = [clone(search.estimator).set_params(**own) for own in search.cv_results_["params"]]
+    folds = search.n_splits_
+    refitted = [search.best_estimator_] if hasattr(search, "best_estimator_") else []
+    both = [_budget(own) for own in estimators], [_budget(own) for own in refitted]
+    epsilon, delta = ((folds - 1) * sum(own[i] for own in both[0]) + sum(own[i] for own in both[1]) for i in range(2))
+    n_fits = folds * len(estimators) + len(refitted)
+    return (
+        "no guarantee: scores were computed from the rows without noise; "
+        f"the {n_fits} fits alone spent ({epsilon:.4g}, {delta:.3g})"
+    )
+
+
+def _budget(estimator):
+    """Sums of the epsilons and deltas of an estimator, or of the steps of a pipeline."""
+    steps = [step for _, step in estimator.steps] if hasattr(estimator, "steps") else [estimator]
+    private = [step for step in steps if isinstance(step, PrivateEstimator)]
+    return float(sum(step.epsilon for step in private)), float(sum(step.delta for step in private))
+
+
+@dataclass(frozen=True)
+class SelectionSpent:
+    """What a private search cost.
+
+    Attributes
+    ----------
+    epsilon, delta : float
+        Of everything that the search exposes: the best model, its parameters and its score.
+    adjacency, unit : str
+        What "one record" means.
+    run_epsilon : float
+        At which each run was calibrated, with delta over `n_iter`.
+    n_iter, eta : float
+        Expected number of runs, and the shape of its law.
+    n_candidates : int
+    seeded : bool
+        Whether whoever guesses a seed can remove the noise.
+    voided_by : tuple of str
+        Reasons for which the guarantee does not hold.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    unit: str
+    run_epsilon: float
+    n_iter: float
+    eta: float
+    n_candidates: int
+    seeded: bool = False
+    voided_by: tuple[str, ...] = ()
+
+    @property
+    def guarantee_holds(self) -> bool:
+        """Whether nothing voids the guarantee."""
+        return not self.voided_by
+
+    def __str__(self) -> str:
+        kept = "" if self.guarantee_holds else f"; NO GUARANTEE: {'; '.join(self.voided_by)}"
+        return (
+            f"({self.epsilon:.4g}, {self.delta:g})-DP, {self.adjacency} per {self.unit}: the best of some "
+            f"{self.n_iter:g} runs, each with epsilon {self.run_epsilon:.4g}{kept}"
+        )
+
+
+def _best_has(name):
+    def check(search):
+        getattr(getattr(search, "best_estimator_", search.estimator), name)
+        return True
+
+    return available_if(check)
+
+
+class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
+    """Choose hyper-parameters under differential privacy.
+
+    A random number of times, a candidate is drawn from a public grid, fitted to a random part of the rows and scored,
+    with noise, on the others. The best run *is* the result: its model is not fitted again. Only that model, its
+    parameters and its score are exposed; how many runs there were, and the losers, are not.
+
+    The law of the number of runs is a truncated negative binomial one, and the bound on the total that of Koskela,
+    Redberg and Wang (2024), from the whole privacy profiles of the runs. Each row is in one part only, so a run costs
+    the larger of what its fit and its score cost.
+
+    Parameters
+    ----------
+    estimator : estimator of this package
+        Its ``epsilon``, ``delta``, ``ledger`` and ``random_state`` are set by the search.
+    param_grid : dict or list of dicts
+        Public candidates, as `sklearn.model_selection.ParameterGrid` takes them. All have the same chance.
+    epsilon : float, default=1.0
+        Privacy budget of the whole search.
+    delta : float, default=1e-5
+        Privacy failure probability of the whole search.
+    n_iter : float, default=10.0
+        Expected number of runs.
+    eta : float, default=0.0
+        Shape of the law of the number of runs: 0 is logarithmic and cheapest, 1 geometric and less spread out.
+    test_size : float, default=0.2
+        Fraction of the rows that score.
+    scoring : {"accuracy", "log_loss"} or callable, default="log_loss"
+        Score of each row, in [0, 1], larger is better: whether the label is right; or ``1 - min(loss, 3) / 3``, of
+        its log-loss in nats. A callable ``(estimator, X, y) -> array of shape (n,)`` must judge each row by itself;
+        what it returns is cut to [0, 1].
+    random_state : None or int, default=None
+        None draws from the operating system. An integer makes everything reproducible: for tests only.
+
+    Attributes
+    ----------
+    best_estimator_ : estimator
+        Its ``privacy_spent_`` is that of the search.
+    best_params_ : dict
+    best_score_ : float
+        With noise: the mean score of the rows that scored.
+    privacy_spent_ : SelectionSpent
+
+    See Also
+    --------
+    skdpbayes.privacy.selection_epsilon : The bound.
+
+    Notes
+    -----
+    The time that a search takes tells how many runs there were, which is not covered. A ledger cannot be charged with
+    a selection: none may be open.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.model_selection import DPRandomizedSearchCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(3000, 2))
+    >>> y = (X[:, 0] > 0).astype(int)
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1], solver="vips")
+    >>> search = DPRandomizedSearchCV(model, {"prior_scale": [0.01, 3.0]}, epsilon=4.0, n_iter=5, random_state=0)
+    >>> search = search.fit(X, y)
+    >>> search.best_params_, search.privacy_spent_.epsilon <= 4
+    ({'prior_scale': 3.0}, True)
+    """
+
+    def __init__(
+        self,
+        estimator,
+        param_grid,
+        *,
+        epsilon=1.0,
+        delta=1e-5,
+        n_iter=10.0,
+        eta=0.0,
+        test_size=0.2,
+        scoring="log_loss",
+        random_state=None,
+    ):
+        self.estimator = estimator
+        self.param_grid = param_grid
+        self.epsilon = epsilon
+        self.delta = delta
+        self.n_iter = n_iter
+        self.eta = eta
+        self.test_size = test_size
+        self.scoring = scoring
+        self.random_state = random_state
+
+    def fit(self, X, y=None):
+        """Search.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For parameters, of the search or of a candidate, out of range; before anything is run.
+        """
+        candidates = self._check()
+        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        rng = np.random.default_rng(self.random_state)
+        order = rng.permutation(n)
+        n_test = math.ceil(self.test_size * n)
+        if not 0 < n_test < n:
+            raise ValueError(f"test_size={self.test_size} leaves one of the parts of {n} rows empty.")
+        parts = order[n_test:], order[:n_test]
+        (X_fit, X_test), (y_fit, y_test) = (_parts(data, parts) for data in (X, y))
+
+        run_epsilon, total, score_steps = self._calibrated(candidates, X_fit, y_fit)
+        for name in ("best_estimator_", "best_params_", "best_score_"):
+            self.__dict__.pop(name, None)
+        self.privacy_spent_ = SelectionSpent(
+            epsilon=total,
+            delta=float(self.delta),
+            adjacency=self.estimator.adjacency,
+            unit=self.estimator._record,
+            run_epsilon=run_epsilon,
+            n_iter=float(self.n_iter),
+            eta=float(self.eta),
+            n_candidates=len(candidates),
+            seeded=self.random_state is not None,
+            voided_by=("no noise was added",) if math.isinf(total) else (),
+        )
+        best: Any = None
+        least = (_WORST, -len(candidates))
+        for _ in range(_number_of_runs(rng, self.n_iter, self.eta)):
+            k = int(rng.integers(len(candidates)))
+            model, seed = self._candidate(candidates[k], run_epsilon), None
+            if self.random_state is not None:
+                seed = int(rng.integers(2**31))
+                model.set_params(random_state=seed + 1)
+            _fit_quietly(model, X_fit, y_fit)
+            score = self._private_score(model, X_test, y_test, score_steps, seed)
+            if (score, -k) > least:  # a tie goes to the first of the candidates, which does not look at the rows
+                best, least = model, (score, -k)
+        best.privacy_spent_ = self.privacy_spent_
+        score, k = least
+        self.best_estimator_, self.best_params_, self.best_score_ = best, candidates[-k], score
+        return self
+
+    def _check(self):
+        if not isinstance(self.estimator, PrivateEstimator):
+            raise ValueError(
+                f"estimator must be a private estimator of this package, got {self.estimator!r}. In a pipeline, make "
+                "the search the last step."
+            )
+        check_number("epsilon", self.epsilon, 0)
+        check_number("delta", self.delta, 0, 1, open_above=True)
+        check_number("n_iter", self.n_iter, 1, 1e4, closed=True)
+        check_number("eta", self.eta, -1, 100)
+        check_number("test_size", self.test_size, 0, 1, open_above=True)
+        if not callable(self.scoring):
+            check_choice("scoring", self.scoring, ("accuracy", "log_loss"))
+        if self.random_state is not None and not isinstance(self.random_state, numbers.Integral):
+            raise ValueError(f"random_state must be None or an integer, got {self.random_state!r}.")
+        if self.estimator.adjacency == "add_remove":
+            raise ValueError(
+                "A search takes the number of rows as known, which adjacency='add_remove' keeps private: use "
+                "adjacency='zero_out' or 'replace_one'."
+            )
+        if getattr(self.estimator, "classes", ()) is None:
+            raise ValueError("classes=None takes the labels from the rows: declare them.")
+        candidates = list(ParameterGrid(self.param_grid))
+        if not 1 <= len(candidates) <= _MOST_CANDIDATES:
+            raise ValueError(f"param_grid must have 1 to {_MOST_CANDIDATES} candidates, got {len(candidates)}.")
+        if not callable(self.scoring) and not hasattr(self.estimator, "predict_proba"):
+            raise ValueError(f"scoring={self.scoring!r} needs a classifier; give a callable, see the documentation.")
+        fixed = {"epsilon", "delta", "adjacency", "numerics", "ledger", "random_state", "classes"}
+        if fixed & {name for candidate in candidates for name in candidate}:
+            raise ValueError(f"Candidates may not differ in {', '.join(sorted(fixed))}.")
+        from skdpbayes.privacy.ledger import active_ledger
+
+        if self.estimator.ledger is not None or active_ledger() is not None:
+            raise ValueError("A ledger cannot be charged with a selection, whose cost is no sum of steps: close it.")
+        return candidates
+
+    def _candidate(self, parameters, epsilon):
+        return clone(self.estimator).set_params(
+            epsilon=epsilon, delta=self.delta / self.n_iter, ledger=None, random_state=None, **parameters
+        )
+
+    def _calibrated(self, candidates, X, y):
+        """Epsilon of each run, what the whole search then costs, and the steps of the score."""
+        from skdpbayes.privacy import calibrate_noise
+        from skdpbayes.privacy._audited import Fit
+
+        shape = (X.shape if hasattr(X, "shape") else np.shape(X))[:2]
+        null = sparse.csr_array(shape) if sparse.issparse(X) else np.full(shape, np.nan)
+        labels = None if y is None else np.full(shape[0], _a_label(self.estimator))
+
+        def cost(epsilon):
+            score = calibrate_noise(epsilon, self.delta / self.n_iter, 1.0, 1, adjacency=self.estimator.adjacency).steps
+            plans = {_quietly(Fit, self._candidate(own, epsilon), null, labels).spec.composed() for own in candidates}
+            worst: Any = _Worst([compose(steps, self.estimator.adjacency) for steps in (*plans, score)])
+            return selection_epsilon(worst, self.delta, self.n_iter, self.eta), score
+
+        if math.isinf(self.epsilon):
+            return math.inf, math.inf, (GaussianSteps(0.0, 1.0, 1),)
+        target = self.epsilon * (1 - 1e-6)  # what integer arithmetic adds is far less
+        low, high = target / (2 + self.eta) / 4, target
+        while cost(low)[0] > target:
+            high, low = low, low / 2
+            if low < 1e-4 * target:
+                raise ValueError(f"epsilon={self.epsilon:g} is too small for a search of n_iter={self.n_iter:g} runs.")
+        for _ in range(6):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if cost(middle)[0] <= target else (low, middle)
+        total, score = cost(low)
+        return low, float(total / (1 - 1e-6)), score
+
+    def _private_score(self, fitted, X, y, steps, seed):
+        """Mean score of the rows, with noise; the worst if it is not a number."""
+        from skdpbayes.inference import run
+        from skdpbayes.models.moments import BoundedScore
+        from skdpbayes.privacy.random import fit_keys
+        from skdpbayes.records import pack_records
+        from skdpbayes.solvers.vips import OneRelease
+
+        scores = _scores(self.scoring, fitted, X, y)
+        model, solver = BoundedScore(), OneRelease(np.float32(1), np.float32(len(scores)))
+        state, _ = run(fit_keys(seed), model, solver, self.estimator._spec(steps), pack_records(x=scores))  # type: ignore[arg-type]
+        score = float(np.asarray(state.value)[0]) / len(scores)
+        return score if math.isfinite(score) else _WORST
+
+    best_estimator_: Any
+
+    @property
+    def classes_(self):
+        """Labels of the best model."""
+        return self.best_estimator_.classes_
+
+    @property
+    def n_features_in_(self):
+        """Number of columns."""
+        return self.best_estimator_.n_features_in_
+
+    @_best_has("predict")
+    def predict(self, X):
+        """Of the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.predict(X)
+
+    @_best_has("predict_proba")
+    def predict_proba(self, X):
+        """Of the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.predict_proba(X)
+
+    @_best_has("transform")
+    def transform(self, X):
+        """Of the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.transform(X)
+
+    @_best_has("score_samples")
+    def score_samples(self, X):
+        """Of the best model."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.score_samples(X)
+
+    @_best_has("score")
+    def score(self, X, y=None):
+        """Of the best model; on rows that need not be protected."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.score(*(data for data in (X, y) if data is not None))
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        inner = self.estimator.__sklearn_tags__()
+        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
+            inner.estimator_type, inner.classifier_tags, inner.regressor_tags,
+        )  # fmt: skip
+        tags.input_tags = inner.input_tags
+        return tags
+
+
+class _Worst:
+    """Several privacy curves as one that bounds each of them."""
+
+    def __init__(self, curves):
+        self._curves = curves
+
+    def epsilon(self, delta):
+        return max(curve.epsilon(delta) for curve in self._curves)
+
+    def delta(self, epsilon):
+        return np.max([curve.delta(epsilon) for curve in self._curves], axis=0)
+
+
+def _quietly(call, *arguments):
+    with warnings.catch_warnings():  # the fits of a search are not to be told one from another
+        warnings.simplefilter("ignore")
+        return call(*arguments)
+
+
+def _fit_quietly(model, X, y):
+    _quietly(model.fit, *(data for data in (X, y) if data is not None))
+
+
+def _parts(data, parts):
+    return (None, None) if data is None else tuple(_safe_indexing(data, part) for part in parts)
+
+
+def _number_of_runs(rng, mean, eta, most=10**6):
+    """A draw of the truncated negative binomial law with shape `eta` and expectation `mean`."""
+    from skdpbayes.privacy.accounting._selection import truncated_negative_binomial_odds
+
+    if mean == 1:
+        return 1
+    log_inverse = math.log1p(truncated_negative_binomial_odds(mean, eta))  # log(1 / g)
+    rest = -math.expm1(-log_inverse)
+    mass = rest / log_inverse if eta == 0 else eta * rest / math.expm1(eta * log_inverse)
+    u, k = rng.random(), 1
+    while u > mass and k < most:
+        u -= mass
+        mass *= rest * (k + eta) / (k + 1)
+        k += 1
+    return k
+
+
+def _scores(scoring, model, X, y):
+    """Score of each row, in [0, 1] or NaN; a row that makes a callable raise is NaN and changes no other."""
+    if not callable(scoring):
+        scoring = _accuracy if scoring == "accuracy" else _bounded_log_loss
+    n = X.shape[0] if hasattr(X, "shape") else len(X)
+    with np.errstate(all="ignore"):
+        try:
+            return np.asarray(scoring(model, X, y), np.float32).reshape(n)
+        except Exception:  # whatever one row brought about
+            return np.array([_score_of_row(scoring, model, X, y, i) for i in range(n)], np.float32)
+
+
+def _score_of_row(scoring, model, X, y, i):
+    rows, labels = (_parts(data, ([i], []))[0] for data in (X, y))
+    try:
+        return np.float32(np.asarray(scoring(model, rows, labels), float).reshape(1)[0])
+    except Exception:  # an error would tell of this row
+        return np.nan
+
+
+def _probability_of_label(model, X, y):
+    probability, code = model.predict_proba(X), codes(np.asarray(as_labels(y)), model.classes_)
+    return np.where(code >= 0, probability[np.arange(len(code)), code], np.nan), probability.max(axis=1)
+
+
+def _accuracy(model, X, y):
+    own, most = _probability_of_label(model, X, y)
+    return np.where(np.isnan(own), np.nan, own >= most)
+
+
+def _bounded_log_loss(model, X, y):
+    return 1 + np.maximum(np.log(_probability_of_label(model, X, y)[0]), -_LONGEST_LOSS) / _LONGEST_LOSS
+
+
+def _a_label(estimator):
+    """Something that may stand in the place of a response."""
+    labels = getattr(estimator, "classes", None)
+    return 0.0 if labels is None else next(iter(labels))

@@ -1,0 +1,203 @@
+"""A private search costs what it says, chooses well, and exposes nothing of its losers."""
+
+import pickle
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+
+from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, DPGammaExponential, model_selection
+from skdpbayes.model_selection import DPRandomizedSearchCV, search_spent
+from skdpbayes.preprocessing import BoundedScaler, check_pipeline
+from skdpbayes.privacy import GaussianSteps, PrivacyLedger, calibrate_noise, compose, selection_epsilon
+from skdpbayes.privacy.accounting._selection import truncated_negative_binomial_odds
+
+pytestmark = [
+    pytest.mark.usefixtures("compiled_quickly"),
+    pytest.mark.filterwarnings("ignore:delta=.* is not below"),
+    pytest.mark.filterwarnings("ignore:random_state is set"),
+]
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(1200, 2))
+Y = (X[:, 0] + 0.3 * RNG.normal(size=1200) > 0).astype(int)
+MODEL = DPBayesianLogisticRegression(classes=[0, 1], solver="vips", n_posterior_samples=50)
+GRID = {"prior_scale": [1e-3, 3.0]}
+
+
+def search(**parameters):
+    given = {"epsilon": 4.0, "n_iter": 6, "random_state": 0}
+    return DPRandomizedSearchCV(MODEL, GRID, **(given | parameters))
+
+
+@pytest.mark.parametrize("scoring", ["log_loss", "accuracy", lambda model, X, y: model.predict(X) == y])
+def test_it_finds_the_better_candidate_within_its_budget(scoring):
+    found = search(scoring=scoring, n_iter=12).fit(X, Y)
+    assert found.best_params_ == {"prior_scale": 3.0} and found.score(X, Y) > 0.85
+    assert found.predict(X).shape == Y.shape and found.predict_proba(X).shape == (1200, 2)
+    assert found.privacy_spent_.epsilon <= 4 and found.privacy_spent_.guarantee_holds and found.privacy_spent_.seeded
+    assert 0.5 < found.best_score_ < 1.1
+    assert found.best_estimator_.privacy_spent_ is found.privacy_spent_
+
+
+def test_the_total_is_the_bound_of_the_worst_candidate_and_of_the_score():
+    found = search(epsilon=2.0).fit(X, Y)
+    spent, delta = found.privacy_spent_, 1e-5
+    runs = [
+        compose(calibrate_noise(spent.run_epsilon, delta / 6, 1.0, n).steps)
+        for n in (1, MODEL.set_params(epsilon=1.0).fit(X, Y).n_iter_)
+    ]
+    worst = max(selection_epsilon(curve, delta, 6, 0.0) for curve in runs)
+    assert spent.epsilon == pytest.approx(worst, rel=0.02) and 0.9 * 2 < spent.epsilon <= 2
+    assert spent.run_epsilon < 2
+
+
+def test_a_costlier_candidate_counts_even_if_it_is_never_drawn(monkeypatch):
+    """Sampled steps and full ones have other profiles; the bound is of both."""
+    one = DPRandomizedSearchCV(MODEL, [{}], epsilon=1.0).fit(X, Y).privacy_spent_
+    grid = [{}, {"solver": ["dpvi"], "n_steps": [200], "sampling_rate": [0.01]}]
+    two = DPRandomizedSearchCV(MODEL, grid, epsilon=1.0)
+    curves = []
+    original = model_selection._Worst
+    monkeypatch.setattr(model_selection, "_Worst", lambda own: curves.append(own) or original(own))
+    monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 1)
+    assert two.fit(X, Y).privacy_spent_.epsilon <= 1 and len(curves[-1]) == 3
+    assert one.epsilon <= 1
+
+
+@pytest.mark.parametrize(("mean", "eta"), [(10, 0.0), (10, 1.0), (3, 0.5), (5, -0.5), (1, 1.0)])
+def test_the_number_of_runs_has_its_law(mean, eta):
+    rng = np.random.default_rng(0)
+    drawn = np.array([model_selection._number_of_runs(rng, mean, eta) for _ in range(20_000)])
+    assert drawn.min() == 1 and drawn.mean() == pytest.approx(mean, rel=0.05)
+    if mean == 1:
+        return
+    odds = truncated_negative_binomial_odds(mean, eta)
+    p = odds / (1 + odds)
+    k = np.arange(1, 8)
+    if eta == 0:
+        mass = stats.logser(p).pmf(k)
+    elif eta > 0:
+        mass = stats.nbinom(eta, 1 - p).pmf(k) / stats.nbinom(eta, 1 - p).sf(0)
+    else:
+        return
+    assert np.abs(np.mean(drawn[:, None] == k, axis=0) - mass).max() < 0.015
+
+
+def test_nothing_of_losers_and_of_the_number_of_runs_is_kept(monkeypatch):
+    sizes = []
+    for runs in (1, 4):
+        monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest, runs=runs: runs)
+        found = search().fit(X, Y)
+        sizes.append(set(vars(found)))
+        assert not hasattr(found, "cv_results_") and len(pickle.dumps(found)) < 2e5
+    assert sizes[0] == sizes[1]
+    assert found.best_estimator_.privacy_spent_.epsilon == found.privacy_spent_.epsilon
+
+
+def test_a_score_that_is_no_number_loses(monkeypatch):
+    monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 8)
+
+    def scoring(model, X, y):
+        return np.full(len(X), np.nan if model.prior_scale > 1 else 0.5)
+
+    assert search(scoring=scoring).fit(X, Y).best_params_ == {"prior_scale": 1e-3}
+
+
+def test_a_row_on_which_a_callable_raises_changes_no_other_score():
+    class Model:
+        pass
+
+    def scoring(model, X, y):
+        if (X[:, 0] == 7).any():
+            raise ZeroDivisionError
+        return 1 / (1 + X[:, 0])
+
+    rows = np.arange(12.0).reshape(12, 1)
+    found = model_selection._scores(scoring, Model(), rows, None)
+    want = 1 / (1 + rows[:, 0])
+    want[7] = np.nan
+    np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_one_row_moves_the_score_by_at_most_one(monkeypatch):
+    """Whatever it holds, its label included; the sum is released with noise for that."""
+    found = search().fit(X, Y)
+    monkeypatch.setattr(found.estimator, "numerics", "fast")
+    sums = []
+    for x, label in ((X[0], Y[0]), (np.nan, 0), (1e300, 1), (-np.inf, 9)):
+        rows, labels = X.copy(), Y.copy()
+        rows[0], labels[0] = x, label
+        steps = (GaussianSteps(1e-3, 1.0, 1),)
+        sums.append(1200 * found._private_score(found.best_estimator_, rows, labels, steps, 0))
+    assert np.isfinite(sums).all() and np.ptp(sums) <= 1.01
+
+
+def test_a_density_needs_a_callable_and_a_pipeline_takes_a_search_as_its_last_step():
+    density = DPGammaExponential(random_state=0)
+    with pytest.raises(ValueError, match="needs a classifier"):
+        DPRandomizedSearchCV(density, {"prior_shape": [1.0, 2.0]}).fit(np.ones((50, 1)))
+
+    def scoring(model, X, y):
+        return 1 / (1 + np.exp(-model.score_samples(X)))
+
+    options = {"epsilon": 4.0, "scoring": scoring, "random_state": 0}
+    found = DPRandomizedSearchCV(density, {"upper": [2.0, 4.0]}, **options).fit(RNG.exponential(size=(500, 1)))
+    assert found.best_params_["upper"] in (2.0, 4.0) and np.isfinite(found.score_samples([[1.0]])).all()
+    pipeline = make_pipeline(BoundedScaler((-5, 5)), search())
+    assert check_pipeline(pipeline).epsilon == 4
+    report = check_pipeline(pipeline.fit(X, Y))
+    assert report.passed and report.epsilon == pipeline[-1].privacy_spent_.epsilon
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"n_iter": 0.5}, "n_iter"),
+        ({"eta": -1.0}, "eta"),
+        ({"test_size": 1.0}, "test_size"),
+        ({"test_size": 0.0}, "test_size"),
+        ({"scoring": "r2"}, "scoring"),
+        ({"random_state": np.random.default_rng()}, "random_state"),
+        ({"param_grid": {"prior_scale": np.arange(1, 300)}}, "1 to 200 candidates"),
+        ({"param_grid": {"epsilon": [1.0]}}, "may not differ in"),
+        ({"param_grid": {"prior_scale": [-1.0]}}, "prior_scale"),
+        ({"estimator": GridSearchCV(MODEL, {})}, "private estimator of this package"),
+        ({"estimator": DPBayesianLogisticRegression()}, "declare them"),
+        ({"estimator": DPBayesianLinearRegression(adjacency="add_remove")}, "add_remove"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_anything_is_run(parameters, message, monkeypatch):
+    monkeypatch.setattr("skdpbayes.inference._run", lambda *rest: pytest.fail("the rows were read"))
+    given = {"estimator": MODEL, "param_grid": GRID} | parameters
+    with pytest.raises(ValueError, match=message):
+        DPRandomizedSearchCV(**given).fit(X, Y)
+
+
+def test_a_ledger_refuses_a_search():
+    with PrivacyLedger(epsilon=9.0, delta=1e-3), pytest.raises(ValueError, match="cannot be charged with a selection"):
+        search().fit(X, Y)
+
+
+def test_an_interrupted_search_is_charged_and_leaves_no_model(monkeypatch):
+    found = search().fit(X, Y)
+
+    def interrupt(*rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model_selection, "_fit_quietly", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        found.fit(X, Y)
+    assert not hasattr(found, "best_estimator_") and found.privacy_spent_.epsilon <= 4
+
+
+def test_what_a_search_of_scikit_learn_spent():
+    table = RNG.exponential(size=(300, 1))
+    grid = GridSearchCV(
+        make_pipeline(BoundedScaler((0, 9)), DPGammaExponential(0.5)),
+        {"dpgammaexponential__prior_rate": [1.0, 2.0]},
+        cv=3,
+    )
+    assert search_spent(grid.fit(table)).endswith("the 7 fits alone spent (2.5, 5e-05)")
