@@ -67,3 +67,19 @@ def no_compiled_programs(compiled_quickly):
     inference._steps.clear_cache()
     yield
     inference._steps.clear_cache()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Table of the mutants of the mechanism, and of what noticed each."""
+    rows = {}
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "killed" and report.when == "call":
+                    mutant, solver, check = value
+                    rows.setdefault((mutant, check), []).append(solver if outcome == "passed" else f"{solver} SURVIVED")
+    if rows:
+        terminalreporter.section("mutants")
+        width = max(len(mutant) for mutant, _ in rows)
+        for (mutant, check), solvers in sorted(rows.items()):
+            terminalreporter.write_line(f"{mutant:{width}}  killed by {check:24}  {', '.join(sorted(solvers))}")

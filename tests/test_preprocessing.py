@@ -14,9 +14,21 @@ from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer, OneHotEncoder, OrdinalEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from skdpbayes import DPBayesianLogisticRegression, DPGammaExponential, DPLatentDirichletAllocation
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPGammaExponential,
+    DPLatentDirichletAllocation,
+)
 from skdpbayes.datasets import load_adult
-from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper, check_pipeline
+from skdpbayes.preprocessing import (
+    BoundedScaler,
+    CategoryEncoder,
+    DPStandardScaler,
+    NormClipper,
+    check_data,
+    check_pipeline,
+)
 from skdpbayes.privacy import BudgetError, PrivacyLedger, audit, compose
 
 pytestmark = pytest.mark.filterwarnings("ignore:delta=.* is not below")
@@ -249,3 +261,43 @@ def test_from_the_raw_adult_table_to_predictions():
     report = check_pipeline(pipeline)
     assert report.passed and report.epsilon <= 1 and report.delta == pytest.approx(2e-5)
     assert pipeline.score(data.X_test, data.y_test) > 0.84
+
+
+# Data
+
+
+def test_what_is_wrong_with_data_is_said():
+    table = pd.DataFrame({"a": [1.0, 2.0, np.nan, 50.0], "b": ["1", "x", "3", "4"], "c": [7, 7, 7, 7]})
+    model = DPBayesianLogisticRegression(10.0, delta=0.5, classes=["no", "yes", "never"], data_norm=20.0)
+    said = check_data(table.astype(object), ["no", "yes", "no", 3], estimator=model).findings
+    for part in (
+        "2 of 4 rows have a missing",
+        "1 of 4 rows are longer than data_norm=20",
+        r"columns [2] are constant",
+        "1 of 4 labels are not among classes, and their rows will be left out, such as 3",
+        "no row has the label 'never'",
+        "delta=0.5 is not below one",
+        "mostly noise",
+    ):
+        assert any(part in finding for finding in said), part
+    assert len(said) == 7
+
+
+def test_bounds_are_held_against_the_data():
+    scaled = check_data([[0.0, 5.0], [2.0, 30.0]], estimator=DPStandardScaler((0, [1.0, 10.0]), delta=0.1)).findings
+    assert any("2 of 4 values of X lie outside" in finding for finding in scaled)
+    linear = DPBayesianLinearRegression(bounds=((0, 1), (0, 9)))
+    said = str(check_data([[0.5], [0.7]], [1.0, 10.0], estimator=linear))
+    assert "1 of 2 values of y lie outside" in said and "values of X" not in said and said.startswith("Not private")
+
+
+def test_good_data_pass():
+    X = np.random.default_rng(0).normal(size=(500, 2))
+    assert not check_data(X).findings and "nothing found" in str(check_data(X))
+    assert any("smaller data_norm" in f for f in check_data(X / 9, estimator=NormClipperLike()).findings)
+    assert any("no number at all" in f for f in check_data(X * [1, np.nan]).findings)
+
+
+class NormClipperLike:
+    def get_params(self, deep):
+        return {"data_norm": 5.0}

@@ -355,14 +355,16 @@ def sampling_key_kept(patch):
 
 
 @pytest.mark.parametrize(("change", "check", "solver"), OUTSIDE_THE_LOOP)
-def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch, compiled_quickly):
+def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch, compiled_quickly, record_property):
+    record_property("killed", (change.__name__, solver, check))
     change(monkeypatch)
     with pytest.raises(AssertionError):
         getattr(whitebox, check)(solver)
 
 
 @pytest.mark.parametrize(("change", "check", "solver"), MUTANTS)
-def test_mutant_is_noticed(change, check, solver, monkeypatch, no_compiled_programs):
+def test_mutant_is_noticed(change, check, solver, monkeypatch, no_compiled_programs, record_property):
+    record_property("killed", (change.__name__, solver, check))
     change(monkeypatch)
     with pytest.raises(AssertionError):
         getattr(whitebox, check)(solver)

@@ -1,0 +1,156 @@
+"""A look at data before a fit, which is not private."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skdpbayes._labels import as_labels, codes
+from skdpbayes._rows import as_numeric
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What `check_data` found.
+
+    It tells of single rows: do not publish it.
+
+    Attributes
+    ----------
+    findings : tuple of str
+        Empty if there is nothing to say.
+    """
+
+    findings: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"- {finding}" for finding in self.findings] or ["- nothing found"]
+        return "\n".join(["Not private, for your eyes only:", *lines])
+
+
+def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
+    """Say what is wrong with data, as private estimators never do.
+
+    **This is not private**: what it says depends on single rows. A private `fit` cannot raise on a missing value or an
+    unknown label, since the error would tell that the row is there; it leaves the row out. This function counts
+    what would be left out, shortened or cut. Use it where you may look at the data, and publish nothing of it.
+
+    Parameters
+    ----------
+    X : array-like, data frame or sparse matrix of shape (n_samples, n_features)
+    y : array-like of shape (n_samples,), optional
+    estimator : estimator of this package, optional
+        Its ``classes``, ``data_norm``, ``bounds`` and ``delta`` are held against the data.
+
+    Returns
+    -------
+    DataReport
+        ``print`` shows it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.preprocessing import check_data
+    >>> model = DPBayesianLogisticRegression(classes=["no", "yes"], data_norm=5.0)
+    >>> print(check_data([[3.0, 4.0], [np.nan, 1.0], [6.0, 8.0]], ["no", "yes", "Yes"], estimator=model))
+    Not private, for your eyes only:
+    - 1 of 3 rows have a missing or infinite value, or one that is not a number, and will be left out
+    - 1 of 3 rows are longer than data_norm=5 and will be shortened (the longest is 10)
+    - 1 of 3 labels are not among classes, and their rows will be left out, such as 'Yes'
+    - epsilon=1 with 3 rows and 2 columns: the result will be mostly noise
+    """
+    parameters = {} if estimator is None else estimator.get_params(deep=False)
+    numeric = as_numeric(X)
+    dense = numeric.toarray() if sparse.issparse(numeric) else numeric
+    return DataReport(
+        tuple(
+            finding
+            for check in (_cells, _norms, _bounds, _columns, _labels, _budget)
+            for finding in check(dense.astype(float), y, parameters)
+        )
+    )
+
+
+def _cells(X, y, parameters):
+    del y, parameters
+    bad = ~np.isfinite(X).all(axis=1)
+    if bad.any():
+        yield (
+            f"{bad.sum()} of {len(X)} rows have a missing or infinite value, or one that is not a number, and will be "
+            "left out"
+        )
+    for j in np.flatnonzero(~np.isfinite(X).any(axis=0)):
+        yield f"column {j} holds no number at all: every row will be left out"
+
+
+def _norms(X, y, parameters):
+    del y
+    norm = parameters.get("data_norm")
+    if norm is None:
+        return
+    with np.errstate(all="ignore"):
+        lengths = np.linalg.norm(X, axis=1)
+    long = np.isfinite(lengths) & (lengths > norm * (1 + 1e-9))
+    if long.any():
+        yield (
+            f"{long.sum()} of {len(X)} rows are longer than data_norm={norm:g} and will be shortened (the longest is "
+            f"{lengths[long].max():.3g})"
+        )
+    elif np.nanmax(lengths, initial=0) < norm / 2:
+        yield f"no row is longer than {np.nanmax(lengths, initial=0):.3g}: a smaller data_norm than {norm:g} costs less"
+
+
+def _bounds(X, y, parameters):
+    bounds = parameters.get("bounds")
+    if bounds is None or isinstance(bounds, dict):
+        return
+    pairs = np.asarray(bounds, object)
+    of_response = y is not None and pairs.shape == (2, 2)  # ((low, high) of X, (low, high) of y)
+    for name, values, own in (("X", X, bounds[0]), ("y", y, bounds[1])) if of_response else (("X", X, bounds),):
+        values = np.asarray(values, float)
+        low, high = (np.asarray(b, float) for b in own)
+        outside = (values < low) | (values > high)
+        if outside.any():
+            yield f"{outside.sum()} of {values.size} values of {name} lie outside of bounds and will be cut there"
+
+
+def _columns(X, y, parameters):
+    del y, parameters
+    with np.errstate(all="ignore"):
+        known = np.isfinite(X)
+        low, high = (np.where(known, X, fill) for fill in (np.inf, -np.inf))
+        constant = np.flatnonzero(low.min(axis=0) == high.max(axis=0)).tolist()
+    if constant and len(X) > 1:
+        yield f"columns {constant} are constant"
+
+
+def _labels(X, y, parameters):
+    classes = parameters.get("classes")
+    if y is None or classes is None:
+        return
+    labels = as_labels(list(y))
+    unknown = codes(labels, np.unique(np.asarray(classes))) < 0
+    if unknown.any():
+        example = labels[np.argmax(unknown)]
+        yield (
+            f"{unknown.sum()} of {len(labels)} labels are not among classes, and their rows will be left out, such as "
+            f"{example!r}"
+        )
+    for label in classes:
+        if not any(own == label for own in labels[~unknown]):
+            yield f"no row has the label {label!r}"
+
+
+def _budget(X, y, parameters):
+    del y
+    delta, epsilon = parameters.get("delta"), parameters.get("epsilon")
+    if delta is None:
+        return
+    if delta >= 1 / len(X):
+        yield f"delta={delta:g} is not below one over the number of rows, {len(X)}: it allows to publish some row"
+    if epsilon * len(X) < 20 * X.shape[1]:
+        yield f"epsilon={epsilon:g} with {len(X)} rows and {X.shape[1]} columns: the result will be mostly noise"
