@@ -11,6 +11,7 @@ import math
 import numbers
 import warnings
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes._labels import as_labels, codes
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
@@ -56,24 +57,20 @@ def search_spent(search: Any) -> str:
     >>> print(search_spent(search))
     no guarantee: scores were computed from the rows without noise; the 7 fits alone spent (4, 5e-05)
     """
+    from skdpbayes.preprocessing import check_pipeline
+
     check_is_fitted(search, "cv_results_")
-    estimators = [clone(search.estimator).set_params(**own) for own in search.cv_results_["params"]]
-    folds = search.n_splits_
-    refitted = [search.best_estimator_] if hasattr(search, "best_estimator_") else []
-    both = [_budget(own) for own in estimators], [_budget(own) for own in refitted]
-    epsilon, delta = ((folds - 1) * sum(own[i] for own in both[0]) + sum(own[i] for own in both[1]) for i in range(2))
-    n_fits = folds * len(estimators) + len(refitted)
+    times, own = search.n_splits_ - 1, search.cv_results_["params"]
+    fits = [(times, clone(search.estimator).set_params(**parameters)) for parameters in own]
+    if hasattr(search, "best_estimator_"):
+        fits.append((1, clone(search.best_estimator_)))
+    reports = [(count, check_pipeline(model)) for count, model in fits]
+    epsilon, delta = (sum(count * getattr(report, name) for count, report in reports) for name in ("epsilon", "delta"))
+    n_fits = len(own) * search.n_splits_ + len(fits) - len(own)
     return (
         "no guarantee: scores were computed from the rows without noise; "
         f"the {n_fits} fits alone spent ({epsilon:.4g}, {delta:.3g})"
     )
-
-
-def _budget(estimator):
-    """Sums of the epsilons and deltas of an estimator, or of the steps of a pipeline."""
-    steps = [step for _, step in estimator.steps] if hasattr(estimator, "steps") else [estimator]
-    private = [step for step in steps if isinstance(step, PrivateEstimator)]
-    return float(sum(step.epsilon for step in private)), float(sum(step.delta for step in private))
 
 
 @dataclass(frozen=True)
@@ -88,9 +85,8 @@ class SelectionSpent:
         What "one record" means.
     run_epsilon : float
         At which each run was calibrated, with delta over `n_iter`.
-    n_iter, eta : float
-        Expected number of runs, and the shape of its law.
-    n_candidates : int
+    n_iter : float
+        Expected number of runs.
     seeded : bool
         Whether whoever guesses a seed can remove the noise.
     voided_by : tuple of str
@@ -103,8 +99,6 @@ class SelectionSpent:
     unit: str
     run_epsilon: float
     n_iter: float
-    eta: float
-    n_candidates: int
     seeded: bool = False
     voided_by: tuple[str, ...] = ()
 
@@ -237,7 +231,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             For parameters, of the search or of a candidate, out of range; before anything is run.
         """
         candidates = self._check()
-        n = X.shape[0] if hasattr(X, "shape") else len(X)
+        n = _num_samples(X)
+        if y is not None and _num_samples(y) != n:
+            raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
         rng = np.random.default_rng(self.random_state)
         order = rng.permutation(n)
         n_test = math.ceil(self.test_size * n)
@@ -246,7 +242,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         parts = order[n_test:], order[:n_test]
         (X_fit, X_test), (y_fit, y_test) = (_parts(data, parts) for data in (X, y))
 
-        run_epsilon, total, score_steps = self._calibrated(candidates, X_fit, y_fit)
+        run_epsilon, total, score_steps, voided_by = self._calibrated(candidates, X_fit, y_fit)
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
         self.privacy_spent_ = SelectionSpent(
@@ -256,25 +252,22 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             unit=self.estimator._record,
             run_epsilon=run_epsilon,
             n_iter=float(self.n_iter),
-            eta=float(self.eta),
-            n_candidates=len(candidates),
             seeded=self.random_state is not None,
-            voided_by=("no noise was added",) if math.isinf(total) else (),
+            voided_by=voided_by,
         )
-        best: Any = None
-        least = (_WORST, -len(candidates))
-        for _ in range(_number_of_runs(rng, self.n_iter, self.eta)):
+
+        def seed():
+            return None if self.random_state is None else int(rng.integers(2**31))
+
+        def one_run():
             k = int(rng.integers(len(candidates)))
-            model, seed = self._candidate(candidates[k], run_epsilon), None
-            if self.random_state is not None:
-                seed = int(rng.integers(2**31))
-                model.set_params(random_state=seed + 1)
+            model = self._candidate(candidates[k], run_epsilon, seed())
             _fit_quietly(model, X_fit, y_fit)
-            score = self._private_score(model, X_test, y_test, score_steps, seed)
-            if (score, -k) > least:  # a tie goes to the first of the candidates, which does not look at the rows
-                best, least = model, (score, -k)
+            return self._private_score(model, X_test, y_test, score_steps, seed()), -k, model
+
+        runs = (one_run() for _ in range(_number_of_runs(rng, self.n_iter, self.eta)))
+        score, k, best = max(runs, key=lambda run: run[:2])  # a tie goes to the first candidate of the grid
         best.privacy_spent_ = self.privacy_spent_
-        score, k = least
         self.best_estimator_, self.best_params_, self.best_score_ = best, candidates[-k], score
         return self
 
@@ -298,8 +291,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "A search takes the number of rows as known, which adjacency='add_remove' keeps private: use "
                 "adjacency='zero_out' or 'replace_one'."
             )
-        if getattr(self.estimator, "classes", ()) is None:
-            raise ValueError("classes=None takes the labels from the rows: declare them.")
+        undeclared = self.estimator._undeclared()
+        if undeclared:
+            raise ValueError(f"{undeclared[0]}=None is taken from the rows: declare it.")
         candidates = list(ParameterGrid(self.param_grid))
         if not 1 <= len(candidates) <= _MOST_CANDIDATES:
             raise ValueError(f"param_grid must have 1 to {_MOST_CANDIDATES} candidates, got {len(candidates)}.")
@@ -314,13 +308,13 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             raise ValueError("A ledger cannot be charged with a selection, whose cost is no sum of steps: close it.")
         return candidates
 
-    def _candidate(self, parameters, epsilon):
+    def _candidate(self, parameters, epsilon, seed):
         return clone(self.estimator).set_params(
-            epsilon=epsilon, delta=self.delta / self.n_iter, ledger=None, random_state=None, **parameters
+            epsilon=epsilon, delta=self.delta / self.n_iter, ledger=None, random_state=seed, **parameters
         )
 
     def _calibrated(self, candidates, X, y):
-        """Epsilon of each run, what the whole search then costs, and the steps of the score."""
+        """Epsilon of each run, what the whole search then costs, the steps of the score, and what voids all that."""
         from skdpbayes.privacy import calibrate_noise
         from skdpbayes.privacy._audited import Fit
 
@@ -328,14 +322,20 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         null = sparse.csr_array(shape) if sparse.issparse(X) else np.full(shape, np.nan)
         labels = None if y is None else np.full(shape[0], _a_label(self.estimator))
 
+        def plans(epsilon):
+            return [_quietly(Fit, self._candidate(own, epsilon, None), null, labels) for own in candidates]
+
+        @cache
         def cost(epsilon):
             score = calibrate_noise(epsilon, self.delta / self.n_iter, 1.0, 1, adjacency=self.estimator.adjacency).steps
-            plans = {_quietly(Fit, self._candidate(own, epsilon), null, labels).spec.composed() for own in candidates}
-            worst: Any = _Worst([compose(steps, self.estimator.adjacency) for steps in (*plans, score)])
+            every = {score, *(plan.spec.composed() for plan in plans(epsilon))}
+            worst: Any = _Worst([compose(steps, self.estimator.adjacency) for steps in every])
             return selection_epsilon(worst, self.delta, self.n_iter, self.eta), score
 
+        reports = [plan.estimator.privacy_spent_ for plan in plans(self.epsilon)]
+        voided_by = tuple(dict.fromkeys(why for report in reports for why in report.voided_by))
         if math.isinf(self.epsilon):
-            return math.inf, math.inf, (GaussianSteps(0.0, 1.0, 1),)
+            return math.inf, math.inf, (GaussianSteps(0.0, 1.0, 1),), voided_by
         target = self.epsilon * (1 - 1e-6)  # what integer arithmetic adds is far less
         low, high = target / (2 + self.eta) / 4, target
         while cost(low)[0] > target:
@@ -346,7 +346,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if cost(middle)[0] <= target else (low, middle)
         total, score = cost(low)
-        return low, float(total / (1 - 1e-6)), score
+        return low, float(total / (1 - 1e-6)), score, voided_by
 
     def _private_score(self, fitted, X, y, steps, seed):
         """Mean score of the rows, with noise; the worst if it is not a number."""
@@ -462,7 +462,7 @@ def _scores(scoring, model, X, y):
     """Score of each row, in [0, 1] or NaN; a row that makes a callable raise is NaN and changes no other."""
     if not callable(scoring):
         scoring = _accuracy if scoring == "accuracy" else _bounded_log_loss
-    n = X.shape[0] if hasattr(X, "shape") else len(X)
+    n = _num_samples(X)
     with np.errstate(all="ignore"):
         try:
             return np.asarray(scoring(model, X, y), np.float32).reshape(n)

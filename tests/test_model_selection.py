@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -17,7 +17,6 @@ from skdpbayes.privacy.accounting._selection import truncated_negative_binomial_
 pytestmark = [
     pytest.mark.usefixtures("compiled_quickly"),
     pytest.mark.filterwarnings("ignore:delta=.* is not below"),
-    pytest.mark.filterwarnings("ignore:random_state is set"),
 ]
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(1200, 2))
@@ -41,29 +40,34 @@ def test_it_finds_the_better_candidate_within_its_budget(scoring):
     assert found.best_estimator_.privacy_spent_ is found.privacy_spent_
 
 
-def test_the_total_is_the_bound_of_the_worst_candidate_and_of_the_score():
-    found = search(epsilon=2.0).fit(X, Y)
-    spent, delta = found.privacy_spent_, 1e-5
-    runs = [
-        compose(calibrate_noise(spent.run_epsilon, delta / 6, 1.0, n).steps)
-        for n in (1, MODEL.set_params(epsilon=1.0).fit(X, Y).n_iter_)
-    ]
-    worst = max(selection_epsilon(curve, delta, 6, 0.0) for curve in runs)
-    assert spent.epsilon == pytest.approx(worst, rel=0.02) and 0.9 * 2 < spent.epsilon <= 2
-    assert spent.run_epsilon < 2
+def test_the_total_is_the_bound_of_one_run():
+    """Of full batches, whose curves are all those of one Gaussian release."""
+    spent, delta = search(epsilon=2.0).fit(X, Y).privacy_spent_, 1e-5
+    curve = compose(calibrate_noise(spent.run_epsilon, delta / 6, 1.0, 1).steps)
+    assert spent.epsilon == pytest.approx(selection_epsilon(curve, delta, 6, 0.0), rel=0.02)
+    assert 0.9 * 2 < spent.epsilon <= 2 and spent.run_epsilon < 2
 
 
-def test_a_costlier_candidate_counts_even_if_it_is_never_drawn(monkeypatch):
-    """Sampled steps and full ones have other profiles; the bound is of both."""
-    one = DPRandomizedSearchCV(MODEL, [{}], epsilon=1.0).fit(X, Y).privacy_spent_
-    grid = [{}, {"solver": ["dpvi"], "n_steps": [200], "sampling_rate": [0.01]}]
-    two = DPRandomizedSearchCV(MODEL, grid, epsilon=1.0)
-    curves = []
-    original = model_selection._Worst
+def test_the_bound_is_of_the_worst_candidate_at_every_delta(monkeypatch):
+    """Sampled steps and full ones have other profiles; also if one of them is never drawn."""
+    few, many = compose(GaussianSteps(2.0, 1.0, 1)), compose(GaussianSteps(0.7, 0.01, 400))
+    assert (few.epsilon(1e-1) > many.epsilon(1e-1)) != (few.epsilon(1e-9) > many.epsilon(1e-9))
+    worst, grid = model_selection._Worst([few, many]), np.linspace(0, 3, 7)
+    for delta in (1e-1, 1e-9):
+        assert worst.epsilon(delta) == max(few.epsilon(delta), many.epsilon(delta))
+    np.testing.assert_array_equal(worst.delta(grid), np.maximum(few.delta(grid), many.delta(grid)))
+
+    curves, original = [], model_selection._Worst
     monkeypatch.setattr(model_selection, "_Worst", lambda own: curves.append(own) or original(own))
     monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 1)
-    assert two.fit(X, Y).privacy_spent_.epsilon <= 1 and len(curves[-1]) == 3
-    assert one.epsilon <= 1
+    candidates = [{}, {"solver": ["dpvi"], "n_steps": [200], "sampling_rate": [0.01]}]
+    found = DPRandomizedSearchCV(MODEL, candidates, epsilon=1.0).fit(X, Y)
+    assert found.privacy_spent_.epsilon <= 1 and len(curves[-1]) == 3
+
+
+def test_no_noise_is_no_guarantee():
+    free = DPRandomizedSearchCV(MODEL, GRID, epsilon=np.inf, n_iter=1, random_state=0).fit(X, Y)
+    assert "no noise was added" in free.privacy_spent_.voided_by and not check_pipeline(free).passed
 
 
 @pytest.mark.parametrize(("mean", "eta"), [(10, 0.0), (10, 1.0), (3, 0.5), (5, -0.5), (1, 1.0)])
@@ -74,15 +78,10 @@ def test_the_number_of_runs_has_its_law(mean, eta):
     if mean == 1:
         return
     odds = truncated_negative_binomial_odds(mean, eta)
-    p = odds / (1 + odds)
-    k = np.arange(1, 8)
-    if eta == 0:
-        mass = stats.logser(p).pmf(k)
-    elif eta > 0:
-        mass = stats.nbinom(eta, 1 - p).pmf(k) / stats.nbinom(eta, 1 - p).sf(0)
-    else:
-        return
-    assert np.abs(np.mean(drawn[:, None] == k, axis=0) - mass).max() < 0.015
+    k = np.arange(1, 5000)
+    log_mass = special.gammaln(k + eta) - special.gammaln(k + 1) + k * np.log(odds / (1 + odds))
+    mass = np.exp(log_mass - special.logsumexp(log_mass))
+    assert np.abs(np.mean(drawn[:, None] == k[:8], axis=0) - mass[:8]).max() < 0.015
 
 
 def test_nothing_of_losers_and_of_the_number_of_runs_is_kept(monkeypatch):
@@ -164,9 +163,11 @@ def test_a_density_needs_a_callable_and_a_pipeline_takes_a_search_as_its_last_st
         ({"param_grid": {"prior_scale": np.arange(1, 300)}}, "1 to 200 candidates"),
         ({"param_grid": {"epsilon": [1.0]}}, "may not differ in"),
         ({"param_grid": {"prior_scale": [-1.0]}}, "prior_scale"),
+        ({"param_grid": {"prior_scale": [-1.0]}, "epsilon": np.inf}, "prior_scale"),
         ({"estimator": GridSearchCV(MODEL, {})}, "private estimator of this package"),
-        ({"estimator": DPBayesianLogisticRegression()}, "declare them"),
-        ({"estimator": DPBayesianLinearRegression(adjacency="add_remove")}, "add_remove"),
+        ({"estimator": DPBayesianLogisticRegression()}, "classes=None is taken from the rows"),
+        ({"estimator": DPBayesianLinearRegression(), "scoring": len}, "bounds=None is taken from the rows"),
+        ({"estimator": DPGammaExponential(adjacency="add_remove")}, "add_remove"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_is_run(parameters, message, monkeypatch):

@@ -21,6 +21,7 @@ from skdpbayes import (
     DPLatentDirichletAllocation,
 )
 from skdpbayes.datasets import load_adult
+from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.preprocessing import (
     BoundedScaler,
     CategoryEncoder,
@@ -32,11 +33,6 @@ from skdpbayes.preprocessing import (
 from skdpbayes.privacy import BudgetError, PrivacyLedger, audit, compose
 
 pytestmark = pytest.mark.filterwarnings("ignore:delta=.* is not below")
-
-
-@pytest.fixture(autouse=True)
-def said_already(monkeypatch):
-    monkeypatch.setattr("skdpbayes.estimators._base._warned", ["seed"])
 
 
 @parametrize_with_checks(
@@ -207,6 +203,8 @@ MODEL = DPBayesianLogisticRegression(1.0, classes=[0, 1], solver="vips", random_
         (GridSearchCV(MODEL, {"epsilon": [1.0]}), True),
         (object(), True),
         (DPBayesianLogisticRegression(1.0), True),
+        (DPBayesianLinearRegression(1.0), True),
+        (DPRandomizedSearchCV(DPBayesianLogisticRegression(1.0), {}), True),
         (DPBayesianLogisticRegression(np.inf, classes=[0, 1]), True),
         (DPStandardScaler(), False),
     ],

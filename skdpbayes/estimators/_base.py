@@ -41,6 +41,11 @@ class PrivateEstimator(BaseEstimator):
     """Common part of the estimators; subclasses name their models and parameters."""
 
     _record = "row"  # what one is
+    _declared: tuple[str, ...] = ()  # parameters that, if None, are taken from the rows, which voids the guarantee
+
+    def _undeclared(self):
+        """Names of the parameters that would be taken from the rows."""
+        return [name for name in self._declared if getattr(self, name) is None]
 
     def _check_privacy_parameters(self):
         check_number("epsilon", self.epsilon, 0)

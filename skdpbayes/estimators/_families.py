@@ -457,6 +457,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         self.verbose = verbose
 
     _fitted = (*_FamilyEstimator._fitted, "probability_", "categories_")
+    _declared = ("categories",)
 
     def _validate(self, X):
         column = self._column(X, reset=True)

@@ -110,6 +110,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     """
 
     _solvers = ("na-dpvi", "vips")
+    _declared = ("bounds",)
     _schedules: ClassVar = GradientEstimator._schedules | {"na-dpvi": (20, 2**17)}
     _curvature_every = 2
 

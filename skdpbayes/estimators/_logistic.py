@@ -186,6 +186,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         self.verbose = verbose
 
     _solvers = ("dpvi", "na-dpvi", "sgld", "vips")
+    _declared = ("classes",)
     _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "classes_", "data_norm_")
 
     # ------------------------------------------------------------------ fitting

@@ -145,8 +145,10 @@ def _judged(step):
 def _judged_private(step):
     spent = getattr(step, "privacy_spent_", None)
     if spent is None:
-        if step.get_params(deep=False).get("classes", ()) is None:
-            return LEAKS, "classes=None takes the labels from the rows: declare them"
+        inner = step.estimator if isinstance(step, DPRandomizedSearchCV) else step
+        undeclared = inner._undeclared()
+        if undeclared:
+            return LEAKS, f"{undeclared[0]}=None is taken from the rows: declare it"
         if step.epsilon == float("inf"):
             return LEAKS, "epsilon is infinite"
         return PRIVATE, f"will spend epsilon={step.epsilon:g} at delta={step.delta:g}"

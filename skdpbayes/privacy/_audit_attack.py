@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +48,7 @@ def _attacks(keys, draws, states, records, target, index, bounds, model, solver,
     return jax.vmap(one)(keys, draws.indices, draws.starts, draws.noise, states)
 
 
-def statistics_of(side, target, record, n_trials, seed):
+def log_likelihood_ratios(side, target, record, n_trials, seed):
     """Log-likelihood ratio, of the target's record being there, of fits of one side."""
     out = []
     with jax.enable_x64(True):
@@ -98,27 +97,28 @@ def _limits(sides, threshold, confidence):
     return float(high), float(low)
 
 
-def bound(report, statistics, confidence):
-    """Rates of the attack, at the threshold that a quarter of the trials chose, and the epsilon that they imply."""
+def epsilon_lower_bound(claim, statistics, confidence):
+    """Rates of the attack, at the threshold that a quarter of the trials chose, and the epsilon that they imply.
 
-    @cache
-    def curve(log_factor):
-        """Of the claimed steps, with noise that is wrong by a factor."""
-        sizes = [max(2**log_factor * piece.noise_multiplier, _LEAST_NOISE) for piece in report.steps]
-        steps = [replace(piece, noise_multiplier=size) for piece, size in zip(report.steps, sizes, strict=True)]
-        return compose(steps, report.adjacency)
-
+    That is the epsilon of the claimed steps with the least noise for which the attack is known to beat their curve.
+    """
     choosing = [side[: len(side) // 4] for side in statistics]
     judged = [side[len(side) // 4 :] for side in statistics]
+    factors = 2 ** np.r_[3:1:12j, 0.95:-1:80j, -1.1:-3:12j]  # ever less noise, finely where it is about right
+    curves = [_with_noise_wrong_by(claim, factor) for factor in factors]
+
+    def beaten(fpr, tpr):
+        return sum(np.asarray(curve.tpr(fpr)) < tpr for curve in curves)
+
     candidates = np.unique(np.quantile(np.concatenate(choosing), np.linspace(0.02, 0.98, 49)))
     rates = np.array([_limits(choosing, threshold, confidence) for threshold in candidates]).T
-    above = sum(np.asarray(curve(log_factor).tpr(rates[0])) < rates[1] for log_factor in np.linspace(-3, 3, 49))
-    fpr, tpr = _limits(judged, candidates[np.argmax(above)], confidence)
+    fpr, tpr = _limits(judged, candidates[np.argmax(beaten(*rates))], confidence)
+    n = int(beaten(fpr, tpr))
+    return fpr, tpr, curves[n - 1].epsilon(claim.delta) if n else 0.0
 
-    low, high = -3.0, 3.0  # the bound is that of the least noise whose curve the attack is known to beat
-    if curve(high).tpr(fpr) >= tpr:
-        return fpr, tpr, 0.0
-    for _ in range(10):
-        middle = (low + high) / 2
-        low, high = (middle, high) if curve(middle).tpr(fpr) >= tpr else (low, middle)
-    return fpr, tpr, curve(high).epsilon(report.delta)
+
+def _with_noise_wrong_by(claim, factor):
+    sizes = [max(factor * piece.noise_multiplier, _LEAST_NOISE) for piece in claim.steps]
+    return compose(
+        [replace(piece, noise_multiplier=size) for piece, size in zip(claim.steps, sizes, strict=True)], claim.adjacency
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +27,13 @@ class Fit:
 
     def _stop(self, model, solver, spec, pack):
         self.model, self.solver, self.spec = model, solver, spec
-        self.records = pack()
+        self._pack = pack
         raise _Stopped
+
+    @cached_property
+    def records(self):
+        """What the loop would read."""
+        return self._pack()
 
     def _fit(self, run):
         self.estimator._run = run
@@ -51,7 +57,8 @@ class Fit:
         """Fitted attributes that follow from a final state."""
         rng = self.estimator._draws_rng(self.keys(seed))
         self._fit(lambda *arguments: (jax.device_get(state), rng))
-        return {name: value for name, value in vars(self.estimator).items() if name != "random_state"}
+        own = self.estimator.get_params()
+        return {name: value for name, value in vars(self.estimator).items() if name not in own}
 
 
 class _Stopped(Exception):

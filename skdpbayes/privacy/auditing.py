@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from skdpbayes.privacy._audit_attack import bound, statistics_of
+from skdpbayes.privacy._audit_attack import epsilon_lower_bound, log_likelihood_ratios
 from skdpbayes.privacy._audit_checks import Check, run_checks
 from skdpbayes.privacy._audited import Fit
 from skdpbayes.privacy.accounting import compose
@@ -157,24 +157,24 @@ def audit(estimator, X, y=None, *, record=0, n_trials=5000, confidence=0.95, ran
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         with_it, without = Fit(given, nearly_null, y), Fit(given, null, y)
-        report = with_it.estimator.privacy_spent_
-        if not math.isfinite(report.epsilon):
+        claim = with_it.estimator.privacy_spent_
+        if not math.isfinite(claim.epsilon):
             raise ValueError("epsilon is infinite: there is nothing to audit.")
         found = run_checks(given, X, y, without, random_state)
         fpr, tpr, lower, statistics = 1.0, 0.0, 0.0, (np.zeros(0), np.zeros(0))
         if n_trials:
             statistics = tuple(
-                statistics_of(side, with_it, record, n_trials, random_state + i * n_trials)
+                log_likelihood_ratios(side, with_it, record, n_trials, random_state + i * n_trials)
                 for i, side in enumerate((without, with_it))
             )
-            fpr, tpr, lower = bound(report, statistics, confidence)
-    pure = math.log(max((tpr - report.delta) / fpr, 1))
+            fpr, tpr, lower = epsilon_lower_bound(claim, statistics, confidence)
+    pure = math.log(max((tpr - claim.delta) / fpr, 1))
     return AuditReport(
         estimator=repr(estimator),
         checks=found,
-        epsilon=report.epsilon,
-        delta=report.delta,
-        adjacency=report.adjacency,
+        epsilon=claim.epsilon,
+        delta=claim.delta,
+        adjacency=claim.adjacency,
         epsilon_lower_bound=max(pure, lower),
         pure_lower_bound=pure,
         fpr=fpr,
@@ -183,7 +183,7 @@ def audit(estimator, X, y=None, *, record=0, n_trials=5000, confidence=0.95, ran
         confidence=confidence,
         random_state=random_state,
         statistics=statistics,
-        curve=compose(report.steps, report.adjacency),
+        curve=compose(claim.steps, claim.adjacency),
     )
 
 
