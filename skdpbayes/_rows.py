@@ -202,6 +202,6 @@ def refuse_text_columns(X):
     if text:
         raise ValueError(
             f"Columns {', '.join(text)} do not hold numbers. Encode them with public categories, as "
-            "OneHotEncoder(categories=[...]) does, or, if they hold numbers as text, convert them by "
+            "skdpbayes.preprocessing.CategoryEncoder does, or, if they hold numbers as text, convert them by "
             "pandas.to_numeric(column, errors='coerce')."
         )

@@ -23,6 +23,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes._labels import as_labels, codes
+from skdpbayes._rows import as_numeric
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
 from skdpbayes.privacy import GaussianSteps, compose, selection_epsilon
 
@@ -34,9 +35,9 @@ _LONGEST_LOSS = 3.0  # nats of log-loss beyond which a row counts as wholly wron
 def search_spent(search: Any) -> str:
     """Say what a finished search of scikit-learn's over private estimators has spent, and that it is not private.
 
-    Each candidate was fitted once for each fold, and the best once more; a row is in all folds' training parts but
-    one. What is said is the sum of all these fits' epsilons and deltas. The *scores* that chose among them were
-    computed from the rows without noise, so that no epsilon holds for the search as a whole.
+    Each candidate was fitted once for each fold, and the best once more. What is said is the sum of all these fits'
+    epsilons and deltas, a bound for a row that is in the training parts of all folds. The *scores* that chose among
+    them were computed from the rows without noise, so that no epsilon holds for the search as a whole.
 
     Parameters
     ----------
@@ -55,18 +56,18 @@ def search_spent(search: Any) -> str:
     >>> X = np.random.default_rng(0).exponential(size=(600, 1))
     >>> search = GridSearchCV(DPGammaExponential(), {"epsilon": [0.5, 1.0]}, cv=3).fit(X)
     >>> print(search_spent(search))
-    no guarantee: scores were computed from the rows without noise; the 7 fits alone spent (4, 5e-05)
+    no guarantee: scores were computed from the rows without noise; the 7 fits alone spent (5, 7e-05)
     """
     from skdpbayes.preprocessing import check_pipeline
 
     check_is_fitted(search, "cv_results_")
-    times, own = search.n_splits_ - 1, search.cv_results_["params"]
+    times, own = search.n_splits_, search.cv_results_["params"]
     fits = [(times, clone(search.estimator).set_params(**parameters)) for parameters in own]
     if hasattr(search, "best_estimator_"):
         fits.append((1, clone(search.best_estimator_)))
     reports = [(count, check_pipeline(model)) for count, model in fits]
     epsilon, delta = (sum(count * getattr(report, name) for count, report in reports) for name in ("epsilon", "delta"))
-    n_fits = len(own) * search.n_splits_ + len(fits) - len(own)
+    n_fits = sum(count for count, _ in fits)
     return (
         "no guarantee: scores were computed from the rows without noise; "
         f"the {n_fits} fits alone spent ({epsilon:.4g}, {delta:.3g})"
@@ -81,6 +82,10 @@ class SelectionSpent:
     ----------
     epsilon, delta : float
         Of everything that the search exposes: the best model, its parameters and its score.
+    total_epsilon, total_delta : float
+        Of this search and all earlier ones of the same object.
+    numerics : {"secure", "fast"}
+        As in `PrivacySpent`.
     adjacency, unit : str
         What "one record" means.
     run_epsilon : float
@@ -95,6 +100,9 @@ class SelectionSpent:
 
     epsilon: float
     delta: float
+    total_epsilon: float
+    total_delta: float
+    numerics: str
     adjacency: str
     unit: str
     run_epsilon: float
@@ -107,11 +115,23 @@ class SelectionSpent:
         """Whether nothing voids the guarantee."""
         return not self.voided_by
 
+    @property
+    def cumulative(self):
+        """Not there: it is what a fit of the same object would build on.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        raise ValueError("The result of a private search cannot be fitted again, as its cost is no sum: clone it.")
+
     def __str__(self) -> str:
         kept = "" if self.guarantee_holds else f"; NO GUARANTEE: {'; '.join(self.voided_by)}"
         return (
             f"({self.epsilon:.4g}, {self.delta:g})-DP, {self.adjacency} per {self.unit}: the best of some "
-            f"{self.n_iter:g} runs, each with epsilon {self.run_epsilon:.4g}{kept}"
+            f"{self.n_iter:g} runs, each with epsilon {self.run_epsilon:.4g}, "
+            f"{self.numerics} numerics{kept}"
         )
 
 
@@ -145,7 +165,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     delta : float, default=1e-5
         Privacy failure probability of the whole search.
     n_iter : float, default=10.0
-        Expected number of runs.
+        Expected number of runs, at most 1000.
     eta : float, default=0.0
         Shape of the law of the number of runs: 0 is logarithmic and cheapest, 1 geometric and less spread out.
     test_size : float, default=0.2
@@ -173,7 +193,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     Notes
     -----
     The time that a search takes tells how many runs there were, which is not covered. A ledger cannot be charged with
-    a selection: none may be open.
+    a selection: none may be open. The parts, the candidates and the number of runs are drawn by NumPy's generator,
+    from the operating system's entropy.
 
     Examples
     --------
@@ -245,9 +266,19 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         run_epsilon, total, score_steps, voided_by = self._calibrated(candidates, X_fit, y_fit)
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
+        earlier = getattr(self, "privacy_spent_", None)
+        if earlier is not None:
+            voided_by += tuple(
+                f"an earlier search: {why.removeprefix('an earlier search: ')}" for why in earlier.voided_by
+            )
+            if earlier.seeded and self.random_state is not None:
+                voided_by += ("searches with a seed may share their noise, which then cancels between them",)
         self.privacy_spent_ = SelectionSpent(
             epsilon=total,
             delta=float(self.delta),
+            total_epsilon=total + (0.0 if earlier is None else earlier.total_epsilon),
+            total_delta=float(self.delta) + (0.0 if earlier is None else earlier.total_delta),
+            numerics=self.estimator.numerics,
             adjacency=self.estimator.adjacency,
             unit=self.estimator._record,
             run_epsilon=run_epsilon,
@@ -279,8 +310,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             )
         check_number("epsilon", self.epsilon, 0)
         check_number("delta", self.delta, 0, 1, open_above=True)
-        check_number("n_iter", self.n_iter, 1, 1e4, closed=True)
-        check_number("eta", self.eta, -1, 100)
+        check_number("n_iter", self.n_iter, 1, 1000, closed=True)  # so that no number of runs is ever cut off
+        check_number("eta", self.eta, 0, 100, closed=True)
         check_number("test_size", self.test_size, 0, 1, open_above=True)
         if not callable(self.scoring):
             check_choice("scoring", self.scoring, ("accuracy", "log_loss"))
@@ -299,7 +330,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"param_grid must have 1 to {_MOST_CANDIDATES} candidates, got {len(candidates)}.")
         if not callable(self.scoring) and not hasattr(self.estimator, "predict_proba"):
             raise ValueError(f"scoring={self.scoring!r} needs a classifier; give a callable, see the documentation.")
-        fixed = {"epsilon", "delta", "adjacency", "numerics", "ledger", "random_state", "classes"}
+        fixed = {"epsilon", "delta", "adjacency", "numerics", "ledger", "random_state", "verbose", "classes"}
         if fixed & {name for candidate in candidates for name in candidate}:
             raise ValueError(f"Candidates may not differ in {', '.join(sorted(fixed))}.")
         from skdpbayes.privacy.ledger import active_ledger
@@ -310,7 +341,12 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _candidate(self, parameters, epsilon, seed):
         return clone(self.estimator).set_params(
-            epsilon=epsilon, delta=self.delta / self.n_iter, ledger=None, random_state=seed, **parameters
+            epsilon=epsilon,
+            delta=self.delta / self.n_iter,
+            ledger=None,
+            random_state=seed,
+            verbose=0,  # it would tell how many runs there are
+            **parameters,
         )
 
     def _calibrated(self, candidates, X, y):
@@ -318,7 +354,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.privacy import calibrate_noise
         from skdpbayes.privacy._audited import Fit
 
-        shape = (X.shape if hasattr(X, "shape") else np.shape(X))[:2]
+        shape = (X if hasattr(X, "shape") else as_numeric(X)).shape
         null = sparse.csr_array(shape) if sparse.issparse(X) else np.full(shape, np.nan)
         labels = None if y is None else np.full(shape[0], _a_label(self.estimator))
 
@@ -356,7 +392,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.records import pack_records
         from skdpbayes.solvers.vips import OneRelease
 
-        scores = _scores(self.scoring, fitted, X, y)
+        scores = _quietly(_scores, self.scoring, fitted, X, y)  # a warning would tell of single rows
         model, solver = BoundedScore(), OneRelease(np.float32(1), np.float32(len(scores)))
         state, _ = run(fit_keys(seed), model, solver, self.estimator._spec(steps), pack_records(x=scores))  # type: ignore[arg-type]
         score = float(np.asarray(state.value)[0]) / len(scores)
@@ -441,7 +477,7 @@ def _parts(data, parts):
     return (None, None) if data is None else tuple(_safe_indexing(data, part) for part in parts)
 
 
-def _number_of_runs(rng, mean, eta, most=10**6):
+def _number_of_runs(rng, mean, eta):
     """A draw of the truncated negative binomial law with shape `eta` and expectation `mean`."""
     from skdpbayes.privacy.accounting._selection import truncated_negative_binomial_odds
 
@@ -451,7 +487,7 @@ def _number_of_runs(rng, mean, eta, most=10**6):
     rest = -math.expm1(-log_inverse)
     mass = rest / log_inverse if eta == 0 else eta * rest / math.expm1(eta * log_inverse)
     u, k = rng.random(), 1
-    while u > mass and k < most:
+    while u > mass and mass > 0:
         u -= mass
         mass *= rest * (k + eta) / (k + 1)
         k += 1

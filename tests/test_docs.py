@@ -63,3 +63,10 @@ def test_examples_are_found():
 def test_citation_names_this_version():
     lines = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
     assert f"version: {skdpbayes.__version__}" in lines
+
+
+def test_the_tests_that_the_audit_page_names_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "audit.md").read_text("utf-8"))
+    assert len(named) > 20
+    for path, name in named:
+        assert f"def {name}(" in (ROOT / path).read_text("utf-8"), (path, name)

@@ -1,10 +1,9 @@
 """A private search costs what it says, chooses well, and exposes nothing of its losers."""
 
-import pickle
-
 import numpy as np
 import pytest
 from scipy import special
+from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
@@ -70,29 +69,76 @@ def test_no_noise_is_no_guarantee():
     assert "no noise was added" in free.privacy_spent_.voided_by and not check_pipeline(free).passed
 
 
-@pytest.mark.parametrize(("mean", "eta"), [(10, 0.0), (10, 1.0), (3, 0.5), (5, -0.5), (1, 1.0)])
+@pytest.mark.parametrize(("mean", "eta"), [(10, 0.0), (10, 1.0), (3, 0.5), (1000, 0.0), (1, 1.0)])
 def test_the_number_of_runs_has_its_law(mean, eta):
     rng = np.random.default_rng(0)
     drawn = np.array([model_selection._number_of_runs(rng, mean, eta) for _ in range(20_000)])
-    assert drawn.min() == 1 and drawn.mean() == pytest.approx(mean, rel=0.05)
+    assert drawn.min() == 1 and drawn.mean() == pytest.approx(mean, rel=0.06)
     if mean == 1:
         return
     odds = truncated_negative_binomial_odds(mean, eta)
-    k = np.arange(1, 5000)
+    k = np.arange(1, 200_000)
     log_mass = special.gammaln(k + eta) - special.gammaln(k + 1) + k * np.log(odds / (1 + odds))
     mass = np.exp(log_mass - special.logsumexp(log_mass))
     assert np.abs(np.mean(drawn[:, None] == k[:8], axis=0) - mass[:8]).max() < 0.015
 
 
-def test_nothing_of_losers_and_of_the_number_of_runs_is_kept(monkeypatch):
-    sizes = []
+def test_runs_are_what_the_bound_is_of(monkeypatch):
+    """Budget and noise of each run, parts that have no row in common, and the law of their number."""
+    fits, scored, asked = [], [], []
+    fit, score = model_selection._fit_quietly, DPRandomizedSearchCV._private_score
+    monkeypatch.setattr(model_selection, "_fit_quietly", lambda *how: fits.append(how) or fit(*how))
+    monkeypatch.setattr(model_selection, "_number_of_runs", lambda rng, *law: asked.append(law) or 3)
+    monkeypatch.setattr(DPRandomizedSearchCV, "_private_score", lambda *how: scored.append(how) or score(*how))
+    found = search(eta=1.0, random_state=None).fit(X, Y)
+    assert asked == [(6, 1.0)] and len(fits) == len(scored) == 3
+    own = calibrate_noise(found.privacy_spent_.run_epsilon, 1e-5 / 6, 1.0, 1).noise_multiplier
+    rows = {row.tobytes() for row in X}
+    for (model, X_fit, _), (_, scoring, X_test, _, steps, seed) in zip(fits, scored, strict=True):
+        assert scoring is model and seed is None and model.random_state is None
+        assert (model.epsilon, model.delta) == (found.privacy_spent_.run_epsilon, 1e-5 / 6)
+        one, other = ({row.tobytes() for row in part} for part in (X_fit, X_test))
+        assert not one & other and one | other == rows and len(other) == 240
+        assert len(steps) == 1 and steps[0].noise_multiplier >= own * (1 - 1e-9)
+
+
+def test_scores_have_the_noise_that_is_accounted_for():
+    found = search().fit(X, Y)
+    steps = (GaussianSteps(30.0, 1.0, 1),)
+    scores = [found._private_score(found.best_estimator_, X, Y, steps, seed) for seed in range(150)]
+    assert 1200 * np.std(scores) == pytest.approx(30, rel=0.25)
+
+
+def test_nothing_of_losers_and_of_the_number_of_runs_is_kept_or_said(monkeypatch, capsys, recwarn):
+    loud, kept = DPRandomizedSearchCV(clone(MODEL).set_params(verbose=1), GRID, epsilon=4.0, random_state=0), []
+    rows = X.copy()
+    rows[::50] = np.nan
     for runs in (1, 4):
         monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest, runs=runs: runs)
-        found = search().fit(X, Y)
-        sizes.append(set(vars(found)))
-        assert not hasattr(found, "cv_results_") and len(pickle.dumps(found)) < 2e5
-    assert sizes[0] == sizes[1]
-    assert found.best_estimator_.privacy_spent_.epsilon == found.privacy_spent_.epsilon
+        found = clone(loud).fit(rows, Y)
+        kept.append(set(vars(found)) - set(found.get_params(deep=False)))
+        assert found.best_estimator_.privacy_spent_ is found.privacy_spent_
+        assert np.isfinite(found.best_score_)
+    assert kept == [{"best_estimator_", "best_params_", "best_score_", "privacy_spent_"}] * 2
+    assert capsys.readouterr().out == "" and not recwarn.list
+
+
+def test_rows_of_a_list_that_are_no_rows_raise_nothing():
+    rows = X.tolist()
+    rows[7] = [1.0]
+    assert search(n_iter=1).fit(rows, Y).best_params_
+
+
+def test_searches_of_one_object_add_up_and_its_result_is_not_fitted_again():
+    found = search(random_state=None).fit(X, Y)
+    first = found.privacy_spent_
+    second = found.fit(X, Y).privacy_spent_
+    assert second.total_epsilon == first.epsilon + second.epsilon and second.total_delta == 2e-5
+    assert second.guarantee_holds and second.numerics == "secure"
+    again = search().fit(X, Y).fit(X, Y).privacy_spent_
+    assert any("seed" in why for why in again.voided_by)
+    with pytest.raises(ValueError, match="cannot be fitted again"):
+        found.best_estimator_.fit(X, Y)
 
 
 def test_a_score_that_is_no_number_loses(monkeypatch):
@@ -102,6 +148,14 @@ def test_a_score_that_is_no_number_loses(monkeypatch):
         return np.full(len(X), np.nan if model.prior_scale > 1 else 0.5)
 
     assert search(scoring=scoring).fit(X, Y).best_params_ == {"prior_scale": 1e-3}
+    original = model_selection._quietly
+
+    def state(value):  # of a release that is not a number
+        return lambda *how, **more: (type("State", (), {"value": np.array([value])}), None)
+
+    found = search().fit(X, Y)
+    monkeypatch.setattr("skdpbayes.inference.run", state(np.nan))
+    assert original(found._private_score, found.best_estimator_, X, Y, (GaussianSteps(1.0, 1.0, 1),), 0) == -np.inf
 
 
 def test_a_row_on_which_a_callable_raises_changes_no_other_score():
@@ -155,7 +209,8 @@ def test_a_density_needs_a_callable_and_a_pipeline_takes_a_search_as_its_last_st
     [
         ({"epsilon": 0.0}, "epsilon"),
         ({"n_iter": 0.5}, "n_iter"),
-        ({"eta": -1.0}, "eta"),
+        ({"eta": -0.5}, "eta"),
+        ({"n_iter": 1001}, "n_iter"),
         ({"test_size": 1.0}, "test_size"),
         ({"test_size": 0.0}, "test_size"),
         ({"scoring": "r2"}, "scoring"),
@@ -201,4 +256,4 @@ def test_what_a_search_of_scikit_learn_spent():
         {"dpgammaexponential__prior_rate": [1.0, 2.0]},
         cv=3,
     )
-    assert search_spent(grid.fit(table)).endswith("the 7 fits alone spent (2.5, 5e-05)")
+    assert search_spent(grid.fit(table)).endswith("the 7 fits alone spent (3.5, 7e-05)")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from sklearn.base import BaseEstimator
 
 from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.model_selection import DPRandomizedSearchCV
@@ -67,17 +66,24 @@ class PipelineReport:
         return "\n".join([*lines, total])
 
 
-def check_pipeline(pipeline: Any) -> PipelineReport:
+def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineReport:
     """Name every step of a pipeline that learns from the rows without spending budget, and add up what others spend.
 
-    Steps of `Pipeline`, `ColumnTransformer` and `FeatureUnion` are looked into, at any depth. What is not known to
-    learn nothing is said to leak. Steps of this package are private; of scikit-learn's, those are known that depend on
-    names and numbers of columns only (such as `OneHotEncoder` with declared categories).
+    Steps of `Pipeline`, `ColumnTransformer` and `FeatureUnion` are looked into, at any depth. Whatever is not of this
+    package is said to leak: to learn nothing is not enough, as most transformers raise or warn if a single cell is
+    missing or unknown, and an error tells of its row. What you have made sure of may be `trusted`.
+
+    Under ``adjacency="zero_out"`` a null row is one that no step looks at, not one of missing cells: a transformer may
+    make ordinary numbers of those.
 
     Parameters
     ----------
     pipeline : estimator
         Fitted or not; it is not fitted and not changed.
+    trusted : iterable of str
+        Names of steps, as the report has them, that map each row by itself, learn nothing, and neither raise nor warn
+        whatever a cell holds. In a `ColumnTransformer` they must return dense arrays, or set ``sparse_threshold=0``:
+        else the type of its output tells how many zeros there are.
 
     Returns
     -------
@@ -97,28 +103,37 @@ def check_pipeline(pipeline: Any) -> PipelineReport:
     >>> report.passed and report.epsilon <= 1.5
     True
     """
-    steps, private = [], []
+    steps, private, trusted = [], [], set(trusted)
     for name, step in _walk("", pipeline):
         if step is None or isinstance(step, str):
             continue
-        report = StepReport(name or type(step).__name__, type(step).__name__, *_judged(step))
-        steps.append(report)
-        if report.verdict == PRIVATE:
+        verdict = (PUBLIC, "trusted") if name in trusted else _judged(step)
+        steps.append(StepReport(name or type(step).__name__, type(step).__name__, *verdict))
+        if verdict[0] == PRIVATE:
             private.append(step)
+    unknown = trusted - {step.name for step in steps}
+    if unknown:
+        raise ValueError(f"trusted names no step: {sorted(unknown)}; there are {[step.name for step in steps]}.")
     return PipelineReport(tuple(steps), *_total(private))
 
 
 def _walk(name, step):
-    """Steps that are not made of others, with their names."""
-    from sklearn.compose import ColumnTransformer
+    """Steps that are not made of others, with their names; selectors of columns count as steps."""
+    from sklearn.compose import ColumnTransformer, make_column_selector
     from sklearn.pipeline import FeatureUnion, Pipeline
 
-    if isinstance(step, Pipeline):
+    if type(step) is Pipeline:
         parts = [part[:2] for part in step.steps]
-    elif isinstance(step, ColumnTransformer):
-        fitted = getattr(step, "transformers_", None)
-        parts = [part[:2] for part in (step.transformers if fitted is None else fitted)]
-    elif isinstance(step, FeatureUnion):
+    elif type(step) is ColumnTransformer:
+        parts = [part[:2] for part in getattr(step, "transformers_", step.transformers)]
+        if "remainder" not in [own for own, _ in parts]:
+            parts.append(("remainder", step.remainder))
+        parts += [
+            (f"{own}'s columns", columns)
+            for own, _, columns in step.transformers
+            if callable(columns) and type(columns) is not make_column_selector  # which reads names and dtypes
+        ]
+    elif type(step) is FeatureUnion:
         parts = [part[:2] for part in step.transformer_list]
     else:
         yield name, step
@@ -128,18 +143,14 @@ def _walk(name, step):
 
 
 def _judged(step):
-    """Verdict and reason."""
-    if isinstance(step, BoundedScaler | CategoryEncoder | NormClipper):
+    """Verdict and reason; of the very classes of this package, as a subclass may do anything."""
+    if type(step) in (BoundedScaler, CategoryEncoder, NormClipper):
         return PUBLIC, "public bounds or categories"
-    if isinstance(step, PrivateEstimator | DPRandomizedSearchCV):
+    if type(step).__module__.startswith("skdpbayes.") and isinstance(step, PrivateEstimator | DPRandomizedSearchCV):
         return _judged_private(step)
-    if type(step).__module__.split(".")[0] == "sklearn" and type(step).__name__ in _KNOWN:
-        return _KNOWN[type(step).__name__](step)
-    if hasattr(step, "best_estimator_") or hasattr(step, "param_grid") or hasattr(step, "param_distributions"):
-        return LEAKS, "a search scores candidates on the rows themselves, and fits many times"
-    if not isinstance(step, BaseEstimator):
-        return LEAKS, "not an estimator: it may do anything with the rows"
-    return LEAKS, "not known to learn nothing; see skdpbayes.preprocessing for private ones"
+    if hasattr(step, "param_grid") or hasattr(step, "param_distributions"):
+        return LEAKS, "a search scores candidates on the rows themselves, without noise"
+    return LEAKS, "learns from the rows, or raises on single cells: see skdpbayes.preprocessing, or name it as trusted"
 
 
 def _judged_private(step):
@@ -155,41 +166,6 @@ def _judged_private(step):
     if not spent.guarantee_holds:
         return LEAKS, f"the guarantee does not hold: {'; '.join(spent.voided_by)}"
     return PRIVATE, f"spent epsilon={spent.epsilon:.4g} at delta={spent.delta:g}"
-
-
-def _unless(condition, reason):
-    return (PUBLIC, "public parameters") if condition else (LEAKS, reason)
-
-
-def _encoder(step, unknown):
-    declared = not isinstance(step.categories, str)
-    return _unless(
-        declared and step.handle_unknown in unknown and getattr(step, "max_categories", None) is None
-        and getattr(step, "min_frequency", None) is None,
-        f"learns categories, or raises on unknown ones: declare categories, and handle_unknown={unknown[0]!r}",
-    )  # fmt: skip
-
-
-_KNOWN = {
-    name: lambda step: (PUBLIC, "each row by itself")
-    for name in ("Binarizer", "FeatureHasher", "HashingVectorizer", "Normalizer", "PolynomialFeatures")
-} | {
-    "FunctionTransformer": lambda step: (PUBLIC, "if its function treats each row by itself: that is yours to see to"),
-    "OneHotEncoder": lambda step: _encoder(step, ("ignore", "warn")),
-    "OrdinalEncoder": lambda step: _encoder(step, ("use_encoded_value",)),
-    "CountVectorizer": lambda step: _unless(step.vocabulary is not None, "learns a vocabulary: declare it"),
-    "MissingIndicator": lambda step: _unless(
-        step.features == "all" and not step.error_on_new, "learns which columns miss values: features='all'"
-    ),
-    "SimpleImputer": lambda step: _unless(
-        step.strategy == "constant" and step.keep_empty_features and not step.add_indicator,
-        "learns what to fill in: strategy='constant' with fill_value and keep_empty_features=True does not",
-    ),
-    "RBFSampler": lambda step: _unless(not isinstance(step.gamma, str), "gamma='scale' is the rows' variance"),
-    "GaussianRandomProjection": lambda step: _unless(
-        step.n_components != "auto" and not step.compute_inverse_components, "declare n_components"
-    ),
-}
 
 
 def _total(private):

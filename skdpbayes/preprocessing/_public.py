@@ -159,9 +159,11 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         X_new : float array of shape (n_samples, n_features)
         """
         check_is_fitted(self)
-        values = self._columns(X, reset=False).astype(np.float64)
+        with np.errstate(all="ignore"):
+            values = self._columns(X, reset=False).astype(np.float64)
         low, high, start, end = self._map()
-        return start + (np.clip(values, low, high) - low) / (high - low) * (end - start)
+        with np.errstate(all="ignore"):
+            return start + (np.clip(values, low, high) - low) / (high - low) * (end - start)
 
     def inverse_transform(self, X):
         """Values within their bounds, from those within `feature_range`."""
@@ -173,7 +175,8 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
 class CategoryEncoder(_Public):
     """One-hot encoding by public categories; whatever is not among them becomes zeros.
 
-    It is `sklearn.preprocessing.OneHotEncoder` with declared categories that no cell can make raise.
+    It is `sklearn.preprocessing.OneHotEncoder` with declared categories that no cell can make raise or warn. A missing
+    cell becomes zeros too, so that a row of missing cells is still a row.
 
     Parameters
     ----------

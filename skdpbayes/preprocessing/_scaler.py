@@ -137,6 +137,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         from skdpbayes.records import pack_records
 
         with np.errstate(all="ignore"):
+            X = np.clip(X.astype(np.float64), low, high)
             return pack_records(x=(2 * (X - low) / (high - low) - 1).astype(np.float32))
 
     def transform(self, X):
@@ -151,7 +152,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         X_new : float array of shape (n_samples, n_features)
         """
         check_is_fitted(self)
-        X = np.clip(self._dense(X, reset=False).astype(np.float64), *column_bounds(self))
+        with np.errstate(all="ignore"):
+            X = np.clip(self._dense(X, reset=False).astype(np.float64), *column_bounds(self))
         return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
     def inverse_transform(self, X):

@@ -113,16 +113,18 @@ def _precisions(key, releases, records, model, solver, mechanism):
 def _noise(fit, seed, most=200_000, runs=20):
     """Whether a table of null records releases noise alone, of the right size."""
     values: list[np.ndarray] = []
-    sigmas = multipliers(fit)
+    sigmas, released = multipliers(fit), np.zeros(0, bool)
     while len(values) < runs * fit.spec.n_chains and sum(own.size for own in values) < most:
         at = seed + len(values)
         keys, (_, releases) = fit.keys(at), fit.run(at)
         for chain, own in enumerate(releases):
             with jax.enable_x64(True):
                 how = (jax.device_put(fit.records), fit.model, fit.solver, jax.device_put(fit.spec.traced()))
-                values.append(own / sigmas[:, None] * np.asarray(_precisions(keys.solver[chain], own, *how)))
+                precisions = np.asarray(_precisions(keys.solver[chain], own, *how))
+            values.append(own / sigmas[:, None] * precisions)
+            released = precisions > 0  # the same values in every run
     drawn = np.stack(values)  # (runs, steps, width), zero where nothing is released
-    present, squares, tests = drawn != 0, np.square(drawn), {}
+    present, squares, tests = np.broadcast_to(released, drawn.shape), np.square(drawn), {}
     for name, axes in (("all", (0, 1, 2)), ("value", (0, 1)), ("round", (0, 2))):
         total, count = np.atleast_1d(squares.sum(axis=axes)), np.atleast_1d(present.sum(axis=axes))
         total, count = total[count > 0], count[count > 0]
@@ -130,8 +132,8 @@ def _noise(fit, seed, most=200_000, runs=20):
         tests[f"size by {name}"] = float(2 * tail.min() * len(total))
     tests["normality"] = float(stats.kstest(drawn[present], "norm").pvalue)
     for name, product in (("rounds", drawn[:, 1:] * drawn[:, :-1]), ("values", drawn[..., 1:] * drawn[..., :-1])):
-        if np.any(product):
-            size = abs(product.sum()) / math.sqrt(np.count_nonzero(product))
+        if product.size:
+            size = abs(product.sum()) / math.sqrt(max(int(np.count_nonzero(product)), 1))
             tests[f"independence of {name}"] = float(2 * stats.norm.sf(size))
     worst = min(tests, key=tests.__getitem__)
     size = math.sqrt(squares.sum() / present.sum())
