@@ -34,7 +34,8 @@ def as_labels(y):
 
 def refuse_mixed(dtype, labels: np.ndarray, what: str, name: str) -> None:
     """Raise if the public dtypes of data and declared labels say that none can match."""
-    if {dtype.kind, labels.dtype.kind} in ({text, number} for text in "US" for number in "biuf"):
+    kind = "U" if getattr(dtype, "type", None) is str else dtype.kind  # pandas' strings
+    if {kind, labels.dtype.kind} in ({text, number} for text in "US" for number in "biuf"):
         raise ValueError(
             f"{what} has dtype {dtype} and {name} {labels.dtype}: no label can be in {name}. Give both as "
             "strings or both as numbers."

@@ -207,7 +207,6 @@ class Learns(BoundedScaler):
         (NormClipper(), False),
         ("passthrough", False),
         (GridSearchCV(MODEL, {"epsilon": [1.0]}), True),
-        (object(), True),
         (DPBayesianLogisticRegression(1.0), True),
         (DPBayesianLinearRegression(1.0), True),
         (DPRandomizedSearchCV(DPBayesianLogisticRegression(1.0), {}), True),
@@ -244,6 +243,25 @@ def test_a_pipeline_without_a_private_step_does_not_pass():
     mixed = make_pipeline(DPGammaExponential(), DPLatentDirichletAllocation())
     with pytest.raises(ValueError, match="different adjacencies or units"):
         check_pipeline(mixed)
+
+
+def test_refits_count_and_conditions_are_said():
+    X, model = columns(300), clone(MODEL).set_params(random_state=None)
+    model.fit(X, np.arange(300) % 2).fit(X, np.arange(300) % 2)
+    report = check_pipeline(model)
+    assert report.epsilon == pytest.approx(model.privacy_spent_.cumulative_epsilon, rel=1e-6) and report.epsilon > 1.3
+    assert "in the last of several fits" in report.steps[0].reason
+    found = DPRandomizedSearchCV(MODEL, {}, epsilon=2.0, n_iter=1).fit(X, np.arange(300) % 2)
+    found.fit(X, np.arange(300) % 2)
+    again = check_pipeline(found)
+    assert (again.epsilon, again.delta) == (found.privacy_spent_.total_epsilon, 2e-5)
+    fast = clone(MODEL).set_params(numerics="fast")
+    assert "idealised" in check_pipeline(fast).steps[0].reason and "seed" in check_pipeline(fast).steps[0].reason
+    wound = clone(MODEL).set_params(random_state=np.random.RandomState(0))
+    assert "wound back" in check_pipeline(wound).leaks[0].reason
+    for wrong in (("foo", ()), (MODEL, "model")):
+        with pytest.raises(ValueError, match="Give a pipeline"):
+            check_pipeline(wrong[0], trusted=wrong[1])
 
 
 def test_fitted_steps_compose():
@@ -292,7 +310,7 @@ def test_what_is_wrong_with_data_is_said():
     for part in (
         "2 of 4 rows have a missing",
         "1 of 4 rows are longer than data_norm=20",
-        r"columns [2] are constant",
+        "columns 'c' are constant",
         "1 of 4 labels are not among classes, and their rows will be left out, such as 3",
         "no row has the label 'never'",
         "delta=0.5 is not below one",
@@ -308,6 +326,15 @@ def test_bounds_are_held_against_the_data():
     linear = DPBayesianLinearRegression(bounds=((0, 1), (0, 9)))
     said = str(check_data([[0.5], [0.7]], [1.0, 10.0], estimator=linear))
     assert "1 of 2 values of y lie outside" in said and "values of X" not in said and said.startswith("Not private")
+
+
+def test_names_are_those_of_columns_and_pipelines_are_turned_away():
+    frame = pd.DataFrame({"a": ["x", "y"], "b": [1.0, 1.0]}).astype(object)
+    said = check_data(frame, estimator=NormClipperLike()).findings
+    assert any("column 'a' holds no number" in f for f in said) and not any("smaller data_norm" in f for f in said)
+    assert any("'b' are constant" in f for f in said)
+    with pytest.raises(ValueError, match="what the model is given"):
+        check_data(frame, estimator=make_pipeline(MODEL))
 
 
 def test_good_data_pass():

@@ -232,10 +232,10 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
     def _validate(self, X, y):
         """Numbers and labels, from public metadata alone unless classes have to be inferred."""
         X = self._numeric(X, reset=True)
-        y = self._response(y, X.shape[0], one_by_one=self.classes is not None)
+        given, y = y, self._response(y, X.shape[0], one_by_one=self.classes is not None)
         if self.classes is not None:
             classes = declared(self.classes, "classes")
-            refuse_mixed(y.dtype, classes, "y", "classes")
+            refuse_mixed(getattr(given, "dtype", y.dtype), classes, "y", "classes")
             return X, y, classes, ()
         warnings.warn(
             "classes=None takes the set of labels from y, which is not private. Pass classes=[...].",

@@ -63,7 +63,12 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     - 1 of 3 labels are not among classes, and their rows will be left out, such as 'Yes'
     - epsilon=1 with 3 rows and 2 columns: the result will be mostly noise
     """
+    if hasattr(estimator, "steps"):
+        raise ValueError(
+            "Check what the model is given: check_data(pipeline[:-1].transform(X), y, estimator=pipeline[-1])."
+        )
     parameters = {} if estimator is None else estimator.get_params(deep=False)
+    parameters["names"] = list(getattr(X, "columns", ()))
     numeric = as_numeric(X)
     dense = numeric.toarray() if sparse.issparse(numeric) else numeric
     return DataReport(
@@ -76,7 +81,7 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
 
 
 def _cells(X, y, parameters):
-    del y, parameters
+    del y
     bad = ~np.isfinite(X).all(axis=1)
     if bad.any():
         yield (
@@ -84,7 +89,11 @@ def _cells(X, y, parameters):
             "left out"
         )
     for j in np.flatnonzero(~np.isfinite(X).any(axis=0)):
-        yield f"column {j} holds no number at all: every row will be left out"
+        yield f"column {_name(j, parameters)} holds no number at all: every row will be left out"
+
+
+def _name(j, parameters):
+    return repr(parameters["names"][j]) if parameters["names"] else str(j)
 
 
 def _norms(X, y, parameters):
@@ -100,8 +109,9 @@ def _norms(X, y, parameters):
             f"{long.sum()} of {len(X)} rows are longer than data_norm={norm:g} and will be shortened (the longest is "
             f"{lengths[long].max():.3g})"
         )
-    elif np.nanmax(lengths, initial=0) < norm / 2:
-        yield f"no row is longer than {np.nanmax(lengths, initial=0):.3g}: a smaller data_norm than {norm:g} costs less"
+    elif np.isfinite(lengths).any() and lengths[np.isfinite(lengths)].max() < norm / 2:
+        most = lengths[np.isfinite(lengths)].max()
+        yield f"no row is longer than {most:.3g}: a smaller data_norm than {norm:g} would mean less noise"
 
 
 def _bounds(X, y, parameters):
@@ -119,13 +129,13 @@ def _bounds(X, y, parameters):
 
 
 def _columns(X, y, parameters):
-    del y, parameters
+    del y
     with np.errstate(all="ignore"):
         known = np.isfinite(X)
         low, high = (np.where(known, X, fill) for fill in (np.inf, -np.inf))
         constant = np.flatnonzero(low.min(axis=0) == high.max(axis=0)).tolist()
     if constant and len(X) > 1:
-        yield f"columns {constant} are constant"
+        yield f"columns {', '.join(_name(j, parameters) for j in constant)} are constant"
 
 
 def _labels(X, y, parameters):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from skdpbayes.estimators._base import PrivateEstimator
-from skdpbayes.model_selection import DPRandomizedSearchCV
+from skdpbayes.model_selection import DPRandomizedSearchCV, SelectionSpent
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
 
 PUBLIC, PRIVATE, LEAKS = "learns nothing", "private", "LEAKS"
@@ -103,6 +104,10 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
     >>> report.passed and report.epsilon <= 1.5
     True
     """
+    if isinstance(trusted, str) or not hasattr(pipeline, "get_params"):
+        raise ValueError(
+            f"Give a pipeline or an estimator, and trusted as a list of names; got {pipeline!r}, {trusted!r}."
+        )
     steps, private, trusted = [], [], set(trusted)
     for name, step in _walk("", pipeline):
         if step is None or isinstance(step, str):
@@ -150,7 +155,10 @@ def _judged(step):
         return _judged_private(step)
     if hasattr(step, "param_grid") or hasattr(step, "param_distributions"):
         return LEAKS, "a search scores candidates on the rows themselves, without noise"
-    return LEAKS, "learns from the rows, or raises on single cells: see skdpbayes.preprocessing, or name it as trusted"
+    return LEAKS, (
+        "not known to be safe: most learn from the rows, or raise on single cells. See skdpbayes.preprocessing, or name it "
+        "in `trusted`"
+    )
 
 
 def _judged_private(step):
@@ -162,10 +170,30 @@ def _judged_private(step):
             return LEAKS, f"{undeclared[0]}=None is taken from the rows: declare it"
         if step.epsilon == float("inf"):
             return LEAKS, "epsilon is infinite"
-        return PRIVATE, f"will spend epsilon={step.epsilon:g} at delta={step.delta:g}"
+        if step.random_state is not None and not isinstance(step.random_state, numbers.Integral):
+            return LEAKS, "random_state is a generator, which can be wound back to the keys"
+        caveats = _caveats(inner.numerics, step.random_state is not None)
+        return PRIVATE, f"will spend epsilon={step.epsilon:g} at delta={step.delta:g}{caveats}"
     if not spent.guarantee_holds:
         return LEAKS, f"the guarantee does not hold: {'; '.join(spent.voided_by)}"
-    return PRIVATE, f"spent epsilon={spent.epsilon:.4g} at delta={spent.delta:g}"
+    epsilon, again = _spent(step), ""
+    if epsilon > spent.epsilon:
+        again = f" in the last of several fits, {epsilon:.4g} in all"
+    return (
+        PRIVATE,
+        f"spent epsilon={spent.epsilon:.4g} at delta={spent.delta:g}{again}{_caveats(spent.numerics, spent.seeded)}",
+    )
+
+
+def _caveats(numerics, seeded):
+    found = ["in idealised arithmetic"] * (numerics == "fast") + ["with a seed that must not be guessed"] * seeded
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _spent(step):
+    """Epsilon of all fits of a step, at the delta of one (of all, for a search)."""
+    spent = step.privacy_spent_
+    return spent.total_epsilon if isinstance(spent, SelectionSpent) else spent.cumulative_epsilon
 
 
 def _total(private):
@@ -174,17 +202,21 @@ def _total(private):
 
     if not private:
         return 0.0, 0.0
-    delta = float(sum(step.delta for step in private))
     fits = [step.estimator if isinstance(step, DPRandomizedSearchCV) else step for step in private]
     if len({(fit.adjacency, fit._record) for fit in fits}) > 1:
         raise ValueError("The private steps have different adjacencies or units: no total can be given.")
-    spent = [step.privacy_spent_ for step in private if hasattr(step, "privacy_spent_")]
-    simple = sum(report.epsilon for report in spent)
-    if len(spent) < len(private):
-        return float(simple + sum(step.epsilon for step in private if not hasattr(step, "privacy_spent_"))), delta
-    if fits != private:  # a selection is no sum of steps
+    fitted = [step for step in private if hasattr(step, "privacy_spent_")]
+    simple = sum(_spent(step) if hasattr(step, "privacy_spent_") else step.epsilon for step in private)
+    delta = float(sum(_delta(step) for step in private))
+    if fits != private or len(fitted) < len(private):  # a selection is no sum of steps
         return float(simple), delta
-    curve = compose([block for report in spent for block in report.steps], private[0].adjacency)
-    more = sum(report.epsilon_overhead for report in spent)
-    together = curve.epsilon(delta - sum(report.delta_overhead for report in spent)) + more
+    reports = [step.privacy_spent_ for step in fitted]
+    curve = compose([block for own in reports for block in own.cumulative + own.steps], private[0].adjacency)
+    more = sum(own.epsilon_overhead for own in reports)
+    together = curve.epsilon(delta - sum(own.delta_overhead for own in reports)) + more
     return float(min(simple, together)), delta
+
+
+def _delta(step):
+    spent = getattr(step, "privacy_spent_", None)
+    return spent.total_delta if isinstance(spent, SelectionSpent) else step.delta

@@ -28,7 +28,7 @@ class AuditReport:
     ----------
     estimator : str
     checks : tuple of Check
-        ``norm``, ``inclusion``, ``noise`` and ``replay``.
+        ``conditions``, ``norm``, ``inclusion``, ``noise`` and ``replay``.
     epsilon, delta : float
         Claimed by `privacy_spent_`.
     adjacency : str
@@ -73,12 +73,12 @@ class AuditReport:
     def __str__(self) -> str:
         lines = [f"{self.estimator}: {'passed' if self.passed else 'FAILED'}"]
         lines += [f"  {check.name:10} {'ok  ' if check.passed else 'FAIL'} {check.detail}" for check in self.checks]
-        kept = "ok  " if self.epsilon_lower_bound <= self.epsilon else "FAIL"
+        kept = "FAIL" if self.epsilon_lower_bound > self.epsilon else "ok  " if self.epsilon_lower_bound else "?   "
         lines.append(
             f"  {'epsilon':10} {kept} at least {self.epsilon_lower_bound:.3g} "
             f"(without assumptions {self.pure_lower_bound:.3g}), claimed {self.epsilon:.4g} at delta={self.delta:g}, "
             f"{self.adjacency}; {self.n_trials} fits a side, seed {self.random_state}, "
-            f"{self.confidence:.0%} confidence"
+            f"{self.confidence:.0%} confidence" + ("" if self.epsilon_lower_bound else ": too few to show anything")
         )
         return "\n".join(lines)
 
@@ -90,6 +90,7 @@ def audit(estimator, X, y=None, *, record=0, n_trials=5000, confidence=0.95, ran
 
     Checks, of the estimator's own fit on ``(X, y)``:
 
+    - *conditions*: its report says that the guarantee holds;
     - *norm*: each row's contribution to each release, rows of infinities, huge and denormal numbers among them, is
       finite and at most as long as the clipping norm, all blocks of a release together;
     - *inclusion*: rows enter batches independently, with the probability that is accounted for;
@@ -143,6 +144,10 @@ def audit(estimator, X, y=None, *, record=0, n_trials=5000, confidence=0.95, ran
     Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini and Terzis (2023), "Tight auditing of differentially private
     machine learning", USENIX Security.
     """
+    if not hasattr(estimator, "_fit_posterior"):
+        raise ValueError(
+            f"audit takes one private estimator of this package (a step of a pipeline), got {estimator!r}."
+        )
     X = np.array(X.toarray() if hasattr(X, "toarray") else X, float)
     y = None if y is None else np.array(y)
     if X.ndim != 2 or not 0 <= record < len(X):
@@ -160,7 +165,8 @@ def audit(estimator, X, y=None, *, record=0, n_trials=5000, confidence=0.95, ran
         claim = with_it.estimator.privacy_spent_
         if not math.isfinite(claim.epsilon):
             raise ValueError("epsilon is infinite: there is nothing to audit.")
-        found = run_checks(given, X, y, without, random_state)
+        holds = Check("conditions", not claim.voided_by, "; ".join(claim.voided_by) or "nothing voids the guarantee")
+        found = (holds, *run_checks(given, X, y, without, random_state))
         fpr, tpr, lower, statistics = 1.0, 0.0, 0.0, (np.zeros(0), np.zeros(0))
         if n_trials:
             statistics = tuple(

@@ -84,6 +84,13 @@ def test_labels_may_be_strings(dtype, model):
     assert (fit.predict(X) == np.where(model.predict(X), "yes", "no")).all()
 
 
+def test_text_in_a_series_does_not_match_numbers():
+    """By its dtype, which is public."""
+    y = pd.Series(["0", "1"] * 20, dtype="string")
+    with pytest.raises(ValueError, match="no label can be in classes"):
+        DPBayesianLogisticRegression(classes=[0, 1]).fit(np.ones((40, 2)), y)
+
+
 def test_labels_that_are_objects_raise_nothing():
     labels = LETTERS.astype(object)
     labels[:5] = [None, ["yes"], {"yes"}, np.nan, 3]

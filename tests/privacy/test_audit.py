@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import test_kill_matrix as mutants
 from scipy import stats
+from sklearn.pipeline import make_pipeline
 
 from skdpbayes import DPBayesianLogisticRegression, DPGammaExponential, DPGaussianMixture, DPLatentDirichletAllocation
 from skdpbayes.privacy import AuditDisplay, PrivacyLedger, _audit_attack, _audit_checks, audit, calibrate_noise
@@ -55,7 +56,7 @@ def no_compiled_audits(no_compiled_programs):
 def test_every_solver_passes(solver, compiled_quickly):
     report = audit(logistic(solver), X, Y, n_trials=300)
     assert report.passed, str(report)
-    assert [check.name for check in report.checks] == ["norm", "inclusion", "noise", "replay"]
+    assert [check.name for check in report.checks] == ["conditions", "norm", "inclusion", "noise", "replay"]
     assert report.adjacency == "zero_out" and 0.2 * report.epsilon < report.epsilon_lower_bound
 
 
@@ -145,6 +146,14 @@ def test_an_audit_leaves_estimators_and_budgets_alone():
         assert not ledger.entries and not hasattr(model, "posterior_")
     assert report == audit(model, np.full((20, 1), 10.0), n_trials=40)
     assert report.passed and repr(report).startswith("AuditReport(")
+
+
+def test_what_voids_the_guarantee_fails_and_no_trials_are_said_to_show_nothing():
+    report = audit(DPBayesianLogisticRegression(solver="vips", data_norm=NORM), X, Y, n_trials=0)
+    assert not report.passed and "classes=None" in report.checks[0].detail
+    assert "epsilon    ?    at least 0" in str(report) and "too few to show anything" in str(report)
+    with pytest.raises(ValueError, match="one private estimator"):
+        audit(make_pipeline(DPGammaExponential()), X)
 
 
 @pytest.mark.parametrize(
