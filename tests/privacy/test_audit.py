@@ -95,7 +95,7 @@ def excessive(solver, check, n_trials, patch):
     return report.epsilon_lower_bound / report.epsilon
 
 
-@pytest.mark.parametrize("check", WRONG)
+@pytest.mark.parametrize("check", ["noise", *(pytest.param(name, marks=pytest.mark.slow) for name in list(WRONG)[1:])])
 def test_mutants_fail_the_check_that_is_meant_for_them(check, monkeypatch, no_compiled_audits):
     assert excessive("dpvi", check, 600, monkeypatch) > (0.8 if check.startswith("noise") else 1)  # few fits
 
