@@ -34,7 +34,17 @@ ALLOWED = {
         "records",
         "solvers.base",
     },
-    "model_selection": {"_labels", "estimators", "inference", "models", "privacy", "records", "solvers"},
+    "model_selection": {
+        "_labels",
+        "_rows",
+        "preprocessing",
+        "estimators",
+        "inference",
+        "models",
+        "privacy",
+        "records",
+        "solvers",
+    },
     "models": {
         "_mixture_coordinates",
         "_noisy_mixture",

@@ -197,7 +197,8 @@ def test_no_scale_is_missed(monkeypatch):
     np.testing.assert_allclose(usual.sd, fine.sd, rtol=0.01)
 
 
-@pytest.mark.parametrize("subsampling", [None, pytest.param(0.5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("subsampling", [None, 0.5])
 def test_nuts_agrees_where_it_has_converged(problem, subsampling):
     # Narrower priors of v than elsewhere: second moments of heavy tails take Monte Carlo too long.
     regression = dataclasses.replace(problem[0], subsampling=subsampling, v_sd=np.array([1.0, 0.8, 0.7]))

@@ -156,8 +156,8 @@ def _judged(step):
     if hasattr(step, "param_grid") or hasattr(step, "param_distributions"):
         return LEAKS, "a search scores candidates on the rows themselves, without noise"
     return LEAKS, (
-        "not known to be safe: most learn from the rows, or raise on single cells. See skdpbayes.preprocessing, or name "
-        "it in `trusted`"
+        "not known to be safe: most learn from the rows, or raise on single cells; see skdpbayes.preprocessing, or "
+        "name it in `trusted`"
     )
 
 

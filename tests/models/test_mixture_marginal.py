@@ -127,7 +127,7 @@ def test_the_start_is_at_zero(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "full" else kind for kind in KINDS]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in ("full", "tied") else kind for kind in KINDS]
 )
 def test_what_clipping_takes_off_is_known(kind):
     """With it added back, clipped scores of rows of the mixture sum to zero, which by themselves they do not."""

@@ -22,7 +22,10 @@ def test_contract(check, solver, compiled_quickly):
 
 @pytest.mark.parametrize(
     "check",
-    [check_noise, pytest.param(check_contribution, marks=pytest.mark.slow), check_number_of_records],
+    [
+        *(pytest.param(check, marks=pytest.mark.slow) for check in (check_noise, check_contribution)),
+        check_number_of_records,
+    ],
     ids=lambda c: c.__name__,
 )
 @pytest.mark.parametrize("solver", ["na-dpvi", "vips"])

@@ -107,6 +107,7 @@ def spread_and_coverage(epsilon=1.0, fits=40):
     return z.std(), (np.abs(z[:, 0]) < 1.96).mean()
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth():
     """Means and standard deviations hold what shortened scores and privacy noise do: 95% intervals cover 95%."""
     spread, covered = spread_and_coverage(fits=60)

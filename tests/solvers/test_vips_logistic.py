@@ -60,7 +60,8 @@ def test_without_noise_null_rows_count_for_nothing(compiled_quickly):
     assert_variational(fit(X, labels, np.inf).posterior_, X[1::2], y[1::2], 0.03)
 
 
-@pytest.mark.parametrize("share", [pytest.param(0.3, marks=pytest.mark.slow), 0.8])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.3, 0.8])
 def test_null_rows_do_not_narrow_the_posterior(share, compiled_quickly):
     """Also where the mean weight of a row has to be told from the releases."""
     X, y = problem(n=20_000)
@@ -108,6 +109,7 @@ def test_intervals_cover_the_truth_because_the_noise_is_in_them(epsilon, n):
     assert found["naive"].mean() < 0.9
 
 
+@pytest.mark.slow  # the audit of this solver replays a fit too
 def test_fitted_attributes_follow_from_the_releases(compiled_as_users_do):
     X, y = problem(n=300)
     with recorded() as kept:
@@ -169,7 +171,8 @@ def test_the_mean_of_the_fitted_over_normal_rows_and_parameters(n_classes):
     assert np.abs(found - wanted).max() < 0.3 * np.abs(plain - wanted).max()
 
 
-@pytest.mark.parametrize("solver", ["vips", pytest.param("na-dpvi", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["vips", "na-dpvi"])
 def test_a_student_t_prior_shrinks_large_coefficients_less(solver, compiled_quickly):
     rng = np.random.default_rng(8)
     X = rng.uniform(-1, 1, (3000, 3))
