@@ -23,12 +23,13 @@ MUTANTS, OUTSIDE_THE_LOOP = [], []
 
 
 def mutant(check, *solvers, quick=True, compiled=True):
-    """Register a mutation of the package that `check` must notice, in these solvers (both by default).
+    """Register a mutation of the package that `check` must notice, in these solvers (by default all that it is for).
 
     One that is not `compiled` changes nothing in the compiled loop. Only `quick` ones run without ``-m slow``, and
     they in the first of the solvers.
     """
-    solvers = solvers or ("sgld", "dpvi")
+    takes_all_rows = ("vips",) if check not in ("check_sampling", "check_lattice") else ()
+    solvers = solvers or ("sgld", "dpvi", "na-dpvi", *takes_all_rows)
 
     def register(change):
         for solver in solvers:
