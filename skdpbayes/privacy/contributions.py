@@ -141,12 +141,17 @@ def _vectors(vectors, head_square, units, exact, power):
         return jnp.where(usable[:, None], vectors, 0), jnp.ones_like(length), length
     reach = jnp.sqrt(head_square) * length**power  # of the contribution, before it is clipped
     reach = jnp.where(reach >= 1, jnp.minimum(reach, units), 1)  # NaN compares false
-    bits = jnp.floor(jnp.log2(reach) / (power + 1)).astype(jnp.int64)
-    exponent = (jax.lax.bitcast_convert_type(jnp.where(usable, length, 1), jnp.int64) >> 52) - 1022  # rounded up
+    bits = _exponent(reach) // (power + 1)
+    exponent = _exponent(jnp.where(usable, length, 1)) + 1  # rounded up
     scale = jax.lax.bitcast_convert_type((bits - exponent + 1023) << 52, jnp.float64)
     # At most 2^21 in size: exact in single precision, which takes half of the memory.
     rounded = jnp.round(jnp.where(usable[:, None], vectors.astype(float) * scale[:, None], 0))
     return rounded.astype(jnp.float32), scale, length * scale + math.sqrt(vectors.shape[1]) / 2
+
+
+def _exponent(positive):
+    """Binary logarithm of normal numbers, rounded down."""
+    return (jax.lax.bitcast_convert_type(positive.astype(jnp.float64), jnp.int64) >> 52) - 1023
 
 
 def _outer_sum(left, right):
