@@ -159,11 +159,16 @@ def _steps(key, records, source, model, solver, mechanism, state, kept):
     def release(query, blocks, step):
         if not isinstance(source, Recording):
             return private_sum(query, blocks, mechanism, source.at(step), step, records)
-        zeros = zero_sums(query, blocks, jax.tree.map(lambda x: jnp.asarray(x)[None], source.example))
-        flat, unravel = ravel_pytree(zeros)
-        return unravel(source.releases[step, : flat.size])
+        one = jax.tree.map(lambda x: jnp.asarray(x)[None], source.example)
+        return recorded_release(query, blocks, one, source.releases[step])
 
     return loop(release, key, source.first, source.stop, model, solver, mechanism, state, kept)
+
+
+def recorded_release(query, blocks, one, values):
+    """A release from its values, ravelled and padded; `one` is a batch of one record, for the shapes."""
+    flat, unravel = ravel_pytree(zero_sums(query, blocks, one))
+    return unravel(values[: flat.size])
 
 
 def loop(

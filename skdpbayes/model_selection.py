@@ -393,8 +393,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.solvers.vips import OneRelease
 
         scores = _quietly(_scores, self.scoring, fitted, X, y)  # a warning would tell of single rows
-        model, solver = BoundedScore(), OneRelease(np.float32(1), np.float32(len(scores)))
-        state, _ = run(fit_keys(seed), model, solver, self.estimator._spec(steps), pack_records(x=scores))  # type: ignore[arg-type]
+        # Any: a sum of scores has no likelihood and no kinds of rounds, and `run` asks for none here.
+        how: Any = {"model": BoundedScore(), "solver": OneRelease(np.float32(1), np.float32(len(scores)))}
+        state, _ = run(fit_keys(seed), spec=self.estimator._spec(steps), records=pack_records(x=scores), **how)
         score = float(np.asarray(state.value)[0]) / len(scores)
         return score if math.isfinite(score) else _WORST
 
@@ -507,7 +508,7 @@ def _scores(scoring, model, X, y):
 
 
 def _score_of_row(scoring, model, X, y, i):
-    rows, labels = (_parts(data, ([i], []))[0] for data in (X, y))
+    rows, labels = (None if data is None else _safe_indexing(data, [i]) for data in (X, y))
     try:
         return np.float32(np.asarray(scoring(model, rows, labels), float).reshape(1)[0])
     except Exception:  # an error would tell of this row

@@ -91,8 +91,7 @@ def along(key, releases, records, model, solver, mechanism, observe):
     """What `observe` makes of each step, padded to the width of `releases`, if the steps released what is given."""
 
     def release(query, blocks, step):
-        flat, unravel = ravel_pytree(inference.zero_sums(query, blocks, records.one()))
-        return unravel(releases[step, : flat.size])
+        return inference.recorded_release(query, blocks, records.one(), releases[step])
 
     kept, state = jnp.zeros(releases.shape), inference.start(key, model, solver)
     return inference.loop(release, key, 0, len(releases), model, solver, mechanism, state, kept, observe)[1]

@@ -23,6 +23,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skdpbayes import DPBayesianLogisticRegression, _rows, inference
 from skdpbayes._labels import codes
 from skdpbayes.privacy import GaussianSteps, draws, mechanism, random
+from skdpbayes.privacy._audited import units
 from skdpbayes.records import pack_records
 
 NULL = -1  # label of a null record
@@ -92,11 +93,7 @@ def noise_units(model, solver, spec):
         blocks = round_.blocks(state)
         assert sum(block.share for block in blocks.values()) <= 1 + 1e-9
         sums = mechanism.zero_sums(round_.query(state, round_.point(state, key)), blocks, example)
-        filled = {
-            name: jax.tree.map(lambda x, b=blocks[name]: jnp.full_like(x, b.clipping_norm * b.share**-0.5), sums[name])
-            for name in sums
-        }  # fmt: skip
-        out.append(np.asarray(ravel_pytree(filled)[0], np.float64))
+        out.append(np.asarray(units(blocks, sums), np.float64))
     return out
 
 
