@@ -390,12 +390,12 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.models.moments import BoundedScore
         from skdpbayes.privacy.random import fit_keys
         from skdpbayes.records import pack_records
-        from skdpbayes.solvers.vips import OneRelease
+        from skdpbayes.solvers.vips import one_release
 
         scores = _quietly(_scores, self.scoring, fitted, X, y)  # a warning would tell of single rows
-        # Any: a sum of scores has no likelihood and no kinds of rounds, and `run` asks for none here.
-        how: Any = {"model": BoundedScore(), "solver": OneRelease(np.float32(1), np.float32(len(scores)))}
-        state, _ = run(fit_keys(seed), spec=self.estimator._spec(steps), records=pack_records(x=scores), **how)
+        model: Any = BoundedScore()  # Any: it has no likelihood and no kinds of rounds, for which `run` has no use here
+        solver: Any = one_release(model, len(scores))
+        state, _ = run(fit_keys(seed), model, solver, self.estimator._spec(steps), pack_records(x=scores))
         score = float(np.asarray(state.value)[0]) / len(scores)
         return score if math.isfinite(score) else _WORST
 

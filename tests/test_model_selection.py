@@ -15,7 +15,7 @@ from skdpbayes.privacy.accounting._selection import truncated_negative_binomial_
 
 pytestmark = [
     pytest.mark.usefixtures("compiled_quickly"),
-    pytest.mark.filterwarnings("ignore:delta=.* is not below"),
+    pytest.mark.filterwarnings("ignore:delta=.* is not below"),  # tables of a few hundred rows
 ]
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(1200, 2))

@@ -32,7 +32,7 @@ from skdpbayes.preprocessing import (
 )
 from skdpbayes.privacy import BudgetError, PrivacyLedger, audit, compose
 
-pytestmark = pytest.mark.filterwarnings("ignore:delta=.* is not below")
+pytestmark = pytest.mark.filterwarnings("ignore:delta=.* is not below")  # tables of a few rows
 
 
 @parametrize_with_checks(

@@ -302,13 +302,11 @@ def _plan_na_dpvi(estimator, model, bounds, n, openings=()):
 
 
 def _plan_vips(estimator, model, bounds, n):
-    from skdpbayes.solvers.vips import OneRelease
+    from skdpbayes.solvers.vips import one_release
 
     del bounds
     estimator._refuse_for_vips("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
-    steps = estimator._plan_noise(1, 1.0).steps
-    norm = np.nextafter(np.float32(model.statistic_bound()), np.float32(np.inf))  # not below the bound
-    return OneRelease(norm, np.float64(n)), estimator._spec(steps)
+    return one_release(model, n), estimator._spec(estimator._plan_noise(1, 1.0).steps)
 
 
 # Those of gradient solvers take `openings` too: shares of the budget of releases that are made before the solver's.

@@ -1,4 +1,4 @@
-"""First and second moments of bounded columns: the statistic of a private scaler."""
+"""Sums of bounded statistics that are no model of the data: moments for a private scaler, scores for a search."""
 
 from __future__ import annotations
 
@@ -64,6 +64,10 @@ class BoundedScore:
     """Sum of a number in [0, 1] of each record, ``{"x": ()}``: any two records differ by at most 1."""
 
     n_statistics = 1
+
+    def statistic_bound(self) -> float:
+        """Largest norm of `statistic`."""
+        return 1.0
 
     def statistic(self, record):
         """The number, cut to [0, 1]; zero if it is none."""

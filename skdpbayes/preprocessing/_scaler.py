@@ -56,7 +56,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
     True
     """
 
-    solver, sampling_rate, n_steps, verbose, n_posterior_samples = "vips", None, None, 0, 1
+    solver, sampling_rate, n_steps, verbose = "vips", None, None, 0  # what its base asks for, and nobody may set
     _fitted = ("mean_", "var_", "scale_")
 
     def __init__(
@@ -120,10 +120,9 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
 
     def _plan_solver(self, model, bounds, n):
         del bounds
-        from skdpbayes.solvers.vips import OneRelease
+        from skdpbayes.solvers.vips import one_release
 
-        norm = np.float32(model.statistic_bound() * (1 + 1e-6))
-        return OneRelease(norm, np.float32(n)), self._spec(self._plan_noise(1, 1.0).steps)
+        return one_release(model, n), self._spec(self._plan_noise(1, 1.0).steps)
 
     def _set_posterior(self, model, solver, state, rng):
         del rng

@@ -25,6 +25,12 @@ class NoisySum(NamedTuple):
     scale: Any
 
 
+def one_release(model: ConjugateModel, n_records) -> OneRelease:
+    """`OneRelease` of a model's statistic, at the bound that it declares."""
+    norm = np.nextafter(np.float32(model.statistic_bound()), np.float32(np.inf))  # not below the bound
+    return OneRelease(norm, np.float64(n_records))
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class OneRelease:

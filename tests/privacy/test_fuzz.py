@@ -65,7 +65,7 @@ def test_no_cell_raises_or_counts_for_more_than_its_bound(name, cells, bits, lab
     X, y = table(name, cells, bits, labels, as_list, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message="delta=|random_state")
+        warnings.filterwarnings("ignore", message="delta=|random_state")  # of parameters and N, which are public
         fit = Fit(estimator(name), X, y)
         fit.estimator.fit(X, y)
     with jax.enable_x64(True):
