@@ -15,7 +15,9 @@ __all__ = [
     "DPDirichletCategorical",
     "DPGammaExponential",
     "DPGaussianMixture",
+    "DPHierarchicalLogisticRegression",
     "DPLatentDirichletAllocation",
+    "DPNumPyroModel",
     "DPSigmoidBeliefNet",
 ]
 
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
         DPDirichletCategorical,
         DPGammaExponential,
         DPGaussianMixture,
+        DPHierarchicalLogisticRegression,
         DPLatentDirichletAllocation,
+        DPNumPyroModel,
         DPSigmoidBeliefNet,
     )
 

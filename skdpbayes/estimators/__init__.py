@@ -2,9 +2,11 @@
 
 from skdpbayes.estimators._belief_net import DPSigmoidBeliefNet
 from skdpbayes.estimators._families import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
+from skdpbayes.estimators._hierarchical import DPHierarchicalLogisticRegression
 from skdpbayes.estimators._linear import DPBayesianLinearRegression
 from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
 from skdpbayes.estimators._mixture import DPGaussianMixture
+from skdpbayes.estimators._numpyro import DPNumPyroModel
 from skdpbayes.estimators._topics import DPLatentDirichletAllocation
 
 __all__ = [
@@ -14,6 +16,8 @@ __all__ = [
     "DPDirichletCategorical",
     "DPGammaExponential",
     "DPGaussianMixture",
+    "DPHierarchicalLogisticRegression",
     "DPLatentDirichletAllocation",
+    "DPNumPyroModel",
     "DPSigmoidBeliefNet",
 ]

@@ -14,8 +14,6 @@ from skdpbayes._labels import as_labels
 from skdpbayes._rows import as_numeric, refuse_text_columns
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
 
-_FULL_RANK_UP_TO = 300  # parameters
-_CURVATURE_UP_TO = 1000
 
 
 class Bounds(NamedTuple):
@@ -36,6 +34,7 @@ class GradientEstimator(PrivateEstimator):
     # Rounds, and expected batch.
     _schedules: ClassVar = {"dpvi": (500, 2**12), "na-dpvi": (200, 2**17), "sgld": (2000, 2**16)}
     _curvature_every = 10  # rounds of na-dpvi
+    _full_rank_up_to, _curvature_up_to = 300, 1000  # parameters: of `guide="auto"`, and at most
     _learning_rates = 0.4, 0.2  # of dpvi, full rank and mean field
     _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
 
@@ -78,7 +77,7 @@ class GradientEstimator(PrivateEstimator):
         check_number("n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True)
         if not hasattr(self, "guide"):  # an estimator without solvers of these parameters
             return
-        check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
+        self._check_guide()
         check_choice("step_schedule", self.step_schedule, ("constant", "decreasing"))
         check_number("learning_rate", self.learning_rate, 0, none=True)
         check_number("n_chains", getattr(self, "n_chains", 1), 1, 1024, integral=True, closed=True)
@@ -87,6 +86,9 @@ class GradientEstimator(PrivateEstimator):
             if self.solver not in solvers and not np.array_equal(value, default):
                 needed = " or ".join(map(repr, solvers))
                 raise ValueError(f"{name}={value!r} needs solver={needed}; {self.solver!r} has no such thing.")
+
+    def _check_guide(self):
+        check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
 
     def _fit_posterior(self, model, bounds, n, pack, *, public, voided_by=()):
         """Charge, run and set the fitted attributes; returns posterior draws, (n_posterior_samples, n_parameters).
@@ -200,13 +202,13 @@ def _n_parameters(model):
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
 
 
-def refuse_many_parameters(model, solver):
+def refuse_many_parameters(estimator, model):
     """Raise if there are more than solvers that release a matrix can do with."""
-    n_parameters = _n_parameters(model)
-    if n_parameters > _CURVATURE_UP_TO:
+    n_parameters, most = _n_parameters(model), estimator._curvature_up_to
+    if n_parameters > most:
         raise ValueError(
-            f"solver={solver!r} releases a matrix of all pairs of parameters, here {n_parameters}, and takes at most "
-            f"{_CURVATURE_UP_TO}: noise would hide it. Use solver='dpvi'."
+            f"solver={estimator.solver!r} releases a matrix of all pairs of parameters, here {n_parameters}, and takes "
+            f"at most {most}: noise would hide it. Use solver='dpvi'."
         )
 
 
@@ -217,7 +219,7 @@ def _plan_dpvi(estimator, model, bounds, n, openings=()):
     rate = estimator._sampling_rate(n, batch)
     n_guess = n if estimator.adjacency != "add_remove" else batch / rate
     n_parameters = _n_parameters(model)
-    full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and n_parameters <= _FULL_RANK_UP_TO)
+    full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and n_parameters <= estimator._full_rank_up_to)
     if full_rank and n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
     opening, steps, _ = estimator._plan_round_noise(openings, n_steps, rate)
@@ -286,7 +288,7 @@ def _plan_na_dpvi(estimator, model, bounds, n, openings=()):
 
     if getattr(estimator, "learning_rate", None) is not None:
         raise ValueError("learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing.")
-    refuse_many_parameters(model, estimator.solver)
+    refuse_many_parameters(estimator, model)
     n_steps, batch = estimator._n_rounds(openings)  # by default all records, where there are not too many
     rate = estimator._sampling_rate(n, batch)
     if n_steps < 2:
@@ -294,7 +296,8 @@ def _plan_na_dpvi(estimator, model, bounds, n, openings=()):
     opening, steps, _ = estimator._plan_round_noise(openings, n_steps, rate)
     # Scores shortened to nearly equal norms waste little of the noise; without noise nothing is shortened.
     private = math.isfinite(estimator.epsilon)
-    score, curvature = bounds.typical if private and bounds.typical else bounds[:2]
+    bounded = math.isfinite(bounds.score)
+    score, curvature = bounds.typical if bounds.typical and (private or not bounded) else bounds[:2]
     clip = estimator.clipping_norm or bounds.clip or score * (0.2 if private else 1.01)
     norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
     solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(estimator._curvature_every))

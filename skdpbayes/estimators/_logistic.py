@@ -271,7 +271,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         from skdpbayes.solvers.vips_logistic import FITTED_ROUNDS, LEAST_WEIGHT, MOST_ROUNDS, ONCE, LogisticVIPS
 
         self._refuse_for_vips("clipping_norm", "sampling_rate", "learning_rate")
-        refuse_many_parameters(model, self.solver)
+        refuse_many_parameters(self, model)
         rounds = self.n_steps or (1 + FITTED_ROUNDS if math.isfinite(self.epsilon) else MOST_ROUNDS)
         if rounds > MOST_ROUNDS:
             raise ValueError(f"n_steps={rounds} is too many: solver='vips' takes at most {MOST_ROUNDS}.")

@@ -123,6 +123,11 @@ class OpenedModel(StatisticsModel, Protocol):
         """
 
 
+def score_unit(model: Model):
+    """What clipping norms are relative to: one, or the model's attribute `score_unit`, which a release may have told."""
+    return jnp.asarray(getattr(model, "score_unit", 1), jnp.float32)
+
+
 def double(tree):
     """In double precision where that is enabled, as it is inside of the driver."""
     return jax.tree.map(lambda x: jnp.asarray(x, float), tree)

@@ -66,7 +66,7 @@ class MeanField:
         del precision
         gradient = score + factor * prior
         gradient = gradient, gradient * point[1] * jnp.exp(state.log_sd) + 1  # by reparametrisation
-        (mu, log_sd), moments = _adam(gradient, (mu, state.log_sd), state.moments, step, (rates.mean, rates.log_sd))
+        (mu, log_sd), moments = adam(gradient, (mu, state.log_sd), state.moments, step, (rates.mean, rates.log_sd))
         return mu, MeanFieldState(log_sd, moments), (mu, log_sd)
 
     def prior_factor(self, state, noise, precision):
@@ -260,7 +260,7 @@ def damped(known: Curvature, prior):
     return denoised(known.matrix, known.variance) + prior + edge
 
 
-def _adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
+def adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
     """One ascent step of Adam, with a learning rate for each leaf."""
     first, second = moments
     first = jax.tree.map(lambda m, g: decay[0] * m + (1 - decay[0]) * g, first, gradient)

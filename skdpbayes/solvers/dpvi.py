@@ -42,7 +42,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes.models.base import Model, flat_start, prior_precision, prior_score, unbiased_total, weighted_score
+from skdpbayes.models.base import (
+    Model,
+    flat_start,
+    prior_precision,
+    prior_score,
+    score_unit,
+    unbiased_total,
+    weighted_score,
+)
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.contributions import contribution_norm
 from skdpbayes.privacy.mechanism import Block, Mechanism
@@ -80,7 +88,7 @@ class DPVI:
         Root mean square of the mean's steps where the curvature is not known; log standard deviations move at no
         more than 0.02.
     clipping_norm : float
-        Of the score; if adaptive, where it starts, and the largest that it may be.
+        Of the score, over the model's `score_unit`; if adaptive, where it starts, and the largest that it may be.
     n_records : float
         Public number of records, or a public guess of it; it limits the learning rate and scales the counts.
     clip_fraction : float, default=None
@@ -103,7 +111,7 @@ class DPVI:
         mu, _ = flat_start(model)
         guide, average = self.guide.init(mu, _INITIAL_SD / jnp.sqrt(prior_precision(model)))
         zero = jnp.zeros((), mu.dtype)
-        return DPVIState(mu, guide, average, zero, zero, zero, jnp.log(jnp.asarray(self.clipping_norm, mu.dtype)))
+        return DPVIState(mu, guide, average, zero, zero, zero, self._highest_clip(model))
 
     def which(self, step):
         """Every tenth round, the first included, asks for the curvature."""
@@ -156,7 +164,7 @@ class DPVI:
                 n_averaged=n,
                 noise=state.noise + counted * scale**2,
                 averaged_noise=averaged_noise,
-                log_clip=self._adapted(state.log_clip, estimate, scales, mechanism),
+                log_clip=self._adapted(model, state.log_clip, estimate, scales, mechanism),
             )
 
         return (Round(draw, query, blocks, update), *guide.more_rounds(model, precision, draw))
@@ -186,7 +194,10 @@ class DPVI:
         rate = jnp.minimum(self.learning_rate * decay, calm)
         return Rates(rate, jnp.minimum(0.02 * decay, rate), decay)
 
-    def _adapted(self, log_clip, estimate, scales, mechanism):
+    def _highest_clip(self, model):
+        return jnp.log(self.clipping_norm * score_unit(model))
+
+    def _adapted(self, model, log_clip, estimate, scales, mechanism):
         """Move the clipping norm so that `clip_fraction` of the scores are shortened, as fast as the noise allows."""
         if self.clip_fraction is None:
             return log_clip
@@ -194,5 +205,5 @@ class DPVI:
         spread = scales["tally"] / jnp.sqrt(n_steps) / self.n_records  # noise of the fraction, averaged over the run
         gain = 10 * jnp.minimum(1, 0.03 / jnp.maximum(spread, 1e-6)) / n_steps
         moved = log_clip + gain * jnp.clip(estimate["tally"] / self.n_records, -1, 1)
-        highest = jnp.log(jnp.asarray(self.clipping_norm, log_clip.dtype))
+        highest = self._highest_clip(model)
         return jnp.clip(moved, highest + jnp.log(self.least_clip), highest)

@@ -37,7 +37,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
 
-from skdpbayes.models.base import Model, flat_start, prior_variance, unbiased_total, weighted_score
+from skdpbayes.models.base import Model, flat_start, prior_variance, score_unit, unbiased_total, weighted_score
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._guides import Curvature, curvature_blocks, curvature_query
@@ -80,7 +80,7 @@ class NADPVI:
     Attributes
     ----------
     clipping_norm, curvature_norm : float
-        Of a record's weighted score and of its weighted curvature.
+        Of a record's weighted score, over the model's `score_unit`, and of its weighted curvature, over its square.
     curvature_every : int
         Rounds between two that ask for the curvature.
     """
@@ -115,7 +115,8 @@ class NADPVI:
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A score round and a curvature round."""
         unravel = flat_start(model)[1]
-        clip, norm = (jnp.asarray(x, jnp.float32) for x in (self.clipping_norm, self.curvature_norm))
+        unit = score_unit(model)
+        clip, norm = self.clipping_norm * unit, self.curvature_norm * unit**2
 
         def ask_score(state, key):
             del key

@@ -91,4 +91,4 @@ class Opened:
 
     def diagnostics(self, state: OpenedState, posterior) -> dict:
         """Those of the solver."""
-        return self.solver.diagnostics(state.solver, posterior.posterior)
+        return self.solver.diagnostics(state.solver, getattr(posterior, "posterior", posterior))

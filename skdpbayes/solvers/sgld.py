@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes.models.base import Model, flat_start, prior_score, unbiased_total, weighted_score
+from skdpbayes.models.base import Model, flat_start, prior_score, score_unit, unbiased_total, weighted_score
 from skdpbayes.posteriors import DrawsPosterior
 from skdpbayes.privacy.mechanism import MAX_SCHEDULE, Block, Mechanism
 from skdpbayes.solvers.base import Round
@@ -73,6 +73,7 @@ class SGLD:
     n_draws : int
         Iterates kept per chain, evenly spaced in Langevin time after the burn-in.
     clipping_norm : float
+        Over the model's `score_unit`.
     burn_in : float
         Fraction of the Langevin time discarded.
     """
@@ -91,8 +92,8 @@ class SGLD:
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A Langevin step."""
         unravel, prior_gradient = flat_start(model)[1], prior_score(model)
-        total = self._total_time(mechanism)
-        clip = jnp.asarray(self.clipping_norm, jnp.float32)
+        clip = jnp.asarray(self.clipping_norm, jnp.float32) * score_unit(model)
+        total = self._total_time(mechanism, clip)
 
         def query(state, theta):
             del state
@@ -133,8 +134,9 @@ class SGLD:
             return {"r_hat": nothing, "ess": nothing}
         return {"r_hat": split_gelman_rubin(draws), "ess": effective_sample_size(draws)}
 
-    def _total_time(self, mechanism):
+    @staticmethod
+    def _total_time(mechanism, clip):
         ends = jnp.minimum(jnp.asarray(mechanism.ends), mechanism.n_steps)
         counts = jnp.diff(ends, prepend=0)
-        scale = jnp.asarray(mechanism.sigmas) * self.clipping_norm / mechanism.rate
+        scale = jnp.asarray(mechanism.sigmas) * clip / mechanism.rate
         return jnp.sum(jnp.where(counts > 0, counts * 2 / scale**2, 0)).astype(jnp.float32)

@@ -1,0 +1,296 @@
+"""Private hierarchical logistic regression, as a NumPyro program."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import sparse
+from scipy.special import expit
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
+from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, refuse_text_columns
+from skdpbayes.estimators._base import check_number
+from skdpbayes.estimators._numpyro import ProgramEstimator
+
+_PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
+
+
+def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, group_scale):
+    """Logistic regression with weights for each group, whose prior mean depends on what is known of the group.
+
+    The model of d3p's section 3.3 (Prediger et al. 2021, equation 5 and listing 4); ``group_scale=None`` gives the
+    spread of the groups about that mean a half-normal prior.
+    """
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    d, (n_groups, k) = x.shape[1], group_features.shape
+    effects = numpyro.sample("effects", dist.Normal(0.0, prior_scale).expand([d, k]).to_event(2))
+    spread = numpyro.sample("group_scale", dist.HalfNormal(1.0)) if group_scale is None else group_scale
+    with numpyro.plate("groups", n_groups):
+        weights = numpyro.sample("weights", dist.Normal(group_features @ effects.T, spread).to_event(1))
+    with numpyro.plate("data", len(x)):
+        logits = jnp.einsum("nd,nd->n", x, weights[group])
+        numpyro.sample("y", dist.BernoulliLogits(logits), obs=y)
+
+
+class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
+    """Hierarchical logistic regression under (epsilon, delta)-differential privacy, for two classes.
+
+    Each group (hospital, country, school) has weights of its own, drawn about a mean that is linear in what is known
+    of the group: groups with few rows borrow from the others, ``w_g ~ N(M z_g, group_scale^2)``,
+    ``M ~ N(0, prior_scale^2)``. Rows, with the group that they belong to, are private; the groups and what is known of
+    them are public.
+
+    Parameters
+    ----------
+    groups : int or array-like of shape (n_groups,)
+        The public set of groups; a number stands for ``0, 1, ...``. Rows of another group contribute nothing, and are
+        predicted by the mean of a group like the average of all.
+    group_features : array-like of shape (n_groups, n_group_features), default=None
+        What is known of each group, in the order of `groups`; a constant column is added. None: only that.
+    group_column : int or str, default=-1
+        Column of X that holds the group.
+    epsilon, delta, solver, adjacency, numerics, ledger
+        As in `DPBayesianLogisticRegression`; "vips" is refused.
+    classes : array-like of shape (2,), default=None
+        The public set of labels. None: 0 and 1. Other labels make a row contribute nothing.
+    data_norm : float, default=None
+        Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it. None means the
+        square root of the number of features.
+    fit_intercept : bool, default=True
+    prior_scale : float, default=1.0
+        Standard deviation of the prior of the effects of group features on weights.
+    group_scale : float, default=1.0
+        Standard deviation of weights about their mean. None: learnt, with a half-normal prior.
+    clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains, n_posterior_samples
+        As in `DPNumPyroModel`.
+    random_state, verbose
+        As in `DPBayesianLogisticRegression`.
+
+    Attributes
+    ----------
+    coef_ : array of shape (n_groups, n_features)
+        Posterior mean of the weights of each group; `n_features` without the column of groups.
+    intercept_ : array of shape (n_groups,)
+    classes_, groups_ : arrays
+    posterior_samples_ : dict
+        Draws of ``"weights"``, ``"effects"`` and, if it is learnt, ``"group_scale"``.
+    posterior_, privacy_spent_, diagnostics_, n_iter_, n_features_in_, feature_names_in_
+        As of `DPNumPyroModel`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPHierarchicalLogisticRegression
+    >>> rng = np.random.default_rng(0)
+    >>> group, x = rng.integers(0, 3, 3000), rng.normal(size=(3000, 2))
+    >>> logits = (x * np.array([[2, 0], [1, 1], [0, 2]])[group]).sum(axis=1)
+    >>> y = (logits + rng.logistic(size=3000) > 0).astype(int)
+    >>> model = DPHierarchicalLogisticRegression(3, epsilon=2.0).fit(np.column_stack([x, group]), y)
+    >>> model.coef_.shape
+    (3, 2)
+    """
+
+    def __init__(
+        self,
+        groups,
+        group_features=None,
+        group_column=-1,
+        *,
+        epsilon=1.0,
+        delta=1e-5,
+        solver="dpvi",
+        adjacency="zero_out",
+        numerics="secure",
+        ledger=None,
+        classes=None,
+        data_norm=None,
+        fit_intercept=True,
+        prior_scale=1.0,
+        group_scale=1.0,
+        clipping_norm=None,
+        sampling_rate=None,
+        n_steps=None,
+        learning_rate=None,
+        guide="auto",
+        step_schedule="constant",
+        n_chains=1,
+        n_posterior_samples=1000,
+        random_state=None,
+        verbose=0,
+    ):
+        self.groups = groups
+        self.group_features = group_features
+        self.group_column = group_column
+        self.epsilon = epsilon
+        self.delta = delta
+        self.solver = solver
+        self.adjacency = adjacency
+        self.numerics = numerics
+        self.ledger = ledger
+        self.classes = classes
+        self.data_norm = data_norm
+        self.fit_intercept = fit_intercept
+        self.prior_scale = prior_scale
+        self.group_scale = group_scale
+        self.clipping_norm = clipping_norm
+        self.sampling_rate = sampling_rate
+        self.n_steps = n_steps
+        self.learning_rate = learning_rate
+        self.guide = guide
+        self.step_schedule = step_schedule
+        self.n_chains = n_chains
+        self.n_posterior_samples = n_posterior_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    _fitted = (*ProgramEstimator._fitted, "coef_", "intercept_", "classes_", "groups_", "data_norm_", "_table")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def fit(self, X, y):
+        """Fit the posterior to private data.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n_samples, n_features + 1)
+        y : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For parameters out of range and for what is public: shapes, dtypes, feature names. Never for what a row
+            holds.
+        """
+        self._check_solver_parameters()
+        check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
+        check_number("group_scale", self.group_scale, 1e-6, 1e6, none=True, closed=True)
+        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
+        classes = declared([0, 1] if self.classes is None else self.classes, "classes")
+        if len(classes) != 2:
+            raise ValueError(f"There must be two classes, got {classes.tolist()}; for more, write a DPNumPyroModel.")
+        groups, table = self._groups_and_table()
+        x, group = self._rows_and_groups(X, groups, reset=True)
+        given, y = y, self._response(y, x.shape[0], one_by_one=True)
+        refuse_mixed(getattr(given, "dtype", y.dtype), classes, "y", "classes")
+        data_norm = math.sqrt(x.shape[1]) if self.data_norm is None else float(self.data_norm)
+        rows, null = bounded_rows(x, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
+        label = codes(y, classes)
+        rows[null | (group < 0) | (label < 0)] = np.nan  # which contributes nothing
+        self._fit_program(
+            {"x": rows, "group": group.clip(0), "y": label.clip(0)},
+            {"prior_scale": float(self.prior_scale), "group_scale": self.group_scale},
+            {"group_features": table},
+            hierarchical_logistic,
+            classes=[str(c) for c in classes],
+            groups=len(groups),
+            data_norm=data_norm,
+        )
+        self.classes_, self.groups_, self.data_norm_, self._table = classes, groups, data_norm, table
+        mean = self.posterior_samples_["weights"].mean(axis=0, dtype=float)
+        d = mean.shape[1] - bool(self.fit_intercept)
+        self.coef_, self.intercept_ = mean[:, :d], mean[:, d] if self.fit_intercept else np.zeros(len(groups))
+        return self
+
+    def _groups_and_table(self):
+        """Labels of groups, sorted, and what is known of them, with a constant column."""
+        number = isinstance(self.groups, int | np.integer) and not isinstance(self.groups, bool)
+        labels = np.arange(self.groups) if number else self.groups
+        groups = declared(labels, "groups")
+        table = np.zeros((len(groups), 0)) if self.group_features is None else np.asarray(self.group_features, float)
+        if table.ndim != 2 or len(table) != len(groups) or not np.isfinite(table).all():
+            raise ValueError(
+                f"group_features must be finite, with one row for each of the {len(groups)} groups; got an array of "
+                f"shape {table.shape}."
+            )
+        order = np.argsort(np.asarray(np.asarray(labels).tolist()), kind="stable")
+        return groups, np.column_stack([table[order], np.ones(len(groups))]).astype(np.float32)
+
+    def _rows_and_groups(self, X, groups, *, reset):
+        """X without its column of groups, and the codes of those; each row by itself."""
+        column, name = self.group_column, isinstance(self.group_column, str)
+        if isinstance(X, list | tuple):
+            X = from_list(X)
+        if hasattr(X, "columns"):
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            names = list(X.columns)
+            column = self._position(names.index(column) if column in names else column, len(names))
+            rest = X[[n for i, n in enumerate(names) if i != column]]
+            own = X[names[column]]
+            own = own.to_numpy() if isinstance(own.dtype, np.dtype) else as_labels(own.to_list())
+            refuse_text_columns(rest)
+        else:
+            if name:
+                raise ValueError(f"group_column={column!r} is a name, and X is not a data frame. Pass a position.")
+            X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
+            check_table(X)
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            column = self._position(column, X.shape[1])
+            own = X[:, [column]].toarray().ravel() if sparse.issparse(X) else X[:, column]
+            others = np.delete(np.arange(X.shape[1]), column)
+            rest = X[:, others]
+        rest = as_numeric(rest)
+        return rest.toarray() if sparse.issparse(rest) else rest, codes(column_or_1d(own), groups)
+
+    def _position(self, column, n):
+        if not isinstance(column, int | np.integer) or not -n <= column < n:
+            raise ValueError(f"group_column={self.group_column!r} is no column of X, which has {n}.")
+        if n < 2:
+            raise ValueError(f"Found array with {n - 1} feature(s) beside the column of groups; at least 1 is required.")
+        return column % n
+
+    # --------------------------------------------------------------- predicting
+
+    def predict_proba(self, X):
+        """Posterior predictive probability of each class, averaged over the posterior draws.
+
+        Parameters
+        ----------
+        X : array-like or data frame of shape (n_samples, n_features + 1)
+            Not protected.
+
+        Returns
+        -------
+        probabilities : array of shape (n_samples, 2)
+        """
+        check_is_fitted(self)
+        x, group = self._rows_and_groups(X, self.groups_, reset=False)
+        rows, _ = bounded_rows(x, self.data_norm_, intercept=bool(self.fit_intercept))
+        weights = self.posterior_samples_["weights"].astype(float)
+        unknown = self.posterior_samples_["effects"].astype(float) @ self._table.mean(axis=0)
+        weights = np.concatenate([weights, unknown[:, None]], axis=1)  # a group of -1 takes the last
+        p = np.empty(len(rows))
+        for code in np.unique(group):
+            own = np.flatnonzero(group == code)
+            size = max(1, _PREDICT_BLOCK // len(weights))
+            for block in np.split(own, range(size, len(own), size)):
+                p[block] = expit(rows[block] @ weights[:, code].T).mean(axis=1)
+        return np.column_stack([1 - p, p])
+
+    def predict_log_proba(self, X):
+        """Logarithm of `predict_proba`, of shape (n_samples, 2)."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def decision_function(self, X):
+        """Log-odds of the posterior predictive probability, of shape (n_samples,)."""
+        log = self.predict_log_proba(X)
+        largest = np.finfo(np.float64).max
+        return np.clip(log[:, 1] - log[:, 0], -largest, largest)
+
+    def predict(self, X):
+        """Most probable class of each row, of shape (n_samples,)."""
+        check_is_fitted(self)
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]

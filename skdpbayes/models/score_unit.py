@@ -1,0 +1,68 @@
+"""The norm of a usual score, found by one release, for models whose scores have no known bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from skdpbayes.models.base import Opening
+from skdpbayes.privacy.mechanism import Block
+
+_LOWEST, _HIGHEST = -8, 13  # binary logarithms of the norms that are told apart
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class WithScoreUnit:
+    """An `OpenedModel`: one release of a histogram of norms, then the model, with a quantile as its `score_unit`.
+
+    Attributes
+    ----------
+    model : Model
+        With methods ``score_norm(params, record)`` and an attribute `score_unit`.
+    found : bool
+        Whether the unit is to be found; else there is no opening and the model stays as it is.
+    quantile, factor : float
+        The unit is this quantile, rounded up to a power of two, times a factor.
+    """
+
+    model: Any
+    found: bool = field(metadata={"static": True})
+    quantile: Any = 0.5
+    factor: Any = 1.0
+
+    def init(self):
+        """Unit before anything is released."""
+        return {"unit": jnp.asarray(self.model.score_unit, jnp.float32)}
+
+    def openings(self) -> tuple[Opening, ...]:
+        """A histogram of the norms of scores at the model's start, by powers of two."""
+        if not self.found:
+            return ()
+        start, bins = self.model.init(), jnp.arange(_LOWEST, _HIGHEST)
+
+        def statistics(params):
+            del params
+
+            def one(record):
+                norm = self.model.score_norm(start, record)
+                usable = jnp.isfinite(norm) & (norm > 0)
+                size = jnp.clip(jnp.floor(jnp.log2(jnp.where(usable, norm, 1))), _LOWEST, _HIGHEST - 1)
+                return {"norms": (usable & (size == bins)).astype(jnp.float32)}
+
+            return one
+
+        def update(params, sums, scales, key):
+            del params, scales, key
+            below = jnp.cumsum(sums["norms"])
+            off = jnp.abs((1 - self.quantile) * below - self.quantile * (below[-1] - below))
+            return {"unit": self.factor * 2.0 ** (bins[jnp.argmin(off)] + 1).astype(jnp.float32)}
+
+        return (Opening(statistics, {"norms": Block(jnp.float32(1))}, update),)
+
+    def marginal(self, params):
+        """The model with its unit."""
+        return replace(self.model, score_unit=params["unit"])
