@@ -8,6 +8,8 @@ import inspect
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import skdpbayes
@@ -18,7 +20,9 @@ from skdpbayes import (
     DPDirichletCategorical,
     DPGammaExponential,
     DPGaussianMixture,
+    DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
+    DPNumPyroModel,
     DPSigmoidBeliefNet,
 )
 from skdpbayes.privacy import compose
@@ -31,6 +35,16 @@ NUMBERS = RNG.uniform(0.1, 0.9, (N, 2))
 BITS = (RNG.random((N, 4)) < 0.3).astype(float)
 COUNTS = RNG.poisson(2.0, (N, 6)).astype(float)
 LABELS = RNG.integers(0, 2, N)
+
+
+
+def normal(x):
+    """A NumPyro model."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("x", dist.Normal(mean, spread).expand([2]).to_event(1), obs=x)
+
 
 # Parameters, X, y and the solvers that work.
 ESTIMATORS = {
@@ -47,6 +61,8 @@ ESTIMATORS = {
     ),
     DPLatentDirichletAllocation: ({"n_components": 2}, COUNTS, None, ("vips",)),
     DPSigmoidBeliefNet: ({"n_components": 2}, BITS, None, ("vips",)),
+    DPHierarchicalLogisticRegression: ({"groups": 2}, BITS, LABELS, ("dpvi", "na-dpvi", "sgld")),
+    DPNumPyroModel: ({"model": normal}, NUMBERS, None, ("dpvi", "na-dpvi", "sgld")),
 }
 SOLVERS = ("dpvi", "na-dpvi", "sgld", "vips")
 SLOW = {DPGaussianMixture: ("dpvi", "na-dpvi", "sgld")}

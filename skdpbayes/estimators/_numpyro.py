@@ -31,12 +31,12 @@ class ProgramEstimator(GradientEstimator):
         from skdpbayes.models.numpyro_model import Program, read_model
         from skdpbayes.models.score_unit import WithScoreUnit
 
-        shapes = tuple((name, tuple(x.shape[1:]), np.dtype(x.dtype).name) for name, x in fields.items())
+        shapes = tuple((name, tuple(x.shape[1:]), _typed(x[:0]).dtype.name) for name, x in fields.items())
         model = read_model(Program(program, shapes, tuple(constants.items())), public)
         n = next(iter(fields.values())).shape[0]
         # Without noise nothing is clipped.
-        quantile, factor = (0.5, 1.0) if math.isfinite(self.epsilon) else (1.0, 8.0)
-        opened = WithScoreUnit(model, self.clipping_norm is None, np.float32(quantile), np.float32(factor))
+        factor = 1.0 if math.isfinite(self.epsilon) else 64.0  # without noise hardly anything is to be clipped
+        opened = WithScoreUnit(model, self.clipping_norm is None, np.float32(factor))
         norm = self.clipping_norm or 1.0
         # The first guess of the curvature, Fisher's information of scores of that norm, is a guess: it limits steps.
         bounds = Bounds(math.inf, math.inf, 1.0, typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2)
@@ -84,13 +84,10 @@ def _array(name, value):
         For what is public: a dtype that holds no numbers, no axis of records.
     """
     refuse_text_columns(value)
-    if sparse.issparse(value):
+    if sparse.issparse(value) or hasattr(value, "columns"):
         return as_numeric(value)
-    if hasattr(value, "columns"):
-        return as_numeric(value)
-    if isinstance(value, list | tuple):
-        rows = any(isinstance(row, list | tuple) or getattr(row, "ndim", 0) for row in value[:1])
-        return as_numeric(value) if rows else parsed(as_labels(value))
+    if isinstance(value, list | tuple):  # whether a list is one of rows must not depend on what a record holds
+        return as_numeric(value) if name == "X" else parsed(as_labels(value))
     array = np.asarray(value)
     if array.ndim == 0 or array.dtype.kind not in "fiubO":
         raise ValueError(
@@ -240,8 +237,9 @@ class DPNumPyroModel(ProgramEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_records, ...), sparse matrix, or dict of array-likes with a common first axis
-        y : array-like of shape (n_records, ...), default=None
+        X : array of shape (n_records, ...), data frame, list of rows, sparse matrix, or dict of arrays and lists
+            Those of a dict have a common first axis; a list in it is one of numbers.
+        y : array of shape (n_records, ...) or list of numbers, default=None
             The second argument of the model, if X is not a dict.
 
         Returns

@@ -128,6 +128,15 @@ class _Observed(Messenger):
             msg["value"] = jnp.broadcast_to(self._value, jnp.shape(msg["value"]))
 
 
+class _Improper(Messenger):
+    """Gives sites that cannot be drawn some value, so that a trace gets to its end."""
+
+    def process_message(self, msg):
+        """Put zeros in the place of a draw."""
+        if msg["type"] == "sample" and msg["value"] is None and _improper(msg["fn"]):
+            msg["value"] = jnp.zeros(msg["fn"].shape(), jnp.float32)
+
+
 def _norm(tree):
     return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
 
@@ -435,7 +444,7 @@ def _shapes(program, public, n) -> _Shapes:
     found = _Shapes({}, {}, [], [])
 
     def trace(batch, public):
-        with traced(handlers.seed(rng_seed=0)) as sites:
+        with traced(handlers.seed(rng_seed=0), _Improper()) as sites:
             program.call(batch, public)
         for name, site in sites.items():
             kind = site["type"]
@@ -533,8 +542,11 @@ def _centred(program, public):
 
 @jax.jit
 def _of_two(model, one, other):
-    """What two made-up records, and each alone, say at the centre of the prior."""
-    params = model.init()
+    """What two made-up records, and each alone, say at a draw of the prior."""
+    leaves, treedef = jax.tree.flatten(model.init())
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    draws = [jax.random.normal(key, x.shape, x.dtype) for key, x in zip(keys, leaves, strict=True)]
+    params = jax.tree.unflatten(treedef, draws)
 
     def said(batch):
         placed, sites = model._traced(params, batch)

@@ -17,7 +17,7 @@ _LOWEST, _HIGHEST = -8, 13  # binary logarithms of the norms that are told apart
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class WithScoreUnit:
-    """An `OpenedModel`: one release of a histogram of norms, then the model, with a quantile as its `score_unit`.
+    """An `OpenedModel`: one release of a histogram of norms, then the model, with the median as its `score_unit`.
 
     Attributes
     ----------
@@ -25,13 +25,12 @@ class WithScoreUnit:
         With methods ``score_norm(params, record)`` and an attribute `score_unit`.
     found : bool
         Whether the unit is to be found; else there is no opening and the model stays as it is.
-    quantile, factor : float
-        The unit is this quantile, rounded up to a power of two, times a factor.
+    factor : float
+        The unit is the median, rounded up to a power of two, times this.
     """
 
     model: Any
     found: bool = field(metadata={"static": True})
-    quantile: Any = 0.5
     factor: Any = 1.0
 
     def init(self):
@@ -58,8 +57,8 @@ class WithScoreUnit:
         def update(params, sums, scales, key):
             del params, scales, key
             below = jnp.cumsum(sums["norms"])
-            off = jnp.abs((1 - self.quantile) * below - self.quantile * (below[-1] - below))
-            return {"unit": self.factor * 2.0 ** (bins[jnp.argmin(off)] + 1).astype(jnp.float32)}
+            middle = jnp.argmin(jnp.abs(2 * below - below[-1]))
+            return {"unit": self.factor * 2.0 ** (bins[middle] + 1).astype(jnp.float32)}
 
         return (Opening(statistics, {"norms": Block(jnp.float32(1))}, update),)
 

@@ -4,7 +4,10 @@ import io
 import pickle
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 
@@ -15,7 +18,9 @@ from skdpbayes import (
     DPDirichletCategorical,
     DPGammaExponential,
     DPGaussianMixture,
+    DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
+    DPNumPyroModel,
     DPSigmoidBeliefNet,
     inference,
 )
@@ -24,6 +29,15 @@ from skdpbayes.privacy.mechanism import MechanismSpec
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 N = 311  # no other size in a fit is as large
 QUICK = {"n_steps": 20, "sampling_rate": 0.3}
+
+
+def poisson(x, y=None):
+    """A NumPyro model."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
 ESTIMATORS = {
     "logistic": (DPBayesianLogisticRegression, {"classes": [0, 1], **QUICK}),
     "logistic, vips": (DPBayesianLogisticRegression, {"classes": [0, 1], "solver": "vips"}),
@@ -38,7 +52,10 @@ ESTIMATORS = {
     ),
     "belief network": (DPSigmoidBeliefNet, {"n_components": 2}),
     "topics": (DPLatentDirichletAllocation, {"n_components": 2}),
+    "hierarchical": (DPHierarchicalLogisticRegression, {"groups": 3, **QUICK}),
+    "NumPyro": (DPNumPyroModel, {"model": poisson, **QUICK}),
 }
+SMOOTH = {"dirichlet": [0], "hierarchical": [1, 0]}  # columns that hold no codes
 
 
 def data(name, dtype=np.float64):
@@ -47,6 +64,8 @@ def data(name, dtype=np.float64):
     X = rng.uniform(0.1, 2.9, size=(N, 1 if name == "dirichlet" else 2))
     if name == "dirichlet":
         X = np.floor(X)
+    if name == "hierarchical":
+        X[:, 1] = np.floor(X[:, 1])
     return X.astype(dtype), rng.integers(0, 2, N).astype(dtype)
 
 
@@ -58,7 +77,7 @@ def fit(name, X, y, **parameters):
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_nothing_of_the_records_is_kept(name):
     X, y = data(name, np.float64)
-    X += np.random.default_rng(1).uniform(0, 1e-3, X.shape) * (name != "dirichlet")
+    X += np.random.default_rng(1).uniform(0, 1e-3, X.shape) * SMOOTH.get(name, [1, 1])
     fitted = fit(name, X, y)
     text = pickle.dumps(fitted)
     for row in X if name != "dirichlet" else ():

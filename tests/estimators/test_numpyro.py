@@ -1,0 +1,312 @@
+"""Models of the user's own: exact posteriors without noise, what records may be, guides, and predictions."""
+
+import pickle
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+from numpyro.infer import Predictive
+from numpyro.infer.autoguide import AutoNormal
+from scipy import sparse, special, stats
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from skdpbayes import DPBayesianLogisticRegression, DPHierarchicalLogisticRegression, DPNumPyroModel
+from skdpbayes.estimators._hierarchical import hierarchical_logistic
+from skdpbayes.privacy import PrivacyLeakWarning
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+N = 1500
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 2))
+WEIGHTS = np.array([1.0, -0.5])
+LABELS = (X @ WEIGHTS + RNG.logistic(size=N) > 0).astype(int)
+NUMBERS = X @ WEIGHTS + RNG.normal(size=N)
+
+
+def linear(x, y=None, noise=1.0):
+    w = numpyro.sample("w", dist.Normal(jnp.array([2.0, 0.0]), 3.0).to_event(1))
+    numpyro.deterministic("sum", w.sum())
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(numpyro.deterministic("mean", x @ w), noise), obs=y)
+
+
+def logistic(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.BernoulliLogits(x @ w), obs=y)
+
+
+def own_guide(x, y=None):
+    loc = numpyro.param("loc", jnp.zeros(2))
+    scale = numpyro.param("scale", jnp.full(2, 0.1), constraint=dist.constraints.positive)
+    numpyro.sample("w", dist.Normal(loc, scale).to_event(1))
+
+
+def exact():
+    """Posterior of `linear`."""
+    precision = X.T @ X + np.eye(2) / 9
+    return np.linalg.solve(precision, X.T @ NUMBERS + np.array([2.0, 0.0]) / 9), np.linalg.inv(precision)
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+def test_without_noise_the_posterior_is_exact(solver):
+    mean, covariance = exact()
+    more = {"n_steps": 4000, "n_posterior_samples": 2000} if solver == "sgld" else {}
+    fitted = DPNumPyroModel(linear, epsilon=np.inf, solver=solver, random_state=0, **more).fit(X, NUMBERS)
+    draws = fitted.posterior_samples_["w"]
+    sd = np.sqrt(np.diag(covariance))
+    assert (np.abs(draws.mean(axis=0) - mean) < 0.25 * sd).all()
+    np.testing.assert_allclose(draws.std(axis=0), sd, rtol=0.15)
+    np.testing.assert_allclose(fitted.posterior_samples_["sum"], draws.sum(axis=1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("guide", [own_guide, AutoNormal(linear)], ids=["own", "AutoNormal"])
+def test_a_guide_of_the_users_finds_the_exact_posterior_without_noise(guide):
+    mean, covariance = exact()  # all but diagonal
+    fitted = DPNumPyroModel(linear, guide, epsilon=np.inf, n_steps=2000, random_state=0).fit(X, NUMBERS)
+    draws = fitted.posterior_samples_["w"]
+    sd = np.sqrt(np.diag(covariance))
+    assert (np.abs(draws.mean(axis=0) - mean) < 0.4 * sd).all()
+    np.testing.assert_allclose(draws.std(axis=0), sd, rtol=0.2)
+    private = DPNumPyroModel(linear, guide, epsilon=1.0, random_state=0).fit(X, NUMBERS)
+    assert np.abs(private.posterior_samples_["w"].mean(axis=0) - mean).max() < 0.3
+    assert 0.99 < private.privacy_spent_.epsilon <= 1
+
+
+def test_under_noise_it_is_the_logistic_regression_that_knows_its_bounds():
+    own = DPNumPyroModel(logistic, epsilon=1.0, random_state=0, n_posterior_samples=100).fit(X, LABELS)
+    ready = DPBayesianLogisticRegression(1.0, classes=[0, 1], fit_intercept=False, data_norm=4, random_state=0)
+    ready.fit(X, LABELS)
+    draws = own.posterior_samples_["w"]
+    assert np.abs(draws.mean(axis=0) - ready.coef_[0]).max() < 0.4
+    assert draws.std() < 2 * ready.posterior_samples_["coef"].std()
+    draws = draws.astype(float)
+    expected = special.expit(X[:20] @ draws.T).mean(axis=1)
+    np.testing.assert_allclose(own.predict_proba(X[:20]), np.column_stack([1 - expected, expected]), atol=1e-5)
+    np.testing.assert_array_equal(own.predict(X[:20]), expected > 0.5)
+    assert own.score(X, LABELS) > np.log(0.5)
+
+
+def test_a_record_without_a_density_contributes_nothing():
+    x, y = X.copy(), NUMBERS.copy()
+    x[3, 0], y[5] = np.nan, np.inf
+    keep = np.setdiff1d(np.arange(N), [3, 5])
+
+    def mean(*data, **how):
+        return DPNumPyroModel(linear, epsilon=np.inf, random_state=0, **how).fit(*data).posterior_.mean
+
+    np.testing.assert_allclose(mean(x, y), mean(X[keep], NUMBERS[keep]), atol=1e-4)
+
+
+def test_records_come_in_many_forms():
+    def by_name(code, *, table, y=None, twice):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([table.shape[0]]).to_event(1))
+        with numpyro.plate("data", len(code)):
+            numpyro.sample("y", dist.Normal(twice * w[code], 1.0), obs=y)
+
+    codes = RNG.integers(0, 3, N)
+    y = np.array([0.0, 1.0, 2.0])[codes] + RNG.normal(size=N)
+    how = {"epsilon": np.inf, "random_state": 0, "public": {"table": np.zeros((3, 1)), "twice": 2.0}}
+    fits = [
+        DPNumPyroModel(by_name, **how).fit({"code": code, "y": value})
+        for code, value in ((codes, y), (pd.Series(codes), y.tolist()), (codes.astype(np.int8), y.astype(object)))
+    ]
+    for fitted in fits:
+        np.testing.assert_allclose(fitted.posterior_samples_["w"].mean(axis=0), [0, 0.5, 1], atol=0.1)
+        np.testing.assert_array_equal(fitted.posterior_.mean, fits[0].posterior_.mean)
+    with pytest.raises(ValueError, match="X is a dict.*put y into it"):
+        DPNumPyroModel(by_name, **how).fit({"code": codes}, y)
+
+    fits = [
+        DPNumPyroModel(linear, epsilon=np.inf, random_state=0).fit(x, NUMBERS)
+        for x in (X, X.tolist(), pd.DataFrame(X, columns=["a", "b"]), sparse.csr_matrix(X))
+    ]
+    for fitted in fits:
+        np.testing.assert_allclose(fitted.posterior_.mean, fits[0].posterior_.mean, atol=1e-5)
+    assert fits[2].feature_names_in_.tolist() == ["a", "b"] and fits[0].n_features_in_ == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "records", "message"),
+    [
+        ({"model": 3}, (X, NUMBERS), "model must be a function"),
+        ({"public": [1]}, (X, NUMBERS), "public must be a dict"),
+        ({"guide": "round"}, (X, NUMBERS), "guide must be one of"),
+        ({"solver": "vips"}, (X, NUMBERS), "'dpvi', 'na-dpvi', 'sgld'"),
+        ({"solver": "sgld", "guide": own_guide}, (X, NUMBERS), "guide=.* needs solver='dpvi'"),
+        ({"solver": "sgld", "n_chains": 2}, (X, NUMBERS), "pass clipping_norm"),
+        ({"n_steps": 1}, (X, NUMBERS), "n_steps=1 is too few"),
+        ({}, (X, NUMBERS[:-1]), "inconsistent numbers of samples"),
+        ({}, (X, NUMBERS.astype(str)), "y must be an array of numbers"),
+        ({}, (X[:0], NUMBERS[:0]), "0 sample"),
+        ({}, ({"not a name": X},), "must name arguments"),
+    ],
+)
+def test_what_is_public_may_raise(change, records, message):
+    with pytest.raises(ValueError, match=message):
+        DPNumPyroModel(**({"model": linear} | change)).fit(*records)
+
+
+def test_an_error_of_the_model_is_the_users_own():
+    def broken(x, y=None):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        DPNumPyroModel(broken).fit(X, NUMBERS)
+    with pytest.raises(TypeError, match="argument"):
+        DPNumPyroModel(lambda x: None).fit(X, NUMBERS)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)
+        return DPNumPyroModel(linear, epsilon=5.0, random_state=0, n_posterior_samples=200).fit(X, NUMBERS)
+
+
+def test_predictions_are_averages_over_the_posterior(fitted):
+    new = RNG.normal(size=(1030, 2))  # more than a block
+    draws = fitted.posterior_samples_["w"].astype(float)
+    np.testing.assert_allclose(fitted.predict(new), new @ draws.mean(axis=0), atol=1e-4)
+    y = RNG.normal(size=1030)
+    log = stats.norm(new @ draws.T, 1.0).logpdf(y[:, None])
+    expected = special.logsumexp(log, axis=1) - np.log(200)
+    np.testing.assert_allclose(fitted.log_predictive_density(new, y), expected, atol=1e-4)
+    assert fitted.score(new, y) == pytest.approx(expected.mean(), abs=1e-4)
+    with pytest.raises(AttributeError, match="few values"):
+        fitted.predict_proba(new)
+
+
+def test_predictive_draws_have_the_predictive_law(fitted):
+    new = RNG.normal(size=(50, 2))
+    drawn = fitted.sample_posterior_predictive(new, 200, random_state=0)
+    assert drawn.keys() == {"y"} and drawn["y"].shape == (200, 50)
+    assert np.abs((drawn["y"] - new @ WEIGHTS).mean()) < 0.15
+    assert (drawn["y"] - new @ WEIGHTS).std() == pytest.approx(1, abs=0.1)
+    ours = Predictive(linear, fitted.posterior_samples_)(jax.random.key(0), new)["mean"]
+    np.testing.assert_allclose(ours, fitted.posterior_samples_["w"] @ new.T, atol=1e-4)
+
+
+def test_it_is_cloned_pickled_and_not_fitted_before_it_is(fitted):
+    with pytest.raises(NotFittedError):
+        DPNumPyroModel(linear).predict(X)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+    assert clone(fitted).get_params()["model"] is linear
+
+
+def test_other_data_and_budgets_compile_nothing(compilations):
+    how = {"epsilon": 1.0, "random_state": 0, "n_posterior_samples": 100}
+    DPNumPyroModel(linear, **how).fit(X, NUMBERS)
+    compilations.clear()
+    DPNumPyroModel(linear, **how | {"epsilon": 0.7, "delta": 1e-6, "n_steps": 77}).fit(X[:-9] / 2, NUMBERS[9:])
+    assert not compilations
+
+
+# --------------------------------------------------------------------------------- hierarchical
+
+
+GROUPS = np.repeat(["a", "b", "c"], [1000, 400, 100])
+OF_GROUPS = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
+GROUP_LABELS = (
+    (X * OF_GROUPS[np.unique(GROUPS, return_inverse=True)[1]]).sum(axis=1) + RNG.logistic(size=N) > 0
+).astype(int)
+
+
+def hierarchical(**parameters):
+    how = {"groups": ["a", "b", "c"], "group_column": "g", "epsilon": np.inf, "data_norm": 10, "random_state": 0}
+    return DPHierarchicalLogisticRegression(**how | parameters)
+
+
+def frame(groups=GROUPS):
+    return pd.DataFrame({"x": X[:, 0], "g": groups, "z": X[:, 1]})
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
+def test_without_noise_groups_are_as_the_numpyro_model_says(solver):
+    fitted = hierarchical(solver=solver, fit_intercept=False).fit(frame(), GROUP_LABELS)
+    # The exact posterior is near to normal: its mode, by Newton's method on the weights with effects summed out.
+    prior = np.linalg.inv(np.eye(3) + np.ones((3, 3)))  # of one feature's weights: effects have variance 1
+    codes, w = np.unique(GROUPS, return_inverse=True)[1], np.zeros((3, 2))
+    for _ in range(20):
+        p = special.expit((X * w[codes]).sum(axis=1))
+        gradient, hessian = np.zeros((3, 2)), np.zeros((3, 2, 3, 2))
+        for g in range(3):
+            own = codes == g
+            gradient[g] = X[own].T @ (GROUP_LABELS[own] - p[own])
+            hessian[g, :, g, :] = (X[own] * (p * (1 - p))[own, None]).T @ X[own]
+        gradient -= prior @ w
+        hessian += np.einsum("gh,ij->gihj", prior, np.eye(2))
+        w += np.linalg.solve(hessian.reshape(6, 6), gradient.ravel()).reshape(3, 2)
+    sd = np.sqrt(np.diag(np.linalg.inv(hessian.reshape(6, 6)))).reshape(3, 2)
+    assert (np.abs(fitted.coef_ - w) < 0.5 * sd).all()
+    np.testing.assert_allclose(fitted.posterior_samples_["weights"].std(axis=0), sd, rtol=0.2)
+    assert fitted.intercept_.tolist() == [0, 0, 0]
+
+
+def test_columns_of_groups_are_found_and_others_contribute_nothing():
+    named = hierarchical().fit(frame(), GROUP_LABELS)
+    codes = np.unique(GROUPS, return_inverse=True)[1]
+    table = np.column_stack([X, codes])
+    by_place = hierarchical(groups=3, group_column=-1).fit(table, GROUP_LABELS)
+    np.testing.assert_allclose(named.posterior_.mean, by_place.posterior_.mean, atol=1e-6)
+    np.testing.assert_allclose(named.predict_proba(frame()), by_place.predict_proba(table), atol=1e-6)
+    lists = hierarchical(groups=3, group_column=-1).fit(table.tolist(), GROUP_LABELS.tolist())
+    np.testing.assert_allclose(lists.posterior_.mean, by_place.posterior_.mean, atol=1e-6)
+
+    unknown = GROUPS.astype(object)
+    unknown[:600] = [None, "d", np.nan] * 200
+    rest = slice(600, None)
+    some = hierarchical().fit(frame(unknown), GROUP_LABELS).posterior_.mean
+    np.testing.assert_allclose(some, hierarchical().fit(frame()[rest], GROUP_LABELS[rest]).posterior_.mean, atol=1e-3)
+    p = named.predict_proba(frame(unknown))
+    assert np.isfinite(p).all()
+    middle = named.posterior_samples_["effects"][:, :, 0].mean(axis=0)
+    assert np.corrcoef(special.logit(p[:600, 1]), X[:600] @ middle[:2])[0, 1] > 0.99
+
+
+def test_what_is_known_of_groups_moves_their_weights():
+    known = hierarchical(group_features=[[1.0], [0.0], [-1.0]], group_scale=0.1, prior_scale=3.0)
+    fitted = known.fit(frame(), GROUP_LABELS)
+    slope = fitted.posterior_samples_["effects"][:, 0, 0].mean()
+    assert slope > 0.5  # the first weight falls from a to c
+    turned = hierarchical(groups=["c", "b", "a"], group_features=[[-1.0], [0.0], [1.0]], group_scale=0.1, prior_scale=3.0)
+    np.testing.assert_allclose(turned.fit(frame(), GROUP_LABELS).coef_, fitted.coef_, atol=1e-6)
+
+
+def test_the_spread_of_groups_can_be_learnt():
+    fitted = hierarchical(group_scale=None, epsilon=5.0).fit(frame(), GROUP_LABELS)
+    spread = fitted.posterior_samples_["group_scale"]
+    assert (spread > 0).all() and 0.1 < spread.mean() < 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"group_column": "missing"}, "group_column='missing' is no column"),
+        ({"group_column": 3}, "group_column=3 is no column"),
+        ({"group_features": np.ones((2, 1))}, "one row for each of the 3 groups"),
+        ({"classes": [0, 1, 2]}, "two classes"),
+        ({"group_scale": -1}, "group_scale must be"),
+    ],
+)
+def test_a_hierarchy_that_makes_no_sense_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        hierarchical(**change).fit(frame(), GROUP_LABELS)
+
+
+def test_the_ready_made_estimator_is_its_model():
+    codes = np.unique(GROUPS, return_inverse=True)[1]
+    public = {"group_features": np.ones((3, 1)), "prior_scale": 1.0, "group_scale": 1.0}
+    records = {"x": np.column_stack([X, np.ones(N)]), "group": codes, "y": GROUP_LABELS}
+    own = DPNumPyroModel(hierarchical_logistic, public=public, epsilon=1.0, random_state=0).fit(records)
+    ready = hierarchical(epsilon=1.0).fit(frame(), GROUP_LABELS)
+    np.testing.assert_allclose(own.posterior_.mean, ready.posterior_.mean, atol=1e-5)
+    assert own.score(records) < 0

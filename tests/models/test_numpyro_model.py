@@ -1,0 +1,327 @@
+"""NumPyro models as functions of coordinates, against NumPyro's own densities; and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.infer.util import log_density
+from scipy import stats
+
+from skdpbayes.models.base import flat_start, score
+from skdpbayes.models.numpyro_guide import read_guide
+from skdpbayes.models.numpyro_model import NumPyroModel, Program, coordinates, read_model
+from skdpbayes.models.score_unit import WithScoreUnit
+
+X, Y = ("0", (2,), "float32"), ("1", (), "int32")
+
+
+def many_sites(x, y=None):
+    """Sites of all kinds: normal, normal given others, transformed, bounded, positive, on a simplex."""
+    m = numpyro.sample("m", dist.Normal(1.0, 2.0), sample_shape=(2,))
+    tril = jnp.array([[1.0, 0.0], [0.5, 2.0]])
+    numpyro.sample("mvn", dist.MultivariateNormal(m, scale_tril=tril))
+    s = numpyro.sample("s", dist.HalfNormal(2.0))
+    numpyro.sample("log", dist.LogNormal(m[0], s))
+    numpyro.sample("p", dist.Dirichlet(jnp.ones(3)))
+    numpyro.deterministic("twice", 2 * m)
+    with numpyro.plate("groups", 3):
+        w = numpyro.sample("w", dist.Normal(m, s).to_event(1))
+        u = numpyro.sample("u", dist.Uniform(-1.0, 1.0))
+    with numpyro.plate("data", len(x)):
+        logits = numpyro.deterministic("logits", x @ w.sum(axis=0) + u.sum())
+        numpyro.sample("y", dist.BernoulliLogits(logits), obs=y)
+
+
+def model_of(function, fields=(X, Y), **public):
+    return read_model(Program(function, fields), public)
+
+
+@pytest.fixture(scope="module")
+def model() -> NumPyroModel:
+    return model_of(many_sites)
+
+
+def draw(model, seed):
+    flat, unravel = flat_start(model)
+    return unravel(jnp.asarray(np.random.default_rng(seed).normal(size=flat.size) / 2, jnp.float32))
+
+
+RECORD = {"0": jnp.array([0.3, -1.0]), "1": jnp.int32(1)}
+
+
+def test_prior_and_likelihood_are_those_of_numpyro(model):
+    """The density of coordinates is that of the values times the volume that the map makes of a unit."""
+
+    def of_values(flat, unravel):  # unconstrained, one for one
+        values = model.values(unravel(flat))
+        own = {site.name: values[site.name] for site in model.program.sites}
+        own["p"] = own["p"][:2]
+        return ravel_pytree(own)[0]
+
+    unravel = flat_start(model)[1]
+
+    @jax.jit
+    def difference(flat):
+        params = unravel(flat)
+        volume = jnp.linalg.slogdet(jax.jacobian(lambda x: of_values(x, unravel))(flat))[1]
+        values = {site.name: model.values(params)[site.name] for site in model.program.sites}
+        joint, _ = log_density(many_sites, (RECORD["0"][None], RECORD["1"][None]), {}, values)
+        return joint - model.log_likelihood(params, RECORD) + volume - model.log_prior(params)
+
+    differences = [difference(ravel_pytree(draw(model, seed))[0]) for seed in (0, 1, 2)]
+    np.testing.assert_allclose(differences, differences[0], atol=2e-4)
+
+
+def test_what_is_normal_is_standard_normal_in_coordinates(model):
+    normal = {site.name for site in model.program.sites if site.normal}
+    assert normal == {"m", "mvn", "log", "w"}
+    log_prior = jax.jit(model.log_prior)
+    params = {site.name: jnp.zeros(site.shape) for site in model.program.sites}
+    moved = params | {"w": params["w"] + 2.0}
+    assert log_prior(moved) - log_prior(params) == pytest.approx(-6 * 2.0, rel=1e-5)
+
+
+@pytest.mark.parametrize(("level", "expected"), [(0.05, -1.645), (0.95, 1.645)])
+def test_others_have_the_quantiles_of_a_standard_normal_law(level, expected, model):
+    found = jax.jit(model.values)(model.init())
+    values = {site.name: found[site.name] for site in model.program.sites}
+    values |= {"s": jnp.float32(stats.halfnorm(0, 2).ppf(level)), "u": jnp.full(3, 2 * level - 1, jnp.float32)}
+    params, _ = jax.jit(lambda values: coordinates(model, values, jax.random.key(0)))(values)
+    np.testing.assert_allclose(params["s"], expected, atol=0.1)
+    np.testing.assert_allclose(params["u"], expected, atol=0.1)
+
+
+def test_coordinates_of_values_are_those_the_values_come_from(model):
+    params = draw(model, 3)
+    found = jax.jit(model.values)(params)
+    values = {site.name: found[site.name] for site in model.program.sites}
+    back, log_prior = jax.jit(lambda values: coordinates(model, values, jax.random.key(0)))(values)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), back, params)
+    with handlers.seed(rng_seed=0), handlers.trace() as sites, handlers.substitute(data=values):
+        many_sites(RECORD["0"][None], RECORD["1"][None])
+    expected = sum(jnp.sum(sites[name]["fn"].log_prob(values[name])) for name in values if name != "m")
+    expected += dist.Normal(1.0, 2.0).log_prob(values["m"]).sum()
+    assert log_prior == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_sites_that_no_record_decides_are_told(model):
+    assert model.program.derived == ("twice",)
+    draws = model.constrained(np.zeros((2, flat_start(model)[0].size)))
+    np.testing.assert_allclose(draws["twice"], 2 * draws["m"])
+    assert draws["w"].shape == (2, 3, 2) and draws["p"].shape == (2, 3)
+
+
+def test_a_score_is_bounded_over_all_responses(model):
+    params = draw(model, 4)
+    records = {"0": jnp.stack([RECORD["0"]] * 2), "1": jnp.array([0, 1])}
+
+    def said(record):
+        own = jnp.linalg.norm(ravel_pytree(score(model, params, record))[0])
+        return own, model.score_norm(params, record), model.score_bound(params, record)
+
+    norms, own, bounds = map(np.asarray, jax.jit(jax.vmap(said))(records))
+    assert norms[0] != pytest.approx(norms[1], rel=1e-2)
+    np.testing.assert_allclose(own, norms, rtol=1e-5)
+    np.testing.assert_allclose(bounds, norms.max(), rtol=1e-5)
+
+
+def test_the_unit_of_scores_is_a_quantile_of_norms(model):
+    opened = WithScoreUnit(model, True)
+    (opening,) = opened.openings()
+    one = jax.jit(opening.statistics(opened.init()))
+    seen = one(RECORD)["norms"]
+    norm = float(jax.jit(model.score_norm)(model.init(), RECORD))
+    assert seen.sum() == 1 and 2.0 ** (np.argmax(seen) - 8) <= norm < 2.0 ** (np.argmax(seen) - 7)
+    assert not one(RECORD | {"0": jnp.array([jnp.nan, 0.0])})["norms"].any()
+    counts = jnp.zeros(21).at[jnp.array([3, 10, 11])].set(jnp.array([10.0, 45.0, 45.0]))
+    assert opening.update(None, {"norms": counts}, None, None)["unit"] == 2.0 ** (10 - 8 + 1)
+    assert WithScoreUnit(model, False).openings() == ()
+    large = WithScoreUnit(model, True, 64.0).openings()[0].update(None, {"norms": counts}, None, None)["unit"]
+    assert large == 64 * 2.0 ** (10 - 8 + 1)
+
+
+def test_nothing_is_computed_in_double_precision(model):
+    """As in NumPyro, where the driver asks for 64 bits: users' code is not written for it."""
+    with jax.enable_x64(True):
+        params = model.init()
+        assert jax.eval_shape(model.log_likelihood, params, RECORD).dtype == jnp.float32
+        assert jax.eval_shape(model.log_prior, params).dtype == jnp.float32
+
+
+# ------------------------------------------------------------------------------------- refused
+
+
+def latent():
+    return numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+
+
+def observe(x, y, w):
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.BernoulliLogits(x @ w), obs=y)
+
+
+def subsampled(x, y):
+    w = latent()
+    with numpyro.plate("data", 1000, len(x)):
+        numpyro.sample("y", dist.BernoulliLogits(x @ w), obs=y)
+
+
+def without_a_plate(x, y):
+    numpyro.sample("y", dist.BernoulliLogits(x @ latent()), obs=y)
+
+
+def local_latent(x, y):
+    w = latent()
+    with numpyro.plate("data", len(x)):
+        z = numpyro.sample("z", dist.Normal(0, 1))
+        numpyro.sample("y", dist.BernoulliLogits(x @ w + z), obs=y)
+
+
+def outside(x, y):
+    w = latent()
+    observe(x, y, w)
+    numpyro.sample("total", dist.Normal(w.sum(), 1.0), obs=3.0)
+
+
+def factor_outside(x, y):
+    w = latent()
+    observe(x, y, w)
+    numpyro.factor("extra", w.sum())
+
+
+def point(x, y):
+    w = numpyro.param("w", jnp.zeros(2))
+    latent_b = numpyro.sample("b", dist.Normal(0, 1))
+    observe(x, y, w + latent_b)
+
+
+def discrete(x, y):
+    k = numpyro.sample("k", dist.Bernoulli(0.5))
+    observe(x, y, latent() * k)
+
+
+def improper(x, y):
+    w = numpyro.sample("w", dist.ImproperUniform(dist.constraints.real, (), (2,)))
+    observe(x, y, w)
+
+
+def one_for_each(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([len(x)]).to_event(1))
+    observe(x, y, jnp.ones(2) * w.sum())
+
+
+def centred(x, y):
+    observe(x - x.mean(axis=0), y, latent())
+
+
+def prior_from_records(x, y):
+    w = numpyro.sample("w", dist.HalfNormal(jnp.mean(x) + 1.0).expand([2]).to_event(1))
+    observe(x, y, w)
+
+
+def in_two_plates(x, y):
+    w = latent()
+    with numpyro.plate("data", len(x)), numpyro.plate("pairs", len(x)):
+        numpyro.sample("y", dist.Normal(w.sum(), 1.0), obs=jnp.outer(y, y))
+
+
+def looks_at_values(x, y):
+    w = latent()
+    observe(x, y, w if x.sum() > 0 else -w)
+
+
+def nothing_to_learn(x, y):
+    observe(x, y, jnp.ones(2))
+
+
+def nothing_seen(x, y):
+    latent()
+    with numpyro.plate("data", len(x)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (subsampled, "Plate 'data'.*subsample"),
+        (without_a_plate, "No plate"),
+        (local_latent, "'z' is a latent variable in the plate of records, 'data'"),
+        (outside, "'total' is observed .* outside"),
+        (factor_outside, "'extra' is observed .* outside"),
+        (point, "'w' is a numpyro.param"),
+        (discrete, r"'k' \(Bernoulli.*\) is discrete"),
+        (improper, r"'w' \(ImproperUniform\)"),
+        (one_for_each, "'w' has a shape that depends on the number of records"),
+        (centred, "not the sum"),
+        (prior_from_records, "prior depends on records"),
+        (in_two_plates, "'y' is in two plates"),
+        (looks_at_values, "looks at values"),
+        (nothing_to_learn, "no latent site"),
+        (nothing_seen, "observes nothing"),
+    ],
+    ids=lambda item: getattr(item, "__name__", ""),
+)
+def test_what_cannot_be_private_is_refused_by_name(function, message):
+    with pytest.raises(ValueError, match=message):
+        model_of(function)
+
+
+# -------------------------------------------------------------------------------------- guides
+
+
+def regression(x, y=None):
+    observe(x, y, latent())
+    numpyro.sample("extra", dist.Normal(3.0, 2.0))
+
+
+def partial(x, y=None):
+    loc = numpyro.param("loc", jnp.zeros(2))
+    scale = numpyro.param("scale", jnp.ones(2), constraint=dist.constraints.positive)
+    numpyro.sample("w", dist.Normal(loc, scale).to_event(1))
+
+
+def test_a_guide_draws_coordinates_and_its_bound_is_the_ratio_of_prior_and_guide():
+    model = model_of(regression)
+    guide = read_guide(partial, model)
+    assert guide.init().keys() == {"loc", "scale"}
+    parameters = {"loc": jnp.array([1.0, -1.0]), "scale": jnp.log(jnp.array([0.5, 2.0]))}
+    keys = jax.random.split(jax.random.key(0), 4000)
+    params, bound = jax.jit(jax.vmap(lambda key: guide.draw(parameters, key)))(keys)
+    np.testing.assert_allclose(params["w"].mean(axis=0), [1, -1], atol=0.1)
+    np.testing.assert_allclose(params["w"].std(axis=0), [0.5, 2.0], rtol=0.05)
+    np.testing.assert_allclose([params["extra"].mean(), params["extra"].std()], [0, 1], atol=0.05)  # its prior
+    expected = dist.Normal(0, 1).log_prob(params["w"]) - dist.Normal(
+        parameters["loc"], jnp.exp(parameters["scale"])
+    ).log_prob(params["w"])
+    np.testing.assert_allclose(bound, expected.sum(axis=1), atol=1e-4)
+
+
+def draws_too_much(x, y=None):
+    partial(x, y)
+    numpyro.sample("local", dist.Normal(0, 1))
+
+
+def without_gradient(x, y=None):
+    p = numpyro.param("p", 0.5)
+    numpyro.sample("w", dist.Bernoulli(p).expand([2]).to_event(1))
+
+
+def without_parameters(x, y=None):
+    numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (draws_too_much, "draws 'local', which is no latent site"),
+        (without_gradient, "'w' from a distribution without a reparametrised sampler"),
+        (without_parameters, "no numpyro.param"),
+    ],
+)
+def test_a_guide_that_cannot_be_fitted_is_refused_by_name(function, message):
+    with pytest.raises(ValueError, match=message):
+        read_guide(function, model_of(regression))
