@@ -191,8 +191,7 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
         rows[null | (group < 0) | (label < 0)] = np.nan  # which contributes nothing
         self._fit_program(
             {"x": rows, "group": group.clip(0), "y": label.clip(0)},
-            {"prior_scale": float(self.prior_scale), "group_scale": self.group_scale},
-            {"group_features": table},
+            {"group_features": table, "prior_scale": self.prior_scale, "group_scale": self.group_scale},
             hierarchical_logistic,
             classes=[str(c) for c in classes],
             groups=len(groups),

@@ -26,11 +26,12 @@ class ProgramEstimator(GradientEstimator):
     _curvature_up_to = 300
     _fitted = (*GradientEstimator._fitted, "posterior_samples_", "_model")
 
-    def _fit_program(self, fields, constants, public, program, **facts):
-        """Fit `program`, a function of the arrays `fields`, `constants` and arrays `public`."""
+    def _fit_program(self, fields, public, program, **facts):
+        """Fit `program`, a function of the arrays `fields` and of `public`."""
         from skdpbayes.models.numpyro_model import Program, read_model
         from skdpbayes.models.score_unit import WithScoreUnit
 
+        constants, public = _separated(public)
         shapes = tuple((name, tuple(x.shape[1:]), _typed(x[:0]).dtype.name) for name, x in fields.items())
         model = read_model(Program(program, shapes, tuple(constants.items())), public)
         n = next(iter(fields.values())).shape[0]
@@ -73,6 +74,17 @@ def _plan_own_guide(estimator, model, bounds, n, openings=()):
     guide = read_guide(estimator.guide, model)
     rate = estimator.learning_rate or _LEARNING_RATE
     return OwnGuide(guide, np.float32(rate), np.float32(bounds.clip)), estimator._spec(opening + steps)
+
+
+def _separated(public):
+    """Arguments that shape a model, and those that are numbers in it: another one compiles nothing."""
+    constants, arrays = {}, {}
+    for name, value in public.items():
+        if isinstance(value, float | list) or hasattr(value, "__array__"):
+            arrays[name] = _typed(np.asarray(value))
+        else:
+            constants[name] = value
+    return constants, arrays
 
 
 def _array(name, value):
@@ -135,7 +147,8 @@ class DPNumPyroModel(ProgramEstimator):
     solver : {"dpvi", "na-dpvi", "sgld"}, default="dpvi"
         As in `DPBayesianLogisticRegression`. "na-dpvi" takes each prior for a normal one, of its quantiles.
     public : dict, default=None
-        Arguments of the model that are public and no records: tables of groups, sizes, hyper-parameters.
+        Arguments of the model that are public and no records: tables of groups, sizes, hyper-parameters. Arrays, lists
+        and floats are given as arrays, other values as they are.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one record" means.
     numerics : {"secure", "fast"}, default="secure"
@@ -256,24 +269,13 @@ class DPNumPyroModel(ProgramEstimator):
         if not callable(self.model):
             raise ValueError(f"model must be a function, a NumPyro model, got {self.model!r}.")
         fields = self._fields(X, y, reset=True)
-        constants, public = self._public_arguments()
-        return self._fit_program(fields, constants, public, self.model)
+        if self.public is not None and not isinstance(self.public, dict):
+            raise ValueError(f"public must be a dict of arguments of the model, got {self.public!r}.")
+        return self._fit_program(fields, self.public or {}, self.model)
 
     def _check_guide(self):
         if not callable(self.guide):
             super()._check_guide()
-
-    def _public_arguments(self):
-        """`public` as constants and arrays."""
-        if self.public is not None and not isinstance(self.public, dict):
-            raise ValueError(f"public must be a dict of arguments of the model, got {self.public!r}.")
-        constants, arrays = {}, {}
-        for name, value in (self.public or {}).items():
-            if hasattr(value, "__array__") or isinstance(value, list):
-                arrays[name] = _typed(np.asarray(value))
-            else:
-                constants[name] = value
-        return constants, arrays
 
     def _fields(self, X, y=None, *, reset):
         """Arrays of the records by their names, or places, as arguments."""
