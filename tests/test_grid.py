@@ -37,7 +37,6 @@ COUNTS = RNG.poisson(2.0, (N, 6)).astype(float)
 LABELS = RNG.integers(0, 2, N)
 
 
-
 def normal(x):
     """A NumPyro model."""
     mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))

@@ -15,7 +15,6 @@ from skdpbayes._rows import as_numeric, refuse_text_columns
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
 
 
-
 class Bounds(NamedTuple):
     """What one record may do to the log-likelihood, and the prior; public, and infinity where there is no bound."""
 
@@ -219,7 +218,9 @@ def _plan_dpvi(estimator, model, bounds, n, openings=()):
     rate = estimator._sampling_rate(n, batch)
     n_guess = n if estimator.adjacency != "add_remove" else batch / rate
     n_parameters = _n_parameters(model)
-    full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and n_parameters <= estimator._full_rank_up_to)
+    full_rank = estimator.guide == "full_rank" or (
+        estimator.guide == "auto" and n_parameters <= estimator._full_rank_up_to
+    )
     if full_rank and n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
     opening, steps, _ = estimator._plan_round_noise(openings, n_steps, rate)

@@ -247,7 +247,9 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
         if not isinstance(column, int | np.integer) or not -n <= column < n:
             raise ValueError(f"group_column={self.group_column!r} is no column of X, which has {n}.")
         if n < 2:
-            raise ValueError(f"Found array with {n - 1} feature(s) beside the column of groups; at least 1 is required.")
+            raise ValueError(
+                f"Found array with {n - 1} feature(s) beside the column of groups; at least 1 is required."
+            )
         return column % n
 
     # --------------------------------------------------------------- predicting

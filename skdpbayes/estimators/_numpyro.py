@@ -40,10 +40,10 @@ class ProgramEstimator(GradientEstimator):
         opened = WithScoreUnit(model, self.clipping_norm is None, np.float32(factor))
         norm = self.clipping_norm or 1.0
         # The first guess of the curvature, Fisher's information of scores of that norm, is a guess: it limits steps.
-        bounds = Bounds(math.inf, math.inf, 1.0, typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2)
-        draws = self._fit_posterior(
-            opened, bounds, n, lambda: _packed(fields), public=self._public_facts(n, **facts)
+        bounds = Bounds(
+            math.inf, math.inf, 1.0, typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
         )
+        draws = self._fit_posterior(opened, bounds, n, lambda: _packed(fields), public=self._public_facts(n, **facts))
         self._model = model
         self.posterior_samples_ = model.constrained(draws)
         return self

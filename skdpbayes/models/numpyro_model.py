@@ -9,6 +9,7 @@ all sites.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from numpyro.primitives import Messenger
 _KNOWN_TYPES = ("sample", "deterministic", "plate")
 _PRIOR_DRAWS = 2000
 _MOST_RESPONSES = 10
+_CALLBACK = re.compile(r"\w*(?:callback|debug)\w*")
 
 
 class Site(NamedTuple):
@@ -417,8 +419,17 @@ def read_model(program: Program, public: Mapping[str, Any]) -> NumPyroModel:
     program = replace(program, sites=sites, observed=tuple(observed), few=few)
     affine = _centred(program, public) if not all(site.normal for site in sites) else {}
     model = NumPyroModel(program, public, affine)
+    _refuse_callbacks(model)
     derived = _check_sum(model, three.derived)
     return replace(model, program=replace(program, derived=derived))
+
+
+def _refuse_callbacks(model):
+    """Raise if the compiled likelihood would hand values of records to other code."""
+    record = jax.tree.map(lambda x: x[0], model.program.example(1))
+    found = _CALLBACK.search(str(jax.make_jaxpr(model.log_likelihood)(model.init(), record)))
+    if found:
+        raise ValueError(f"The model calls back ({found[0]}), and would hand out records. Remove the call.")
 
 
 class _SiteShape(NamedTuple):

@@ -277,7 +277,9 @@ def test_what_is_known_of_groups_moves_their_weights():
     fitted = known.fit(frame(), GROUP_LABELS)
     slope = fitted.posterior_samples_["effects"][:, 0, 0].mean()
     assert slope > 0.5  # the first weight falls from a to c
-    turned = hierarchical(groups=["c", "b", "a"], group_features=[[-1.0], [0.0], [1.0]], group_scale=0.1, prior_scale=3.0)
+    turned = hierarchical(
+        groups=["c", "b", "a"], group_features=[[-1.0], [0.0], [1.0]], group_scale=0.1, prior_scale=3.0
+    )
     np.testing.assert_allclose(turned.fit(frame(), GROUP_LABELS).coef_, fitted.coef_, atol=1e-6)
 
 

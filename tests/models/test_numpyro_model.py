@@ -244,9 +244,15 @@ def nothing_seen(x, y):
         pass
 
 
+def prints(x, y):
+    jax.debug.print("{}", x)
+    observe(x, y, latent())
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (prints, "calls back"),
         (subsampled, "Plate 'data'.*subsample"),
         (without_a_plate, "No plate"),
         (local_latent, "'z' is a latent variable in the plate of records, 'data'"),
