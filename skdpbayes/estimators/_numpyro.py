@@ -35,11 +35,10 @@ class ProgramEstimator(GradientEstimator):
         shapes = tuple((name, tuple(x.shape[1:]), _typed(x[:0]).dtype.name) for name, x in fields.items())
         model = read_model(Program(program, shapes, tuple(constants.items())), public)
         n = next(iter(fields.values())).shape[0]
-        # Without noise nothing is clipped.
         factor = 1.0 if math.isfinite(self.epsilon) else 64.0  # without noise hardly anything is to be clipped
         opened = WithScoreUnit(model, self.clipping_norm is None, np.float32(factor))
         norm = self.clipping_norm or 1.0
-        # The first guess of the curvature, Fisher's information of scores of that norm, is a guess: it limits steps.
+        # For curvature stands Fisher's information of scores of that norm; it limits steps.
         bounds = Bounds(
             math.inf, math.inf, 1.0, typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
         )
@@ -399,7 +398,7 @@ class DPNumPyroModel(ProgramEstimator):
         data : arviz.InferenceData, or xarray.DataTree with ArviZ 1.0 or newer
         """
         try:
-            import arviz
+            import arviz  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install arviz.") from error
         chains = {name: np.asarray(x)[None] for name, x in self.posterior_samples_.items()}

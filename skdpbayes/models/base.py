@@ -124,7 +124,7 @@ class OpenedModel(StatisticsModel, Protocol):
 
 
 def score_unit(model: Model):
-    """What clipping norms are relative to: one, or the model's attribute `score_unit`, which a release may have told."""
+    """What clipping norms are relative to: one, or the model's attribute `score_unit`, found by a release."""
     return jnp.asarray(getattr(model, "score_unit", 1), jnp.float32)
 
 

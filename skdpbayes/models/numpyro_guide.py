@@ -90,8 +90,5 @@ def read_guide(guide: Callable[..., Any], model: NumPyroModel) -> NumPyroGuide:
     parameters = {name: site for name, site in sites.items() if site["type"] == "param"}
     if not parameters:
         raise ValueError("The guide has no numpyro.param: there is nothing to fit.")
-    start = {
-        name: jax.tree.map(lambda x, t=_transform(site): jnp.asarray(t.inv(x), jnp.float32), site["value"])
-        for name, site in parameters.items()
-    }
+    start = {name: jnp.asarray(_transform(site).inv(site["value"]), jnp.float32) for name, site in parameters.items()}
     return NumPyroGuide(guide, model, start)

@@ -391,15 +391,16 @@ def read_model(program: Program, public: Mapping[str, Any]) -> NumPyroModel:
         )
     for unknown in three.unknown:
         raise ValueError(unknown)
-    latent, observed = [], []
+    latent: dict[str, tuple[int, ...]] = {}
+    observed: list[str] = []
     for name, site in three.sites.items():
         own = [plate for plate in site.plates if plate in data]
         if len(own) > 1:
             raise ValueError(f"Site {name!r} is in two plates of records, {own}: each site may belong to one record.")
         if site.observed and not own:
             raise ValueError(
-                f"Site {name!r} is observed (or a factor) outside of the plate of records, {_listed(data)}: what is not "
-                "a sum over records cannot be made private. If it is public, make it part of a prior."
+                f"Site {name!r} is observed (or a factor) outside of the plate of records, {_listed(data)}: what is "
+                "no sum over records cannot be made private. If it is public, make it part of a prior."
             )
         if not site.observed and own:
             raise ValueError(
@@ -407,14 +408,15 @@ def read_model(program: Program, public: Mapping[str, Any]) -> NumPyroModel:
                 "Integrate it out (a mixture: numpyro.distributions.MixtureSameFamily). If it is the response, "
                 "pass it to fit."
             )
-        if not site.observed:
-            _check_latent(name, site, two.sites.get(name))
-        (observed if site.observed else latent).append(name)
+        if site.observed:
+            observed.append(name)
+        else:
+            latent[name] = _shape_of_latent(name, site, two.sites.get(name))
     if not observed:
         raise ValueError("The model observes nothing: give an argument as `obs` to a site in the plate of records.")
     if not latent:
         raise ValueError("The model has no latent site outside of the plate of records: there is nothing to learn.")
-    sites = tuple(Site(name, tuple(three.sites[name].shape), three.sites[name].normal) for name in latent)
+    sites = tuple(Site(name, shape, three.sites[name].normal) for name, shape in latent.items())
     few = len(observed) == 1 and three.sites[observed[0]].few
     program = replace(program, sites=sites, observed=tuple(observed), few=few)
     affine = _centred(program, public) if not all(site.normal for site in sites) else {}
@@ -509,7 +511,8 @@ def _improper(law):
     return isinstance(law, dist.ImproperUniform)
 
 
-def _check_latent(name, site, other):
+def _shape_of_latent(name, site, other):
+    """Shape of the coordinates; raises if there are none, or if it depends on the number of records."""
     if site.shape is None:
         raise ValueError(
             f"Latent site {name!r} ({site.law}) is discrete, improper or scaled: solvers take gradients, and private "
@@ -517,6 +520,7 @@ def _check_latent(name, site, other):
         )
     if other is None or other.shape != site.shape:
         raise ValueError(f"Latent site {name!r} has a shape that depends on the number of records.")
+    return tuple(site.shape)
 
 
 def _listed(names):
