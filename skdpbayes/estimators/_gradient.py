@@ -246,9 +246,9 @@ def _plan_dpvi(estimator, model, bounds, n, openings=()):
 
 
 def _plan_sgld(estimator, model, bounds, n, openings=()):
-    from skdpbayes.privacy import GaussianSteps
+    from skdpbayes.privacy.accounting import GaussianSteps, decreasing_blocks, noise_multiplier, step_size
     from skdpbayes.privacy.mechanism import MAX_SCHEDULE
-    from skdpbayes.solvers.sgld import SGLD, decreasing_blocks, noise_multiplier, step_size
+    from skdpbayes.solvers.sgld import SGLD
 
     del model
     n_steps, batch = estimator._n_rounds(openings)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         epsilon,
         selection_epsilon,
         smallest_batch_bound,
+        step_size_bound,
         truncation_delta,
+        wang_step_size_bound,
     )
     from .auditing import AuditDisplay, AuditReport, audit
     from .ledger import BudgetError, PrivacyLedger
@@ -50,7 +52,9 @@ __all__ = [
     "epsilon",
     "selection_epsilon",
     "smallest_batch_bound",
+    "step_size_bound",
     "truncation_delta",
+    "wang_step_size_bound",
 ]
 
 _HOMES = {

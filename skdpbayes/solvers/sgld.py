@@ -13,7 +13,6 @@ less than the budget.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,36 +22,8 @@ import numpy as np
 
 from skdpbayes.models.base import Model, flat_start, prior_score, score_unit, unbiased_total, weighted_score
 from skdpbayes.posteriors import DrawsPosterior
-from skdpbayes.privacy.mechanism import MAX_SCHEDULE, Block, Mechanism
+from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers.base import Round
-
-
-def step_size(noise_multiplier: float, sampling_rate: float, clipping_norm: float) -> float:
-    """Step size whose Langevin noise is that of the mechanism: ``2 q^2 / (C sigma)^2``.
-
-    With the calibrated noise multiplier of a budget this is the largest step size that the budget allows.
-    """
-    if noise_multiplier == 0:
-        return math.inf
-    return 2 * (sampling_rate / (clipping_norm * noise_multiplier)) ** 2
-
-
-def noise_multiplier(step: float, sampling_rate: float, clipping_norm: float) -> float:
-    """Inverse of `step_size`: ``q sqrt(2/h) / C``."""
-    return sampling_rate * math.sqrt(2 / step) / clipping_norm
-
-
-def decreasing_blocks(n_steps: int, most: int = MAX_SCHEDULE, power: float = 1 / 3) -> list[tuple[float, int]]:
-    """Step sizes proportional to ``t^-power``, made piecewise constant on at most so many geometric blocks.
-
-    Returns
-    -------
-    blocks : list of (relative step size, number of steps)
-        The relative step size of a block is that of its last step, so that no step exceeds the law's.
-    """
-    edges = np.unique(np.round(np.geomspace(1, n_steps, min(most, n_steps))).astype(int))
-    counts = np.diff(np.concatenate([[0], edges]))
-    return [(float(end) ** -power, int(count)) for end, count in zip(edges, counts, strict=True)]
 
 
 class SGLDState(NamedTuple):

@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 
 from skdpbayes import DPBayesianLogisticRegression, DPGammaExponential, DPGaussianMixture, DPLatentDirichletAllocation
 from skdpbayes.privacy import AuditDisplay, PrivacyLedger, _audit_attack, _audit_checks, audit, calibrate_noise
-from skdpbayes.solvers.sgld import step_size
+from skdpbayes.privacy.accounting import step_size
 
 NORM, N = 0.1, 40  # rows so short that logits, and with them the lengths of contributions, hardly move
 RNG = np.random.default_rng(0)

@@ -11,12 +11,12 @@ from numpyro.diagnostics import effective_sample_size
 from scipy.special import expit
 
 from skdpbayes import DPBayesianLogisticRegression, inference
-from skdpbayes.privacy import calibrate_noise, compose
+from skdpbayes.privacy import GaussianSteps, calibrate_noise, compose, step_size_bound, wang_step_size_bound
+from skdpbayes.privacy.accounting import decreasing_blocks, noise_multiplier, step_size
 from skdpbayes.privacy.mechanism import MAX_SCHEDULE
 from skdpbayes.privacy.random import fit_keys
 from skdpbayes.records import pack_records
 from skdpbayes.reference import logistic_gibbs
-from skdpbayes.solvers.sgld import decreasing_blocks, noise_multiplier, step_size
 
 # Chains as short as these have not mixed, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -30,6 +30,20 @@ def test_step_size_and_noise_multiplier_are_one_thing(h, q, clip):
     assert step_size(sigma, q, clip) == pytest.approx(h, rel=1e-12)
     # What enters the step is h / q times noise of standard deviation sigma C: a variance of 2h.
     assert (h / q * sigma * clip) ** 2 == pytest.approx(2 * h, rel=1e-12)
+
+
+def test_the_bound_is_the_step_size_of_the_calibrated_noise():
+    q, clip, steps = 0.02, 0.5, 300
+    for schedule, blocks in (("constant", [(1.0, steps)]), ("decreasing", decreasing_blocks(steps))):
+        how = {"n_steps": steps, "sampling_rate": q, "clipping_norm": clip, "schedule": schedule}
+        first = step_size_bound(0.7, 1e-5, **how)
+        spent = [GaussianSteps(noise_multiplier(first * size, q, clip), q, count) for size, count in blocks]
+        assert compose(spent).epsilon(1e-5) == pytest.approx(0.7, rel=1e-3)
+    assert 50_000 * step_size_bound(0.1, 1e-5, n_steps=10_000, sampling_rate=1.0) == pytest.approx(0.0106, rel=0.01)
+    assert 50_000 * wang_step_size_bound(0.1, 1e-5, n_steps=10_000) == pytest.approx(1.5e-6, rel=0.02)
+    assert step_size_bound(np.inf, 1e-5, n_steps=10, sampling_rate=0.1) == np.inf
+    with pytest.raises(ValueError, match="schedule"):
+        step_size_bound(1.0, 1e-5, n_steps=10, sampling_rate=0.1, schedule="falling")
 
 
 @given(st.integers(1, 10**7))

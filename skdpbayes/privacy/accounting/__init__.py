@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._crosscheck import AccountingError, CrossCheck, crosscheck
     from ._curve import PrivacyCurve, compose
     from ._epsilon import EpsilonValue, epsilon
+    from ._langevin import decreasing_blocks, noise_multiplier, step_size, step_size_bound, wang_step_size_bound
     from ._selection import selection_epsilon
 
 __all__ = [
@@ -32,10 +33,15 @@ __all__ = [
     "calibrate_noise",
     "compose",
     "crosscheck",
+    "decreasing_blocks",
     "epsilon",
+    "noise_multiplier",
     "selection_epsilon",
     "smallest_batch_bound",
+    "step_size",
+    "step_size_bound",
     "truncation_delta",
+    "wang_step_size_bound",
 ]
 
 _HOME = {
@@ -49,10 +55,15 @@ _HOME = {
     "calibrate_noise": "_calibration",
     "compose": "_curve",
     "crosscheck": "_crosscheck",
+    "decreasing_blocks": "_langevin",
     "epsilon": "_epsilon",
+    "noise_multiplier": "_langevin",
     "selection_epsilon": "_selection",
     "smallest_batch_bound": "_baselines",
+    "step_size": "_langevin",
+    "step_size_bound": "_langevin",
     "truncation_delta": "_baselines",
+    "wang_step_size_bound": "_langevin",
 }
 
 
