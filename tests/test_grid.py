@@ -60,7 +60,7 @@ ESTIMATORS = {
     ),
     DPLatentDirichletAllocation: ({"n_components": 2}, COUNTS, None, ("vips",)),
     DPSigmoidBeliefNet: ({"n_components": 2}, BITS, None, ("vips",)),
-    DPHierarchicalLogisticRegression: ({"groups": 2}, BITS, LABELS, ("dpvi", "na-dpvi", "sgld")),
+    DPHierarchicalLogisticRegression: ({"groups": 2, "classes": [0, 1]}, BITS, LABELS, ("dpvi", "na-dpvi", "sgld")),
     DPNumPyroModel: ({"model": normal}, NUMBERS, None, ("dpvi", "na-dpvi", "sgld")),
 }
 SOLVERS = ("dpvi", "na-dpvi", "sgld", "vips")

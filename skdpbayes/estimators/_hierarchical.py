@@ -10,9 +10,10 @@ from scipy.special import expit
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
+from skdpbayes._labels import as_labels, codes, declared
 from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, refuse_text_columns
 from skdpbayes.estimators._base import check_number
+from skdpbayes.estimators._classes import classes_of
 from skdpbayes.estimators._numpyro import ProgramEstimator
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
@@ -58,7 +59,8 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
     epsilon, delta, solver, adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`; "vips" is refused.
     classes : array-like of shape (2,), default=None
-        The public set of labels. None: 0 and 1. Other labels make a row contribute nothing.
+        The public set of labels. None takes it from y, which is not private: it warns, and `privacy_spent_` records
+        that the guarantee does not hold. Other labels make a row contribute nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it. None means the
         square root of the number of features.
@@ -91,7 +93,7 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
     >>> group, x = rng.integers(0, 3, 3000), rng.normal(size=(3000, 2))
     >>> logits = (x * np.array([[2, 0], [1, 1], [0, 2]])[group]).sum(axis=1)
     >>> y = (logits + rng.logistic(size=3000) > 0).astype(int)
-    >>> model = DPHierarchicalLogisticRegression(3, epsilon=2.0).fit(np.column_stack([x, group]), y)
+    >>> model = DPHierarchicalLogisticRegression(3, epsilon=2.0, classes=[0, 1]).fit(np.column_stack([x, group]), y)
     >>> model.coef_.shape
     (3, 2)
     """
@@ -149,6 +151,7 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    _declared = ("classes",)
     _fitted = (*ProgramEstimator._fitted, "coef_", "intercept_", "classes_", "groups_", "data_norm_", "_table")
 
     def __sklearn_tags__(self):
@@ -178,13 +181,15 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("group_scale", self.group_scale, 1e-6, 1e6, none=True, closed=True)
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
-        classes = declared([0, 1] if self.classes is None else self.classes, "classes")
-        if len(classes) != 2:
-            raise ValueError(f"There must be two classes, got {classes.tolist()}; for more, write a DPNumPyroModel.")
         groups, table = self._groups_and_table()
         x, group = self._rows_and_groups(X, groups, reset=True)
-        given, y = y, self._response(y, x.shape[0], one_by_one=True)
-        refuse_mixed(getattr(given, "dtype", y.dtype), classes, "y", "classes")
+        given, y = y, self._response(y, x.shape[0], one_by_one=self.classes is not None)
+        classes, voided_by = classes_of(self.classes, given, y)
+        if len(classes) != 2:
+            raise ValueError(
+                "Only binary classification is supported. The type of the target is multiclass, with the classes "
+                f"{classes.tolist()}; write a DPNumPyroModel."
+            )
         data_norm = math.sqrt(x.shape[1]) if self.data_norm is None else float(self.data_norm)
         rows, null = bounded_rows(x, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
         label = codes(y, classes)
@@ -193,6 +198,7 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
             {"x": rows, "group": group.clip(0), "y": label.clip(0)},
             {"group_features": table, "prior_scale": self.prior_scale, "group_scale": self.group_scale},
             hierarchical_logistic,
+            voided_by=voided_by,
             classes=[str(c) for c in classes],
             groups=len(groups),
             data_norm=data_norm,
@@ -247,9 +253,7 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
         if not isinstance(column, int | np.integer) or not -n <= column < n:
             raise ValueError(f"group_column={self.group_column!r} is no column of X, which has {n}.")
         if n < 2:
-            raise ValueError(
-                f"Found array with {n - 1} feature(s) beside the column of groups; at least 1 is required."
-            )
+            raise ValueError(f"Found array with {n} feature(s), the column of groups, while a minimum of 2 is required.")
         return column % n
 
     # --------------------------------------------------------------- predicting

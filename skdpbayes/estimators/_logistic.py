@@ -9,15 +9,13 @@ import numpy as np
 from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skdpbayes._labels import codes, declared, refuse_mixed
+from skdpbayes._labels import codes
 from skdpbayes._rows import bounded_rows
 from skdpbayes.estimators._base import check_number
+from skdpbayes.estimators._classes import classes_of
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator, refuse_many_parameters
-from skdpbayes.privacy import PrivacyLeakWarning
 
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
@@ -233,21 +231,7 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         """Numbers and labels, from public metadata alone unless classes have to be inferred."""
         X = self._numeric(X, reset=True)
         given, y = y, self._response(y, X.shape[0], one_by_one=self.classes is not None)
-        if self.classes is not None:
-            classes = declared(self.classes, "classes")
-            refuse_mixed(getattr(given, "dtype", y.dtype), classes, "y", "classes")
-            return X, y, classes, ()
-        warnings.warn(
-            "classes=None takes the set of labels from y, which is not private. Pass classes=[...].",
-            PrivacyLeakWarning,
-            stacklevel=3,
-        )
-        assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
-        classes = np.unique(y)
-        if len(classes) < 2:
-            raise ValueError(f"Classifier can't train when only one class is present in y: {classes[0]!r}.")
-        return X, y, classes, ("the set of classes was taken from y (classes=None)",)
+        return X, y, *classes_of(self.classes, given, y)
 
     def _public(self, n, classes, data_norm):
         return self._public_facts(n, classes=[str(c) for c in classes], data_norm=data_norm)

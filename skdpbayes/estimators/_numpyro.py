@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 from scipy import sparse, special
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes._labels import as_labels
-from skdpbayes._rows import as_numeric, parsed, refuse_text_columns
+from skdpbayes._rows import as_numeric, check_table, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
 
@@ -26,8 +27,8 @@ class ProgramEstimator(GradientEstimator):
     _curvature_up_to = 300
     _fitted = (*GradientEstimator._fitted, "posterior_samples_", "_model")
 
-    def _fit_program(self, fields, public, program, **facts):
-        """Fit `program`, a function of the arrays `fields` and of `public`."""
+    def _fit_program(self, fields, public, program, *, voided_by=(), **facts):
+        """Fit `program`, a function of the arrays `fields` and of `public`; `facts` are public, too."""
         from skdpbayes.models.numpyro_model import Program, read_model
         from skdpbayes.models.score_unit import WithScoreUnit
 
@@ -42,7 +43,9 @@ class ProgramEstimator(GradientEstimator):
         bounds = Bounds(
             math.inf, math.inf, 1.0, typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
         )
-        draws = self._fit_posterior(opened, bounds, n, lambda: _packed(fields), public=self._public_facts(n, **facts))
+        draws = self._fit_posterior(
+            opened, bounds, n, lambda: _packed(fields), public=self._public_facts(n, **facts), voided_by=voided_by
+        )
         self._model = model
         self.posterior_samples_ = model.constrained(draws)
         return self
@@ -100,6 +103,8 @@ def _array(name, value):
     if isinstance(value, list | tuple):  # whether a list is one of rows must not depend on what a record holds
         return as_numeric(value) if name == "X" else parsed(as_labels(value))
     array = np.asarray(value)
+    if array.ndim == 2 or array.dtype.kind == "c":
+        check_table(array)
     if array.ndim == 0 or array.dtype.kind not in "fiubO":
         raise ValueError(
             f"{name} must be an array of numbers with an axis of records, got dtype {array.dtype} and shape "
@@ -123,6 +128,12 @@ def _typed(x):
             return x.astype(np.float32)
         edges = np.iinfo(np.int32)
         return np.clip(x, edges.min, edges.max).astype(np.int32)
+
+
+def _has_few_values(estimator):
+    if hasattr(estimator, "_model") and not estimator._model.program.few:
+        raise AttributeError("predict_proba needs a response of few values, as of a Bernoulli distribution.")
+    return hasattr(estimator, "_model")
 
 
 class DPNumPyroModel(ProgramEstimator):
@@ -336,12 +347,10 @@ class DPNumPyroModel(ProgramEstimator):
         mean = self._mean_response(X)
         return mean.argmax(axis=-1) if self._model.program.few else mean
 
+    @available_if(_has_few_values)
     def predict_proba(self, X):
         """Posterior predictive probabilities of the response's values, (n_records, n_values), if it has few."""
-        mean = self._mean_response(X)
-        if not self._model.program.few:
-            raise AttributeError("predict_proba needs a response of few values, as of a Bernoulli distribution.")
-        return mean
+        return self._mean_response(X)
 
     def _mean_response(self, X):
         from skdpbayes.models.numpyro_model import mean_response

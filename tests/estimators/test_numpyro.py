@@ -221,7 +221,14 @@ GROUP_LABELS = (
 
 
 def hierarchical(**parameters):
-    how = {"groups": ["a", "b", "c"], "group_column": "g", "epsilon": np.inf, "data_norm": 10, "random_state": 0}
+    how = {
+        "groups": ["a", "b", "c"],
+        "group_column": "g",
+        "epsilon": np.inf,
+        "data_norm": 10,
+        "random_state": 0,
+        "classes": [0, 1],
+    }
     return DPHierarchicalLogisticRegression(**how | parameters)
 
 
@@ -293,7 +300,7 @@ def test_the_spread_of_groups_can_be_learnt():
         ({"group_column": "missing"}, "group_column='missing' is no column"),
         ({"group_column": 3}, "group_column=3 is no column"),
         ({"group_features": np.ones((2, 1))}, "one row for each of the 3 groups"),
-        ({"classes": [0, 1, 2]}, "two classes"),
+        ({"classes": [0, 1, 2]}, "Only binary classification"),
         ({"group_scale": -1}, "group_scale must be"),
     ],
 )

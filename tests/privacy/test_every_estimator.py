@@ -52,7 +52,7 @@ ESTIMATORS = {
     ),
     "belief network": (DPSigmoidBeliefNet, {"n_components": 2}),
     "topics": (DPLatentDirichletAllocation, {"n_components": 2}),
-    "hierarchical": (DPHierarchicalLogisticRegression, {"groups": 3, **QUICK}),
+    "hierarchical": (DPHierarchicalLogisticRegression, {"groups": 3, "classes": [0, 1], **QUICK}),
     "NumPyro": (DPNumPyroModel, {"model": poisson, **QUICK}),
 }
 SMOOTH = {"dirichlet": [0], "hierarchical": [1, 0]}  # columns that hold no codes
