@@ -253,7 +253,7 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
         if not isinstance(column, int | np.integer) or not -n <= column < n:
             raise ValueError(f"group_column={self.group_column!r} is no column of X, which has {n}.")
         if n < 2:
-            raise ValueError(f"Found array with {n} feature(s), the column of groups, while a minimum of 2 is required.")
+            raise ValueError(f"Found array with {n} feature(s), the groups, while a minimum of 2 is required.")
         return column % n
 
     # --------------------------------------------------------------- predicting

@@ -289,7 +289,7 @@ class DPNumPyroModel(ProgramEstimator):
 
     def _fields(self, X, y=None, *, reset):
         """Arrays of the records by their names, or places, as arguments."""
-        if isinstance(X, dict):
+        if isinstance(X, dict) and not sparse.issparse(X):  # which one format is
             if y is not None:
                 raise ValueError("X is a dict of the model's arguments: put y into it, by its name in the model.")
             if not X or not all(isinstance(name, str) and name.isidentifier() for name in X):

@@ -1,5 +1,7 @@
 """scikit-learn's own checks of estimators, none of them expected to fail."""
 
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -9,7 +11,9 @@ from skdpbayes import (
     DPBetaBernoulli,
     DPGammaExponential,
     DPGaussianMixture,
+    DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
+    DPNumPyroModel,
     DPSigmoidBeliefNet,
     records,
 )
@@ -20,6 +24,16 @@ pytestmark = [
 ]
 
 
+def regression(x, y=None):
+    """A NumPyro model."""
+    if x.ndim != 2:
+        raise ValueError("Expected 2D array, got 1D array instead. Reshape your data.")
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+QUICK = {"guide": "mean_field", "n_steps": 5, "clipping_norm": 1.0, "n_posterior_samples": 10}
 ESTIMATORS = [
     DPBayesianLogisticRegression(epsilon=1.0, n_steps=100, n_posterior_samples=100),
     DPBayesianLinearRegression(epsilon=100.0, n_posterior_samples=100),
@@ -28,18 +42,23 @@ ESTIMATORS = [
     DPGaussianMixture(n_posterior_samples=100),
     DPLatentDirichletAllocation(2, n_posterior_samples=10),
     DPSigmoidBeliefNet(2, n_posterior_samples=10),
+    DPHierarchicalLogisticRegression(3, group_column=0, **QUICK),
+    DPNumPyroModel(regression, **QUICK),
 ]
 # Each of these has a number of columns of its own, for which programs are compiled anew.
 OWN_SHAPE = (
     "check_n_features_in_after_fitting", "check_positive_only_tag_during_fit", "check_estimators_dtypes",
     "check_dtype_object", "check_fit2d_1sample", "check_fit2d_1feature",
 )  # fmt: skip
-# Of topics and belief networks these are run always, and the others where time does not matter.
+# Of all but the first five these are run always, and the others where time does not matter.
 ALWAYS = (
     "check_transformer_general", "check_estimators_pickle", "check_fit_idempotent", "check_estimators_nan_inf",
     "check_dict_unchanged", "check_no_attributes_set_in_init", "check_estimators_unfitted",
 )  # fmt: skip
-LARGE = DPGaussianMixture, DPLatentDirichletAllocation, DPSigmoidBeliefNet
+LARGE = (
+    DPGaussianMixture, DPLatentDirichletAllocation, DPSigmoidBeliefNet,
+    DPHierarchicalLogisticRegression, DPNumPyroModel,
+)  # fmt: skip
 CHECKS = parametrize_with_checks(ESTIMATORS)
 
 
