@@ -56,6 +56,40 @@ def test_rows_of_a_list_do_not_influence_each_other():
             as_numeric([first, [1.0, 2.0]])
 
 
+class NoLength(list):
+    """A row that cannot be asked for its length."""
+
+    def __len__(self):
+        raise RuntimeError
+
+
+class Longer(list):
+    """A row that is longer than it says."""
+
+    def __iter__(self):
+        return iter([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "row", [NoLength([1.0, 2.0]), Longer([1.0, 2.0]), sparse.coo_array([1.0, 2.0])], ids=lambda row: type(row).__name__
+)
+def test_a_row_of_a_list_that_has_no_length_or_another_is_missing(row):
+    np.testing.assert_array_equal(as_numeric([[1.0, 2.0], row, [3.0, 4.0]]), [[1, 2], [np.nan, np.nan], [3, 4]])
+
+
+def test_a_longdouble_that_is_no_float_raises_nothing():
+    X = np.array([[np.longdouble("1e400")], [1.0]], object)
+    for told in ("warn", "raise"):
+        with np.errstate(all=told):
+            assert not np.isfinite(as_numeric(X)[0, 0]) and as_numeric(X)[1, 0] == 1
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_text_without_characters_is_missing(order):
+    X = np.array([[0x110000, 0], [ord("7"), ord("5")]], f"{order}u4").view(f"{order}U1")
+    np.testing.assert_array_equal(as_numeric(X), [[np.nan, np.nan], [7, 5]])
+
+
 def test_cells_do_not_influence_each_other():
     X = np.empty((len(CELLS), 2), object)
     X[:, 0], X[:, 1] = CELLS, 1.0
@@ -133,6 +167,14 @@ def test_rows_are_bounded_one_by_one(X, bound, intercept, dtype):
                 np.testing.assert_array_equal(rows[i, :d], X[i].astype(dtype), "a short row was changed")
             elif bound > 1e-20 and length > bound * (1 + 1e-6):
                 assert lengths[i] >= bound * (1 - 1e-6), "a long row was shortened too much"
+
+
+def test_a_lone_row_is_bounded_as_one_of_many():
+    """Data frames hold columns together, and NumPy adds up one row in another order than several."""
+    X = np.asfortranarray(np.random.default_rng(0).normal(size=(50, 9)))
+    together, _ = bounded_rows(X, 1.0, intercept=False)
+    alone = [bounded_rows(X[[i]], 1.0, intercept=False)[0] for i in range(len(X))]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 def test_the_longest_float64_rows_keep_their_direction():
@@ -238,3 +280,18 @@ def test_a_column_out_of_range_makes_its_own_row_null_and_changes_no_other(colum
     assert np.isnan(found[1]).any()
     np.testing.assert_array_equal(found[[0, 2]], [[1, 0, 0, 0], [0, 1, 0, 0]])
     np.testing.assert_array_equal(indices, [0, column, 1])  # the caller's own
+
+
+@pytest.mark.parametrize("column", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float64])
+def test_a_column_out_of_range_leaves_repeated_columns_alone(column, dtype):
+    """SciPy's conversion of integers adds up what repeats, in place and as integers."""
+    data, starts = np.array([200, 100, 5, 1, 1, 1]).astype(dtype), np.array([0, 3, 6])
+    X = sparse.csr_array((data, np.zeros(6, np.int32), starts), shape=(2, 4))
+    for last in (0, column):
+        X.indices = np.array([3, 3, 1, 1, 1, last], np.int32)
+        found = as_numeric(X)
+        assert ((found.indices >= 0) & (found.indices < 4)).all()
+        np.testing.assert_array_equal(found.toarray()[0], [0, 5, 0, 300])
+        assert np.isnan(found.toarray()[1]).any() == (last != 0)
+        np.testing.assert_array_equal(X.indices, [3, 3, 1, 1, 1, last])  # the caller's own
