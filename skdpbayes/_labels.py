@@ -52,8 +52,9 @@ def codes(y, labels: np.ndarray) -> np.ndarray:
             warnings.simplefilter("ignore")  # of what an item says when it is hashed or compared
             return np.array([_lookup(position, label) for label in y], np.int32)
     out = np.full(len(y), -1, np.int32)
-    for k, label in enumerate(labels):
-        out[y == label] = k
+    with np.errstate(all="ignore"):  # of a signalling NaN
+        for k, label in enumerate(labels):
+            out[y == label] = k
     return out
 
 

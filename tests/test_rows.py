@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
+from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel
+from skdpbayes._labels import codes
 from skdpbayes._rows import as_numeric, bounded_rows, counted
 
 CELLS = [1.5, "2.5", "two", None, 10**400, -(10**30), np.nan, np.inf, -np.inf, 1e300, 5e-324, True, b"3", object(), [1]]
@@ -295,3 +297,34 @@ def test_a_column_out_of_range_leaves_repeated_columns_alone(column, dtype):
         np.testing.assert_array_equal(found.toarray()[0], [0, 5, 0, 300])
         assert np.isnan(found.toarray()[1]).any() == (last != 0)
         np.testing.assert_array_equal(X.indices, [3, 3, 1, 1, 1, last])  # the caller's own
+
+
+@pytest.mark.parametrize("column", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("group_column", [0, 3])
+def test_a_column_out_of_range_leaves_the_groups_of_others_alone(column, group_column):
+    X = sparse.csr_array(np.arange(8.0).reshape(2, 4) % 3)
+    model = DPHierarchicalLogisticRegression(3, group_column=group_column)
+    (want, groups), X.indices[-1] = model._rows_and_groups(X, np.arange(3), reset=True), column
+    rows, found = model._rows_and_groups(X, np.arange(3), reset=True)
+    np.testing.assert_array_equal(rows[0], want[0])
+    assert found[0] == groups[0] and (found[1] == -1 or np.isnan(rows[1]).any())
+
+
+# Labels
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_label_that_is_a_signalling_nan_warns_of_nothing(dtype):
+    y = np.ones(2, dtype)
+    y.view(f"u{y.itemsize}")[0] = {"f4": 0x7F800001, "f8": 0x7FF0000000000001}[dtype]
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(codes(y, np.array([0, 1])), [-1, 1])
+
+
+def test_a_first_response_that_objects_raises_nothing():
+    class Hostile:
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    fields = DPNumPyroModel(print)._fields(np.zeros((2, 1)), [Hostile(), 1.0], reset=True)
+    np.testing.assert_array_equal(fields["1"], [np.nan, 1])
