@@ -26,6 +26,7 @@ except ImportError:  # one input can be run without
     atheris = None
 
 with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextlib.nullcontext():
+    import skdpbayes.estimators._numpyro
     import skdpbayes.records
     from skdpbayes import (
         DPBayesianLinearRegression,
@@ -34,7 +35,9 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPDirichletCategorical,
         DPGammaExponential,
         DPGaussianMixture,
+        DPHierarchicalLogisticRegression,
         DPLatentDirichletAllocation,
+        DPNumPyroModel,
         DPSigmoidBeliefNet,
     )
     from skdpbayes._labels import as_labels, codes
@@ -301,7 +304,12 @@ def responses(source):
     kind = source.below(4)
     if kind == 0:
         return lambda source: float(np.frombuffer(source.take(8))[0]), 0.0, np.array
-    build = [list, cells_of, lambda rows: pd.Series(cells_of(rows), dtype=object)][kind - 1]
+
+    def flat(items):  # The first says that it is no table, which is public.
+        rows = issubclass(type(items[0]), list | tuple) or hasattr(type(items[0]), "ndim")
+        return [0 if rows else items[0], *items[1:]]
+
+    build = [flat, cells_of, lambda items: pd.Series(cells_of(items), dtype=object)][kind - 1]
     return lambda source: cell(source) if source.below(2) else source.of(CATEGORIES), 0, build
 
 
@@ -430,10 +438,40 @@ def topics(X, y):
     return [dense(counted(X)[0])]
 
 
+def program(X, y):
+    return [dense(field) for field in given(DPNumPyroModel(print), X, y)]
+
+
+def hierarchical(X, y):
+    rows, groups, found = given(DPHierarchicalLogisticRegression(3, group_column=0, data_norm=2.0), X, y)
+    check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0)
+    check_range(groups, 0, 2)
+    check_range(found, 0, 1)
+    return [rows, groups, found]
+
+
 SUBJECTS = [
     *(numbers, bounded, counts, labels, clipper, scaler, encoder, standard_scaler),
-    *(logistic, linear, mixture, gamma, beta, dirichlet, belief_net, topics),
+    *(logistic, linear, mixture, gamma, beta, dirichlet, belief_net, topics, program, hierarchical),
 ]
+
+
+class Given(Exception):
+    """Raised where the program would be read, and compiled."""
+
+
+def given(model, X, y):
+    """What a fit would give to a model's program."""
+
+    def stop(fields, *others, **facts):
+        raise Given(fields)
+
+    model._fit_program = stop
+    try:
+        model.fit(X, y)
+    except Given as reached:
+        skdpbayes.estimators._numpyro._packed(*reached.args)
+        return reached.args[0].values()
 
 
 def fields(records, n):
@@ -518,11 +556,10 @@ def run(data):
         for a, b in zip(one, fewer, strict=True):
             require(bits(a)[:-1] == bits(b), "the last row changes another")
     except Finding as finding:
-        finding.add_note(f"{subject.__name__} of {container.__name__}, {d} columns; row {changed} is replaced")
-        for i, pair in enumerate([*rows, others[changed]]):
-            finding.add_note(f"row {i if i < n else 'instead'}: {shown(pair)}")
-        finding.add_note(f"make fuzz FUZZ_INPUT={data.hex()}")
-        raise
+        of_what = f"{subject.__name__} of {container.__name__}, {d} columns; row {changed} is replaced"
+        pairs = [f"row {i if i < n else 'instead'}: {shown(pair)}" for i, pair in enumerate([*rows, others[changed]])]
+        again = f"make fuzz FUZZ_INPUT={data.hex()}"
+        raise Finding("\n".join([str(finding), of_what, *pairs, again])) from None
 
 
 def shown(item):
