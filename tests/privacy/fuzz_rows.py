@@ -304,12 +304,7 @@ def responses(source):
     kind = source.below(4)
     if kind == 0:
         return lambda source: float(np.frombuffer(source.take(8))[0]), 0.0, np.array
-
-    def flat(items):  # The first says that it is no table, which is public.
-        rows = issubclass(type(items[0]), list | tuple) or hasattr(type(items[0]), "ndim")
-        return [0 if rows else items[0], *items[1:]]
-
-    build = [flat, cells_of, lambda items: pd.Series(cells_of(items), dtype=object)][kind - 1]
+    build = [list, cells_of, lambda items: pd.Series(cells_of(items), dtype=object)][kind - 1]
     return lambda source: cell(source) if source.below(2) else source.of(CATEGORIES), 0, build
 
 
