@@ -106,7 +106,7 @@ lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer ve
 
 clean: ## remove the environments and everything that was built
 	rm -rf .venv .venv.lock .venv-fuzz .venv-fuzz.lock .venv-lock .venv-lock.lock .peers .pytest_cache .ruff_cache \
-		.mypy_cache .hypothesis docs/_build docs/generated build dist demo.png
+		.mypy_cache .hypothesis .fuzz docs/_build docs/generated build dist demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: python

@@ -12,7 +12,6 @@ import fractions
 import math
 import os
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -576,21 +575,24 @@ def seeds(each=3):
 
 
 def main():
-    if given := os.environ.get("FUZZ_INPUT"):  # a file, as libFuzzer leaves it, or hexadecimal digits
-        return run(Path(given).read_bytes() if Path(given).is_file() else bytes.fromhex(given))
-    with tempfile.TemporaryDirectory() as folder:
-        for i, seed in enumerate(seeds()):
-            (Path(folder) / str(i)).write_bytes(seed)
-        options = {
-            "max_total_time": os.environ.get("FUZZ_SECONDS", 60),
-            "max_len": LONGEST_INPUT,
-            "print_final_stats": 1,
-            "reduce_inputs": 0,
-            "timeout": 30,
-            "artifact_prefix": tempfile.gettempdir() + "/skdpbayes-",
-        }
-        atheris.Setup([sys.argv[0], *(f"-{name}={value}" for name, value in options.items()), folder], run)
-        atheris.Fuzz()
+    if one := os.environ.get("FUZZ_INPUT"):  # a file, as libFuzzer leaves it, or hexadecimal digits
+        return run(Path(one).read_bytes() if Path(one).is_file() else bytes.fromhex(one))
+    folder = Path(__file__).parents[2] / ".fuzz"  # the next run begins with what this one keeps
+    (folder / "inputs").mkdir(parents=True, exist_ok=True)
+    for i, seed in enumerate(seeds()):
+        (folder / "inputs" / f"seed-{i}").write_bytes(seed)
+    options = {
+        "max_total_time": os.environ.get("FUZZ_SECONDS", 60),
+        "max_len": LONGEST_INPUT,
+        "print_final_stats": 1,
+        "reduce_inputs": 0,
+        "timeout": 30,
+        "rss_limit_mb": 0,  # the fuzzer itself keeps about a kilobyte for each input
+        "artifact_prefix": f"{folder}/",
+    }
+    options = [f"-{name}={value}" for name, value in options.items()]
+    atheris.Setup([sys.argv[0], *options, str(folder / "inputs")], run)
+    atheris.Fuzz()
 
 
 if __name__ == "__main__":
