@@ -22,7 +22,7 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
@@ -35,6 +35,10 @@ test: env ## run the tests, but for the slow ones
 
 test-slow: env ## run the slow tests
 	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECONDS=60; FUZZ_INPUT=hex runs one input)
+	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
+	$(ONE_THREAD) .venv-fuzz/bin/python tests/privacy/fuzz_rows.py
 
 bench: bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting ## run all benchmarks
 
@@ -85,7 +89,7 @@ docs: env-dev ## build the documentation into docs/_build
 	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
 	$(PY) -m sphinx -W -b html docs docs/_build/html
 
-# Both locks in one command, the second held to the pins of the first.
+# All locks in one command, the second and third held to the pins of the first.
 LOCK_OPTIONS = --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
 	--no-emit-index-url --no-annotate --only-binary :all: --custom-compile-command "make lock" \
 	--group build pyproject.toml $(LOCK_ARGS)
@@ -96,11 +100,13 @@ lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer ve
 	.venv-lock/bin/uv pip compile $(LOCK_OPTIONS) --extra test --output-file requirements/test.lock
 	.venv-lock/bin/uv pip compile $(LOCK_OPTIONS) --extra test --extra dev --extra docs \
 		--constraint requirements/test.lock --output-file requirements/dev.lock
+	.venv-lock/bin/uv pip compile $(LOCK_OPTIONS) --extra datasets requirements/fuzz.in \
+		--constraint requirements/test.lock --output-file requirements/fuzz.lock
 	.venv-lock/bin/uv pip compile $(PEER_LOCK_OPTIONS) benchmarks/peers/d3p.in --output-file benchmarks/peers/d3p.lock
 
 clean: ## remove the environments and everything that was built
-	rm -rf .venv .venv.lock .venv-lock .venv-lock.lock .peers .pytest_cache .ruff_cache .mypy_cache .hypothesis \
-		docs/_build docs/generated build dist demo.png
+	rm -rf .venv .venv.lock .venv-fuzz .venv-fuzz.lock .venv-lock .venv-lock.lock .peers .pytest_cache .ruff_cache \
+		.mypy_cache .hypothesis .fuzz docs/_build docs/generated build dist demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: python

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 
@@ -46,10 +48,13 @@ def codes(y, labels: np.ndarray) -> np.ndarray:
     """Position of each item of `y` in `labels`, -1 for anything else; never raises on an item."""
     if y.dtype.kind == "O":
         position = {label: k for k, label in enumerate(labels.tolist())}
-        return np.array([_lookup(position, label) for label in y], np.int32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what an item says when it is hashed or compared
+            return np.array([_lookup(position, label) for label in y], np.int32)
     out = np.full(len(y), -1, np.int32)
-    for k, label in enumerate(labels):
-        out[y == label] = k
+    with np.errstate(all="ignore"):  # of a signalling NaN
+        for k, label in enumerate(labels):
+            out[y == label] = k
     return out
 
 

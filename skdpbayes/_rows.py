@@ -6,6 +6,7 @@ row: a cell that is not a number becomes NaN, and a row with a NaN or an infinit
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 import numpy as np
@@ -51,12 +52,16 @@ def check_table(X):
 
 
 def _within(X):
-    """A CSR array whose entries that lie outside of its columns are NaN: they would be written into other rows."""
-    outside = (X.indices < 0) | (X.indices >= X.shape[1])
-    if outside.any() and X.dtype.kind in "fiub":
-        X = X.astype(np.float64 if X.dtype.kind != "f" else X.dtype, copy=True)
-        X.data[outside], X.indices[outside] = np.nan, 0
-    return X
+    """A CSR array of floats whose entries outside of its columns are NaN: they would be written into other rows."""
+    if X.dtype.kind not in "fiub":
+        return X
+    # Not by X.astype: it adds up entries that repeat, as integers, and moves those that `outside` is about.
+    data, indices = X.data if X.dtype.kind == "f" else X.data.astype(np.float64), X.indices
+    outside = (indices < 0) | (indices >= X.shape[1])
+    if outside.any():
+        data, indices = data.copy(), indices.copy()
+        data[outside], indices[outside] = np.nan, 0
+    return sparse.csr_array((data, indices, X.indptr), shape=X.shape)
 
 
 def from_list(rows):
@@ -72,9 +77,12 @@ def from_list(rows):
     width = len(rows[0])
     out = np.full((len(rows), width), np.nan, object)
     for i, row in enumerate(rows):
-        if _is_row(row) and len(row) == width:
-            for j, cell in enumerate(row):
-                out[i, j] = cell
+        try:
+            if _is_row(row) and len(row) == width:
+                for j, cell in enumerate(row):
+                    out[i, j] = cell
+        except Exception:  # has no length, as rows of SciPy's one-dimensional sparse arrays, or not the one it says
+            out[i] = np.nan
     return out
 
 
@@ -89,9 +97,17 @@ def parsed(X):
     """Float array of the cells of an array; what is not a number is NaN."""
     # Cell by cell, always: NumPy converts some kinds (dates) in whole arrays but not by themselves, so that a fallback
     # for arrays with a bad cell would let that cell change all others.
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), np.errstate(all="ignore"):  # of a longdouble that is too large for a float
         warnings.simplefilter("error")
-        return np.frompyfunc(_number, 1, 1)(X.astype(object)).astype(np.float64)
+        return np.frompyfunc(_number, 1, 1)(legible(X).astype(object)).astype(np.float64)
+
+
+def legible(X):
+    """The array; of one of text, cells with what is no character, which NumPy fails to hand out, are made empty."""
+    if X.dtype.kind != "U":
+        return X
+    points = np.ascontiguousarray(X).view(np.dtype(np.uint32).newbyteorder(X.dtype.byteorder))
+    return np.where((points.reshape(*X.shape, -1) > sys.maxunicode).any(axis=-1), "", X)
 
 
 def _number(cell) -> float:
@@ -126,7 +142,7 @@ def bounded_rows(X, bound: float, *, intercept: bool, dtype=np.float64):
     for start in range(0, n, _BLOCK):
         part = slice(start, start + _BLOCK)
         with np.errstate(all="ignore"):
-            block = X[part].astype(dtype, copy=True)
+            block = X[part].astype(dtype, order="C", copy=True)  # else a lone row is added up in another order
         null[part] = ~np.isfinite(block).all(axis=1)
         block[null[part]] = 0
         peak = np.abs(block).max(axis=1).astype(np.float64)

@@ -99,6 +99,35 @@ def test_no_number_warns():
         DPStandardScaler(delta=1e-3).fit(strange).transform(strange)
 
 
+def test_a_signalling_nan_warns_of_nothing():
+    X = np.full((2, 1), 0.5)
+    X.view(np.uint64)[0] = 0x7FF0000000000001
+    scaler = DPStandardScaler(delta=1e-3, epsilon=np.inf, random_state=0).fit(np.linspace(-1, 1, 20)[:, None])
+    with np.errstate(all="raise"):
+        assert np.isnan(scaler.transform(X)[0, 0])
+
+
+class Talkative:
+    """A cell that warns when it is looked at."""
+
+    def __hash__(self):
+        warnings.warn("looked at", stacklevel=1)
+        return 1
+
+
+def test_what_a_category_says_is_not_heard():
+    X = np.array([[Talkative()], [1]])
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        np.testing.assert_array_equal(CategoryEncoder([0, 1]).fit(X).transform(X), [[0, 0], [0, 1]])
+    assert not heard
+
+
+def test_text_without_characters_is_no_category():
+    X = np.array([[0x110000], [ord("a")]], "u4").view("U1")
+    np.testing.assert_array_equal(CategoryEncoder(["a", "b"]).fit(X).transform(X), [[0, 0], [1, 0]])
+
+
 def test_bounds_by_number_by_column_and_by_name():
     frame = pd.DataFrame({"age": [20, 60, 120], "hours": [0, 50, None]})
     want = [[0.2, 0.0], [0.6, 0.5], [1.0, np.nan]]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
+from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel
+from skdpbayes._labels import codes
 from skdpbayes._rows import as_numeric, bounded_rows, counted
 
 CELLS = [1.5, "2.5", "two", None, 10**400, -(10**30), np.nan, np.inf, -np.inf, 1e300, 5e-324, True, b"3", object(), [1]]
@@ -54,6 +56,40 @@ def test_rows_of_a_list_do_not_influence_each_other():
     for first in ("x", None, {"a": 1}, 3.0):
         with pytest.raises(ValueError, match="X as a list must hold lists"):
             as_numeric([first, [1.0, 2.0]])
+
+
+class NoLength(list):
+    """A row that cannot be asked for its length."""
+
+    def __len__(self):
+        raise RuntimeError
+
+
+class Longer(list):
+    """A row that is longer than it says."""
+
+    def __iter__(self):
+        return iter([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "row", [NoLength([1.0, 2.0]), Longer([1.0, 2.0]), sparse.coo_array([1.0, 2.0])], ids=lambda row: type(row).__name__
+)
+def test_a_row_of_a_list_that_has_no_length_or_another_is_missing(row):
+    np.testing.assert_array_equal(as_numeric([[1.0, 2.0], row, [3.0, 4.0]]), [[1, 2], [np.nan, np.nan], [3, 4]])
+
+
+def test_a_longdouble_that_is_no_float_raises_nothing():
+    X = np.array([[np.longdouble("1e400")], [1.0]], object)
+    for told in ("warn", "raise"):
+        with np.errstate(all=told):
+            assert not np.isfinite(as_numeric(X)[0, 0]) and as_numeric(X)[1, 0] == 1
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_text_without_characters_is_missing(order):
+    X = np.array([[0x110000, 0], [ord("7"), ord("5")]], f"{order}u4").view(f"{order}U1")
+    np.testing.assert_array_equal(as_numeric(X), [[np.nan, np.nan], [7, 5]])
 
 
 def test_cells_do_not_influence_each_other():
@@ -133,6 +169,14 @@ def test_rows_are_bounded_one_by_one(X, bound, intercept, dtype):
                 np.testing.assert_array_equal(rows[i, :d], X[i].astype(dtype), "a short row was changed")
             elif bound > 1e-20 and length > bound * (1 + 1e-6):
                 assert lengths[i] >= bound * (1 - 1e-6), "a long row was shortened too much"
+
+
+def test_a_lone_row_is_bounded_as_one_of_many():
+    """Data frames hold columns together, and NumPy adds up one row in another order than several."""
+    X = np.asfortranarray(np.random.default_rng(0).normal(size=(50, 9)))
+    together, _ = bounded_rows(X, 1.0, intercept=False)
+    alone = [bounded_rows(X[[i]], 1.0, intercept=False)[0] for i in range(len(X))]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
 def test_the_longest_float64_rows_keep_their_direction():
@@ -238,3 +282,49 @@ def test_a_column_out_of_range_makes_its_own_row_null_and_changes_no_other(colum
     assert np.isnan(found[1]).any()
     np.testing.assert_array_equal(found[[0, 2]], [[1, 0, 0, 0], [0, 1, 0, 0]])
     np.testing.assert_array_equal(indices, [0, column, 1])  # the caller's own
+
+
+@pytest.mark.parametrize("column", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float64])
+def test_a_column_out_of_range_leaves_repeated_columns_alone(column, dtype):
+    """SciPy's conversion of integers adds up what repeats, in place and as integers."""
+    data, starts = np.array([200, 100, 5, 1, 1, 1]).astype(dtype), np.array([0, 3, 6])
+    X = sparse.csr_array((data, np.zeros(6, np.int32), starts), shape=(2, 4))
+    for last in (0, column):
+        X.indices = np.array([3, 3, 1, 1, 1, last], np.int32)
+        found = as_numeric(X)
+        assert ((found.indices >= 0) & (found.indices < 4)).all()
+        np.testing.assert_array_equal(found.toarray()[0], [0, 5, 0, 300])
+        assert np.isnan(found.toarray()[1]).any() == (last != 0)
+        np.testing.assert_array_equal(X.indices, [3, 3, 1, 1, 1, last])  # the caller's own
+
+
+@pytest.mark.parametrize("column", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("group_column", [0, 3])
+def test_a_column_out_of_range_leaves_the_groups_of_others_alone(column, group_column):
+    X = sparse.csr_array(np.arange(8.0).reshape(2, 4) % 3)
+    model = DPHierarchicalLogisticRegression(3, group_column=group_column)
+    (want, groups), X.indices[-1] = model._rows_and_groups(X, np.arange(3), reset=True), column
+    rows, found = model._rows_and_groups(X, np.arange(3), reset=True)
+    np.testing.assert_array_equal(rows[0], want[0])
+    assert found[0] == groups[0] and (found[1] == -1 or np.isnan(rows[1]).any())
+
+
+# Labels
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_label_that_is_a_signalling_nan_warns_of_nothing(dtype):
+    y = np.ones(2, dtype)
+    y.view(f"u{y.itemsize}")[0] = {"f4": 0x7F800001, "f8": 0x7FF0000000000001}[dtype]
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(codes(y, np.array([0, 1])), [-1, 1])
+
+
+def test_a_first_response_that_objects_raises_nothing():
+    class Hostile:
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    fields = DPNumPyroModel(print)._fields(np.zeros((2, 1)), [Hostile(), 1.0], reset=True)
+    np.testing.assert_array_equal(fields["1"], [np.nan, 1])

@@ -484,8 +484,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         elif isinstance(X, list | tuple):
             if not X or not isinstance(X[0], list | tuple):
                 raise ValueError("Expected 2D array: X as a list must hold rows, as in [['a'], ['b']].")
-            rows = [row if isinstance(row, list | tuple) and len(row) == 1 else [None] for row in X]
-            column, width = as_labels([row[0] for row in rows]), 1
+            column, width = as_labels([_lone(row) for row in X]), 1
             self.n_features_in_ = 1
         else:
             X = np.asarray(X)
@@ -544,3 +543,12 @@ class DPDirichletCategorical(_FamilyEstimator):
     def _draw_rows(self, rng, parameters):
         chosen = (rng.random((len(parameters), 1)) > parameters.cumsum(axis=1)[:, :-1]).sum(axis=1)
         return self.categories_[chosen][:, None]
+
+
+def _lone(row):
+    """The one cell of a row, None if it has none or more."""
+    try:
+        (cell,) = row if isinstance(row, list | tuple) else ()
+    except Exception:  # whatever the row raises when asked: an error would tell of this one record
+        return None
+    return cell

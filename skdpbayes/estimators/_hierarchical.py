@@ -239,7 +239,7 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
         else:
             if name:
                 raise ValueError(f"group_column={column!r} is a name, and X is not a data frame. Pass a position.")
-            X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
+            X = as_numeric(X) if sparse.issparse(X) else np.asarray(X)
             check_table(X)
             validate_data(self, X, skip_check_array=True, reset=reset)
             column = self._position(column, X.shape[1])

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes._labels import as_labels, codes
-from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list
+from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, legible
 from skdpbayes.estimators._base import check_number
 
 
@@ -263,7 +263,7 @@ def _cells(X):
         return from_list(X)
     X = np.asarray(X)
     check_table(X)
-    return X
+    return legible(X)
 
 
 def by_name(estimator, values, parameter):

@@ -153,7 +153,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         check_is_fitted(self)
         with np.errstate(all="ignore"):
             X = np.clip(self._dense(X, reset=False).astype(np.float64), *column_bounds(self))
-        return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
+            return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
     def inverse_transform(self, X):
         """Columns in their own units."""

@@ -240,6 +240,19 @@ def test_several_columns_of_categories_are_refused():
         estimator("dirichlet").fit(np.zeros((5, 1)))
 
 
+class NoLength(list):
+    """A row that cannot be asked for its length."""
+
+    def __len__(self):
+        raise RuntimeError
+
+
+def test_a_row_that_cannot_be_asked_for_its_category_has_none():
+    model = estimator("dirichlet")
+    rows = [["b"], NoLength(["b"]), [], ["a", "b"], "b", None, ("a",)]
+    assert list(model._column(rows, reset=True)) == ["b", "b", *[None] * 4, "a"]
+
+
 def test_inferred_categories_warn_and_void_the_guarantee():
     with pytest.warns(PrivacyLeakWarning, match="categories=None takes the set of categories from X"):
         model = estimator("dirichlet", categories=None, random_state=None).fit(DATA["dirichlet"])
