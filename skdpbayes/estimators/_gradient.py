@@ -104,10 +104,9 @@ class GradientEstimator(PrivateEstimator):
             What the report says.
         """
         solver, spec = self._plan_solver(model, bounds, n)
-        clipping_norm = None if getattr(solver, "clip_fraction", None) is not None else float(solver.clipping_norm)
         if self.adjacency != "add_remove":
             spec.check_records(n)
-        report = self._report(spec, clipping_norm, public=public, voided_by=voided_by)
+        report = self._report(spec, self._report_clipping_norm(solver), public=public, voided_by=voided_by)
         self._charge(report)
         self._warn_if_seeded()
         self._warn_if_delta_is_large(n)
@@ -119,6 +118,10 @@ class GradientEstimator(PrivateEstimator):
         state, rng = self._run(model, solver, spec, pack)
         self.n_iter_ = spec.n_steps
         return self._set_posterior(model, solver, state, rng)
+
+    def _report_clipping_norm(self, solver):
+        """Clipping norm of the report; None if it adapts to releases."""
+        return None if getattr(solver, "clip_fraction", None) is not None else float(solver.clipping_norm)
 
     def _run(self, model, solver, spec, pack):
         """The private loop, and a generator for posterior draws that depends on the solver key alone."""

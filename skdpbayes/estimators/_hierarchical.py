@@ -10,7 +10,7 @@ from scipy.special import expit
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from skdpbayes._labels import as_labels, codes, declared
+from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
 from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._classes import classes_of
@@ -246,6 +246,7 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
             own = X[:, [column]].toarray().ravel() if sparse.issparse(X) else X[:, column]
             others = np.delete(np.arange(X.shape[1]), column)
             rest = X[:, others]
+        refuse_mixed(own.dtype, groups, "the column of groups", "groups")
         rest = as_numeric(rest)
         return rest.toarray() if sparse.issparse(rest) else rest, codes(column_or_1d(own), groups)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 from scipy import sparse, special
@@ -15,6 +18,7 @@ from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
 
 _SHARE = 0.05  # of the budget, of the release that finds the clipping norm
+_MANY = 100  # records; that many are no table of groups
 _BLOCK = 1024  # records of a prediction at a time
 _LEARNING_RATE = 0.1  # of a guide of the user's
 
@@ -44,11 +48,19 @@ class ProgramEstimator(GradientEstimator):
             math.inf, math.inf, 1.0, typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
         )
         draws = self._fit_posterior(
-            opened, bounds, n, lambda: _packed(fields), public=self._public_facts(n, **facts), voided_by=voided_by
+            opened,
+            bounds,
+            n,
+            lambda: _packed(fields),
+            public=self._public_facts(n, **facts),
+            voided_by=(*voided_by, *_holds_records(self, model, fields)),
         )
         self._model = model
         self.posterior_samples_ = model.constrained(draws)
         return self
+
+    def _report_clipping_norm(self, solver):
+        return None if self.clipping_norm is None else float(self.clipping_norm)  # None: found by the opening
 
     def _public_facts(self, n, **facts):
         public = facts if self.adjacency == "add_remove" else facts | {"n_samples": int(n)}
@@ -67,13 +79,48 @@ class ProgramEstimator(GradientEstimator):
         return Opened(solver, np.int32(len(openings))), spec
 
 
+def _own_copy(guide, program):
+    """A copy, as guides of NumPyro keep what they are first called with.
+
+    Raises
+    ------
+    ValueError
+        If the guide has been called: it keeps records, and starts where they led it.
+    """
+    if getattr(guide, "prototype_trace", None) is not None:
+        raise ValueError(f"The guide has been used, and holds the data of that use: pass a new {type(guide).__name__}.")
+    return _copied(guide, program)
+
+
+@lru_cache(maxsize=32)
+def _copied(guide, program):
+    """One for each model and guide: another would be compiled anew."""
+    del program
+    return copy.deepcopy(guide)
+
+
+def _holds_records(estimator, model, fields):
+    """Reasons to think that what is called public, or the model or guide itself, holds records."""
+    from skdpbayes.models.numpyro_model import constants_of
+
+    held = {f"public[{name!r}]": value for name, value in (getattr(estimator, "public", None) or {}).items()}
+    held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants_of(model)}
+    n = next(iter(fields.values())).shape[0]
+    for name, value in held.items():
+        array = np.asarray(value) if hasattr(value, "__array__") or isinstance(value, list) else np.zeros(())
+        shared = any(not sparse.issparse(x) and np.may_share_memory(array, x) for x in fields.values())
+        as_long = estimator.adjacency != "add_remove" and n >= _MANY and array.ndim > 0 and len(array) == n
+        if shared or as_long:
+            yield f"{name} seems to hold records: it is as long as the data, or a part of them"
+
+
 def _plan_own_guide(estimator, model, bounds, n, openings=()):
     from skdpbayes.models.numpyro_guide import read_guide
     from skdpbayes.solvers.own_guide import OwnGuide
 
     n_steps, batch = estimator._n_rounds(openings)
     opening, steps, _ = estimator._plan_round_noise(openings, n_steps, estimator._sampling_rate(n, batch))
-    guide = read_guide(estimator.guide, model)
+    guide = read_guide(_own_copy(estimator.guide, model.program), model)
     rate = estimator.learning_rate or _LEARNING_RATE
     return OwnGuide(guide, np.float32(rate), np.float32(bounds.clip)), estimator._spec(opening + steps)
 
@@ -100,8 +147,12 @@ def _array(name, value):
     refuse_text_columns(value)
     if sparse.issparse(value) or hasattr(value, "columns"):
         return as_numeric(value)
-    if isinstance(value, list | tuple):  # whether a list is one of rows must not depend on what a record holds
-        return as_numeric(value) if name == "X" else parsed(as_labels(value))
+    # Whether a list is one of rows must not depend on what a record holds. Dtypes of data frames' own become others
+    # where one value is missing, and what has none gets one from its values: these are read item by item, as floats.
+    if isinstance(value, list | tuple) and name == "X":
+        return as_numeric(value)
+    if isinstance(value, Iterable) and not isinstance(getattr(value, "dtype", None), np.dtype):
+        return parsed(as_labels(list(value)))
     array = np.asarray(value)
     if array.ndim == 2 or array.dtype.kind == "c":
         check_table(array)
@@ -128,6 +179,10 @@ def _typed(x):
             return x.astype(np.float32)
         edges = np.iinfo(np.int32)
         return np.clip(x, edges.min, edges.max).astype(np.int32)
+
+
+def _named(function):
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _has_few_values(estimator):
@@ -281,7 +336,12 @@ class DPNumPyroModel(ProgramEstimator):
         fields = self._fields(X, y, reset=True)
         if self.public is not None and not isinstance(self.public, dict):
             raise ValueError(f"public must be a dict of arguments of the model, got {self.public!r}.")
-        return self._fit_program(fields, self.public or {}, self.model)
+        # Names alone: what they stand for is public by declaration.
+        facts = {name: f"{_named(value)}, and all that it holds" for name, value in self._code().items()}
+        return self._fit_program(fields, self.public or {}, self.model, **facts, arguments=sorted(self.public or {}))
+
+    def _code(self):
+        return {"model": self.model} | ({"guide": self.guide} if callable(self.guide) else {})
 
     def _check_guide(self):
         if not callable(self.guide):

@@ -28,7 +28,7 @@ from numpyro.primitives import Messenger
 _KNOWN_TYPES = ("sample", "deterministic", "plate")
 _PRIOR_DRAWS = 2000
 _MOST_RESPONSES = 10
-_CALLBACK = re.compile(r"\w*(?:callback|debug)\w*")
+_MORE_THAN_ONE_RECORD = re.compile(r".*callback.*|debug_.*|.*ffi_call|infeed|outfeed|while|custom_vmap_call")
 
 
 class Site(NamedTuple):
@@ -88,8 +88,10 @@ class Program:
         return function(*positional, **named, **dict(self.constants), **public)
 
     def example(self, n: int) -> dict[str, Any]:
-        """A batch of `n` records of zeros."""
-        return {name: np.zeros((n, *shape), dtype) for name, shape, dtype in self.fields}
+        """A batch of `n` made-up records: zeros and, in fields of floats, one half, which most responses may be."""
+        return {
+            name: np.full((n, *shape), 0.5 if dtype == "float32" else 0, dtype) for name, shape, dtype in self.fields
+        }
 
 
 class _Placed(Messenger):
@@ -421,17 +423,49 @@ def read_model(program: Program, public: Mapping[str, Any]) -> NumPyroModel:
     program = replace(program, sites=sites, observed=tuple(observed), few=few)
     affine = _centred(program, public) if not all(site.normal for site in sites) else {}
     model = NumPyroModel(program, public, affine)
-    _refuse_callbacks(model)
+    _refuse_what_sees_more(model)
     derived = _check_sum(model, three.derived)
     return replace(model, program=replace(program, derived=derived))
 
 
-def _refuse_callbacks(model):
-    """Raise if the compiled likelihood would hand values of records to other code."""
+def _programs(model):
+    """What is compiled of the likelihood: of one record, with its derivatives."""
     record = jax.tree.map(lambda x: x[0], model.program.example(1))
-    found = _CALLBACK.search(str(jax.make_jaxpr(model.log_likelihood)(model.init(), record)))
-    if found:
-        raise ValueError(f"The model calls back ({found[0]}), and would hand out records. Remove the call.")
+    flat, unravel = ravel_pytree(model.init())
+
+    def of_flat(flat, record):
+        return model.log_likelihood(unravel(flat), record)
+
+    functions = [of_flat, jax.grad(of_flat), jax.hessian(of_flat), lambda x, r: model.score_bound(unravel(x), r)]
+    return [jax.make_jaxpr(function)(flat, record) for function in functions]
+
+
+def _primitives(jaxpr):
+    """Names of the operations, those inside of others included."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _primitives(inner)
+
+
+def constants_of(model: NumPyroModel):
+    """Arrays that the model's code holds itself."""
+    return [x for x in _programs(model)[0].consts if np.ndim(x)]
+
+
+def _refuse_what_sees_more(model):
+    """Raise if the compiled likelihood would hand out values, run for as long as a record says, or see a batch."""
+    found = {name for program in _programs(model) for name in _primitives(program.jaxpr)}
+    for name in sorted(found):
+        if _MORE_THAN_ONE_RECORD.fullmatch(name):
+            raise ValueError(
+                f"The model has an operation {name!r}: callbacks see records, loops of no fixed length run for as long "
+                "as a record says, and rules for batches see other records. Use jax.lax.fori_loop with a fixed number "
+                "of steps, or jax.lax.scan, and print what was released."
+            )
 
 
 class _SiteShape(NamedTuple):
@@ -502,7 +536,10 @@ def _few(law):
     """Whether a distribution of single numbers has few possible values."""
     if law.event_shape or not law.has_enumerate_support:
         return False
-    return law.enumerate_support(expand=False).shape[0] <= _MOST_RESPONSES
+    try:
+        return law.enumerate_support(expand=False).shape[0] <= _MOST_RESPONSES
+    except (jax.errors.JAXTypeError, NotImplementedError):  # a number of values that depends on the record
+        return False
 
 
 def _improper(law):

@@ -44,6 +44,11 @@ class Opened:
         """Of the solver; for the report."""
         return self.solver.clipping_norm
 
+    @property
+    def clip_fraction(self):
+        """Of the solver, if it adapts its clipping norm."""
+        return getattr(self.solver, "clip_fraction", None)
+
     def init(self, model: OpenedModel, key) -> OpenedState:
         """Nothing known."""
         params = model.init()

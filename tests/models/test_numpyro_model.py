@@ -249,10 +249,47 @@ def prints(x, y):
     observe(x, y, latent())
 
 
+def hidden_in_the_slope(x, y):
+    """A callback that only the derivative runs."""
+
+    @jax.custom_vjp
+    def same(x):
+        return x
+
+    def backwards(_, slope):
+        jax.debug.callback(lambda value: None, slope)
+        return (slope,)
+
+    same.defvjp(lambda x: (x, None), backwards)
+    observe(same(x), y, same(latent()))
+
+
+def asks_python(x, y):
+    observe(jax.pure_callback(lambda x: x, x, jax.lax.stop_gradient(x)), y, latent())
+
+
+def runs_as_long_as_a_record_says(x, y):
+    halved = jax.lax.while_loop(lambda v: jnp.any(jnp.abs(v) > 1), lambda v: v / 2, jax.lax.stop_gradient(x))
+    observe(halved, y, latent())
+
+
+def sees_a_batch(x, y):
+    @jax.custom_batching.custom_vmap
+    def same(x):
+        return x
+
+    same.def_vmap(lambda size, batched, x: (x - x.mean(axis=0), True))
+    observe(same(jax.lax.stop_gradient(x)), y, latent())
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (prints, "calls back"),
+        (prints, "operation 'debug"),
+        (hidden_in_the_slope, "callback'"),
+        (asks_python, "'pure_callback'"),
+        (runs_as_long_as_a_record_says, "'while'"),
+        (sees_a_batch, "'custom_vmap_call'"),
         (subsampled, "Plate 'data'.*subsample"),
         (without_a_plate, "No plate"),
         (local_latent, "'z' is a latent variable in the plate of records, 'data'"),

@@ -1,15 +1,20 @@
 """What holds for the fit of every estimator, whatever its model: what it keeps, what it says, what a cell can do."""
 
+import collections
 import io
 import pickle
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from numpyro.infer import SVI, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
+from numpyro.optim import Adam
 
 from skdpbayes import (
     DPBayesianLinearRegression,
@@ -24,6 +29,9 @@ from skdpbayes import (
     DPSigmoidBeliefNet,
     inference,
 )
+from skdpbayes._labels import as_labels
+from skdpbayes.estimators import _numpyro
+from skdpbayes.estimators._numpyro import _array, _typed
 from skdpbayes.privacy.mechanism import MechanismSpec
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -54,6 +62,7 @@ ESTIMATORS = {
     "topics": (DPLatentDirichletAllocation, {"n_components": 2}),
     "hierarchical": (DPHierarchicalLogisticRegression, {"groups": 3, "classes": [0, 1], **QUICK}),
     "NumPyro": (DPNumPyroModel, {"model": poisson, **QUICK}),
+    "NumPyro, own guide": (DPNumPyroModel, {"model": poisson, "guide": AutoNormal(poisson), **QUICK}),
 }
 SMOOTH = {"dirichlet": [0], "hierarchical": [1, 0]}  # columns that hold no codes
 
@@ -230,3 +239,100 @@ def test_private_numbers_of_records_decide_about_no_error(monkeypatch):
 def test_choices_that_are_none_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=f"{name} must be"):
         small_fit(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["hierarchical", "NumPyro", "NumPyro, own guide"])
+@pytest.mark.parametrize("adjacency", ["zero_out", "add_remove"])
+def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, monkeypatch):
+    """Model, solver and plan do not depend on what records hold; nor does the fitted object, given the releases."""
+    real, seen, states = inference.run, [], []
+
+    def run(keys, model, solver, spec, records, **how):
+        leaves, tree = jax.tree.flatten((model, solver))
+        seen.append((leaves, (tree, spec)))
+        states.append(states[0] if states else real(keys, model, solver, spec, records, **how))
+        return states[0]
+
+    monkeypatch.setattr(inference, "run", run)
+    fits = []
+    for change in (1.0, 0.3):
+        X, y = data(name)
+        X[:, 0] *= change
+        if change != 1:
+            X[0], y[0] = np.nan, 2.0**40
+        keep = slice(None if adjacency == "zero_out" else int(change != 1), None)  # a row less
+        fits.append(fit(name, X[keep], y[keep], adjacency=adjacency))
+    jax.tree.map(np.testing.assert_array_equal, seen[0][0], seen[1][0])
+    assert seen[0][1] == seen[1][1]
+    assert pickle.dumps(vars(fits[0])) == pickle.dumps(vars(fits[1]))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (pd.array([0, 1] * 50, "Int64"), pd.array([None, 1] + [0, 1] * 49, "Int64")),
+        (pd.Categorical([0, 1] * 50), pd.Categorical([None, 1] + [0, 1] * 49)),
+        (collections.deque([0, 1] * 50), collections.deque(["a", 1] + [0, 1] * 49)),
+        (np.array([0, 1] * 50), np.array([2**40, 1] + [0, 1] * 49)),
+        (as_labels([0.0, 1.0] * 50), as_labels([Hostile(), 1.0] + [0.0, 1.0] * 49)),
+        (np.array([0.0, 1.0] * 50), np.array([1e300, 1.0] + [0.0, 1.0] * 49)),
+    ],
+    ids=["Int64", "category", "deque", "int64", "object", "float64"],
+)
+def test_a_record_decides_about_no_dtype(good, bad):
+    typed = [_typed(_array("y", pd.Series(x) if hasattr(x, "categories") else x)) for x in (good, bad)]
+    assert typed[0].dtype == typed[1].dtype
+    np.testing.assert_array_equal(typed[0][1:], typed[1][1:])
+
+
+def test_a_fit_of_a_numpyro_model_is_charged_before_records_are_packed(monkeypatch):
+    X, y = data("NumPyro")
+    monkeypatch.setattr(_numpyro, "_packed", lambda fields: 1 / 0)
+    model = DPNumPyroModel(poisson, random_state=0, **QUICK)
+    with pytest.raises(ZeroDivisionError):
+        model.fit(X, y)
+    assert model.privacy_spent_.epsilon > 0.9
+
+
+def test_users_code_sees_no_record():
+    def watchful(x, y=None):
+        assert isinstance(x, jax.core.Tracer) or (np.asarray(x) == 0.5).all()
+        poisson(x, y)
+
+    X, y = data("NumPyro")
+    DPNumPyroModel(watchful, random_state=0, **QUICK).fit(X, y)
+
+
+def test_what_holds_records_is_refused_or_voids_the_guarantee():
+    X, y = data("NumPyro")
+    records = X.astype(np.float32), y.astype(np.float32)
+    used = AutoNormal(poisson)
+    SVI(poisson, used, Adam(0.1), Trace_ELBO()).init(jax.random.key(0), *records)
+    with pytest.raises(ValueError, match="has been used, and holds"):
+        DPNumPyroModel(poisson, used, random_state=0, **QUICK).fit(X, y)
+    new = AutoNormal(poisson)
+    fitted = [DPNumPyroModel(poisson, new, random_state=0, **QUICK).fit(X[:n], y[:n]) for n in (N, N - 1)]
+    assert new.prototype_trace is None and all(one.privacy_spent_.guarantee_holds for one in fitted)
+    assert fitted[0].privacy_spent_.public["guide"] == "AutoNormal, and all that it holds"
+
+    def closes(x, y=None):
+        poisson(x - records[0].mean() * 0, y)
+
+    def takes(x, y=None, table=None):
+        poisson(x + 0 * table[0, 0], y)
+
+    for voided in (
+        DPNumPyroModel(closes, random_state=0, **QUICK),
+        DPNumPyroModel(takes, public={"table": X}, random_state=0, **QUICK),
+        DPNumPyroModel(takes, public={"table": X[:1]}, random_state=0, **QUICK),
+    ):
+        (why,) = voided.fit(X, y).privacy_spent_.voided_by
+        assert "seems to hold records" in why
+    few = DPNumPyroModel(takes, public={"table": X[:1].copy()}, random_state=0, **QUICK).fit(X, y)
+    assert few.privacy_spent_.guarantee_holds and few.privacy_spent_.public["arguments"] == ["table"]
+
+
+def test_the_report_has_the_clipping_norm_that_was_declared():
+    X, y = data("NumPyro")
+    assert fit("NumPyro", X, y).privacy_spent_.clipping_norm is None
+    assert fit("NumPyro", X, y, clipping_norm=2.0).privacy_spent_.clipping_norm == 2.0
