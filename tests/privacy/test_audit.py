@@ -1,12 +1,23 @@
 """The audit passes what is right, and sees what is wrong."""
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 import test_kill_matrix as mutants
+from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
 from sklearn.pipeline import make_pipeline
 
-from skdpbayes import DPBayesianLogisticRegression, DPGammaExponential, DPGaussianMixture, DPLatentDirichletAllocation
+from skdpbayes import (
+    DPBayesianLogisticRegression,
+    DPGammaExponential,
+    DPGaussianMixture,
+    DPHierarchicalLogisticRegression,
+    DPLatentDirichletAllocation,
+    DPNumPyroModel,
+)
 from skdpbayes.privacy import AuditDisplay, PrivacyLedger, _audit_attack, _audit_checks, audit, calibrate_noise
 from skdpbayes.privacy.accounting import step_size
 
@@ -50,6 +61,30 @@ def no_compiled_audits(no_compiled_programs):
     yield
     for program in programs:
         program.clear_cache()
+
+
+def poisson(x, y=None):
+    """A NumPyro model."""
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+OWN = {"epsilon": 4.0, "sampling_rate": 0.3, "n_steps": 20}
+PROGRAMS = {
+    "NumPyro": DPNumPyroModel(poisson, "mean_field", **OWN),
+    "own guide": DPNumPyroModel(poisson, AutoNormal(poisson), **OWN),
+    "hierarchical": DPHierarchicalLogisticRegression(2, classes=[0, 1], solver="na-dpvi", **OWN),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name != "NumPyro" else []) for name in PROGRAMS]
+)
+def test_programs_of_users_pass(name, compiled_as_users_do):
+    rows = X if name != "hierarchical" else np.column_stack([X, Y])
+    report = audit(PROGRAMS[name], rows, Y, n_trials=100)
+    assert report.passed, str(report)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
