@@ -531,9 +531,9 @@ def run(data):
         # Tables with harmless rows only and with others must be alike in what is public: that is the containers' part.
         return outcome(subject, table([row for row, _ in pairs]), column([label for _, label in pairs]))
 
-    said, explained = of([(harmless, good)] * n)
-    tables = [of(rows), of(others)]
     try:
+        said, explained = of([(harmless, good)] * n)
+        tables = [of(rows), of(others)]
         for words, outputs in tables:
             require(words == said, f"says {words}; harmless rows: {said}")
             require((outputs is None) == (explained is None), "raises by a row")
