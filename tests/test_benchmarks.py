@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks import _log, belief_net, calibration, d3p_mixture, development, mixture, topics, utility
+from benchmarks import _d3p, _log, belief_net, calibration, d3p_mixture, development, mixture, topics, utility
 from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, Problem, clip_rows
 
 SMALL = [name for name, recipe in _RECIPES.items() if recipe.n_train * recipe.d <= 10**6]
@@ -131,9 +131,9 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
     truth = {"weights": problem.weights, "means": problem.means, "scales": np.full(5, 0.5**0.5)}
     np.testing.assert_allclose(d3p_mixture.score(*truth.values(), Z), problem.log_density(Z))
 
-    def run_d3p(python, sets, plan):
+    def run_d3p(python, script, arrays, plan):
         """The truth as the median, and draws that are worse."""
-        assert sets.shape == (1, 2000, 2) and {entry["line"] for entry in plan} == {
+        assert arrays["rows"].shape == (1, 2000, 2) and {entry["line"] for entry in plan} == {
             "d3p as published", "d3p, exact noise", "d3p, tuned"
         }  # fmt: skip
         draws = {name: np.stack([values, values * 2]) for name, values in truth.items()}
@@ -141,7 +141,7 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
         release = {"median": truth, "draws": draws, "seconds": 1.0}
         return [{**release, "entry": entry["entry"], "fit": 0} for entry in plan]
 
-    monkeypatch.setattr(d3p_mixture, "run_d3p", run_d3p)
+    monkeypatch.setattr(_d3p, "run", run_d3p)
     monkeypatch.setattr(d3p_mixture, "private", lambda problem, X, level, i: mixture.not_private(problem, X, i))
     records = d3p_mixture.compare(None, [(X, Z)], (1.0,), 1)
     assert [record["line"] for record in records[-3:]] == [
