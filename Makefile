@@ -22,10 +22,10 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
 
 help: ## list the commands
-	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
 
 demo: env ## fit a private model to census data; prints a report and draws demo.png (under a minute)
 	@$(PY) examples/adult.py
@@ -61,9 +61,12 @@ bench-calibration: env ## calibration of predictions on Adult, beside the NA-DPV
 bench-mixture: env ## log-likelihood of Gaussian mixtures, d3p's Figure 7 among them (minutes)
 	$(PY) -m benchmarks.mixture $(MIXTURE_ARGS)
 
-# Not one of `make bench`: it needs Python 3.11 and installs d3p.
+# The two beside d3p are not of `make bench`: they need Python 3.11 and install d3p.
 bench-d3p-mixture: env ## the same beside d3p itself, which is installed in .peers (Python 3.11; minutes)
 	$(PY) -m benchmarks.d3p_mixture $(D3P_MIXTURE_ARGS)
+
+bench-d3p-hierarchical: env ## AUC of hierarchical logistic regression beside d3p's, and its coverage (Python 3.11; hours)
+	$(PY) -m benchmarks.d3p_hierarchical $(D3P_HIERARCHICAL_ARGS)
 
 bench-belief-net: env ## sigmoid belief networks on binarised MNIST, beside independent pixels (minutes)
 	$(PY) -m benchmarks.belief_net $(BELIEF_NET_ARGS)

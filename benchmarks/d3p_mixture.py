@@ -21,12 +21,6 @@ density averaged over draws. Of ours it is the posterior mean.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 import warnings
 from dataclasses import asdict, dataclass
@@ -37,11 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from benchmarks import _log
+from benchmarks import _d3p, _log
 from benchmarks.mixture import N_TEST, five_clusters, not_private, private
 from skdpbayes.privacy import GaussianSteps, calibrate_noise, epsilon
 
-HERE = Path(__file__).parent
 Array = NDArray[np.float64]
 
 # From the authors' results file (GMM/results.pickle and mog_preds_advi.p), the means of five runs that Figure 7 shows.
@@ -108,30 +101,6 @@ def figure_data() -> tuple[Array, Array]:
     return draw(2000), draw(100)
 
 
-def environment(env: Path, python: str) -> Path:
-    """Make d3p's environment where it is not there yet; its Python."""
-    if shutil.which(python) is None:
-        sys.exit(f"d3p needs Python 3.11, and {python!r} is not on the path: give one with --python.")
-    command = [python, str(_log.ROOT / "tools" / "bootstrap.py"), "--env", str(env)]
-    # The lock is complete. Left to resolve it with hashes, pip stumbles over the extras that d3p asks for.
-    complete = {**os.environ, "PIP_NO_DEPS": "1"}
-    subprocess.run([*command, "--lock", str(HERE / "peers" / "d3p.lock")], check=True, env=complete)
-    return env / ("Scripts" if os.name == "nt" else "bin") / "python"
-
-
-def run_d3p(python: Path, sets: Array, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What d3p released, one record a fit, in the order of the plan."""
-    with tempfile.TemporaryDirectory() as folder:
-        rows, entries = Path(folder) / "rows.npz", Path(folder) / "plan.json"
-        np.savez(rows, rows=sets)
-        entries.write_text(json.dumps(plan))
-        command = [str(python), str(HERE / "peers" / "d3p_fits.py"), str(rows), str(entries)]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
-        )
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 def compare(
     python: Path, data: list[tuple[Array, Array]], levels: tuple[float, ...], fits: int, published_only: bool = False
 ) -> list[dict[str, Any]]:
@@ -149,7 +118,7 @@ def compare(
                 entry = {"entry": len(plan), "epsilon": level, "line": line, "noise": noise, "fits": fits, "k": k}
                 plan.append({**entry, **asdict(setting)})
     records = [{**entry, "score": [], "seconds": []} for entry in plan]
-    for release in run_d3p(python, np.array([X for X, _ in data]), plan):
+    for release in _d3p.run(python, "d3p_fits.py", {"rows": np.array([X for X, _ in data])}, plan):
         record = records[release["entry"]]
         record["score"].append(score_of_release(release, data[release["fit"] % len(data)][1]))
         record["seconds"].append(release["seconds"])
@@ -207,14 +176,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--epsilons", nargs="+", type=float, default=list(FIGURE), help="(default: the figure's)")
     parser.add_argument("--seeds", type=int, default=10, help="data sets, a fit each (default: %(default)s)")
-    parser.add_argument("--env", type=Path, default=_log.ROOT / ".peers" / "d3p", help="environment of d3p's own")
-    default = sys.executable if sys.version_info[:2] == (3, 11) else "python3.11"
-    parser.add_argument("--python", default=default, help="Python 3.11 to make it with (default: %(default)s)")
+    _d3p.add_options(parser)
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
     warnings.simplefilter("ignore")
-    python = environment(options.env.resolve(), options.python)
+    python = _d3p.environment(options.env, options.python)
     levels = tuple(options.epsilons)
 
     data = []

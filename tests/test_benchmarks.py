@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks import _log, belief_net, calibration, d3p_mixture, development, mixture, topics, utility
+from benchmarks import (
+    _d3p,
+    _log,
+    belief_net,
+    calibration,
+    d3p_hierarchical,
+    d3p_mixture,
+    development,
+    mixture,
+    topics,
+    utility,
+)
 from benchmarks.problems import _RECIPES, DEVELOPMENT_PROBLEMS, PEER_TASKS, Problem, clip_rows
 
 SMALL = [name for name, recipe in _RECIPES.items() if recipe.n_train * recipe.d <= 10**6]
@@ -131,9 +142,9 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
     truth = {"weights": problem.weights, "means": problem.means, "scales": np.full(5, 0.5**0.5)}
     np.testing.assert_allclose(d3p_mixture.score(*truth.values(), Z), problem.log_density(Z))
 
-    def run_d3p(python, sets, plan):
+    def run_d3p(python, script, arrays, plan):
         """The truth as the median, and draws that are worse."""
-        assert sets.shape == (1, 2000, 2) and {entry["line"] for entry in plan} == {
+        assert arrays["rows"].shape == (1, 2000, 2) and {entry["line"] for entry in plan} == {
             "d3p as published", "d3p, exact noise", "d3p, tuned"
         }  # fmt: skip
         draws = {name: np.stack([values, values * 2]) for name, values in truth.items()}
@@ -141,7 +152,7 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
         release = {"median": truth, "draws": draws, "seconds": 1.0}
         return [{**release, "entry": entry["entry"], "fit": 0} for entry in plan]
 
-    monkeypatch.setattr(d3p_mixture, "run_d3p", run_d3p)
+    monkeypatch.setattr(_d3p, "run", run_d3p)
     monkeypatch.setattr(d3p_mixture, "private", lambda problem, X, level, i: mixture.not_private(problem, X, i))
     records = d3p_mixture.compare(None, [(X, Z)], (1.0,), 1)
     assert [record["line"] for record in records[-3:]] == [
@@ -152,6 +163,64 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
     (row,) = d3p_mixture.figure_rows(records, (1.0,))
     # What the authors' noise costs is an eighth of the epsilon that they give it, even if one row is exchanged.
     assert [float(cell) for cell in row[-2:]] == pytest.approx([0.0557, 0.1265], abs=2e-4)
+
+
+def test_hierarchical_d3p_is_scored_as_we_are(monkeypatch):
+    problem = d3p_hierarchical.figure_data(0, 500)
+    # Those of the authors' script: found by running it.
+    np.testing.assert_allclose(problem.x[0, 0, :2], [1.764052, 0.400157], atol=1e-6)
+    assert problem.y.sum(axis=1).tolist() == [260, 255]
+    own = problem.group[1] == 2
+    # Features are one-hot, so that a column of effects is a group's weights.
+    weights = [LogisticRegression(C=1e6, fit_intercept=False).fit(problem.x[1, own], problem.y[1, own]).coef_[0]] * 3
+
+    def run(python, script, arrays, plan):
+        """The held-out rows' weights of one group, for all."""
+        assert {name: x.shape[0] for name, x in arrays.items()} == dict.fromkeys(["x", "y", "group", "features"], 1)
+        np.testing.assert_array_equal(arrays["x"][0], problem.x[0])
+        release = {"location": np.transpose(weights), "seconds": 1.0, "fit": 0}
+        return [{**release, "entry": entry["entry"]} for entry in plan]
+
+    def fit(problem, level, seed, adjacency="zero_out"):
+        return LogisticRegression().fit(problem.table[0], problem.y[0])
+
+    monkeypatch.setattr(_d3p, "run", run)
+    monkeypatch.setattr(d3p_hierarchical, "OURS", {"ours": fit})
+    records = d3p_hierarchical.compare(None, [problem], (2.0,), 1)
+    assert [(record["line"], record["epsilon"]) for record in records] == [
+        *((line, 2.0) for line in ("d3p as published", "d3p, exact noise", "ours", "ours, replace_one")),
+        *((line, None) for line in ("d3p", "ours", "scikit-learn, no groups", "the true probabilities")),
+    ]
+    auc = {record["line"]: record["auc"][0] for record in records}
+    assert auc["d3p"] == problem.auc(problem.x[1] @ weights[0])
+    assert auc["ours"] == pytest.approx(auc["scikit-learn, no groups"], abs=0.01)
+    assert auc["the true probabilities"] == pytest.approx(0.885, abs=1e-3)
+    assert {len(row) for row in d3p_hierarchical.rows_of(records)} == {8}
+    (row,) = d3p_hierarchical.charges(500, (2.0,))
+    # What the authors' noise costs is what they say if one row is exchanged.
+    assert [float(cell) for cell in row[1:]] == pytest.approx([17.088, 2.0005, 0.856, 8.58], abs=0.01)
+
+
+def test_coverage_of_groups_weights_is_of_the_model(monkeypatch):
+    class Prior:
+        """Ignores the rows."""
+
+        def __init__(self, groups, group_features, **parameters):
+            self.table = np.column_stack([group_features, np.ones(groups)])
+
+        def fit(self, X, y):
+            rng = np.random.default_rng(len(X))
+            effects, spread = rng.standard_normal((2000, 5, 4)), rng.standard_normal((2000, 3, 5))
+            self.posterior_samples_ = {"weights": self.table @ effects.mT + spread}
+            self.coef_ = np.zeros((3, 5))
+            return self
+
+    monkeypatch.setattr(d3p_hierarchical, "DPHierarchicalLogisticRegression", Prior)
+    record = d3p_hierarchical.coverage(50, None, np.inf, "dpvi", 100)
+    assert np.mean(record["covered"]) == pytest.approx(0.95, abs=0.03)
+    assert np.mean(record["width"]) == pytest.approx(1, abs=0.03)
+    json.dumps(record, allow_nan=False)
+    assert d3p_hierarchical.coverage_row(record)[:4] == ["dpvi", "50", "default", "inf"]
 
 
 def test_mixtures_are_scored_against_the_truth(monkeypatch):

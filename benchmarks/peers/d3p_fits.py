@@ -1,7 +1,6 @@
 """Gaussian mixtures by d3p 0.2.0: runs in d3p's own environment, and is started by ``benchmarks.d3p_mixture``.
 
-``python d3p_fits.py rows.npz plan.json`` fits each entry of the plan to each data set of the file's ``rows``, of
-shape (sets, n, d), and prints one line of JSON a fit: what d3p released, by which the other side scores it.
+The data are ``rows``, of shape (sets, n, d); what d3p released are medians and draws.
 
 The model is that of d3p's paper (appendix A): ``d3p.gmm.GaussianMixture`` with labels summed out, a Dirichlet prior of
 the weights, normal means and inverse gamma scales; the guide is NumPyro's diagonal normal, as in the authors' script.
@@ -10,9 +9,6 @@ the weights, normal means and inverse gamma scales; the guide is NumPyro's diago
 from __future__ import annotations
 
 import functools
-import json
-import sys
-import time
 
 import d3p.random
 import jax
@@ -22,6 +18,7 @@ import numpyro.distributions as dist
 from d3p.gmm import GaussianMixture
 from d3p.minibatch import subsample_batchify_data
 from d3p.svi import DPSVI
+from d3p_runs import run
 from numpyro import plate, sample
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoDiagonalNormal
@@ -65,25 +62,19 @@ def lists(sites):
     return {name: np.asarray(sites[name], float).tolist() for name in SITES}
 
 
-def main():
-    """Fit all that was asked for."""
-    data, plan = sys.argv[1:]
-    with np.load(data) as archive:
-        sets = jnp.asarray(archive["rows"], jnp.float32)
-    with open(plan) as file:
-        entries = json.load(file)
-    for entry in entries:
-        n = sets.shape[1]
-        guide, fit = fitter(entry["k"], n, *(entry[name] for name in ("iterations", "batch", "clip", "rate", "prior")))
-        for i in range(entry["fits"]):
-            start = time.perf_counter()
-            params = fit(sets[i % len(sets)], d3p.random.PRNGKey(i), entry["noise"])
-            jax.block_until_ready(params)
-            seconds = time.perf_counter() - start
-            draws = guide.sample_posterior(jax.random.PRNGKey(i), params, sample_shape=(N_DRAWS,))
-            line = {"entry": entry["entry"], "fit": i, "median": lists(guide.median(params)), "draws": lists(draws)}
-            print(json.dumps({**line, "seconds": seconds}), flush=True)
+def fit_one(entry, arrays, i):
+    """Parameters of the guide; their median and draws."""
+    rows = jnp.asarray(arrays["rows"], jnp.float32)
+    settings = (entry[name] for name in ("iterations", "batch", "clip", "rate", "prior"))
+    guide, fit = fitter(entry["k"], len(rows), *settings)
+    params = fit(rows, d3p.random.PRNGKey(i), entry["noise"])
+
+    def release():
+        draws = guide.sample_posterior(jax.random.PRNGKey(i), params, sample_shape=(N_DRAWS,))
+        return {"median": lists(guide.median(params)), "draws": lists(draws)}
+
+    return params, release
 
 
 if __name__ == "__main__":
-    main()
+    run(fit_one)
