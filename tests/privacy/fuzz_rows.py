@@ -437,7 +437,8 @@ def program(X, y):
 
 
 def hierarchical(X, y):
-    rows, groups, found = given(DPHierarchicalLogisticRegression(3, group_column=0, data_norm=2.0), X, y)
+    model = DPHierarchicalLogisticRegression(3, group_column=0, classes=[0, 1], data_norm=2.0)
+    rows, groups, found = given(model, X, y)
     check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0)
     check_range(groups, 0, 2)
     check_range(found, 0, 1)
