@@ -67,7 +67,9 @@ def test_without_noise_the_posterior_is_exact(solver):
     np.testing.assert_allclose(fitted.posterior_samples_["sum"], draws.sum(axis=1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("guide", [own_guide, AutoNormal(linear)], ids=["own", "AutoNormal"])
+@pytest.mark.parametrize(
+    "guide", [own_guide, pytest.param(AutoNormal(linear), marks=[pytest.mark.slow])], ids=["own", "AutoNormal"]
+)
 def test_a_guide_of_the_users_finds_the_exact_posterior_without_noise(guide):
     mean, covariance = exact()  # all but diagonal
     fitted = DPNumPyroModel(linear, guide, epsilon=np.inf, n_steps=2000, random_state=0).fit(X, NUMBERS)
@@ -235,7 +237,7 @@ def frame(groups=GROUPS):
     return pd.DataFrame({"x": X[:, 0], "g": groups, "z": X[:, 1]})
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
+@pytest.mark.parametrize("solver", ["dpvi", pytest.param("na-dpvi", marks=[pytest.mark.slow])])
 def test_without_noise_groups_are_as_the_numpyro_model_says(solver):
     fitted = hierarchical(solver=solver, fit_intercept=False).fit(frame(), GROUP_LABELS)
     # The exact posterior is near to normal: its mode, by Newton's method on the weights with effects summed out.
@@ -294,6 +296,7 @@ def test_columns_of_a_sparse_table_that_do_not_exist_crash_nothing(kind):
     clone(kind).set_params(n_steps=5, random_state=0, clipping_norm=1.0, guide="mean_field").fit(table, LABELS)
 
 
+@pytest.mark.slow
 def test_what_is_known_of_groups_moves_their_weights():
     known = hierarchical(group_features=[[1.0], [0.0], [-1.0]], group_scale=0.1, prior_scale=3.0)
     fitted = known.fit(frame(), GROUP_LABELS)
@@ -303,6 +306,7 @@ def test_what_is_known_of_groups_moves_their_weights():
     np.testing.assert_allclose(turned.fit(frame(), GROUP_LABELS).coef_, fitted.coef_, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_spread_of_groups_can_be_learnt():
     fitted = hierarchical(group_scale=None, epsilon=5.0).fit(frame(), GROUP_LABELS)
     spread = fitted.posterior_samples_["group_scale"]

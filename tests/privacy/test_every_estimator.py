@@ -64,6 +64,8 @@ ESTIMATORS = {
     "NumPyro": (DPNumPyroModel, {"model": poisson, **QUICK}),
     "NumPyro, own guide": (DPNumPyroModel, {"model": poisson, "guide": AutoNormal(poisson), **QUICK}),
 }
+ALSO = ("hierarchical", "NumPyro, own guide")  # programs as "NumPyro" is
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in ALSO else []) for name in ESTIMATORS]
 SMOOTH = {"dirichlet": [0], "hierarchical": [1, 0]}  # columns that hold no codes
 
 
@@ -83,7 +85,7 @@ def fit(name, X, y, **parameters):
     return cls(**({"n_posterior_samples": 20, "random_state": 0} | own | parameters)).fit(X, y)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_of_the_records_is_kept(name):
     X, y = data(name, np.float64)
     X += np.random.default_rng(1).uniform(0, 1e-3, X.shape) * SMOOTH.get(name, [1, 1])
@@ -102,7 +104,7 @@ def test_nothing_of_the_records_is_kept(name):
     Lengths(io.BytesIO()).dump(fitted)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_number_of_rows_is_told_only_where_it_is_public(name):
     X, y = data(name)
     assert fit(name, X, y).privacy_spent_.public["n_samples"] == N
@@ -113,7 +115,7 @@ def test_the_number_of_rows_is_told_only_where_it_is_public(name):
     assert repr(hidden[0].privacy_spent_) == repr(hidden[1].privacy_spent_)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_interrupted_refit_is_charged_and_leaves_nothing_of_the_fit_before(name, monkeypatch):
     X, y = data(name)
     fitted = fit(name, X, y)
@@ -141,7 +143,7 @@ class Hostile:
         raise RuntimeError("float")
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cell", [Hostile(), "x", [1, 2], None, 1j, 10**400], ids=lambda c: type(c).__name__)
 def test_a_cell_of_a_list_raises_nothing_and_changes_no_other_row(name, cell):
     X, y = data(name)
@@ -241,8 +243,8 @@ def test_choices_that_are_none_are_refused_by_name(name, value):
         small_fit(**{name: value})
 
 
-@pytest.mark.parametrize("name", ["hierarchical", "NumPyro", "NumPyro, own guide"])
-@pytest.mark.parametrize("adjacency", ["zero_out", "add_remove"])
+@pytest.mark.parametrize("name", NAMES[-3:])
+@pytest.mark.parametrize("adjacency", ["zero_out", pytest.param("add_remove", marks=[pytest.mark.slow])])
 def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, monkeypatch):
     """Model, solver and plan do not depend on what records hold; nor does the fitted object, given the releases."""
     real, seen, states = inference.run, [], []
