@@ -107,6 +107,7 @@ def test_a_record_without_a_density_contributes_nothing():
     np.testing.assert_allclose(mean(x, y), mean(X[keep], NUMBERS[keep]), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_records_come_in_many_forms():
     def by_name(code, *, table, y=None, twice):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([table.shape[0]]).to_event(1))
@@ -259,6 +260,7 @@ def test_without_noise_groups_are_as_the_numpyro_model_says(solver):
     assert fitted.intercept_.tolist() == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_columns_of_groups_are_found_and_others_contribute_nothing():
     named = hierarchical().fit(frame(), GROUP_LABELS)
     codes = np.unique(GROUPS, return_inverse=True)[1]

@@ -305,13 +305,19 @@ def test_users_code_sees_no_record():
     DPNumPyroModel(watchful, random_state=0, **QUICK).fit(X, y)
 
 
-def test_what_holds_records_is_refused_or_voids_the_guarantee():
+def test_a_guide_that_was_used_is_refused():
     X, y = data("NumPyro")
     records = X.astype(np.float32), y.astype(np.float32)
     used = AutoNormal(poisson)
     SVI(poisson, used, Adam(0.1), Trace_ELBO()).init(jax.random.key(0), *records)
     with pytest.raises(ValueError, match="has been used, and holds"):
         DPNumPyroModel(poisson, used, random_state=0, **QUICK).fit(X, y)
+
+
+@pytest.mark.slow
+def test_what_holds_records_voids_the_guarantee():
+    X, y = data("NumPyro")
+    records = X.astype(np.float32), y.astype(np.float32)
     new = AutoNormal(poisson)
     fitted = [DPNumPyroModel(poisson, new, random_state=0, **QUICK).fit(X[:n], y[:n]) for n in (N, N - 1)]
     assert new.prototype_trace is None and all(one.privacy_spent_.guarantee_holds for one in fitted)
