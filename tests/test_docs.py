@@ -32,7 +32,12 @@ def only_the_documented_warning():
         yield
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LONG = ("numpyro.md", "preprocessing.md", "calibration.md", "audit.md")
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name in LONG else []) for p in PAGES]
+)
 def test_page(page):
     """The blocks of a page run one after the other, in a namespace of their own."""
     text = page.read_text("utf-8")

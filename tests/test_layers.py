@@ -15,6 +15,7 @@ ROOT = Path(skdpbayes.__file__).parent
 ALLOWED = {
     "": {"estimators"},
     "_labels": set(),
+    "_layers": set(),
     "_mixture_coordinates": {"posteriors"},
     "_noisy_mixture": {"posteriors"},
     "_noisy_moments": {"posteriors"},
@@ -24,7 +25,7 @@ ALLOWED = {
     "_rows": set(),
     "calibration": set(),
     "datasets": {"preprocessing"},
-    "estimators": {"_labels", "_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},
+    "estimators": {"_labels", "_layers", "_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},
     "inference": {
         "models.base",
         "privacy.draws",
@@ -46,6 +47,7 @@ ALLOWED = {
         "solvers",
     },
     "models": {
+        "_layers",
         "_mixture_coordinates",
         "_noisy_mixture",
         "_noisy_moments",

@@ -13,6 +13,8 @@ from skdpbayes.privacy import GaussianSteps
 from skdpbayes.privacy.mechanism import MechanismSpec
 from skdpbayes.privacy.random import fit_keys
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_exact_posterior_is_that_of_the_densities(name):

@@ -11,6 +11,8 @@ import pytest
 from benchmarks import _na_dpvi_collapsed as _collapsed
 from benchmarks._na_dpvi_collapsed import Regression, TraceSums, accumulate, exact, laplace, nuts, softplus
 
+pytestmark = pytest.mark.slow
+
 KAPPA = 0.1
 NO_OMEGA = np.zeros(1), np.ones(1)
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(20)

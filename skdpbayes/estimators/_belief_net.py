@@ -166,7 +166,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     def _pack(X):
         from skdpbayes.records import pack_records
 
-        rows, known = _probabilities(X)
+        rows, known = known_probabilities(X)
         return pack_records(y=rows, known=known.astype(np.float32))
 
     def _set_posterior(self, model, solver, state, rng):
@@ -254,7 +254,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     def _hidden_and_bound(self, X):
         """What `transform` and `score_samples` return."""
         check_is_fitted(self)
-        rows, known = _probabilities(self._numeric(X, reset=False))
+        rows, known = known_probabilities(self._numeric(X, reset=False))
         if not known.all():
             warnings.warn(f"{(~known).sum()} of these rows hold NaN or infinity.", stacklevel=3)
         hidden, bound = np.empty((len(rows), len(self.components_))), np.empty(len(rows))
@@ -281,7 +281,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         return hidden, bound + (entropy + hidden * prior - np.logaddexp(0, prior)).sum(axis=1)
 
 
-def _probabilities(X):
+def known_probabilities(X):
     """Rows cut to [0, 1], as a dense float32 array, zero where they hold NaN or infinity; and which do not."""
     if sparse.issparse(X):
         X = X.toarray()

@@ -7,13 +7,12 @@ import math
 import numpy as np
 from scipy import sparse
 from scipy.special import expit
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
 from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, refuse_text_columns
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._classes import classes_of
+from skdpbayes.estimators._classes import ProbabilisticClassifierMixin, classes_of
 from skdpbayes.estimators._numpyro import ProgramEstimator
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
@@ -39,7 +38,7 @@ def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, grou
         numpyro.sample("y", dist.BernoulliLogits(logits), obs=y)
 
 
-class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
+class DPHierarchicalLogisticRegression(ProbabilisticClassifierMixin, ProgramEstimator):
     """Hierarchical logistic regression under (epsilon, delta)-differential privacy, for two classes.
 
     Each group (hospital, country, school) has weights of its own, drawn about a mean that is linear in what is known
@@ -284,19 +283,3 @@ class DPHierarchicalLogisticRegression(ClassifierMixin, ProgramEstimator):
             for block in np.split(own, range(size, len(own), size)):
                 p[block] = expit(rows[block] @ weights[:, code].T).mean(axis=1)
         return np.column_stack([1 - p, p])
-
-    def predict_log_proba(self, X):
-        """Logarithm of `predict_proba`, of shape (n_samples, 2)."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
-
-    def decision_function(self, X):
-        """Log-odds of the posterior predictive probability, of shape (n_samples,)."""
-        log = self.predict_log_proba(X)
-        largest = np.finfo(np.float64).max
-        return np.clip(log[:, 1] - log[:, 0], -largest, largest)
-
-    def predict(self, X):
-        """Most probable class of each row, of shape (n_samples,)."""
-        check_is_fitted(self)
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]

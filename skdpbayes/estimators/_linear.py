@@ -7,20 +7,17 @@ import warnings
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse, special
-from sklearn.base import RegressorMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._rows import parsed
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
-from skdpbayes.privacy import PrivacyLeakWarning
+from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
 
 _ROW_NORM = 0.85  # of the sums that are released once, in units of a typical row's
 
 
-class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
+class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
     """Bayesian linear regression with an unknown noise variance, under (epsilon, delta)-differential privacy.
 
     A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy noise. What is private,
@@ -188,7 +185,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         check_number("prior_scale", self.prior_scale, 1e-12, 1e12)
         X, y = self._validate(X, y)
         n, d = X.shape
-        scales, voided_by = self._scaling(X, y)
+        scales, voided_by = scales_of(self.bounds, X, y, centred=self.fit_intercept)
         model, bounds = self._sums_model(d) if self.solver == "vips" else self._model(d)
         draws = self._fit_posterior(
             model, bounds, n, lambda: self._pack(X, y, scales), public=self._public_facts(n), voided_by=voided_by
@@ -208,12 +205,7 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
     def _validate(self, X, y):
         X = self._numeric(X, reset=True)
         y = self._response(y, len(X), one_by_one=self.bounds is not None)
-        if y.dtype.kind in "US":
-            raise ValueError(f"y holds text (dtype {y.dtype}); linear regression needs numbers.")
-        if self.bounds is None:
-            assert_all_finite(y, input_name="y")
-        with np.errstate(all="ignore"):
-            return X, y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
+        return X, response_numbers(y, self.bounds)
 
     def _numeric(self, X, *, reset):
         if sparse.issparse(X):
@@ -222,39 +214,6 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
                 "X.toarray() if it fits in memory."
             )
         return super()._numeric(X, reset=reset)
-
-    def _scaling(self, X, y):
-        """Centres and half ranges of X and y, and what voids the guarantee."""
-        voided_by: tuple[str, ...] = ()
-        if self.bounds is None:
-            warnings.warn(
-                "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
-                "bounds=((X_low, X_high), (y_low, y_high)).",
-                PrivacyLeakWarning,
-                stacklevel=3,
-            )
-            voided_by = ("the ranges of X and y were taken from the data (bounds=None)",)
-            finite = X[np.isfinite(X).all(axis=1)]
-            x_range = (finite.min(axis=0), finite.max(axis=0)) if len(finite) else (-1.0, 1.0)
-            pairs = x_range, (y.min(), y.max())
-        else:
-            try:
-                (x_low, x_high), (y_low, y_high) = self.bounds
-                pairs = (x_low, x_high), (float(y_low), float(y_high))
-            except (TypeError, ValueError):
-                raise ValueError(f"bounds must be ((X_low, X_high), (y_low, y_high)), got {self.bounds!r}.") from None
-        scales: list[np.ndarray] = []
-        for name, pair, size in (("X", pairs[0], X.shape[1]), ("y", pairs[1], 1)):
-            try:
-                low, high = (np.broadcast_to(np.asarray(end, np.float64), size) for end in pair)
-            except (TypeError, ValueError):
-                raise ValueError(f"bounds of {name} must be numbers, or one for each column, got {pair!r}.") from None
-            if self.bounds is not None and not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
-                raise ValueError(f"bounds of {name} must be finite with low < high, got {pair!r}.")
-            half = np.where(high > low, (high - low) / 2, 1.0)
-            scales += [(low + high) / 2, half] if self.fit_intercept else [np.zeros(size), np.maximum(-low, high)]
-        scales[1], scales[3] = (np.where(half > 0, half, 1.0) for half in (scales[1], scales[3]))
-        return tuple(scales), voided_by
 
     def _model(self, d):
         """Model and public bounds; a typical row of scaled features is that of uniform ones."""
@@ -317,68 +276,6 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
 
     # --------------------------------------------------------------- predicting
 
-    def predict(self, X, return_std=False):
-        """Posterior predictive mean.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Not protected.
-        return_std : bool, default=False
-            Also return the standard deviation of the posterior predictive distribution.
-
-        Returns
-        -------
-        mean : array of shape (n_samples,)
-        std : array of shape (n_samples,)
-            Only if `return_std`.
-        """
-        check_is_fitted(self)
-        rows = self._features(X)
-        mean = rows @ self.coef_ + self.intercept_
-        if not return_std:
-            return mean
-        draws = self.posterior_samples_
-        variance = np.var(rows @ draws["coef"].T + draws["intercept"], axis=1) + np.mean(draws["noise_std"] ** 2)
-        return mean, np.sqrt(variance)
-
-    def predict_interval(self, X, level=0.95):
-        """Equal-tailed interval of the posterior predictive distribution of a response.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        level : float, default=0.95
-            Mass of the interval, in (0, 1).
-
-        Returns
-        -------
-        lower, upper : arrays of shape (n_samples,)
-        """
-        check_number("level", level, 0, 1, open_above=True)
-        check_is_fitted(self)
-        draws = self.posterior_samples_
-        means = self._features(X) @ draws["coef"].T + draws["intercept"]
-        ends = []
-        for tail in ((1 - level) / 2, (1 + level) / 2):  # of a mixture of normals, by bisection
-            spread = 10 * draws["noise_std"].max()
-            low, high = means.min(axis=1) - spread, means.max(axis=1) + spread
-            for _ in range(50):
-                middle = (low + high) / 2
-                mass = special.ndtr((middle[:, None] - means) / draws["noise_std"]).mean(axis=1)
-                low, high = np.where(mass < tail, middle, low), np.where(mass < tail, high, middle)
-            ends.append((low + high) / 2)
-        return ends[0], ends[1]
-
-    def log_predictive_density(self, X, y):
-        """Log posterior predictive density of each response, of shape (n_samples,)."""
-        check_is_fitted(self)
-        draws = self.posterior_samples_
-        means = self._features(X) @ draws["coef"].T + draws["intercept"]
-        z = (column_or_1d(y)[:, None] - means) / draws["noise_std"]
-        log = -0.5 * z**2 - np.log(draws["noise_std"]) - 0.5 * math.log(2 * math.pi)
-        return special.logsumexp(log, axis=1) - math.log(log.shape[1])
-
     def sample_posterior(self, n_samples=1000, random_state=None):
         """Fresh posterior draws, a dict like `posterior_samples_`.
 
@@ -391,12 +288,11 @@ class DPBayesianLinearRegression(RegressorMixin, GradientEstimator):
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
         return self._in_units(draws)
 
-    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
-        """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""
-        rng = np.random.default_rng(random_state)
-        draws = self.sample_posterior(n_samples, rng)
-        means = draws["coef"] @ self._features(X).T + draws["intercept"][:, None]
-        return means + draws["noise_std"][:, None] * rng.standard_normal(means.shape)
+    def _mean(self, X):
+        return self._features(X) @ self.coef_ + self.intercept_
+
+    def _means_and_noise(self, X, draws):
+        return self._features(X) @ draws["coef"].T + draws["intercept"], draws["noise_std"]
 
     def _features(self, X):
         X = self._numeric(X, reset=False)

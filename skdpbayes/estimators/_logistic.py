@@ -8,20 +8,19 @@ import warnings
 import numpy as np
 from scipy import sparse
 from scipy.special import expit, softmax
-from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes._labels import codes
 from skdpbayes._rows import bounded_rows
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._classes import classes_of
+from skdpbayes.estimators._classes import BayesianClassifierMixin, classes_of
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator, refuse_many_parameters
 
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
-class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
+class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy.
 
     A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one record: the
@@ -291,75 +290,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
 
     # --------------------------------------------------------------- predicting
 
-    def predict_proba(self, X):
-        """Posterior predictive probability of each class, averaged over the posterior draws.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. Rows with NaN or infinity are predicted as all-zero rows, with a warning.
-
-        Returns
-        -------
-        probabilities : array of shape (n_samples, n_classes)
-        """
-        return self._over_rows(X, lambda p: p.mean(axis=1))
-
-    def predict_log_proba(self, X):
-        """Logarithm of `predict_proba`, of shape (n_samples, n_classes)."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
-
-    def decision_function(self, X):
-        """Log-odds of the posterior predictive probability, so that its sign agrees with `predict`.
-
-        Returns
-        -------
-        scores : array of shape (n_samples,) for two classes, else the log probabilities, (n_samples, n_classes)
-        """
-        log_proba = self.predict_log_proba(X)
-        if log_proba.shape[1] > 2:
-            return log_proba
-        largest = np.finfo(np.float64).max
-        return np.clip(log_proba[:, 1] - log_proba[:, 0], -largest, largest)
-
-    def predict(self, X):
-        """Most probable class of each row, of shape (n_samples,)."""
-        check_is_fitted(self)
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
-
-    def predict_interval(self, X, level=0.95):
-        """Equal-tailed credible interval of each class probability.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        level : float, default=0.95
-            Posterior mass of the interval, in (0, 1).
-
-        Returns
-        -------
-        lower, upper : arrays of shape (n_samples, n_classes)
-        """
-        check_number("level", level, 0, 1, open_above=True)
-        tails = [(1 - level) / 2, (1 + level) / 2]
-        bounds = self._over_rows(X, lambda p: np.moveaxis(np.quantile(p, tails, axis=1), 0, -1))
-        return bounds[..., 0], bounds[..., 1]
-
-    def log_predictive_density(self, X, y):
-        """Log posterior predictive probability of each label, of shape (n_samples,).
-
-        Raises
-        ------
-        ValueError
-            If `y` holds a label outside `classes_`.
-        """
-        log_proba = self.predict_log_proba(X)
-        code = codes(column_or_1d(y), self.classes_)
-        if (code < 0).any():
-            raise ValueError(f"y holds labels that are not in classes_ = {self.classes_.tolist()}.")
-        return log_proba[np.arange(len(code)), code]
-
     def sample_posterior(self, n_samples=1000, random_state=None):
         """Fresh posterior draws.
 
@@ -376,19 +306,6 @@ class DPBayesianLogisticRegression(ClassifierMixin, GradientEstimator):
         check_is_fitted(self)
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
         return self._split(draws.reshape(n_samples, len(self.intercept_), -1))
-
-    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
-        """Labels drawn from the posterior predictive: a posterior draw each, then labels given it.
-
-        Returns
-        -------
-        labels : array of shape (n_samples, n_rows)
-        """
-        rng = np.random.default_rng(random_state)
-        draws = self.sample_posterior(n_samples, rng)
-        proba = self._over_rows(X, lambda p: p, draws)  # (n_rows, n_samples, n_classes)
-        cumulative = proba.cumsum(axis=-1)[..., :-1]
-        return self.classes_[(rng.random(proba.shape[:2])[..., None] > cumulative).sum(axis=-1)].T
 
     def _over_rows(self, X, summary, draws=None):
         """``summary(p)`` for blocks of rows, p being the class probabilities of each draw (rows, draws, classes)."""

@@ -144,6 +144,11 @@ def flat_start(model: Model):
     return flat, unravel
 
 
+def random_start(model: Model, key):
+    """Starting point as a vector, of models that do not start anywhere else each time `init`."""
+    return ravel_pytree(model.start(key))[0] if hasattr(model, "start") else flat_start(model)[0]
+
+
 def score(model: Model, params, record):
     """Gradient of one record's log-likelihood: the model's closed form where it has one, else autodiff.
 

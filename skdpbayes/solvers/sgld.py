@@ -9,6 +9,15 @@ other way round, a noise multiplier determines the step size, ``h = 2 q^2 / (C s
 it, so the chain and the accountant cannot disagree. A larger step would need less noise than privacy does: the
 largest step that a budget allows is the one of the calibrated multiplier (`step_size`). A smaller step spends
 less than the budget.
+
+With momentum (``sampler="sghmc"``; Chen, Fox and Guestrin 2014)
+
+    v' = (1 - a) v + h (release / q + grad log prior(theta)),      noise of h release / q: sqrt(2 a h)
+    theta' = theta + v'
+
+so that ``h = 2 a q^2 / (C sigma)^2``. With ``sampler="sgnht"`` (Ding et al. 2014) the friction, at first a, grows by
+``|v'|^2 / n - h`` in each step (n parameters): where batches and shortened scores add noise of their own, it takes that
+heat away.
 """
 
 from __future__ import annotations
@@ -20,7 +29,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes.models.base import Model, flat_start, prior_score, score_unit, unbiased_total, weighted_score
+from skdpbayes.models.base import (
+    Model,
+    flat_start,
+    prior_score,
+    random_start,
+    score_unit,
+    unbiased_total,
+    weighted_score,
+)
 from skdpbayes.posteriors import DrawsPosterior
 from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers.base import Round
@@ -30,6 +47,8 @@ class SGLDState(NamedTuple):
     """State; the draws are iterates, each of them released."""
 
     theta: Any
+    momentum: Any
+    friction: Any
     draws: Any  # (n_draws, n_parameters), NaN where no iterate fell
     time: Any  # sum of the step sizes so far
 
@@ -47,18 +66,24 @@ class SGLD:
         Over the model's `score_unit`.
     burn_in : float
         Fraction of the Langevin time discarded.
+    friction : float
+        Of the samplers with momentum, at first; 1 without.
+    sampler : {"sgld", "sghmc", "sgnht"}
     """
 
     n_draws: int = field(metadata={"static": True})
     clipping_norm: Any
     burn_in: Any = 0.5
+    friction: Any = 1.0
+    sampler: str = field(default="sgld", metadata={"static": True})
 
     def init(self, model: Model, key) -> SGLDState:
-        """Start each chain at a draw near the model's starting point."""
-        theta, _ = flat_start(model)
+        """Start each chain at rest, at a draw near the model's starting point."""
+        theta = random_start(model, key)
         theta = theta + 0.1 * jax.random.normal(key, theta.shape, theta.dtype)
+        momentum = jnp.zeros_like(theta[:0] if self.sampler == "sgld" else theta)
         draws = jnp.full((self.n_draws, theta.size), jnp.nan, theta.dtype)
-        return SGLDState(theta, draws, jnp.zeros((), theta.dtype))
+        return SGLDState(theta, momentum, jnp.float32(self.friction), draws, jnp.zeros((), theta.dtype))
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A Langevin step."""
@@ -72,14 +97,14 @@ class SGLD:
             return lambda record: {"score": weighted_score(model, params, record, clip)[0]}
 
         def update(state, theta, step, estimate, scales):
-            h = 2 / scales["score"] ** 2
+            h = 2 * self.friction / scales["score"] ** 2
             gradient = unbiased_total(model, unravel(theta), estimate["score"], clip) + prior_gradient(theta)
-            theta = theta + h * gradient
+            theta, momentum, friction = self._moved(state, h * gradient, h)
             time = state.time + h
             progress = (time / total - self.burn_in) / (1 - self.burn_in)
             slot = jnp.clip((progress * self.n_draws).astype(jnp.int32), 0, self.n_draws - 1)
             kept = jnp.where(progress > 0, theta, state.draws[slot])
-            return SGLDState(theta, state.draws.at[slot].set(kept), time)
+            return SGLDState(theta, momentum, friction, state.draws.at[slot].set(kept), time)
 
         return (Round(lambda state, key: state.theta, query, lambda state: {"score": Block(clip)}, update),)
 
@@ -105,9 +130,18 @@ class SGLD:
             return {"r_hat": nothing, "ess": nothing}
         return {"r_hat": split_gelman_rubin(draws), "ess": effective_sample_size(draws)}
 
-    @staticmethod
-    def _total_time(mechanism, clip):
+    def _moved(self, state, kick, h):
+        """Next point, momentum and friction."""
+        if self.sampler == "sgld":
+            return state.theta + kick, state.momentum, state.friction
+        momentum = (1 - state.friction) * state.momentum + kick
+        friction = state.friction
+        if self.sampler == "sgnht":
+            friction = friction + jnp.mean(momentum**2) - h
+        return state.theta + momentum, momentum, friction
+
+    def _total_time(self, mechanism, clip):
         ends = jnp.minimum(jnp.asarray(mechanism.ends), mechanism.n_steps)
         counts = jnp.diff(ends, prepend=0)
         scale = jnp.asarray(mechanism.sigmas) * clip / mechanism.rate
-        return jnp.sum(jnp.where(counts > 0, counts * 2 / scale**2, 0)).astype(jnp.float32)
+        return jnp.sum(jnp.where(counts > 0, counts * 2 * self.friction / scale**2, 0)).astype(jnp.float32)

@@ -82,6 +82,7 @@ def test_a_guide_of_the_users_finds_the_exact_posterior_without_noise(guide):
     assert 0.99 < private.privacy_spent_.epsilon <= 1
 
 
+@pytest.mark.slow
 def test_under_noise_it_is_the_logistic_regression_that_knows_its_bounds():
     own = DPNumPyroModel(logistic, epsilon=1.0, random_state=0, n_posterior_samples=100).fit(X, LABELS)
     ready = DPBayesianLogisticRegression(1.0, classes=[0, 1], fit_intercept=False, data_norm=4, random_state=0)
@@ -282,6 +283,7 @@ def test_columns_of_groups_are_found_and_others_contribute_nothing():
     assert np.corrcoef(special.logit(p[:99, 1]), X[:99] @ middle[:2])[0, 1] > 0.99
 
 
+@pytest.mark.slow
 def test_rows_with_other_labels_contribute_nothing():
     y = GROUP_LABELS.copy()
     y[:99] = 7

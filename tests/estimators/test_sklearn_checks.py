@@ -58,7 +58,7 @@ ALWAYS = (
     "check_dict_unchanged", "check_no_attributes_set_in_init", "check_estimators_unfitted",
 )  # fmt: skip
 LARGE = (
-    DPGaussianMixture, DPLatentDirichletAllocation, DPSigmoidBeliefNet,
+    DPGaussianMixture, DPBayesianLinearRegression, DPLatentDirichletAllocation, DPSigmoidBeliefNet,
     DPHierarchicalLogisticRegression, DPNumPyroModel,
 )  # fmt: skip
 CHECKS = parametrize_with_checks(ESTIMATORS)

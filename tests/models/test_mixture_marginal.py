@@ -24,7 +24,7 @@ def mixture(kind):
     factor = {"tied": factor[:1] + 0 * factor, "diag": factor * np.eye(D), "full": factor}.get(
         kind, 0 * factor + np.eye(D)
     )
-    scatter = SCATTER if kind in ("full", "tied") else SCATTER * np.eye(D)
+    scatter = SCATTER if kind in ("full", "tied", "diag") else SCATTER * np.eye(D)
     if kind == "spherical":
         scatter = np.trace(scatter) / D * np.eye(D)
     fields = (

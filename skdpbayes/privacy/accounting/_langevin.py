@@ -12,19 +12,19 @@ from ._steps import check_count, check_delta, check_epsilon, check_sampling_rate
 MOST_BLOCKS = 64  # of a schedule
 
 
-def step_size(noise_multiplier: float, sampling_rate: float, clipping_norm: float) -> float:
-    """Step size whose Langevin noise is that of the mechanism: ``2 q^2 / (C sigma)^2``.
+def step_size(noise_multiplier: float, sampling_rate: float, clipping_norm: float, friction: float = 1.0) -> float:
+    """Step size whose Langevin noise is that of the mechanism: ``2 a q^2 / (C sigma)^2``, with `friction` a.
 
     With the calibrated noise multiplier of a budget this is the largest step size that the budget allows.
     """
     if noise_multiplier == 0:
         return math.inf
-    return 2 * (sampling_rate / (clipping_norm * noise_multiplier)) ** 2
+    return 2 * friction * (sampling_rate / (clipping_norm * noise_multiplier)) ** 2
 
 
-def noise_multiplier(step: float, sampling_rate: float, clipping_norm: float) -> float:
-    """Inverse of `step_size`: ``q sqrt(2/h) / C``."""
-    return sampling_rate * math.sqrt(2 / step) / clipping_norm
+def noise_multiplier(step: float, sampling_rate: float, clipping_norm: float, friction: float = 1.0) -> float:
+    """Inverse of `step_size`: ``q sqrt(2 a / h) / C``."""
+    return sampling_rate * math.sqrt(2 * friction / step) / clipping_norm
 
 
 def decreasing_blocks(n_steps: int, most: int = MOST_BLOCKS, power: float = 1 / 3) -> list[tuple[float, int]]:
@@ -48,6 +48,7 @@ def step_size_bound(
     sampling_rate: float,
     clipping_norm: float = 1.0,
     schedule: str = "constant",
+    friction: float = 1.0,
     adjacency: str = "zero_out",
 ) -> float:
     """Largest step size with which Langevin dynamics is (epsilon, delta)-private by its own noise.
@@ -66,6 +67,9 @@ def step_size_bound(
         Bound on the norm of a record's gradient.
     schedule : {"constant", "decreasing"}, default="constant"
         Whether steps stay as they are or fall as ``t^(-1/3)``; the bound is that of the first.
+    friction : float, default=1.0
+        Of a chain with momentum (``sampler="sghmc"`` or ``"sgnht"``), ``v' = (1 - a) v + h (G / q + grad log prior) +
+        N(0, 2ah)``, ``theta' = theta + v'``; 1 without.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
 
     Returns
@@ -86,6 +90,8 @@ def step_size_bound(
     n_steps, sampling_rate = check_count(n_steps, "n_steps"), check_sampling_rate(sampling_rate)
     if not (math.isfinite(clipping_norm) and clipping_norm > 0):
         raise ValueError(f"clipping_norm must be positive and finite, got {clipping_norm!r}.")
+    if not 0 < friction <= 1:
+        raise ValueError(f"friction must lie in (0, 1], got {friction!r}.")
     if schedule not in ("constant", "decreasing"):
         raise ValueError(f"schedule must be 'constant' or 'decreasing', got {schedule!r}.")
     blocks = [(1.0, n_steps)] if schedule == "constant" else decreasing_blocks(n_steps)
@@ -93,7 +99,7 @@ def step_size_bound(
         epsilon, delta, sampling_rate, n_steps, schedule=[(size**-0.5, count) for size, count in blocks],
         adjacency=adjacency,
     ).noise_multiplier  # fmt: skip
-    return step_size(noise, sampling_rate, clipping_norm)
+    return step_size(noise, sampling_rate, clipping_norm, friction)
 
 
 def wang_step_size_bound(epsilon: float, delta: float, *, n_steps: int, clipping_norm: float = 1.0) -> float:

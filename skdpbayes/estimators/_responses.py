@@ -1,0 +1,150 @@
+"""What regressions share: the units of features and response, and predictions by draws."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from scipy import special
+from sklearn.base import RegressorMixin
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from skdpbayes._rows import parsed
+from skdpbayes.estimators._base import check_number
+from skdpbayes.privacy import PrivacyLeakWarning
+
+
+def scales_of(bounds, X, y, *, centred=True):
+    """Centres and half ranges of X and y, and what voids the guarantee.
+
+    Parameters
+    ----------
+    bounds : tuple (X_bounds, y_bounds) or None
+        What the user declares.
+    X, y : arrays
+    centred : bool
+        Whether centres may be other than zero.
+
+    Returns
+    -------
+    scales : tuple of arrays
+        Centre and half range of X, (n_features,), and of y, (1,).
+    voided_by : tuple of str
+    """
+    voided_by: tuple[str, ...] = ()
+    if bounds is None:
+        warnings.warn(
+            "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
+            "bounds=((X_low, X_high), (y_low, y_high)).",
+            PrivacyLeakWarning,
+            stacklevel=3,
+        )
+        voided_by = ("the ranges of X and y were taken from the data (bounds=None)",)
+        finite = X[np.isfinite(X).all(axis=1)]
+        x_range = (finite.min(axis=0), finite.max(axis=0)) if len(finite) else (-1.0, 1.0)
+        pairs = x_range, (y.min(), y.max())
+    else:
+        try:
+            (x_low, x_high), (y_low, y_high) = bounds
+            pairs = (x_low, x_high), (float(y_low), float(y_high))
+        except (TypeError, ValueError):
+            raise ValueError(f"bounds must be ((X_low, X_high), (y_low, y_high)), got {bounds!r}.") from None
+    scales: list[np.ndarray] = []
+    for name, pair, size in (("X", pairs[0], X.shape[1]), ("y", pairs[1], 1)):
+        try:
+            low, high = (np.broadcast_to(np.asarray(end, np.float64), size) for end in pair)
+        except (TypeError, ValueError):
+            raise ValueError(f"bounds of {name} must be numbers, or one for each column, got {pair!r}.") from None
+        if bounds is not None and not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
+            raise ValueError(f"bounds of {name} must be finite with low < high, got {pair!r}.")
+        half = np.where(high > low, (high - low) / 2, 1.0)
+        scales += [(low + high) / 2, half] if centred else [np.zeros(size), np.maximum(-low, high)]
+    scales[1], scales[3] = (np.where(half > 0, half, 1.0) for half in (scales[1], scales[3]))
+    return tuple(scales), voided_by
+
+
+def response_numbers(y, bounds):
+    """The response as numbers, each by itself; one that is taken for its own bounds must be finite."""
+    if y.dtype.kind in "US":
+        raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
+    if bounds is None:
+        assert_all_finite(y, input_name="y")
+    with np.errstate(all="ignore"):
+        return y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
+
+
+class BayesianRegressorMixin(RegressorMixin):
+    """Predictions of a regression with normal noise.
+
+    It has ``_means_and_noise(X, draws)``: the mean of each row given each draw (rows, draws), and the noise's
+    standard deviation in each draw; and `posterior_samples_` and `sample_posterior`.
+    """
+
+    def _mean(self, X):
+        """Posterior mean of the mean of each row."""
+        return self._means_and_noise(X, self.posterior_samples_)[0].mean(axis=1)
+
+    def predict(self, X, return_std=False):
+        """Posterior predictive mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Not protected.
+        return_std : bool, default=False
+            Also return the standard deviation of the posterior predictive distribution.
+
+        Returns
+        -------
+        mean : array of shape (n_samples,)
+        std : array of shape (n_samples,)
+            Only if `return_std`.
+        """
+        check_is_fitted(self)
+        if not return_std:
+            return self._mean(X)
+        means, noise = self._means_and_noise(X, self.posterior_samples_)
+        return self._mean(X), np.sqrt(np.var(means, axis=1) + np.mean(noise**2))
+
+    def predict_interval(self, X, level=0.95):
+        """Equal-tailed interval of the posterior predictive distribution of a response.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        level : float, default=0.95
+            Mass of the interval, in (0, 1).
+
+        Returns
+        -------
+        lower, upper : arrays of shape (n_samples,)
+        """
+        check_number("level", level, 0, 1, open_above=True)
+        check_is_fitted(self)
+        means, noise = self._means_and_noise(X, self.posterior_samples_)
+        ends = []
+        for tail in ((1 - level) / 2, (1 + level) / 2):  # of a mixture of normals, by bisection
+            spread = 10 * noise.max()
+            low, high = means.min(axis=1) - spread, means.max(axis=1) + spread
+            for _ in range(50):
+                middle = (low + high) / 2
+                mass = special.ndtr((middle[:, None] - means) / noise).mean(axis=1)
+                low, high = np.where(mass < tail, middle, low), np.where(mass < tail, high, middle)
+            ends.append((low + high) / 2)
+        return ends[0], ends[1]
+
+    def log_predictive_density(self, X, y):
+        """Log posterior predictive density of each response, of shape (n_samples,)."""
+        check_is_fitted(self)
+        means, noise = self._means_and_noise(X, self.posterior_samples_)
+        z = (column_or_1d(y)[:, None] - means) / noise
+        log = -0.5 * z**2 - np.log(noise) - 0.5 * math.log(2 * math.pi)
+        return special.logsumexp(log, axis=1) - math.log(log.shape[1])
+
+    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+        """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""
+        rng = np.random.default_rng(random_state)
+        means, noise = self._means_and_noise(X, self.sample_posterior(n_samples, rng))
+        return means.T + noise[:, None] * rng.standard_normal(means.T.shape)

@@ -1,0 +1,111 @@
+"""Layers, networks and auto-encoders: gradients that are not formed, and what a record's gradient depends on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from skdpbayes._layers import ConvolutionalLayer, DenseLayer, forward
+from skdpbayes.models.autoencoder import Autoencoder
+from skdpbayes.models.network import Classifier, Regressor
+from skdpbayes.privacy.contributions import Quadratic, RankOne, Scattered, contribution_norms, parts_of
+
+CONVOLUTION = ConvolutionalLayer(6, 5, 2, 3, 2, 1, 1.3)
+DENSE = (DenseLayer(60, 7, 1.3), DenseLayer(7, 3, 0.8))
+CONVOLUTIONAL = (CONVOLUTION, ConvolutionalLayer(*CONVOLUTION.places, 3, 4, 3, 2), DenseLayer(8, 1))
+
+
+def records(n=5, y=None):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, n).astype(np.int32) if y is None else y
+    return {"x": rng.random((n, 60), np.float32), "y": y}
+
+
+MODELS = {
+    "dense": Classifier(DENSE, "tanh"),
+    "convolutional": Classifier(CONVOLUTIONAL, "softplus"),
+    "regression": Regressor((*DENSE[:1], DenseLayer(7, 1)), "relu", -1.0, 0.5),
+    "auto-encoder": Autoencoder((DENSE[0], DenseLayer(7, 4)), (DenseLayer(2, 60),), "softplus"),
+    "convolutional auto-encoder": Autoencoder((CONVOLUTION, DenseLayer(60, 4)), (DenseLayer(2, 60),), "relu"),
+}
+
+
+def params_of(model, key=0):
+    leaves, tree = jax.tree.flatten(model.init())
+    keys = jax.random.split(jax.random.key(key), len(leaves))
+    return tree.unflatten([jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_that_are_not_formed_are_those_of_autodiff(name):
+    model, batch = MODELS[name], records()
+    if "encoder" in name:
+        model = model.drawn(jax.random.key(3))
+    params = params_of(model)
+    scores = jax.vmap(lambda record: model.score(params, record))(batch)
+    wanted = jax.vmap(lambda record: jax.grad(model.log_likelihood)(params, record))(batch)
+    flat = sum(np.sum(np.square(leaf).reshape(5, -1), axis=1) for leaf in jax.tree.leaves(wanted))
+    np.testing.assert_allclose(contribution_norms(scores), np.sqrt(flat), rtol=2e-5)
+    parts, tree = parts_of(scores)
+    sums = tree.unflatten([part.total() for part in parts])
+    for got, leaf in zip(jax.tree.leaves(sums), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(got, leaf.sum(axis=0), rtol=1e-4, atol=1e-4)
+    structured = sum(isinstance(part, RankOne) for part in parts)
+    assert structured == sum(isinstance(layer, DenseLayer) for layer in model.layers)
+    assert not any(isinstance(part, Quadratic | Scattered) for part in parts)
+
+
+def test_a_convolution_is_that_of_jax():
+    rng = np.random.default_rng(1)
+    values, weights = rng.normal(size=(4, 60)), rng.normal(size=CONVOLUTION.weights_shape)
+    filters, intercepts = CONVOLUTION.usual(weights)
+    with jax.enable_x64(True):
+        values, weights, filters = (jnp.asarray(x) for x in (values, weights, filters))
+        wanted = jax.lax.conv_general_dilated(
+            values.reshape(4, 6, 5, 2), filters, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        got = CONVOLUTION(weights, CONVOLUTION.inputs(values, jnp))
+    np.testing.assert_allclose(np.reshape(got, (4, 5, 4, 3)), np.asarray(wanted) + intercepts, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [DENSE, CONVOLUTIONAL], ids=["dense", "convolutional"])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "logistic", "identity", "softplus"])
+def test_predictions_are_those_that_were_fitted(layers, activation):
+    x = records()["x"]
+    weights = params_of(Classifier(layers, activation))
+    fitted = jax.vmap(lambda row: forward(layers, activation, weights, row, jnp)[0])(x)
+    numpy = forward(layers, activation, [np.asarray(w, float) for w in weights], x.astype(float), np)[0]
+    np.testing.assert_allclose(numpy, fitted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_prior_gives_outputs_of_unit_size_whatever_the_width():
+    x = np.random.default_rng(0).normal(size=(1, 4000))
+    layers = (DenseLayer(4000, 300),)
+    outputs = [
+        forward(layers, "identity", [np.random.default_rng(i + 1).normal(size=(300, 4001))], x, np)[0] for i in range(5)
+    ]
+    assert np.std(outputs) == pytest.approx(np.sqrt(2), rel=0.05)  # the intercept's share is as large
+
+
+@pytest.mark.parametrize("dtype", [bool, float])
+def test_latent_noise_is_a_function_of_record_and_key_and_not_of_the_place_in_the_batch(dtype):
+    model = MODELS["auto-encoder"].drawn(jax.random.key(0))
+    x = jnp.asarray(
+        np.random.default_rng(0).random((200, 60)) < 0.3 if dtype is bool else records(200)["x"], jnp.float32
+    )
+    noise = np.asarray(jax.vmap(lambda row: model._noise(row, (2,)))(x))
+    back = np.asarray(jax.vmap(lambda row: model._noise(row, (2,)))(x[::-1]))[::-1]
+    np.testing.assert_array_equal(noise, back)
+    assert len(np.unique(noise[:, 0])) == 200
+    assert abs(noise.mean()) < 0.2 and noise.std() == pytest.approx(1, abs=0.15)
+    other = MODELS["auto-encoder"].drawn(jax.random.key(1))
+    again = np.asarray(jax.vmap(lambda row: other._noise(row, (2,)))(x))
+    assert abs(np.corrcoef(again.ravel(), noise.ravel())[0, 1]) < 0.2
+
+
+def test_a_record_without_a_class_has_no_slope():
+    model, record = MODELS["dense"], {"x": np.ones(60, np.float32), "y": np.int32(-1)}
+    scores = jax.vmap(lambda r: model.score(params_of(model), r))(
+        jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], record)
+    )
+    assert float(contribution_norms(scores)[0]) == 0
