@@ -11,6 +11,8 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "DPBayesianLinearRegression",
     "DPBayesianLogisticRegression",
+    "DPBayesianMLPClassifier",
+    "DPBayesianMLPRegressor",
     "DPBetaBernoulli",
     "DPDirichletCategorical",
     "DPGammaExponential",
@@ -19,12 +21,15 @@ __all__ = [
     "DPLatentDirichletAllocation",
     "DPNumPyroModel",
     "DPSigmoidBeliefNet",
+    "DPVariationalAutoencoder",
 ]
 
 if TYPE_CHECKING:
     from skdpbayes.estimators import (
         DPBayesianLinearRegression,
         DPBayesianLogisticRegression,
+        DPBayesianMLPClassifier,
+        DPBayesianMLPRegressor,
         DPBetaBernoulli,
         DPDirichletCategorical,
         DPGammaExponential,
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
         DPLatentDirichletAllocation,
         DPNumPyroModel,
         DPSigmoidBeliefNet,
+        DPVariationalAutoencoder,
     )
 
 

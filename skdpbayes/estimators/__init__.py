@@ -1,17 +1,21 @@
 """scikit-learn estimators."""
 
+from skdpbayes.estimators._autoencoder import DPVariationalAutoencoder
 from skdpbayes.estimators._belief_net import DPSigmoidBeliefNet
 from skdpbayes.estimators._families import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
 from skdpbayes.estimators._hierarchical import DPHierarchicalLogisticRegression
 from skdpbayes.estimators._linear import DPBayesianLinearRegression
 from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
 from skdpbayes.estimators._mixture import DPGaussianMixture
+from skdpbayes.estimators._networks import DPBayesianMLPClassifier, DPBayesianMLPRegressor
 from skdpbayes.estimators._numpyro import DPNumPyroModel
 from skdpbayes.estimators._topics import DPLatentDirichletAllocation
 
 __all__ = [
     "DPBayesianLinearRegression",
     "DPBayesianLogisticRegression",
+    "DPBayesianMLPClassifier",
+    "DPBayesianMLPRegressor",
     "DPBetaBernoulli",
     "DPDirichletCategorical",
     "DPGammaExponential",
@@ -20,4 +24,5 @@ __all__ = [
     "DPLatentDirichletAllocation",
     "DPNumPyroModel",
     "DPSigmoidBeliefNet",
+    "DPVariationalAutoencoder",
 ]

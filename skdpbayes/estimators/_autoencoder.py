@@ -20,7 +20,74 @@ _BLOCK = 1024  # rows at a time
 
 
 class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator):
-    """Variational auto-encoder under (epsilon, delta)-differential privacy."""
+    """Variational auto-encoder under (epsilon, delta)-differential privacy (Kingma and Welling 2014).
+
+    A generative model of rows of values between 0 and 1, such as images: latent variables are standard normal,
+    one network (the decoder) makes probabilities of the features from them, and another (the encoder) tells where the
+    latent variables of a row are. Encoder and decoder are private, and so is what `sample` draws; what `transform` and
+    `score_samples` say of rows is not. What that means, and against whom, is as for `DPBayesianLogisticRegression`.
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Latent variables. Under privacy few do better than many.
+    hidden_layer_sizes : sequence of int, default=(400,)
+        Units of each hidden layer of the encoder; the decoder has them in reverse.
+    activation : {"softplus", "tanh", "relu", "logistic", "identity"}, default="softplus"
+        Of the hidden units.
+    epsilon, delta : float, default=1.0 and 1e-5
+        Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
+    solver : {"dpvi"}, default="dpvi"
+        Adam on the clipped and noisy gradient of the evidence lower bound. Weights are points: "na-dpvi", "sgld" and
+        "vips", which ask for a posterior of them, are refused.
+    adjacency, numerics, ledger
+        As in `DPBayesianLogisticRegression`.
+    convolutions : sequence of (filters, width, stride), default=()
+        Convolutions in front of the encoder, without padding; they need `image_shape`. The decoder is dense.
+    image_shape : tuple (height, width) or (height, width, channels), default=None
+        Of each row, whose features go row by row, channels last.
+    clipping_norm : float, default=None
+        l2 bound on a row's gradient in all weights, each in units of its size at the start. None: 1.
+    sampling_rate : float, default=None
+        Probability with which each row enters a batch. None: that of 1024 expected rows.
+    n_steps : int, default=None
+        Number of releases. None: 1000.
+    learning_rate : float, default=None
+        Size of a step, in units of the weights' size at the start. None: 0.05.
+    random_state, verbose
+        As in `DPBayesianLogisticRegression`.
+
+    Attributes
+    ----------
+    encoder_, decoder_ : lists of (layer, weights)
+        Weights are in units of their size at the start; ``layer.usual(weights)`` has them, and intercepts, in the usual
+        ones.
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    n_iter_ : int
+        Number of releases.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Notes
+    -----
+    Values of X are cut to between 0 and 1 and taken for probabilities. A row with NaN or infinity contributes nothing
+    in `fit`, without a word. The noise of a row's latent variables is a function of the row and of a public key: it does
+    not tell which other rows there are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPVariationalAutoencoder
+    >>> rng = np.random.default_rng(0)
+    >>> parts = rng.random((5000, 2)) < 0.5
+    >>> X = rng.random((5000, 20)) < np.where(np.repeat(parts, 10, axis=1), 0.9, 0.1)
+    >>> model = DPVariationalAutoencoder(2, (20,), epsilon=2.0, n_steps=300).fit(X)
+    >>> model.transform(X[:3]).shape
+    (3, 2)
+    >>> bool((model.reconstruct(X).round() == X).mean() > 0.8)  # half of them without latent variables
+    True
+    """
 
     _solvers = ("dpvi",)
     _schedules: ClassVar = {"dpvi": (1000, 2**10)}
@@ -28,7 +95,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def __init__(
         self,
-        n_components=20,
+        n_components=10,
         hidden_layer_sizes=(400,),
         activation="softplus",
         *,
@@ -223,4 +290,4 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return np.concatenate([forward(layers, self.activation, weights, block, np)[0] for block in blocks])
 
 
-_LEARNING_RATE, _CLIP = 0.01, 1.0
+_LEARNING_RATE, _CLIP = 0.05, 1.0

@@ -12,6 +12,8 @@ from sklearn.base import BaseEstimator
 
 from skdpbayes.privacy import PrivacyLeakWarning
 
+_LEAST_ACCOUNTED = 0.05  # noise multiplier of a fit that asks for no privacy, below which no epsilon is worked out
+
 
 def check_number(name, value, low, high=math.inf, *, none=False, integral=False, closed=False, open_above=False):
     """Raise a `ValueError` that names parameter, value and range unless `value` lies in ``(low, high]``.
@@ -98,7 +100,10 @@ class PrivateEstimator(BaseEstimator):
             if beyond_tables:  # and nothing is claimed
                 more_epsilon = more_delta = 0.0
         delta = (self.delta - more_delta) * (1 - more_epsilon)
-        epsilon, accountant, crosscheck = _account(spec.composed(), delta, self.adjacency)
+        if math.isinf(self.epsilon) and spec.least_noise < _LEAST_ACCOUNTED:
+            epsilon, accountant, crosscheck = math.inf, "none", "not run: next to no noise"
+        else:
+            epsilon, accountant, crosscheck = _account(spec.composed(), delta, self.adjacency)
         epsilon += more_epsilon
         if epsilon > self.epsilon * (1 + 1e-6):
             raise AccountingError(

@@ -256,6 +256,8 @@ def _plan_sgld(estimator, model, bounds, n, openings=()):
     del model
     n_steps, batch = estimator._n_rounds(openings)
     rate, n_chains = estimator._sampling_rate(n, batch), getattr(estimator, "n_chains", 1)
+    sampler = getattr(estimator, "sampler", "sgld")
+    friction = 1.0 if sampler == "sgld" else float(estimator.friction)
     private = math.isfinite(estimator.epsilon)
     clip = estimator.clipping_norm or bounds.clip or bounds.score * (0.25 if private else 1.01)
     if openings and n_chains > 1:
@@ -264,7 +266,7 @@ def _plan_sgld(estimator, model, bounds, n, openings=()):
     blocks = [(1.0, n_steps)] if estimator.step_schedule == "constant" else decreasing_blocks(n_steps, most)
     schedule = [(size**-0.5, count * n_chains) for size, count in blocks]
     opening, _, noise = estimator._plan_round_noise(openings, n_steps * n_chains, rate, schedule)
-    largest = step_size(noise, rate, clip)
+    largest = step_size(noise, rate, clip, friction)
     if estimator.learning_rate is not None:
         first = float(estimator.learning_rate)
         if first > largest * (1 + 1e-9):
@@ -282,8 +284,15 @@ def _plan_sgld(estimator, model, bounds, n, openings=()):
             )
         curvature = bounds.curvature if bounds.mean_curvature is None else bounds.mean_curvature
         first = min(largest, 1 / (n * curvature + bounds.prior_precision))
-    steps = tuple(GaussianSteps(noise_multiplier(first * size, rate, clip), rate, count) for size, count in blocks)
-    solver = SGLD(n_draws=-(-estimator.n_posterior_samples // n_chains), clipping_norm=np.float32(clip))
+    steps = tuple(
+        GaussianSteps(noise_multiplier(first * size, rate, clip, friction), rate, count) for size, count in blocks
+    )
+    solver = SGLD(
+        n_draws=-(-estimator.n_posterior_samples // n_chains),
+        clipping_norm=np.float32(clip),
+        friction=np.float32(friction),
+        sampler=sampler,
+    )
     return solver, estimator._spec(opening + steps, n_chains)
 
 

@@ -185,7 +185,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         check_number("prior_scale", self.prior_scale, 1e-12, 1e12)
         X, y = self._validate(X, y)
         n, d = X.shape
-        scales, voided_by = scales_of(self.bounds, X, y, centred=self.fit_intercept)
+        scales, voided_by = self._scaling(X, y)
         model, bounds = self._sums_model(d) if self.solver == "vips" else self._model(d)
         draws = self._fit_posterior(
             model, bounds, n, lambda: self._pack(X, y, scales), public=self._public_facts(n), voided_by=voided_by
@@ -214,6 +214,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
                 "X.toarray() if it fits in memory."
             )
         return super()._numeric(X, reset=reset)
+
+    def _scaling(self, X, y):
+        return scales_of(self.bounds, X, y, centred=self.fit_intercept)
 
     def _model(self, d):
         """Model and public bounds; a typical row of scaled features is that of uniform ones."""

@@ -16,11 +16,12 @@ from skdpbayes._layers import ConvolutionalLayer, DenseLayer, forward
 from skdpbayes._rows import bounded_rows
 from skdpbayes.estimators._base import check_choice, check_number
 from skdpbayes.estimators._classes import BayesianClassifierMixin, classes_of
-from skdpbayes.estimators._gradient import Bounds, GradientEstimator
+from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
 
 _BLOCK = 1024  # rows of a prediction at a time
 _MOST_WEIGHTS = 2**30  # in all draws
+_LEARNING_RATE = 0.05
 HIDDEN = ("relu", "tanh", "logistic", "identity", "softplus")
 
 
@@ -79,6 +80,8 @@ class NetworkEstimator(GradientEstimator):
     """Base of the networks with random weights."""
 
     _solvers = ("dpvi", "sgld")
+    _clips: ClassVar = {"dpvi": 1.0, "sgld": 0.5}
+    _curvature = 1.0  # of a row, in the last layer
     _schedules: ClassVar = {"dpvi": (1000, 2**11), "sgld": (2000, 2**11)}
     _fitted = (*GradientEstimator._fitted, "coefs_", "intercepts_", "_draws", "_layers")
 
@@ -97,7 +100,7 @@ class NetworkEstimator(GradientEstimator):
             raise ValueError(f"sampler={self.sampler!r} needs solver='sgld'; {self.solver!r} does not sample.")
 
     def _check_guide(self):
-        check_choice("guide", self.guide, ("mean_field", "point"))
+        check_choice("guide", self.guide, ("auto", "mean_field", "point"))
 
     def _network(self, d, n_out):
         sizes = layer_sizes(self.hidden_layer_sizes)
@@ -111,18 +114,24 @@ class NetworkEstimator(GradientEstimator):
         return layers
 
     def _bounds(self):
-        clip = 1.0 if self.clipping_norm is None else float(self.clipping_norm)
-        return Bounds(math.inf, math.inf, 1.0, clip=clip, mean_curvature=clip**2)
+        """Without noise hardly anything is shortened. Curvature is that of a row, or of a shortened score."""
+        private = math.isfinite(self.epsilon)
+        clip = self.clipping_norm or (self._clips[self.solver] if private else 64.0)
+        return Bounds(math.inf, math.inf, 1.0, clip=float(clip), mean_curvature=min(self._curvature, clip**2))
 
     def _plan_solver(self, model, bounds, n):
-        if self.solver == "sgld" or self.guide == "mean_field":
-            return super()._plan_solver(model, bounds, n)
+        if self.solver == "sgld":
+            return PLANS["sgld"](self, model, bounds, n)
         from skdpbayes.solvers.adam import Adam
+        from skdpbayes.solvers.dpvi import DPVI, MeanField
 
         n_steps, batch = self._n_rounds(())
         rate = self._sampling_rate(n, batch)
-        learning_rate = self.learning_rate or 0.02
-        solver = Adam(np.float32(learning_rate), np.float32(bounds.clip))
+        clip, learning_rate = np.float32(bounds.clip), np.float32(self.learning_rate or _LEARNING_RATE)
+        if self.guide == "point":
+            solver: Any = Adam(learning_rate, clip)
+        else:  # the limit of the learning rate that a number of records gives is for linear models
+            solver = DPVI(MeanField(), learning_rate, clip, n_records=np.float32(np.inf))
         return solver, self._spec(self._plan_noise(n_steps, rate).steps)
 
     def _set_weights(self, draws, layers):
@@ -180,7 +189,97 @@ def split_weights(vector, layers):
 
 
 class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
-    """Bayesian neural network for classification, under (epsilon, delta)-differential privacy."""
+    """Bayesian neural network for classification, under (epsilon, delta)-differential privacy.
+
+    In the place of `sklearn.neural_network.MLPClassifier`; predictions are averaged over posterior draws of weights.
+    What is private, and against whom, is as for `DPBayesianLogisticRegression`.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : sequence of int, default=(100,)
+        Units of each hidden layer; ``()`` makes the model linear.
+    activation : {"relu", "tanh", "logistic", "identity", "softplus"}, default="relu"
+        Of the hidden units.
+    epsilon, delta : float, default=1.0 and 1e-5
+        Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
+    solver : {"dpvi", "sgld"}, default="dpvi"
+        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and "vips" are refused.
+    guide : {"auto", "mean_field", "point"}, default="auto"
+        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable weights, as DP-SGD (Abadi
+        et al. 2016) would give, by Adam. A point says nothing of what is not known.
+    sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
+        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum and a thermostat that
+        takes away the heat of batches (Ding et al. 2014).
+    friction : float, default=0.1
+        Of the samplers with momentum; at most 1.
+    adjacency, numerics, ledger
+        As in `DPBayesianLogisticRegression`.
+    classes : array-like of shape (n_classes,), default=None
+        The public set of labels. None takes it from y, which is not private: it warns, and `privacy_spent_` records
+        that the guarantee does not hold. A row with another label contributes nothing.
+    data_norm : float, default=None
+        Public bound on the l2 norm of a row; longer rows are scaled down to it. None: the square root of the number of
+        features, which suits features of about unit size.
+    convolutions : sequence of (filters, width, stride), default=()
+        Convolutions in front of the hidden layers, without padding; they need `image_shape`.
+    image_shape : tuple (height, width) or (height, width, channels), default=None
+        Of each row, whose features go row by row, channels last.
+    prior_scale : float, default=1.0
+        Prior standard deviation of intercepts, and of weights times the root of the number of inputs of their layer.
+    clipping_norm : float, default=None
+        l2 bound on a row's gradient in all weights, each in units of its prior. None: 1
+        with "dpvi" and 0.5 with "sgld".
+    sampling_rate : float, default=None
+        Probability with which each row enters a batch. None: that of 2048 expected rows.
+    n_steps : int, default=None
+        Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
+    learning_rate : float, default=None
+        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see `DPBayesianLogisticRegression`.
+    step_schedule : {"constant", "decreasing"}, default="constant"
+        Of "sgld".
+    n_posterior_samples : int, default=50
+        Posterior draws kept for predictions; of "sgld", iterates after the burn-in, evenly spaced.
+    random_state, verbose
+        As in `DPBayesianLogisticRegression`.
+
+    Attributes
+    ----------
+    coefs_, intercepts_ : lists of arrays
+        Posterior means of the weights and intercepts of each layer, in the usual units, as of scikit-learn's networks:
+        (n_in, n_out) and (n_out,); of convolutions (width, width, channels, filters) and (filters,).
+    posterior_ : GaussianPosterior or DrawsPosterior
+        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and intercepts come last.
+    posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
+        Draws of it.
+    n_layers_ : int
+        Layers, the inputs among them.
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    diagnostics_ : dict
+        Of "sgld": R-hat and effective sample size of each weight.
+    n_iter_ : int
+        Number of releases.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+    classes_ : array of shape (n_classes,)
+        Labels.
+
+    Notes
+    -----
+    Gradients of dense layers are not formed for each row: norms and sum are found from what each layer takes and from
+    the gradient in what it gives (Goodfellow 2015). A row that holds NaN or infinity contributes nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianMLPClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(5000, 2))
+    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)
+    >>> model = DPBayesianMLPClassifier((20,), epsilon=2.0, classes=[0, 1], n_steps=300).fit(X, y)
+    >>> bool(model.score(X, y) > 0.8)
+    True
+    """
 
     def __init__(
         self,
@@ -190,7 +289,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         epsilon=1.0,
         delta=1e-5,
         solver="dpvi",
-        guide="mean_field",
+        guide="auto",
         sampler="sgld",
         friction=0.1,
         adjacency="zero_out",
@@ -305,7 +404,95 @@ def _dense(rows):
 
 
 class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
-    """Bayesian neural network for regression, under (epsilon, delta)-differential privacy."""
+    """Bayesian neural network for regression with normal noise, under (epsilon, delta)-differential privacy.
+
+    In the place of `sklearn.neural_network.MLPRegressor`; predictions are averaged over posterior draws of all weights.
+    What is private, and against whom, is as for `DPBayesianLogisticRegression`.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : sequence of int, default=(100,)
+        Units of each hidden layer; ``()`` makes the model linear.
+    activation : {"relu", "tanh", "logistic", "identity", "softplus"}, default="relu"
+        Of the hidden units.
+    epsilon, delta : float, default=1.0 and 1e-5
+        Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
+    bounds : tuple (X_bounds, y_bounds), default=None
+        Public ranges of features and response, each a pair ``(low, high)`` of numbers or of arrays of shape
+        (n_features,): they say in which units data are, and rows beyond them are not altered. None takes them from the
+        data, which is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
+    solver : {"dpvi", "sgld"}, default="dpvi"
+        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and "vips" are refused.
+    guide : {"auto", "mean_field", "point"}, default="auto"
+        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable weights, as DP-SGD (Abadi
+        et al. 2016) would give, by Adam. A point says nothing of what is not known.
+    sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
+        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum and a thermostat that
+        takes away the heat of batches (Ding et al. 2014).
+    friction : float, default=0.1
+        Of the samplers with momentum; at most 1.
+    adjacency, numerics, ledger
+        As in `DPBayesianLogisticRegression`.
+    convolutions : sequence of (filters, width, stride), default=()
+        Convolutions in front of the hidden layers, without padding; they need `image_shape`.
+    image_shape : tuple (height, width) or (height, width, channels), default=None
+        Of each row, whose features go row by row, channels last.
+    prior_scale : float, default=1.0
+        Prior standard deviation of intercepts, and of weights times the root of the number of inputs of their layer.
+    clipping_norm : float, default=None
+        l2 bound on a row's gradient in all weights, each in units of its prior. None: 10;
+        if most rows are shortened, the residuals' standard deviation comes out too small.
+    sampling_rate : float, default=None
+        Probability with which each row enters a batch. None: that of 2048 expected rows.
+    n_steps : int, default=None
+        Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
+    learning_rate : float, default=None
+        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see `DPBayesianLogisticRegression`.
+    step_schedule : {"constant", "decreasing"}, default="constant"
+        Of "sgld".
+    n_posterior_samples : int, default=50
+        Posterior draws kept for predictions; of "sgld", iterates after the burn-in, evenly spaced.
+    random_state, verbose
+        As in `DPBayesianLogisticRegression`.
+
+    Attributes
+    ----------
+    coefs_, intercepts_ : lists of arrays
+        Posterior means of the weights and intercepts of each layer, in the usual units, as of scikit-learn's networks:
+        (n_in, n_out) and (n_out,); of convolutions (width, width, channels, filters) and (filters,).
+    posterior_ : GaussianPosterior or DrawsPosterior
+        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and intercepts come last.
+    posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
+        Draws of it.
+    n_layers_ : int
+        Layers, the inputs among them.
+    privacy_spent_ : PrivacySpent
+        What the fit cost and under which conditions it holds.
+    diagnostics_ : dict
+        Of "sgld": R-hat and effective sample size of each weight.
+    n_iter_ : int
+        Number of releases.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+    noise_std_ : float
+        Posterior mean of the residuals' standard deviation, in the units of y.
+
+    Notes
+    -----
+    Rows are shortened by their own gradient, which pulls predictions away from responses that surprise: intervals are
+    of the clipped model. A row that holds NaN or infinity contributes nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianMLPRegressor
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.uniform(-1, 1, size=(5000, 1))
+    >>> y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=5000)
+    >>> model = DPBayesianMLPRegressor((20,), "tanh", epsilon=2.0, bounds=((-1, 1), (-1.5, 1.5)), n_steps=300)
+    >>> bool(model.fit(X, y).score(X, y) > 0.8)
+    True
+    """
 
     def __init__(
         self,
@@ -316,7 +503,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         delta=1e-5,
         bounds=None,
         solver="dpvi",
-        guide="mean_field",
+        guide="auto",
         sampler="sgld",
         friction=0.1,
         adjacency="zero_out",
@@ -359,6 +546,8 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.verbose = verbose
 
     _declared = ("bounds",)
+    _clips: ClassVar = {"dpvi": 10.0, "sgld": 10.0}  # if most rows are shortened, the noise comes out too small
+    _curvature = 100.0  # of a noise of a tenth
     _fitted = (*NetworkEstimator._fitted, "noise_std_", "_scales")
 
     def fit(self, X, y):
@@ -385,7 +574,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         X = _dense(self._numeric(X, reset=True))
         n, d = X.shape
         y = response_numbers(self._response(y, n, one_by_one=self.bounds is not None), self.bounds)
-        scales, voided_by = scales_of(self.bounds, X, y)
+        scales, voided_by = self._scaling(X, y)
         layers = self._network(d, 1)
         draws = self._fit_posterior(
             Regressor(layers, self.activation, *_LOG_NOISE),
@@ -400,13 +589,17 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.noise_std_ = float(self._noise(self._draws).mean())
         return self
 
+    def _scaling(self, X, y):
+        return scales_of(self.bounds, X, y)
+
     @staticmethod
     def _pack(X, y, scales):
         from skdpbayes.records import pack_records
 
         with np.errstate(all="ignore"):
+            rows = _scaled(X, scales).astype(np.float32)
             response = ((y - scales[2]) / scales[3]).astype(np.float32)
-        return pack_records(x=_scaled(X, scales).astype(np.float32), y=response)
+        return pack_records(x=rows, y=response)
 
     def _noise(self, draws):
         """Standard deviation of the noise in each draw, in the units of y."""
@@ -427,7 +620,6 @@ _LOG_NOISE = -1.5, 1.0  # prior mean and standard deviation of the log noise, in
 
 
 def _scaled(X, scales):
-    """Features in half ranges about the centre; a row beyond three of them, or not finite, is not a number."""
+    """Features in half ranges about the centre."""
     with np.errstate(all="ignore"):
-        rows = (X - scales[0]) / scales[1]
-    return rows
+        return (X - scales[0]) / scales[1]

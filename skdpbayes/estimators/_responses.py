@@ -39,7 +39,7 @@ def scales_of(bounds, X, y, *, centred=True):
             "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
             "bounds=((X_low, X_high), (y_low, y_high)).",
             PrivacyLeakWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         voided_by = ("the ranges of X and y were taken from the data (bounds=None)",)
         finite = X[np.isfinite(X).all(axis=1)]

@@ -87,16 +87,18 @@ class MechanismSpec:
     @property
     def levels(self) -> int | None:
         """Of `integer_noise`; None if the noise is to be floating-point numbers."""
-        return levels_for(self._least_noise()) if self.numerics == "secure" else None
+        return levels_for(self.least_noise) if self.numerics == "secure" else None
 
-    def _least_noise(self) -> float:
+    @property
+    def least_noise(self) -> float:
+        """Smallest noise multiplier of all steps."""
         return min(piece.noise_multiplier for piece in self.steps)
 
     def check_records(self, n_records: int) -> None:
         """Raise a `ValueError` if integer sums over so many records, whose number is public, could overflow."""
         if self.levels is None:
             return
-        least = self._least_noise()
+        least = self.least_noise
         units = min(noise_std(self.levels) / least, MOST_UNITS) if least else _UNITS_WITHOUT_NOISE
         most = 0.99 * 2.0**63 / units  # in a batch, at full length and in one direction
         if n_records * self.sampling_rate > most:

@@ -82,7 +82,7 @@ class MeanField:
         """Averaged guide, with the privacy noise (of variance `noise` in the averaged score) in its variances."""
         del model
         mean, log_sd = state.average
-        prior = self.prior_factor(state.guide, state.averaged_noise, precision) * precision
+        prior = np.asarray(self.prior_factor(state.guide, state.averaged_noise, precision), np.float64) * precision
         information = np.maximum(np.exp(-2 * log_sd) - prior, 0)
         gain = information / (information + noise + _TINY)
         total = precision + information * gain

@@ -47,6 +47,7 @@ from skdpbayes.models.base import (
     flat_start,
     prior_precision,
     prior_score,
+    random_start,
     score_unit,
     unbiased_total,
     weighted_score,
@@ -107,8 +108,7 @@ class DPVI:
 
     def init(self, model: Model, key) -> DPVIState:
         """Guide centred on the model's starting point."""
-        del key
-        mu, _ = flat_start(model)
+        mu = random_start(model, key)
         guide, average = self.guide.init(mu, _INITIAL_SD / jnp.sqrt(prior_precision(model)))
         zero = jnp.zeros((), mu.dtype)
         return DPVIState(mu, guide, average, zero, zero, zero, self._highest_clip(model))

@@ -10,6 +10,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from skdpbayes import (
     DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
+    DPBayesianMLPClassifier,
+    DPBayesianMLPRegressor,
     DPBetaBernoulli,
     DPGammaExponential,
     DPGaussianMixture,
@@ -17,6 +19,7 @@ from skdpbayes import (
     DPLatentDirichletAllocation,
     DPNumPyroModel,
     DPSigmoidBeliefNet,
+    DPVariationalAutoencoder,
     records,
 )
 
@@ -46,6 +49,9 @@ ESTIMATORS = [
     DPSigmoidBeliefNet(2, n_posterior_samples=10),
     DPHierarchicalLogisticRegression(3, group_column=0, **QUICK),
     DPNumPyroModel(regression, **QUICK),
+    DPBayesianMLPClassifier((10,), epsilon=100.0, n_steps=300, n_posterior_samples=10),
+    DPBayesianMLPRegressor((10,), epsilon=100.0, n_steps=300, n_posterior_samples=10),
+    DPVariationalAutoencoder(2, (5,), n_steps=5),
 ]
 # Each of these has a number of columns of its own, for which programs are compiled anew.
 OWN_SHAPE = (
@@ -60,6 +66,7 @@ ALWAYS = (
 LARGE = (
     DPGaussianMixture, DPBayesianLinearRegression, DPLatentDirichletAllocation, DPSigmoidBeliefNet,
     DPHierarchicalLogisticRegression, DPNumPyroModel,
+    DPBayesianMLPClassifier, DPBayesianMLPRegressor, DPVariationalAutoencoder,
 )  # fmt: skip
 CHECKS = parametrize_with_checks(ESTIMATORS)
 

@@ -30,6 +30,8 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
     from skdpbayes import (
         DPBayesianLinearRegression,
         DPBayesianLogisticRegression,
+        DPBayesianMLPClassifier,
+        DPBayesianMLPRegressor,
         DPBetaBernoulli,
         DPDirichletCategorical,
         DPGammaExponential,
@@ -38,9 +40,11 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPLatentDirichletAllocation,
         DPNumPyroModel,
         DPSigmoidBeliefNet,
+        DPVariationalAutoencoder,
     )
     from skdpbayes._labels import as_labels, codes
     from skdpbayes._rows import as_numeric, bounded_rows, counted
+    from skdpbayes.estimators._responses import response_numbers
     from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper
 
 LARGE = 2**53  # the next integer is no float
@@ -425,6 +429,29 @@ def belief_net(X, y):
     return [rows, known]
 
 
+def auto_encoder(X, y):
+    model = DPVariationalAutoencoder()
+    X = model._numeric(X, reset=True)
+    (rows,) = fields(model._pack(X), X.shape[0])
+    check_range(rows[~np.isnan(rows).any(axis=1)], 0, 1)
+    return [rows]
+
+
+def network(X, y):
+    X, y, classes, _ = DPBayesianLogisticRegression(classes=[0, 1])._validate(X, y)
+    rows, labels = fields(DPBayesianMLPClassifier._pack(X, y, classes, 2.0), X.shape[0])
+    check_norms(rows, 2.0)
+    check_range(labels, -1, 1)
+    return [rows, labels]
+
+
+def network_regression(X, y):
+    model = DPBayesianMLPRegressor(bounds=((-3, 3), (-3, 3)))
+    X = dense(model._numeric(X, reset=True))
+    y = response_numbers(model._response(y, len(X), one_by_one=True), model.bounds)
+    return fields(model._pack(X, y, model._scaling(X, y)[0]), len(X))
+
+
 def topics(X, y):
     model = DPLatentDirichletAllocation()
     X = model._numeric(X, reset=True)
@@ -448,6 +475,7 @@ def hierarchical(X, y):
 SUBJECTS = [
     *(numbers, bounded, counts, labels, clipper, scaler, encoder, standard_scaler),
     *(logistic, linear, mixture, gamma, beta, dirichlet, belief_net, topics, program, hierarchical),
+    *(auto_encoder, network, network_regression),
 ]
 
 

@@ -19,6 +19,8 @@ from numpyro.optim import Adam
 from skdpbayes import (
     DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
+    DPBayesianMLPClassifier,
+    DPBayesianMLPRegressor,
     DPBetaBernoulli,
     DPDirichletCategorical,
     DPGammaExponential,
@@ -27,6 +29,7 @@ from skdpbayes import (
     DPLatentDirichletAllocation,
     DPNumPyroModel,
     DPSigmoidBeliefNet,
+    DPVariationalAutoencoder,
     inference,
 )
 from skdpbayes._labels import as_labels
@@ -63,6 +66,12 @@ ESTIMATORS = {
     "hierarchical": (DPHierarchicalLogisticRegression, {"groups": 3, "classes": [0, 1], **QUICK}),
     "NumPyro": (DPNumPyroModel, {"model": poisson, **QUICK}),
     "NumPyro, own guide": (DPNumPyroModel, {"model": poisson, "guide": AutoNormal(poisson), **QUICK}),
+    "network": (DPBayesianMLPClassifier, {"hidden_layer_sizes": (3,), "classes": [0, 1], **QUICK}),
+    "network, regression": (
+        DPBayesianMLPRegressor,
+        {"hidden_layer_sizes": (3,), "bounds": ((-3, 3), (-3, 3)), "solver": "sgld", "sampler": "sgnht", **QUICK},
+    ),
+    "auto-encoder": (DPVariationalAutoencoder, {"n_components": 2, "hidden_layer_sizes": (3,), **QUICK}),
 }
 ALSO = ("hierarchical", "NumPyro, own guide")  # programs as "NumPyro" is
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in ALSO else []) for name in ESTIMATORS]
@@ -82,7 +91,8 @@ def data(name, dtype=np.float64):
 
 def fit(name, X, y, **parameters):
     cls, own = ESTIMATORS[name]
-    return cls(**({"n_posterior_samples": 20, "random_state": 0} | own | parameters)).fit(X, y)
+    draws = {} if name == "auto-encoder" else {"n_posterior_samples": 20}
+    return cls(**({"random_state": 0} | draws | own | parameters)).fit(X, y)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,6 +120,7 @@ def test_the_number_of_rows_is_told_only_where_it_is_public(name):
     assert fit(name, X, y).privacy_spent_.public["n_samples"] == N
     solver = {"solver": "na-dpvi"} if name.startswith("linear") else {"solver": "dpvi", "n_steps": 20}
     solver = {} if name in ("mixture", "topics", "belief network") else solver
+    solver |= {"sampler": "sgld"} if name == "network, regression" else {}
     hidden = [fit(name, X[: N - k], y[: N - k], adjacency="add_remove", sampling_rate=0.3, **solver) for k in (0, 1)]
     assert "n_samples" not in hidden[0].privacy_spent_.public
     assert repr(hidden[0].privacy_spent_) == repr(hidden[1].privacy_spent_)
@@ -151,11 +162,14 @@ def test_a_cell_of_a_list_raises_nothing_and_changes_no_other_row(name, cell):
     means = []
     for bad in (np.nan, cell):
         rows[0][0], labels[0] = bad, bad
-        means.append(fit(name, rows, labels, epsilon=np.inf).posterior_.mean)
+        fitted = fit(name, rows, labels, epsilon=np.inf)
+        means.append(fitted.decoder_[-1][1] if name == "auto-encoder" else fitted.posterior_.mean)
     np.testing.assert_array_equal(*means)
 
 
-@pytest.mark.parametrize("name", ["linear", "linear, vips", "gamma", "beta", "mixture", "topics", "belief network"])
+@pytest.mark.parametrize(
+    "name", ["linear", "linear, vips", "gamma", "beta", "mixture", "topics", "belief network", "auto-encoder"]
+)
 @pytest.mark.parametrize("bits", [0x7FF0000000000001, 1, 0x7FEFFFFFFFFFFFFF], ids=["signalling", "denormal", "largest"])
 def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
     X, y = data(name)
@@ -164,7 +178,7 @@ def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
         warnings.simplefilter("error")
         units = (np.zeros(2), np.ones(2))
         others = (y, (*units, np.zeros(1), np.ones(1))) if name.startswith("linear") else ()
-        others = {"mixture": (units,), "topics": (), "belief network": ()}.get(name, others)
+        others = {"mixture": (units,), "topics": (), "belief network": (), "auto-encoder": ()}.get(name, others)
         ESTIMATORS[name][0](**ESTIMATORS[name][1])._pack(X, *others)
 
 

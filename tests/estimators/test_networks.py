@@ -1,0 +1,160 @@
+"""Bayesian networks and auto-encoders: with noise off the known posterior, and what their users expect."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_moons
+
+from skdpbayes import DPBayesianMLPClassifier, DPBayesianMLPRegressor, DPVariationalAutoencoder
+from skdpbayes.reference import logistic_gibbs
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+RNG = np.random.default_rng(0)
+N = 1500
+X = RNG.uniform(-1, 1, (N, 2))
+Y = (X @ [3.0, -2.0] + 1 + RNG.logistic(size=N) > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """Gibbs sampler of logistic regression in the network's units: weights times the root of two, all of unit prior."""
+    rows = np.column_stack([X / 2**0.5, np.ones(N)])
+    draws = logistic_gibbs(rows, Y, n_draws=3000, n_burn=300, n_chains=1, random_state=0, fit_intercept=False)
+    return draws[0]
+
+
+CHAINS = {
+    "sgld": {"sampler": "sgld", "n_steps": 6000, "learning_rate": 0.0015},
+    "sghmc": {"sampler": "sghmc", "n_steps": 3000, "learning_rate": 0.004, "friction": 0.1},
+    "sgnht": {"sampler": "sgnht", "n_steps": 3000, "learning_rate": 0.004, "friction": 0.1},
+}
+
+
+@pytest.mark.filterwarnings("ignore:The chains have not mixed")
+@pytest.mark.parametrize("sampler", CHAINS)
+def test_without_noise_a_network_without_hidden_layers_has_the_exact_posterior(sampler, exact):
+    own = {"sampling_rate": 1.0, "n_posterior_samples": 1500, "data_norm": 2.0, "classes": [0, 1]}
+    model = DPBayesianMLPClassifier((), epsilon=np.inf, solver="sgld", random_state=0, **own | CHAINS[sampler])
+    draws = model.fit(X, Y)._draws
+    np.testing.assert_allclose(draws.mean(axis=0), exact.mean(axis=0), atol=0.25 * exact.std(axis=0).max())
+    np.testing.assert_allclose(draws.std(axis=0), exact.std(axis=0), rtol=0.2)
+
+
+def test_without_noise_mean_field_finds_the_optimum(exact):
+    own = {"epsilon": np.inf, "sampling_rate": 1.0, "n_steps": 400, "data_norm": 2.0, "classes": [0, 1]}
+    for guide in ("mean_field", "point"):
+        model = DPBayesianMLPClassifier((), guide=guide, random_state=0, **own).fit(X, Y)
+        np.testing.assert_allclose(model.posterior_.mean, exact.mean(axis=0), atol=0.15)
+        assert (model.posterior_.std > 0).all() == (guide == "mean_field")
+        np.testing.assert_allclose(model.coefs_[0][:, 0], model.posterior_.mean[:2] / 2**0.5)
+
+
+@pytest.mark.filterwarnings("ignore:The chains have not mixed")
+@pytest.mark.parametrize("how", [{"solver": "dpvi"}, {"solver": "sgld", "sampler": "sghmc"}], ids=["dpvi", "sghmc"])
+def test_a_network_separates_what_no_line_does(how):
+    rows, y = make_moons(6000, noise=0.15, random_state=0)
+    own = {"epsilon": 3.0, "classes": ["in", "out"], "n_steps": 400, "data_norm": 3.0, "random_state": 0}
+    model = DPBayesianMLPClassifier((30,), "tanh", **own | how).fit(rows[:5000], np.array(["in", "out"])[y[:5000]])
+    assert model.score(rows[5000:], np.array(["in", "out"])[y[5000:]]) > 0.87  # of a line: .85 at most
+    assert model.privacy_spent_.epsilon <= 3 and model.n_layers_ == 3
+    proba = model.predict_proba(rows[5000:])
+    lower, upper = model.predict_interval(rows[5000:])
+    assert (lower <= proba + 1e-12).all() and (proba <= upper + 1e-12).all()
+    assert np.mean(model.log_predictive_density(rows[5000:], np.array(["in", "out"])[y[5000:]])) > -0.4
+    drawn = model.sample_posterior_predictive(rows[5000:], 200, 0)
+    np.testing.assert_allclose((drawn == "out").mean(axis=0), proba[:, 1], atol=0.2)
+    assert model.sample_posterior(3, 0).shape == (3, model._draws.shape[1])
+
+
+def test_classes_of_an_image_by_convolutions():
+    images = RNG.random((3000, 6, 5)) * 0.3
+    y = RNG.integers(0, 3, 3000)
+    for k, (row, column) in enumerate([(0, 0), (3, 2), (1, 3)]):
+        images[y == k, row : row + 2, column : column + 2] += 0.7
+    model = DPBayesianMLPClassifier(
+        (10,), "tanh", convolutions=[(4, 2, 1)], image_shape=(6, 5), classes=[0, 1, 2], epsilon=3.0, n_steps=150,
+        random_state=0,
+    )  # fmt: skip
+    model.fit(images.reshape(3000, -1), y)
+    assert model.score(images.reshape(3000, -1), y) > 0.9
+    assert model.coefs_[0].shape == (2, 2, 1, 4) and model.coefs_[1].shape == (80, 10)
+    assert [len(b) for b in model.intercepts_] == [4, 10, 3]
+
+
+def test_regression_finds_a_curve_and_its_noise():
+    x = RNG.uniform(-2, 2, (6000, 1))
+    y = 10 + 3 * np.sin(2 * x[:, 0]) + 0.5 * RNG.normal(size=6000)
+    model = DPBayesianMLPRegressor((30,), "tanh", epsilon=3.0, bounds=((-2, 2), (5, 15)), n_steps=600, random_state=0)
+    model.fit(x[:5000], y[:5000])
+    assert model.score(x[5000:], y[5000:]) > 0.85 and 0.4 < model.noise_std_ < 1.2
+    mean, std = model.predict(x[5000:], return_std=True)
+    inside = np.abs(y[5000:] - mean) < 2 * std
+    assert 0.9 < inside.mean()
+    low, high = model.predict_interval(x[5000:5050], 0.9)
+    assert (low < high).all()
+    assert model.sample_posterior_predictive(x[5000:5050], 7, 0).shape == (7, 50)
+    assert np.isfinite(model.log_predictive_density(x[5000:], y[5000:])).all()
+
+
+def test_an_auto_encoder_tells_the_parts_of_a_row():
+    parts = RNG.random((5000, 2)) < 0.5
+    rows = (RNG.random((5000, 20)) < np.where(np.repeat(parts, 10, axis=1), 0.9, 0.1)).astype(float)
+    model = DPVariationalAutoencoder(2, (20,), epsilon=2.0, n_steps=400, random_state=0).fit(rows)
+    latent = model.transform(rows)
+    assert latent.shape == (5000, 2) and list(model.get_feature_names_out()) == [
+        "dpvariationalautoencoder0",
+        "dpvariationalautoencoder1",
+    ]
+    assert (model.reconstruct(rows).round() == rows).mean() > 0.8
+    independent = 20 * np.log(0.5)
+    assert independent + 3 < model.score(rows) < 20 * (0.9 * np.log(0.9) + 0.1 * np.log(0.1)) + 2 * np.log(0.5) + 3
+    drawn = model.sample(2000, 0)
+    blocks = drawn.reshape(2000, 2, 10).mean(axis=2)
+    assert (np.abs(blocks - 0.5) > 0.15).mean() > 0.6  # parts are on or off as a whole
+
+
+def test_scores_and_codes_of_a_row_do_not_depend_on_other_rows():
+    rows = RNG.random((30, 8))
+    model = DPVariationalAutoencoder(2, (5,), n_steps=2, sampling_rate=1.0, random_state=0).fit(rows)
+    np.testing.assert_allclose(model.score_samples(rows)[3:5], model.score_samples(rows[3:5]))
+    rows[3, 2] = np.nan
+    with pytest.warns(UserWarning, match="1 of these rows hold NaN"):
+        scores = model.score_samples(rows)
+    assert np.isnan(scores[3]) and np.isfinite(np.delete(scores, 3)).all()
+    with pytest.warns(UserWarning, match="1 of these rows hold NaN"):
+        assert (model.transform(rows)[3] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"hidden_layer_sizes": (0,)}, "each of hidden_layer_sizes"),
+        ({"hidden_layer_sizes": 2.5}, "hidden_layer_sizes must be a sequence"),
+        ({"activation": "sign"}, "activation must be one of"),
+        ({"image_shape": (1, 2)}, "image_shape needs convolutions"),
+        ({"convolutions": [(1, 1, 1)]}, "convolutions need image_shape"),
+        ({"convolutions": [(1, 3, 1)], "image_shape": (1, 2)}, "does not fit an image"),
+        ({"convolutions": [(1, 2)], "image_shape": (1, 2)}, "must hold triples"),
+    ],
+)
+@pytest.mark.parametrize("kind", [DPBayesianMLPClassifier, DPVariationalAutoencoder])
+def test_wrong_networks_are_refused(kind, parameters, message):
+    own = {"classes": [0, 1]} if kind is DPBayesianMLPClassifier else {}
+    with pytest.raises(ValueError, match=message):
+        kind(**own | parameters).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"guide": "full_rank"}, "guide must be one of"),
+        ({"sampler": "sghmc"}, "needs solver='sgld'"),
+        ({"solver": "sgld", "sampler": "nuts"}, "sampler must be one of"),
+        ({"solver": "sgld", "friction": 0.0}, "friction"),
+        ({"n_posterior_samples": 10**7, "hidden_layer_sizes": (100,)}, "do not fit in memory"),
+        ({"solver": "sgld", "learning_rate": 1e6}, "is too large for epsilon"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        DPBayesianMLPClassifier(classes=[0, 1], **parameters).fit(X, Y)
