@@ -22,7 +22,7 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -40,7 +40,7 @@ fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECON
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
 	$(ONE_THREAD) .venv-fuzz/bin/python tests/privacy/fuzz_rows.py
 
-bench: bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-pictures bench-vips-coverage bench-vips-accounting ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
@@ -70,6 +70,12 @@ bench-d3p-hierarchical: env ## AUC of hierarchical logistic regression beside d3
 
 bench-belief-net: env ## sigmoid belief networks on binarised MNIST, beside independent pixels (minutes)
 	$(PY) -m benchmarks.belief_net $(BELIEF_NET_ARGS)
+
+bench-autoencoder: env ## auto-encoders on MNIST beside NumPyro's without privacy (ten minutes)
+	$(PY) -m benchmarks.autoencoder $(AUTOENCODER_ARGS)
+
+bench-dp-sgld: env ## step sizes, Adult and MNIST of the DP-SGLD paper (ten minutes; DP_SGLD_ARGS=--convolutions for hours)
+	$(PY) -m benchmarks.dp_sgld $(DP_SGLD_ARGS)
 
 bench-topics: env ## perplexity of topic models, 20 Newsgroups among them (half an hour; TOPICS_ARGS="--topics 4" prints topics)
 	$(PY) -m benchmarks.topics $(TOPICS_ARGS)

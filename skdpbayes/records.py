@@ -84,13 +84,14 @@ class Records:
 
     The number of records is a traced value and the arrays are padded to one of a few sizes, so that folds of a
     cross-validation share one compiled program. Where there are `RaggedRows`, `widths` has the width of each group and
-    `ends` where it ends.
+    `ends` where it ends. `slots` of a batch are processed at a time (None: as many as suit cheap records).
     """
 
     fields: Any
     n_records: Any
     ends: Any = ()
     widths: tuple[int, ...] = field(default=(), metadata={"static": True})
+    slots: int | None = field(default=None, metadata={"static": True})
 
     @property
     def n_slots(self) -> int:

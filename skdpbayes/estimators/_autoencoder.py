@@ -72,8 +72,8 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     Notes
     -----
     Values of X are cut to between 0 and 1 and taken for probabilities. A row with NaN or infinity contributes nothing
-    in `fit`, without a word. The noise of a row's latent variables is a function of the row and of a public key: it does
-    not tell which other rows there are.
+    in `fit`, without a word. The noise of a row's latent variables is a function of the row and of a public key: it
+    does not tell which other rows there are.
 
     Examples
     --------
@@ -90,6 +90,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     """
 
     _solvers = ("dpvi",)
+    _costly_records = True
     _schedules: ClassVar = {"dpvi": (1000, 2**10)}
     _fitted = (*GradientEstimator._fitted, "encoder_", "decoder_")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ class GradientEstimator(PrivateEstimator):
     # Rounds, and expected batch.
     _schedules: ClassVar = {"dpvi": (500, 2**12), "na-dpvi": (200, 2**17), "sgld": (2000, 2**16)}
     _curvature_every = 10  # rounds of na-dpvi
+    _costly_records = False  # whether empty slots of a batch cost much: then programs differ with the batch's size
     _full_rank_up_to, _curvature_up_to = 300, 1000  # parameters: of `guide="auto"`, and at most
     _learning_rates = 0.4, 0.2  # of dpvi, full rank and mean field
     _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
@@ -130,8 +132,11 @@ class GradientEstimator(PrivateEstimator):
         from skdpbayes.inference import run
         from skdpbayes.privacy.random import fit_keys
 
-        keys = fit_keys(self.random_state, spec.n_chains)
-        state, _ = run(keys, model, solver, spec, pack())
+        keys, records = fit_keys(self.random_state, spec.n_chains), pack()
+        if self._costly_records and self.adjacency != "add_remove":
+            batch = 1.2 * spec.sampling_rate * int(records.n_records)
+            records = replace(records, slots=next((slots for slots in (64, 128, 256) if slots >= batch), None))
+        state, _ = run(keys, model, solver, spec, records)
         return jax.device_get(state), self._draws_rng(keys)
 
     @staticmethod

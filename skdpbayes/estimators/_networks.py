@@ -81,6 +81,7 @@ class NetworkEstimator(GradientEstimator):
 
     _solvers = ("dpvi", "sgld")
     _clips: ClassVar = {"dpvi": 1.0, "sgld": 0.5}
+    _costly_records = True
     _curvature = 1.0  # of a row, in the last layer
     _schedules: ClassVar = {"dpvi": (1000, 2**11), "sgld": (2000, 2**11)}
     _fitted = (*GradientEstimator._fitted, "coefs_", "intercepts_", "_draws", "_layers")

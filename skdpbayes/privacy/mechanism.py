@@ -293,7 +293,7 @@ def private_sum(
     units = {name: mechanism.units(step, block.share) for name, block in blocks.items()}
 
     def over(i, group, sums):
-        slots = CHUNK if group.width is None else max(_FEWEST, min(CHUNK, _LISTED // group.width))
+        slots = (records.slots or CHUNK) if group.width is None else max(_FEWEST, min(CHUNK, _LISTED // group.width))
         stop = draw.starts[i + 1]
 
         def next_chunk(carry):
