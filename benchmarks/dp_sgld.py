@@ -4,8 +4,8 @@
   Wang, Fienberg and Smola (2015); in the paper's units (``N h``).
 * ``adult``: Figure 3, accuracy of logistic regression by ``sgld`` against epsilon at delta 1e-4, on the test split.
 * ``mnist``: Table 1, accuracy of networks at epsilon 1 and 3, delta 1e-5, with log-loss and expected calibration error
-  (15 bins); ``point`` is DP-SGD with Adam, not Bayesian, of the same network by the same code. Others' figures
-  are quoted from the paper. ``--convolutions`` adds a small convolutional network (hours on two cores with all samplers).
+  (15 bins); ``point`` is DP-SGD with Adam, not Bayesian, of the same network by the same code. Figures of others are
+  quoted from the paper. ``--convolutions`` adds a small convolutional network (hours on two cores, all samplers).
 
 The folder that ``SKDPBAYES_DATA_HOME`` names holds the data. With ``--holdout`` the rows that are scored are training
 rows which fits do not see, for those who choose defaults.

@@ -164,10 +164,13 @@ def draws_of_chain(sampling_key: bytes, noise_key: bytes, spec, sizes, bounds, s
     most = min(rows, sampler.most_steps())
     for first in range(0, spec.n_steps, most):
         stop = min(first + most, spec.n_steps)
-        own = np.arange(width) < np.asarray(sizes[first:stop])[:, None]
-        values = noise_of(int(own.sum()))
-        noise = np.full((rows, width), undrawn(values.dtype))
-        noise[: stop - first][own] = values
+        needed = np.asarray(sizes[first:stop])
+        values = noise_of(int(needed.sum()))
+        if stop - first == rows and (needed == width).all():
+            noise = values.reshape(rows, width)
+        else:
+            noise = np.full((rows, width), undrawn(values.dtype))
+            noise[: stop - first][np.arange(width) < needed[:, None]] = values
         indices, starts = sampler.draw(stop - first)
         starts = np.pad(starts, ((0, rows - len(starts)), (0, 0)))
         yield Draws(np.int32(first), np.int32(stop), indices, starts, noise)

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from sklearn.datasets import make_moons
+from sklearn.exceptions import ConvergenceWarning
 
 from skdpbayes import DPBayesianMLPClassifier, DPBayesianMLPRegressor, DPVariationalAutoencoder
+from skdpbayes.privacy import audit, step_size_bound
 from skdpbayes.reference import logistic_gibbs
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -38,6 +40,34 @@ def test_without_noise_a_network_without_hidden_layers_has_the_exact_posterior(s
     draws = model.fit(X, Y)._draws
     np.testing.assert_allclose(draws.mean(axis=0), exact.mean(axis=0), atol=0.25 * exact.std(axis=0).max())
     np.testing.assert_allclose(draws.std(axis=0), exact.std(axis=0), rtol=0.2)
+
+
+@pytest.mark.parametrize("sampler", CHAINS)
+def test_the_noise_that_is_charged_is_that_of_the_steps(sampler):
+    own = CHAINS[sampler] | {"solver": "sgld", "learning_rate": 1e-5, "clipping_norm": 0.7, "sampling_rate": 0.1}
+    model = DPBayesianMLPClassifier((3,), epsilon=1.0, classes=[0, 1], **own | {"n_steps": 5})
+    with pytest.warns(ConvergenceWarning):
+        spent = model.fit(X, Y).privacy_spent_
+    friction = own.get("friction", 1.0)
+    assert spent.steps[0].noise_multiplier == pytest.approx(0.1 * np.sqrt(2 * friction / 1e-5) / 0.7)
+    assert spent.epsilon < 1
+    largest = step_size_bound(1.0, 1e-5, n_steps=5, sampling_rate=0.1, clipping_norm=0.7, friction=friction)
+    model.set_params(learning_rate=1.01 * largest)
+    with pytest.raises(ValueError, match=f"At most {largest:.3g}"[:12]):
+        model.fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPBayesianMLPClassifier((3,), "tanh", epsilon=8.0, classes=[0, 1], n_steps=20, sampling_rate=0.3),
+        DPVariationalAutoencoder(1, (3,), epsilon=8.0, n_steps=20, sampling_rate=0.3),
+    ],
+    ids=["network", "auto-encoder"],
+)
+def test_they_pass_the_audit(model, compiled_as_users_do):
+    report = audit(model, np.abs(X[:40]), Y[:40], n_trials=0)
+    assert all(check.passed for check in report.checks), str(report)
 
 
 def test_without_noise_mean_field_finds_the_optimum(exact):
