@@ -25,7 +25,7 @@ def _compiled_with(**options):
     original = inference._steps.__wrapped__
     own = functools.wraps(original)(functools.partial(original))  # a function of its own: traced anew
     options = {f"xla_{name}": value for name, value in options.items()}
-    return jax.jit(own, compiler_options=options)
+    return jax.jit(own, donate_argnames="state", compiler_options=options)
 
 
 @pytest.fixture(scope="module")

@@ -88,19 +88,23 @@ class PrivateEstimator(BaseEstimator):
 
     def _report(self, spec, clipping_norm, *, public, voided_by=()):
         """`PrivacySpent` of this fit, from the very steps that run; earlier fits of this instance are carried along."""
-        from skdpbayes.privacy import AccountingError, PrivacySpent
+        from skdpbayes.privacy import AccountingError, PrivacySpent, compose
         from skdpbayes.privacy.lattice import noise_std, overhead
         from skdpbayes.privacy.random import RANDOM_SOURCE
 
         # The overhead in delta depends on epsilon, of which the one that is asked for is an upper bound.
         more_epsilon, more_delta, beyond_tables = 0.0, 0.0, False
-        if spec.levels is not None and math.isfinite(self.epsilon):
-            more_epsilon, more_delta = overhead(spec.levels, float(self.epsilon))
-            beyond_tables = more_epsilon > 1e-6 * self.epsilon or more_delta > 1e-6 * self.delta
+        accounted = math.isfinite(self.epsilon) or spec.least_noise >= _LEAST_ACCOUNTED
+        at_most = float(self.epsilon)
+        if accounted and math.isinf(at_most):  # what a fit that asks for no privacy has nevertheless
+            at_most = 1.01 * compose(spec.composed(), self.adjacency).epsilon(float(self.delta)) + 1e-3
+        if spec.levels is not None and math.isfinite(at_most):
+            more_epsilon, more_delta = overhead(spec.levels, at_most)
+            beyond_tables = more_epsilon > 1e-6 * at_most or more_delta > 1e-6 * self.delta
             if beyond_tables:  # and nothing is claimed
                 more_epsilon = more_delta = 0.0
         delta = (self.delta - more_delta) * (1 - more_epsilon)
-        if math.isinf(self.epsilon) and spec.least_noise < _LEAST_ACCOUNTED:
+        if not accounted:
             epsilon, accountant, crosscheck = math.inf, "none", "not run: next to no noise"
         else:
             epsilon, accountant, crosscheck = _account(spec.composed(), delta, self.adjacency)

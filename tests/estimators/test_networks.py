@@ -6,7 +6,8 @@ from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning
 
 from skdpbayes import DPBayesianMLPClassifier, DPBayesianMLPRegressor, DPVariationalAutoencoder
-from skdpbayes.privacy import audit, step_size_bound
+from skdpbayes.privacy import GaussianSteps, audit, compose, step_size_bound
+from skdpbayes.privacy.accounting import noise_multiplier
 from skdpbayes.reference import logistic_gibbs
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -57,13 +58,30 @@ def test_the_noise_that_is_charged_is_that_of_the_steps(sampler):
         model.fit(X, Y)
 
 
+@pytest.mark.parametrize("friction", [0.1, 1.0])
+def test_the_bound_with_friction_is_what_the_budget_allows(friction):
+    h = step_size_bound(1.0, 1e-5, n_steps=30, sampling_rate=0.3, clipping_norm=2.0, friction=friction)
+    sigma = noise_multiplier(h, 0.3, 2.0, friction)
+    assert 0.99 < compose([GaussianSteps(sigma, 0.3, 30)], "zero_out").epsilon(1e-5) <= 1
+    assert (h / 0.3 * sigma * 2.0) ** 2 == pytest.approx(2 * friction * h)
+    for wrong in (0.0, 1.5):
+        with pytest.raises(ValueError, match="friction"):
+            step_size_bound(1.0, 1e-5, n_steps=30, sampling_rate=0.3, friction=wrong)
+
+
 @pytest.mark.parametrize(
     "model",
     [
-        DPBayesianMLPClassifier((3,), "tanh", epsilon=8.0, classes=[0, 1], n_steps=20, sampling_rate=0.3),
-        DPVariationalAutoencoder(1, (3,), epsilon=8.0, n_steps=20, sampling_rate=0.3),
+        pytest.param(
+            DPBayesianMLPClassifier((3,), "tanh", epsilon=8.0, classes=[0, 1], n_steps=20, sampling_rate=0.3),
+            id="network",
+        ),
+        pytest.param(
+            DPVariationalAutoencoder(1, (3,), epsilon=8.0, n_steps=20, sampling_rate=0.3),
+            id="auto-encoder",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["network", "auto-encoder"],
 )
 def test_they_pass_the_audit(model, compiled_as_users_do):
     report = audit(model, np.abs(X[:40]), Y[:40], n_trials=0)
@@ -80,7 +98,13 @@ def test_without_noise_mean_field_finds_the_optimum(exact):
 
 
 @pytest.mark.filterwarnings("ignore:The chains have not mixed")
-@pytest.mark.parametrize("how", [{"solver": "dpvi"}, {"solver": "sgld", "sampler": "sghmc"}], ids=["dpvi", "sghmc"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"solver": "dpvi"}, id="dpvi", marks=pytest.mark.slow),
+        pytest.param({"solver": "sgld", "sampler": "sghmc"}, id="sghmc"),
+    ],
+)
 def test_a_network_separates_what_no_line_does(how):
     rows, y = make_moons(6000, noise=0.15, random_state=0)
     own = {"epsilon": 3.0, "classes": ["in", "out"], "n_steps": 400, "data_norm": 3.0, "random_state": 0}

@@ -1,5 +1,7 @@
 """Layers, networks and auto-encoders: gradients that are not formed, and what a record's gradient depends on."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,3 +111,27 @@ def test_a_record_without_a_class_has_no_slope():
         jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], record)
     )
     assert float(contribution_norms(scores)[0]) == 0
+
+
+@pytest.mark.parametrize("slots", [64, 384])
+@pytest.mark.parametrize("name", ["dense", "convolutional", "auto-encoder"])
+def test_what_a_record_contributes_does_not_depend_on_its_slot(name, slots):
+    """To the last bit, in the programs that sum integers."""
+    model = MODELS[name]
+    batch = {"x": np.random.default_rng(0).random((slots, 60), np.float32)}
+    if name != "auto-encoder":
+        batch["y"] = np.random.default_rng(1).integers(0, 2, slots).astype(np.int32)
+    with jax.enable_x64(True):
+        drawn = model if name != "auto-encoder" else model.drawn(jax.random.key(0))
+        params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params_of(model))
+
+        @partial(jax.jit, compiler_options={"xla_backend_optimization_level": 1})
+        def rounded(batch):
+            parts, _ = parts_of(jax.vmap(lambda record: drawn.score(params, record))(batch))
+            prepared = [part.prepared(2.0**36, 2.0**36, exact=True) for part in parts]
+            return [(part.head, getattr(part, "right", gain), gain) for part, gain in prepared]
+
+        for shift in (1, 17, slots - 1):
+            moved = rounded(jax.tree.map(lambda leaf, s=shift: np.roll(leaf, s, axis=0), batch))
+            moved = jax.tree.map(lambda leaf, s=shift: np.roll(leaf, -s, axis=0), moved)
+            jax.tree.map(np.testing.assert_array_equal, moved, rounded(batch))
