@@ -32,7 +32,7 @@ def only_the_documented_warning():
         yield
 
 
-LONG = ("numpyro.md", "preprocessing.md", "calibration.md", "audit.md")
+LONG = ("numpyro.md", "networks.md", "preprocessing.md", "calibration.md", "audit.md")
 
 
 @pytest.mark.parametrize(

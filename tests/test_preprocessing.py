@@ -274,6 +274,7 @@ def test_a_pipeline_without_a_private_step_does_not_pass():
         check_pipeline(mixed)
 
 
+@pytest.mark.slow
 def test_refits_count_and_conditions_are_said():
     X, model = columns(300), clone(MODEL).set_params(random_state=None)
     model.fit(X, np.arange(300) % 2).fit(X, np.arange(300) % 2)

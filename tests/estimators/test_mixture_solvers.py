@@ -180,6 +180,7 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(solver, parameters
     assert_replayed(model, again)
 
 
+@pytest.mark.slow
 def test_the_noise_of_every_round_is_what_the_report_says(fits):
     """Of null rows every release is noise alone, that of the opening and those of scores."""
     pieces = {"opening": [], "score": []}

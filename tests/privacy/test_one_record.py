@@ -79,6 +79,7 @@ def test_posterior_draws_follow_from_the_solver_key_alone():
     assert draw(keys).random() == draw(others).random() != draw(fit_keys(12)).random()
 
 
+@pytest.mark.slow
 def test_kinds_of_rounds_may_be_asked_a_few_steps_at_a_time(monkeypatch):
     """Curvature rounds have far more values than the others, and as much noise drawn for them."""
     planned = plan("dpvi", 40, 6, noise=1.7, rate=0.5, n_steps=40, guide="full_rank")
