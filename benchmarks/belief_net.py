@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import time
 import warnings
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import _log, vips_accounting
+from benchmarks import _log, _mnist, vips_accounting
 
-DELTA, SIDE, HELD_OUT = 1e-5, 28, 10_000
+DELTA, SIDE = 1e-5, 28
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,8 @@ class Images:
 
 def mnist(holdout: bool) -> Images:
     """Binarised MNIST; with `holdout` the test images are training images."""
-    home = os.environ.get("SKDPBAYES_DATA_HOME")
-    path = Path(home or ".") / "mnist.npz"
-    if not home or not path.exists():
-        raise SystemExit(f"{path} is not there; SKDPBAYES_DATA_HOME must name a folder that holds mnist.npz.")
-    with np.load(path) as arrays:
-        train, test = ((arrays[name] > 127).reshape(-1, SIDE**2).astype(np.float32) for name in ("x_train", "x_test"))
-    if holdout:
-        order = np.random.default_rng(0).permutation(len(train))
-        train, test = train[order[HELD_OUT:]], train[order[:HELD_OUT]]
-    return Images(train, test)
+    train, _, test, _ = _mnist.load(holdout)
+    return Images(*((rows > 127).astype(np.float32) for rows in (train, test)))
 
 
 def private(images: Images, hidden: int, epsilon: float, seed: int) -> Any:

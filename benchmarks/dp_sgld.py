@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import _log
+from benchmarks import _log, _mnist
 
 SOLVERS: dict[str, dict[str, Any]] = {
     "point": {"solver": "dpvi", "guide": "point"},
@@ -93,17 +91,8 @@ def adult(seeds: int, holdout: bool) -> list[list[str]]:
 
 def images(holdout: bool):
     """Training and test images, in standard units of all pixels by constants, and digits."""
-    home = os.environ.get("SKDPBAYES_DATA_HOME")
-    path = Path(home or ".") / "mnist.npz"
-    if not home or not path.exists():
-        raise SystemExit(f"{path} is not there; SKDPBAYES_DATA_HOME must name a folder that holds mnist.npz.")
-    with np.load(path) as arrays:
-        X, X_test = ((arrays[n].reshape(-1, 784) / np.float32(255) - 0.13) / 0.31 for n in ("x_train", "x_test"))
-        y, y_test = (arrays[n].astype(int) for n in ("y_train", "y_test"))
-    if holdout:
-        order = np.random.default_rng(0).permutation(len(y))
-        kept, held = order[10_000:], order[:10_000]
-        X, y, X_test, y_test = X[kept], y[kept], X[held], y[held]
+    X, y, X_test, y_test = _mnist.load(holdout)
+    X, X_test = ((rows / np.float32(255) - 0.13) / 0.31 for rows in (X, X_test))
     return X, y, X_test, y_test
 
 

@@ -63,8 +63,7 @@ class ConvolutionalLayer:
     ----------
     height, breadth, n_channels : int
         Of the image that it takes.
-    n_out : int
-        Filters.
+    n_filters : int
     width, stride : int
         Of a square, and from one square to the next.
     gain : float

@@ -253,9 +253,9 @@ class OneUnit:
 def test_belief_networks_are_scored_on_images_that_fits_do_not_see(monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
     shades = {name: rng.integers(0, 200, (n, 28, 28), np.uint8) for name, n in (("x_train", 500), ("x_test", 50))}
-    np.savez(tmp_path / "mnist.npz", **shades)
+    np.savez(tmp_path / "mnist.npz", **shades, y_train=np.zeros(500), y_test=np.zeros(50))
     monkeypatch.setenv("SKDPBAYES_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(belief_net, "HELD_OUT", 100)
+    monkeypatch.setattr(belief_net._mnist, "HELD_OUT", 100)
     images, held_out = belief_net.mnist(holdout=False), belief_net.mnist(holdout=True)
     np.testing.assert_array_equal(images.test.reshape(50, 28, 28), shades["x_test"] > 127)
     both = np.concatenate([held_out.train, held_out.test])

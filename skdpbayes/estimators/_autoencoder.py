@@ -10,13 +10,14 @@ from scipy.special import expit
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._layers import forward
+from skdpbayes._layers import ACTIVATIONS, forward
 from skdpbayes.estimators._base import check_choice, check_number
 from skdpbayes.estimators._belief_net import known_probabilities
 from skdpbayes.estimators._gradient import GradientEstimator
-from skdpbayes.estimators._networks import HIDDEN, layer_sizes, network, split_weights
+from skdpbayes.estimators._networks import layer_sizes, network, split_weights
 
 _BLOCK = 1024  # rows at a time
+_LEARNING_RATE, _CLIP = 0.05, 1.0
 
 
 class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator):
@@ -165,7 +166,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def _check_parameters(self):
         self._check_privacy_parameters()
-        check_choice("activation", self.activation, HIDDEN)
+        check_choice("activation", self.activation, ACTIVATIONS)
         check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
         check_number("learning_rate", self.learning_rate, 0, none=True)
         if self.solver != "dpvi":
@@ -289,6 +290,3 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         layers, weights = zip(*layers, strict=True)
         blocks = [values[i : i + _BLOCK] for i in range(0, len(values), _BLOCK)] or [values]
         return np.concatenate([forward(layers, self.activation, weights, block, np)[0] for block in blocks])
-
-
-_LEARNING_RATE, _CLIP = 0.05, 1.0

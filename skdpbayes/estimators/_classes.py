@@ -83,6 +83,12 @@ class BayesianClassifierMixin(ProbabilisticClassifierMixin):
     each draw (rows, draws, classes); and `sample_posterior`.
     """
 
+    def _validate(self, X, y):
+        """Numbers and labels, from public metadata alone unless classes have to be inferred."""
+        X = self._numeric(X, reset=True)
+        given, y = y, self._response(y, X.shape[0], one_by_one=self.classes is not None)
+        return X, y, *classes_of(self.classes, given, y)
+
     def predict_proba(self, X):
         """Posterior predictive probability of each class, averaged over the posterior draws.
 

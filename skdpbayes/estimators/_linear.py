@@ -291,11 +291,12 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
         return self._in_units(draws)
 
-    def _mean(self, X):
-        return self._features(X) @ self.coef_ + self.intercept_
+    def _mean(self, rows, means=None):
+        del means  # those of draws differ from it by chance
+        return rows @ self.coef_ + self.intercept_
 
-    def _means_and_noise(self, X, draws):
-        return self._features(X) @ draws["coef"].T + draws["intercept"], draws["noise_std"]
+    def _means_and_noise(self, rows, draws):
+        return rows @ draws["coef"].T + draws["intercept"], draws["noise_std"]
 
     def _features(self, X):
         X = self._numeric(X, reset=False)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdpbayes._labels import codes
 from skdpbayes._rows import bounded_rows
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._classes import BayesianClassifierMixin, classes_of
+from skdpbayes.estimators._classes import BayesianClassifierMixin
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator, refuse_many_parameters
 
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
@@ -225,12 +225,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         self.classes_, self.data_norm_ = classes, data_norm
         self._set_coefficients(model, draws)
         return self
-
-    def _validate(self, X, y):
-        """Numbers and labels, from public metadata alone unless classes have to be inferred."""
-        X = self._numeric(X, reset=True)
-        given, y = y, self._response(y, X.shape[0], one_by_one=self.classes is not None)
-        return X, y, *classes_of(self.classes, given, y)
 
     def _public(self, n, classes, data_norm):
         return self._public_facts(n, classes=[str(c) for c in classes], data_norm=data_norm)

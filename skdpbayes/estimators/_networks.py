@@ -12,17 +12,17 @@ from scipy.special import expit, softmax
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes._labels import codes
-from skdpbayes._layers import ConvolutionalLayer, DenseLayer, forward
+from skdpbayes._layers import ACTIVATIONS, ConvolutionalLayer, DenseLayer, forward
 from skdpbayes._rows import bounded_rows
 from skdpbayes.estimators._base import check_choice, check_number
-from skdpbayes.estimators._classes import BayesianClassifierMixin, classes_of
+from skdpbayes.estimators._classes import BayesianClassifierMixin
 from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
 
 _BLOCK = 1024  # rows of a prediction at a time
 _MOST_WEIGHTS = 2**30  # in all draws
 _LEARNING_RATE = 0.05
-HIDDEN = ("relu", "tanh", "logistic", "identity", "softplus")
+_LOG_NOISE = -1.5, 1.0  # prior mean and standard deviation of the log noise of responses, in half ranges of y
 
 
 def layer_sizes(value, name="hidden_layer_sizes"):
@@ -93,7 +93,7 @@ class NetworkEstimator(GradientEstimator):
                 "statistics that networks do not have. Use solver='dpvi' or solver='sgld'."
             )
         super()._check_solver_parameters()
-        check_choice("activation", self.activation, HIDDEN)
+        check_choice("activation", self.activation, ACTIVATIONS)
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_choice("sampler", self.sampler, ("sgld", "sghmc", "sgnht"))
         check_number("friction", self.friction, 0, 1)
@@ -360,10 +360,8 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 
         self._check_solver_parameters()
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
-        X = self._numeric(X, reset=True)
+        X, y, classes, voided_by = self._validate(X, y)
         n, d = X.shape
-        given, y = y, self._response(y, n, one_by_one=self.classes is not None)
-        classes, voided_by = classes_of(self.classes, given, y)
         data_norm = math.sqrt(d) if self.data_norm is None else float(self.data_norm)
         layers = self._network(d, len(classes) if len(classes) > 2 else 1)
         draws = self._fit_posterior(
@@ -607,17 +605,17 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         mean, sd = _LOG_NOISE
         return np.exp(np.clip(mean + sd * draws[:, -1].astype(np.float64), -300, 300)) * self._scales[3]
 
-    def _means_and_noise(self, X, draws):
+    def _features(self, X):
         rows = _scaled(_dense(self._numeric(X, reset=False)), self._scales)
         null = ~np.isfinite(rows).all(axis=1)
         if null.any():
             warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.", stacklevel=3)
             rows[null] = 0
+        return rows
+
+    def _means_and_noise(self, rows, draws):
         blocks = [self._outputs(rows[i : i + _BLOCK], draws)[:, :, 0] for i in range(0, len(rows), _BLOCK)]
         return self._scales[2] + self._scales[3] * np.concatenate(blocks), self._noise(draws)
-
-
-_LOG_NOISE = -1.5, 1.0  # prior mean and standard deviation of the log noise, in half ranges of y
 
 
 def _scaled(X, scales):

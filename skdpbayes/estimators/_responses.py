@@ -78,13 +78,16 @@ def response_numbers(y, bounds):
 class BayesianRegressorMixin(RegressorMixin):
     """Predictions of a regression with normal noise.
 
-    It has ``_means_and_noise(X, draws)``: the mean of each row given each draw (rows, draws), and the noise's
-    standard deviation in each draw; and `posterior_samples_` and `sample_posterior`.
+    It has ``_features(X)``, rows as the model takes them, and of those ``_means_and_noise(rows, draws)``: the mean of
+    each row given each draw (rows, draws), and the noise's standard deviation in each draw; and `posterior_samples_`
+    and `sample_posterior`.
     """
 
-    def _mean(self, X):
-        """Posterior mean of the mean of each row."""
-        return self._means_and_noise(X, self.posterior_samples_)[0].mean(axis=1)
+    def _mean(self, rows, means=None):
+        """Posterior mean of the mean of each row; `means` are those given each draw, if they are known."""
+        if means is None:
+            means, _ = self._means_and_noise(rows, self.posterior_samples_)
+        return means.mean(axis=1)
 
     def predict(self, X, return_std=False):
         """Posterior predictive mean.
@@ -103,10 +106,11 @@ class BayesianRegressorMixin(RegressorMixin):
             Only if `return_std`.
         """
         check_is_fitted(self)
+        rows = self._features(X)
         if not return_std:
-            return self._mean(X)
-        means, noise = self._means_and_noise(X, self.posterior_samples_)
-        return self._mean(X), np.sqrt(np.var(means, axis=1) + np.mean(noise**2))
+            return self._mean(rows)
+        means, noise = self._means_and_noise(rows, self.posterior_samples_)
+        return self._mean(rows, means), np.sqrt(np.var(means, axis=1) + np.mean(noise**2))
 
     def predict_interval(self, X, level=0.95):
         """Equal-tailed interval of the posterior predictive distribution of a response.
@@ -123,7 +127,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """
         check_number("level", level, 0, 1, open_above=True)
         check_is_fitted(self)
-        means, noise = self._means_and_noise(X, self.posterior_samples_)
+        means, noise = self._means_and_noise(self._features(X), self.posterior_samples_)
         ends = []
         for tail in ((1 - level) / 2, (1 + level) / 2):  # of a mixture of normals, by bisection
             spread = 10 * noise.max()
@@ -138,7 +142,7 @@ class BayesianRegressorMixin(RegressorMixin):
     def log_predictive_density(self, X, y):
         """Log posterior predictive density of each response, of shape (n_samples,)."""
         check_is_fitted(self)
-        means, noise = self._means_and_noise(X, self.posterior_samples_)
+        means, noise = self._means_and_noise(self._features(X), self.posterior_samples_)
         z = (column_or_1d(y)[:, None] - means) / noise
         log = -0.5 * z**2 - np.log(noise) - 0.5 * math.log(2 * math.pi)
         return special.logsumexp(log, axis=1) - math.log(log.shape[1])
@@ -146,5 +150,5 @@ class BayesianRegressorMixin(RegressorMixin):
     def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
         """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""
         rng = np.random.default_rng(random_state)
-        means, noise = self._means_and_noise(X, self.sample_posterior(n_samples, rng))
+        means, noise = self._means_and_noise(self._features(X), self.sample_posterior(n_samples, rng))
         return means.T + noise[:, None] * rng.standard_normal(means.T.shape)

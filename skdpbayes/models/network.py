@@ -92,13 +92,13 @@ class Regressor(Classifier):
     def score(self, params, record):
         """Gradient of `log_likelihood`."""
 
-        def value(taps, z):
+        def value(taps):
             mean, seen = forward(self.layers, self.activation, params[0], record["x"], jnp, taps)
-            return self._density(record["y"], mean, z), seen
+            return self._density(record["y"], mean, params[1]), seen
 
         mean = forward(self.layers, self.activation, params[0], record["x"], jnp)[0]
         of_z = jax.grad(lambda z: self._density(record["y"], mean, z))(params[1])
-        return gradients(self.layers, lambda taps: value(taps, params[1])), of_z
+        return gradients(self.layers, value), of_z
 
     def _density(self, y, mean, z):
         log_scale = self.log_scale + self.log_scale_sd * z

@@ -438,7 +438,7 @@ def auto_encoder(X, y):
 
 
 def network(X, y):
-    X, y, classes, _ = DPBayesianLogisticRegression(classes=[0, 1])._validate(X, y)
+    X, y, classes, _ = DPBayesianMLPClassifier(classes=[0, 1])._validate(X, y)
     rows, labels = fields(DPBayesianMLPClassifier._pack(X, y, classes, 2.0), X.shape[0])
     check_norms(rows, 2.0)
     check_range(labels, -1, 1)
