@@ -7,6 +7,8 @@ already compiled.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,7 +29,16 @@ _BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
 _AT_A_TIME = 2**12  # steps of which the kind is asked
 
 
-def run(keys: FitKeys, model: Model, solver: Solver, spec: MechanismSpec, records: Records, *, keep_releases=False):
+def run(
+    keys: FitKeys,
+    model: Model,
+    solver: Solver,
+    spec: MechanismSpec,
+    records: Records,
+    *,
+    keep_releases: bool = False,
+    watch: Callable[[int], None] | None = None,
+):
     """Run a solver on private records.
 
     Parameters
@@ -40,6 +51,8 @@ def run(keys: FitKeys, model: Model, solver: Solver, spec: MechanismSpec, record
     records : Records
     keep_releases : bool
         Also return every release (they are covered by the guarantee, but take memory).
+    watch : callable, optional
+        Told, several times a second, how many steps of all chains are done.
 
     Returns
     -------
@@ -48,10 +61,10 @@ def run(keys: FitKeys, model: Model, solver: Solver, spec: MechanismSpec, record
     releases : array of shape ([n_chains,] n_steps, size) or None
         Each step's release, ravelled and padded to the longest.
     """
-    return _run(keys, model, solver, spec, records, spec.n_steps if keep_releases else None)
+    return _run(keys, model, solver, spec, records, spec.n_steps if keep_releases else None, watch)
 
 
-def _run(keys, model, solver, spec, records, capacity):
+def _run(keys, model, solver, spec, records, capacity, watch=None):
     """`run`, with room for so many releases."""
     # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
     with jax.enable_x64(True):
@@ -64,7 +77,8 @@ def _run(keys, model, solver, spec, records, capacity):
 
         def chain(i):
             draws = draws_of_chain(keys.sampling[i], keys.noise[i], spec, of_steps, bounds, records.n_slots)
-            return _chain(keys.solver[i], records, draws, model, solver, mechanism, kept)
+            told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
+            return _chain(keys.solver[i], records, draws, model, solver, mechanism, kept, told)
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
 
@@ -104,11 +118,47 @@ def _stacked(chains):
     return chains[0] if len(chains) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *chains)
 
 
-def _chain(key, records, sources, model, solver, mechanism, kept):
-    state = _start(key, model, solver)
+def _chain(key, records, sources, model, solver, mechanism, kept, watch=None):
+    state, pace = _start(key, model, solver), _Pace(watch)
     for source in sources:
-        state, kept = _steps(key, records, source, model, solver, mechanism, state, kept)
+        first, stop = int(source.first), int(source.stop)
+        source = jax.device_put(source)
+        while first < stop:
+            last = min(first + pace.steps, stop)
+            part = np.int32(first), np.int32(last)
+            state, kept, done = _steps(key, records, source, *part, model, solver, mechanism, state, kept)
+            pace.wait_for(done)
+            first = last
+    pace.finish()
     return state, kept
+
+
+class _Pace:
+    """How many steps to run in one call: as many as take about a tenth of a second.
+
+    So an interrupt is heard and progress is seen, whatever a step costs. While a part runs, the next one is drawn.
+    """
+
+    def __init__(self, watch):
+        self.steps, self._watch, self._before, self._since = 1, watch, None, time.perf_counter()
+
+    def wait_for(self, done):
+        """Wait until the part before the one that ends with `done` is over."""
+        before, self._before = self._before, done
+        if before is not None:
+            before = int(before)  # waits
+            now = time.perf_counter()
+            seconds, self._since = now - self._since, now
+            if seconds < 0.05:
+                self.steps = min(4 * self.steps, 2**20)
+            elif seconds > 0.4:
+                self.steps = max(1, self.steps // 2)
+            if self._watch is not None:
+                self._watch(before)
+
+    def finish(self):
+        """Wait for the last part."""
+        self.wait_for(None)
 
 
 def release_sizes(model: Model, solver: Solver, mechanism: Mechanism, records: Records) -> list[int]:
@@ -153,8 +203,11 @@ _start = jax.jit(start)
 
 # Level 1 compiles a quarter faster than 3, and runs as fast.
 @partial(jax.jit, donate_argnames="state", compiler_options={"xla_backend_optimization_level": 1})
-def _steps(key, records, source, model, solver, mechanism, state, kept):
-    """Some steps of one chain; releases come from records or, in a replay, from a recording."""
+def _steps(key, records, source, first, stop, model, solver, mechanism, state, kept):
+    """Some steps of one chain; releases come from records or, in a replay, from a recording.
+
+    Returns what `loop` does and the number of steps done, which is there when they are: the rest may have been donated.
+    """
 
     def release(query, blocks, step):
         if not isinstance(source, Recording):
@@ -162,7 +215,7 @@ def _steps(key, records, source, model, solver, mechanism, state, kept):
         one = jax.tree.map(lambda x: jnp.asarray(x)[None], source.example)
         return recorded_release(query, blocks, one, source.releases[step])
 
-    return loop(release, key, source.first, source.stop, model, solver, mechanism, state, kept)
+    return *loop(release, key, first, stop, model, solver, mechanism, state, kept), stop + jnp.int32(0)
 
 
 def recorded_release(query, blocks, one, values):

@@ -79,6 +79,20 @@ class DrawsPosterior:
         """Standard deviation of each parameter."""
         return self.draws.std(axis=(0, 1))
 
+    @property
+    def n_chains(self) -> int:
+        """Number of chains."""
+        return len(self.draws)
+
+    @property
+    def n_draws(self) -> int:
+        """Number of draws, of all chains together."""
+        return self.draws.shape[0] * self.draws.shape[1]
+
+    def in_order(self, n: int) -> np.ndarray:
+        """The first `n` draws, of shape (n, n_parameters): one of each chain, the next of each chain, and so on."""
+        return self.draws.swapaxes(0, 1).reshape(-1, self.draws.shape[-1])[:n]
+
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws picked at random (with replacement only if more are asked for than there are)."""
         flat = self.draws.reshape(-1, self.draws.shape[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -96,6 +97,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     _solvers = ("vips",)
     _shares = (0.15,)  # of the mean of all rows
+    _dims: ClassVar = {"components": ("component", "feature"), "intercept_visible": ("feature",)}
     _fitted = (*DecompositionEstimator._fitted, "intercept_visible_", "intercept_hidden_")
 
     def __init__(

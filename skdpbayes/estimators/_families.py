@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse, special, stats
@@ -239,6 +240,8 @@ class DPGammaExponential(_FamilyEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    _draws_name = "rate"
+    _dims: ClassVar = {"rate": ("feature",)}
     _fitted = (*_FamilyEstimator._fitted, "rate_", "upper_")
 
     def _model(self, n):
@@ -359,6 +362,8 @@ class DPBetaBernoulli(_FamilyEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    _draws_name = "probability"
+    _dims: ClassVar = {"probability": ("feature",)}
     _fitted = (*_FamilyEstimator._fitted, "probability_")
 
     def _model(self, n):
@@ -456,6 +461,8 @@ class DPDirichletCategorical(_FamilyEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    _draws_name = "probability"
+    _dims: ClassVar = {"probability": ("category",)}
     _fitted = (*_FamilyEstimator._fitted, "probability_", "categories_")
     _declared = ("categories",)
 

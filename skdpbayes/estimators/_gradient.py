@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from skdpbayes._labels import as_labels
 from skdpbayes._rows import as_numeric, refuse_text_columns
+from skdpbayes.estimators._arviz import ArvizMixin
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
+from skdpbayes.estimators._progress import Progress, WatchedMixin
 
 
 class Bounds(NamedTuple):
@@ -27,7 +30,7 @@ class Bounds(NamedTuple):
     mean_curvature: float | None = None  # of all records, over their number; None: no more than `curvature`
 
 
-class GradientEstimator(PrivateEstimator):
+class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
     """Base of the estimators whose model has a likelihood that factorises over records."""
 
     _solvers: tuple[str, ...] = ("dpvi", "sgld")
@@ -37,7 +40,7 @@ class GradientEstimator(PrivateEstimator):
     _costly_records = False  # whether empty slots of a batch cost much: then programs differ with the batch's size
     _full_rank_up_to, _curvature_up_to = 300, 1000  # parameters: of `guide="auto"`, and at most
     _learning_rates = 0.4, 0.2  # of dpvi, full rank and mean field
-    _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_")
+    _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_", "_chains")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -125,6 +128,7 @@ class GradientEstimator(PrivateEstimator):
         """Clipping norm of the report; None if it adapts to releases."""
         return None if getattr(solver, "clip_fraction", None) is not None else float(solver.clipping_norm)
 
+    @with_callbacks
     def _run(self, model, solver, spec, pack):
         """The private loop, and a generator for posterior draws that depends on the solver key alone."""
         import jax
@@ -136,7 +140,9 @@ class GradientEstimator(PrivateEstimator):
         if self._costly_records and self.adjacency != "add_remove":
             batch = 1.2 * spec.sampling_rate * int(records.n_records)
             records = replace(records, slots=next((slots for slots in (64, 128, 256) if slots >= batch), None))
-        state, _ = run(keys, model, solver, spec, records)
+        progress = Progress(self, spec.n_chains * spec.n_steps)
+        state, _ = run(keys, model, solver, spec, records, watch=progress)
+        progress.finish()
         return jax.device_get(state), self._draws_rng(keys)
 
     @staticmethod
@@ -159,7 +165,13 @@ class GradientEstimator(PrivateEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        return self.posterior_.sample(rng, self.n_posterior_samples)
+        n, posterior = self.n_posterior_samples, self.posterior_
+        chains = getattr(posterior, "n_chains", 1)
+        in_order = (
+            0 <= getattr(posterior, "n_draws", 0) - n < chains
+        )  # as many as were asked for, each chain rounded up
+        self._chains = chains if in_order else 1
+        return posterior.in_order(n) if in_order else posterior.sample(rng, n)
 
     def _plan_solver(self, model, bounds, n):
         """Solver and mechanism: functions of public quantities."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -151,6 +152,7 @@ class DPHierarchicalLogisticRegression(ProbabilisticClassifierMixin, ProgramEsti
         self.verbose = verbose
 
     _declared = ("classes",)
+    _dims: ClassVar = {"weights": ("group", "column")}
     _fitted = (*ProgramEstimator._fitted, "coef_", "intercept_", "classes_", "groups_", "data_norm_", "_table")
 
     def __sklearn_tags__(self):

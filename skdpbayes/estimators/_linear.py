@@ -108,6 +108,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
 
     _solvers = ("na-dpvi", "vips")
     _declared = ("bounds",)
+    _dims: ClassVar = {"coef": ("feature",)}
     _schedules: ClassVar = GradientEstimator._schedules | {"na-dpvi": (20, 2**17)}
     _curvature_every = 2
 

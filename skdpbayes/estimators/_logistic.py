@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -184,6 +185,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
 
     _solvers = ("dpvi", "na-dpvi", "sgld", "vips")
     _declared = ("classes",)
+    _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
     _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "classes_", "data_norm_")
 
     # ------------------------------------------------------------------ fitting

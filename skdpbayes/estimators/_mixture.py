@@ -149,6 +149,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
 
     _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
     _declared = ("bounds",)
+    _dims: ClassVar = {"weights": ("component",), "means": ("component", "feature"),
+                       "covariances": ("component", "feature", "other_feature")}  # fmt: skip
     _schedules: ClassVar = {"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)}
     _shares = 0.05, 0.4  # of moments and sketch
     _learning_rates = 0.05, 0.05

@@ -459,22 +459,6 @@ class DPNumPyroModel(ProgramEstimator):
         of = Predictive(lambda: program.call(fields, self._model.public), draws, parallel=True)
         return {n: np.asarray(x) for n, x in of(jax.random.key(seed)).items() if n in program.observed}
 
-    def to_arviz(self):
-        """Posterior draws for ArviZ, as one chain.
-
-        Returns
-        -------
-        data : arviz.InferenceData, or xarray.DataTree with ArviZ 1.0 or newer
-        """
-        try:
-            import arviz  # type: ignore[import-not-found, unused-ignore]
-        except ImportError as error:
-            raise ImportError("to_arviz needs ArviZ: pip install arviz.") from error
-        chains = {name: np.asarray(x)[None] for name, x in self.posterior_samples_.items()}
-        if hasattr(arviz, "InferenceData"):
-            return arviz.from_dict(posterior=chains)
-        return arviz.from_dict({"posterior": chains})
-
 
 def _dense(x):
     return x.toarray() if sparse.issparse(x) else x

@@ -113,6 +113,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     _record = "document"
 
     # `normalize` is an option, not metadata that comes with rows: `transform` asks for none to be routed to it.
+    _dims: ClassVar = {"topics": ("topic", "feature")}
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _solvers = ("vips",)
     _fitted = (

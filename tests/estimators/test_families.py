@@ -310,7 +310,7 @@ def test_the_bound_that_is_taken_does_not_depend_on_values(adjacency):
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
 def test_no_more_is_spent_than_asked_for_and_what_is_reported_ran(name, adjacency, monkeypatch):
     ran, original = [], inference.run
-    monkeypatch.setattr(inference, "run", lambda *rest: ran.append(rest[3]) or original(*rest))
+    monkeypatch.setattr(inference, "run", lambda *rest, **how: ran.append(rest[3]) or original(*rest, **how))
     for epsilon in (0.3, 4.0):
         spent = estimator(name, epsilon=epsilon, adjacency=adjacency).fit(DATA[name]).privacy_spent_
         assert 0.99 * epsilon < spent.epsilon <= epsilon

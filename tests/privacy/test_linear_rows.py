@@ -33,10 +33,10 @@ def tables():
 def test_plans_reports_and_what_is_fitted_do_not_look_at_rows(monkeypatch, solver, compiled_quickly):
     seen, said, original = set(), set(), inference.run
 
-    def run(keys, model, solver, spec, records):
+    def run(keys, model, solver, spec, records, **options):
         kinds = jax.tree.map(lambda a: (np.shape(a), np.asarray(a).dtype), records)
         seen.add(repr((model, solver, spec, kinds, records.n_records)))
-        return original(keys, model, solver, spec, records)
+        return original(keys, model, solver, spec, records, **options)
 
     monkeypatch.setattr(inference, "run", run)
     for rows, responses in tables():

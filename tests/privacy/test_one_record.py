@@ -108,9 +108,9 @@ def test_plans_do_not_look_at_rows(monkeypatch, solver):
     seen = []
     original = inference.run
 
-    def run(keys, model, solver, spec, records):
+    def run(keys, model, solver, spec, records, **options):
         seen.append(repr((model, solver, spec)))
-        return original(keys, model, solver, spec, records)
+        return original(keys, model, solver, spec, records, **options)
 
     monkeypatch.setattr(inference, "run", run)
     for Z in (X, 1e3 * X, np.full_like(X, np.nan)):

@@ -307,7 +307,7 @@ def one_program(most, padded=None):
     """
     kept = []
 
-    def run(keys, model, solver, spec, packed):
+    def run(keys, model, solver, spec, packed, **_):
         state, releases = inference._run(keys, model, solver, spec, packed, most)
         kept.append((model, solver, spec, np.asarray(releases)[: spec.n_steps]))
         return state, None

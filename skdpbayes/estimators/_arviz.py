@@ -1,0 +1,88 @@
+"""Posterior draws for ArviZ."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes.privacy import PrivacySpent
+
+
+class ArvizMixin:
+    """Estimators with `posterior_samples_`, which ArviZ takes with names of columns and classes."""
+
+    privacy_spent_: PrivacySpent
+    posterior_samples_: Any
+    _fitted: tuple[str, ...]
+    _draws_name = "parameters"  # of draws that are one array
+    _dims: ClassVar[dict[str, tuple[str, ...]]] = {}  # of each of the draws, without the first: feature, class, ...
+
+    @available_if(lambda self: self._has_draws)
+    def to_arviz(self):
+        """Posterior draws for ArviZ.
+
+        Draws of Markov chains keep their chains and their order, so that ArviZ's R-hat and effective sample size are
+        those of the chains; others are one chain of independent draws. Columns and classes have their names. Nothing
+        of the rows is in it: what ArviZ computes from log-likelihoods of training rows would not be private.
+
+        Returns
+        -------
+        data : arviz.InferenceData, or xarray.DataTree with ArviZ 1.0 or newer
+
+        Raises
+        ------
+        ImportError
+            If ArviZ is not installed.
+        """
+        check_is_fitted(self)
+        try:
+            import arviz  # type: ignore[import-not-found, unused-ignore]
+        except ImportError as error:
+            raise ImportError("to_arviz needs ArviZ: pip install skdpbayes[arviz].") from error
+        draws = self.posterior_samples_
+        named = draws if isinstance(draws, dict) else {self._draws_name: draws}
+        posterior = {
+            name: _in_chains(np.asarray(values), getattr(self, "_chains", 1)) for name, values in named.items()
+        }
+        spent = self.privacy_spent_
+        attributes = {
+            "inference_library": "skdpbayes",
+            "inference_library_version": version("skdpbayes"),
+            "model": type(self).__name__,
+            "epsilon": float(spent.epsilon),
+            "delta": float(spent.delta),
+            "guarantee_holds": int(spent.guarantee_holds),
+        }
+        labels = {"coords": self._coordinates(), "dims": {n: list(d) for n, d in self._dims.items() if n in posterior}}
+        used = {dim for dims in labels["dims"].values() for dim in dims}
+        labels["coords"] = {name: values for name, values in labels["coords"].items() if name in used}
+        if hasattr(arviz, "InferenceData"):
+            return arviz.from_dict(posterior=posterior, posterior_attrs=attributes, **labels)
+        return arviz.from_dict({"posterior": posterior}, attrs={"posterior": attributes}, **labels)
+
+    @property
+    def _has_draws(self):
+        return hasattr(type(self), "posterior_samples_") or "posterior_samples_" in type(self)._fitted
+
+    def _coordinates(self):
+        """Labels of dimensions."""
+        found = {}
+        if hasattr(self, "n_features_in_"):
+            names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+            found["feature"] = found["other_feature"] = names
+        if hasattr(self, "classes_"):
+            found["class"] = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
+        for name, attribute in (("category", "categories_"), ("group", "groups_")):
+            if hasattr(self, attribute):
+                found[name] = getattr(self, attribute)
+        return found
+
+
+def _in_chains(draws, chains):
+    """From (draws, ...), chains side by side, to (chains, draws, ...)."""
+    n = len(draws) // chains
+    return np.moveaxis(draws[: n * chains].reshape(n, chains, *draws.shape[1:]), 1, 0)
