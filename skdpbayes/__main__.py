@@ -232,6 +232,8 @@ def _promise(epsilon: float, delta: float | None, gaussian: bool) -> tuple[str, 
 def _schedule(args: argparse.Namespace) -> list[GaussianSteps]:
     if args.noise_multiplier is None or args.steps is None:
         raise ValueError("a schedule needs --noise-multiplier and --steps.")
+    if any(not (value == 0.0 or 1e-3 <= value <= 1e9) for value in args.noise_multiplier):
+        raise ValueError("--noise-multiplier must be 0 (no noise) or in [0.001, 1e9].")
     blocks = len(args.steps)
     columns = {"--noise-multiplier": args.noise_multiplier, "--sampling-rate": args.sampling_rate or [1.0]}
     for name, values in columns.items():
@@ -259,7 +261,8 @@ def _reading(path: str, what: str) -> Iterator[None]:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, sqlite3.Error) as error:
-        raise ValueError(f"{path} is not {what}: {error}") from error
+        reason = f"it has no {error}." if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not {what}: {reason}") from error
 
 
 def _dicts(steps: Iterable[GaussianSteps]) -> list[dict[str, Any]]:
@@ -294,6 +297,14 @@ def rate(text: str) -> float:
         return float(batch) / float(records) if slash else float(batch)
     except ZeroDivisionError:
         raise argparse.ArgumentTypeError(f"{text!r} divides by zero records") from None
+
+
+def probability(text: str) -> float:
+    """A number in [0, 1]."""
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"must be in [0, 1], got {text}")
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -364,16 +375,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     schedule(own, required=False)
     own.set_defaults(adjacency=None)
-    several: dict[str, Any] = {"type": float, "nargs": "+", "metavar": "VALUE"}
-    own.add_argument("--fpr", default=[0.001, 0.01, 0.1], help="false positive rates", **several)
+    several: dict[str, Any] = {"nargs": "+", "metavar": "VALUE"}
+    own.add_argument("--fpr", type=probability, default=[0.001, 0.01, 0.1], help="false positive rates", **several)
     own.add_argument(
-        "--prior", default=[1e-6, 1e-3, 0.1], help="chances to guess a record without the release", **several
+        "--prior",
+        type=probability,
+        default=[1e-6, 1e-3, 0.1],
+        help="chances to guess a record without the release",
+        **several,
     )
 
     own = command(report, "a saved report of a fit (privacy_spent_.to_json())", "spent.json")
     own.add_argument("file")
     own.add_argument(
-        "--delta", default=[1e-4, 1e-5, 1e-6, 1e-7, 1e-8], help="deltas at which to say epsilon too", **several
+        "--delta",
+        type=float,
+        default=[1e-4, 1e-5, 1e-6, 1e-7, 1e-8],
+        help="deltas at which to say epsilon too",
+        **several,
     )
 
     own = command(ledger, "what a saved PrivacyLedger has spent and has left, and leave it as it is", "budget.db")
@@ -399,6 +418,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         record, text = args.run(args)
+    except ArithmeticError as error:
+        args.parser.error(f"these numbers are too extreme to compute with: {error}.")
     except (ValueError, AccountingError) as error:
         args.parser.error(str(error))
     sys.stdout.write((json.dumps(finite(record), indent=2, allow_nan=False) if args.json else text) + "\n")
