@@ -1,9 +1,10 @@
-"""The Python blocks of README.md and docs/*.md run, and so do the examples in docstrings."""
+"""Python blocks of README.md and docs/*.md run, `skdpbayes` prints what they show; examples in docstrings run."""
 
 import doctest
 import importlib
 import pkgutil
 import re
+import shlex
 import warnings
 from pathlib import Path
 
@@ -11,12 +12,14 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import skdpbayes
+from skdpbayes.__main__ import main
 from skdpbayes.privacy import PrivacyLeakWarning
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ skdpbayes (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 PAGES = sorted(
     path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if BLOCK.search(path.read_text("utf-8"))
 )
@@ -38,13 +41,35 @@ LONG = ("numpyro.md", "networks.md", "preprocessing.md", "calibration.md", "audi
 @pytest.mark.parametrize(
     "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name in LONG else []) for p in PAGES]
 )
-def test_page(page):
-    """The blocks of a page run one after the other, in a namespace of their own."""
+def test_page(page, tmp_path, monkeypatch, capsys):
+    """The blocks of a page run one after the other, in a namespace and a folder of their own."""
+    monkeypatch.chdir(tmp_path)
     text = page.read_text("utf-8")
     namespace = {"__name__": "__main__"}
     for block in BLOCK.finditer(text):
-        above = text.count("\n", 0, block.start(1))  # so that a traceback shows the line of the page
-        exec(compile("\n" * above + block[1], str(page), "exec"), namespace)
+        if block[1] == "console":
+            for command in COMMAND.finditer(block[2]):
+                assert printed(command[1], capsys) == command[2].rstrip("\n")
+            continue
+        above = text.count("\n", 0, block.start(2))  # so that a traceback shows the line of the page
+        exec(compile("\n" * above + block[2], str(page), "exec"), namespace)
+
+
+def printed(command, capsys):
+    """What a shell shows."""
+    capsys.readouterr()
+    try:
+        main(shlex.split(command))
+    except SystemExit:
+        pass
+    return "".join(capsys.readouterr()).rstrip("\n")
+
+
+def test_commands_and_what_they_print_are_found():
+    found = COMMAND.findall("$ skdpbayes noise\na\n\nb\n\n$ make demo\nc\n$ skdpbayes --version\n")
+    assert found == [("noise", "a\n\nb\n\n"), ("--version", "")]
+    page = (ROOT / "docs" / "command-line.md").read_text("utf-8")
+    assert len(COMMAND.findall(page)) == page.count("$ skdpbayes ") > 5
 
 
 def test_pages_are_found():

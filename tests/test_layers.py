@@ -14,6 +14,7 @@ ROOT = Path(skdpbayes.__file__).parent
 # What each part may import of ours (itself aside).
 ALLOWED = {
     "": {"estimators"},
+    "__main__": {"__version__", "privacy"},
     "_labels": set(),
     "_layers": set(),
     "_mixture_coordinates": {"posteriors"},

@@ -6,6 +6,7 @@ records, so that changing a record leaves a report equal byte for byte.
 
 from __future__ import annotations
 
+import decimal
 import html
 import json
 import math
@@ -253,7 +254,7 @@ class PrivacySpent:
             value = getattr(self, item.name)
             if item.name in ("steps", "cumulative"):
                 value = [block.to_dict() for block in value]
-            out[item.name] = _finite(value)
+            out[item.name] = finite(value)
         return out
 
     def to_json(self, indent: int | None = None) -> str:
@@ -287,12 +288,12 @@ class PrivacySpent:
         rate = self.sampling_rate if isinstance(self.sampling_rate, float) else "varying"
         sigma = f"{self.noise_multiplier:.4g}" if isinstance(self.noise_multiplier, float) else "varying"
         text = (
-            f"PrivacySpent(epsilon={self.epsilon:.4g}, delta={self.delta:.3g}, {self.adjacency} per "
+            f"PrivacySpent(epsilon={rounded(self.epsilon)}, delta={self.delta:.3g}, {self.adjacency} per "
             f"{self.unit}, {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, "
             f"{self.accountant}, {self.numerics}"
         )
         if self.cumulative:
-            text += f", epsilon={self.cumulative_epsilon:.4g} with earlier fits"
+            text += f", epsilon={rounded(self.cumulative_epsilon)} with earlier fits"
         if self.seeded:
             text += ", seeded"
         if not self.guarantee_holds:
@@ -320,7 +321,7 @@ class PrivacySpent:
             ("not covered", "; ".join(self.not_covered) or "nothing listed"),
         ]
         if self.cumulative:
-            rows.insert(0, ("with earlier fits", f"epsilon {self.cumulative_epsilon:.4g}"))
+            rows.insert(0, ("with earlier fits", f"epsilon {rounded(self.cumulative_epsilon)}"))
         return rows
 
     def _repr_html_(self) -> str:
@@ -333,7 +334,7 @@ class PrivacySpent:
         )
         return (
             '<div style="border:1px solid #8886;border-radius:6px;padding:8px 12px;max-width:44em">'
-            f"<div><b>(&epsilon; = {self.epsilon:.4g}, &delta; = {self.delta:.3g})</b> differential privacy, "
+            f"<div><b>(&epsilon; = {rounded(self.epsilon)}, &delta; = {self.delta:.3g})</b> differential privacy, "
             f'<span style="color:{colour}">{html.escape(state)}</span></div>'
             f'<table style="border-collapse:collapse;font-size:90%">{body}</table></div>'
         )
@@ -368,13 +369,22 @@ def _pure(value: Any, name: str) -> Any:
     raise ValueError(f"{name} must be made of numbers, strings, lists and dicts, got {value!r}.")
 
 
-def _finite(value: Any) -> Any:
+def rounded(value: float, digits: int = 4, *, up: bool = True) -> str:
+    """Return `value` in so many digits, never below it (with ``up=False`` never above): a bound that stays one."""
+    if not math.isfinite(value):
+        return str(float(value))
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR)
+    return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
+
+
+def finite(value: Any) -> Any:
+    """Return JSON's types with infinities and NaN as strings, which strict JSON has no numbers for."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

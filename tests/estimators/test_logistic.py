@@ -21,6 +21,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.privacy import PrivacyLeakWarning, compose
+from skdpbayes.privacy.report import rounded
 
 pytestmark = [
     pytest.mark.usefixtures("compiled_quickly"),
@@ -482,5 +483,5 @@ def test_repr_tells_what_earlier_fits_cost():
     fit = estimator(random_state=None).fit(X, y)
     assert "earlier" not in repr(fit.privacy_spent_)
     spent = fit.fit(X, y).privacy_spent_
-    assert f"epsilon={spent.cumulative_epsilon:.4g} with earlier fits" in repr(spent)
+    assert f"epsilon={rounded(spent.cumulative_epsilon)} with earlier fits" in repr(spent)
     assert spent.cumulative_epsilon > spent.epsilon

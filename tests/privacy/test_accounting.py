@@ -713,3 +713,11 @@ def test_where_q_underflows_mass_is_rounded_up():
     ours = _pld.loss_distribution((GaussianSteps(sigma, q, 1),), "remove").delta(eps)
     assert np.all(ours >= truth * (1 - 1e-9))
     assert np.all(ours <= truth * 2)  # one cell: exp(6) in the ratio of Q to P
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_with_next_to_no_noise_a_release_tells_whether_the_record_was_sampled_and_no_more(adjacency):
+    curve = compose(GaussianSteps(0.05, 0.01, 100), adjacency)
+    sampled = -math.expm1(100 * math.log1p(-0.01))
+    assert curve.advantage() == pytest.approx(sampled, rel=1e-9)
+    assert 400 < curve.epsilon(0.1) < math.inf

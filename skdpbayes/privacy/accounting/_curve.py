@@ -22,6 +22,17 @@ PLD_FLOOR = 1e-10  # below this delta the rounding of an FFT matters, and RDP an
 _GRID = 4096
 
 
+def tpr_bound(fpr: ArrayLike, epsilon: ArrayLike, delta: ArrayLike) -> Floats:
+    """Return the largest true positive rate of any attack at `fpr` on any mechanism that is (epsilon, delta)-private.
+
+    Kairouz, Oh and Viswanath (2015), in both directions. The three broadcast; epsilon is finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        forward = delta + np.where(np.equal(fpr, 0.0), 0.0, np.exp(epsilon) * fpr)
+    backward = 1.0 - np.exp(np.negative(epsilon)) * np.maximum(np.subtract(1.0, fpr) - delta, 0.0)
+    return np.minimum(np.minimum(forward, backward), 1.0)
+
+
 class PrivacyCurve:
     """Upper bounds on what a composition of Gaussian steps reveals about one record.
 
@@ -177,17 +188,8 @@ class PrivacyCurve:
         return eps, np.asarray(self.delta(eps))
 
     def _tpr_from_curve(self, rates: Floats) -> Floats:
-        eps, delta = self._table
-        flat = rates.reshape(-1)
-        best = np.ones(flat.size)
-        with np.errstate(over="ignore", invalid="ignore"):
-            growth, decay = np.exp(eps), np.exp(-eps)
-            for i, rate in enumerate(flat):  # one rate at a time: memory stays at one table
-                scaled = growth * rate if rate > 0.0 else np.zeros(eps.size)
-                forward = delta + scaled
-                backward = 1.0 - decay * np.maximum(1.0 - rate - delta, 0.0)
-                best[i] = min(1.0, float(np.min(forward)), float(np.min(backward)))
-        return best.reshape(rates.shape)
+        best = [np.min(tpr_bound(rate, *self._table)) for rate in rates.reshape(-1)]  # memory stays at one table
+        return np.array(best).reshape(rates.shape)
 
     def advantage(self) -> float:
         """Return the largest (true positive rate - false positive rate), which is delta(0)."""

@@ -99,9 +99,11 @@ def choose_spacing(pairs: Iterable[tuple[Pair, int]], tail: float, spacing: floa
     ends = [pair.statistic(np.array(pair.window(tail))) for pair, _ in items]
     reach = max(float(end[1] - end[0]) for end in ends)
     if spacing is None:
-        spacing = min(max(max(width, reach / std) / _POINTS, FINE), COARSE)
+        spacing = min(max(max(width, reach / std if std else 0.0) / _POINTS, FINE), COARSE)
     spacing = max(spacing, width / _FFT_POINTS_MAX)
-    return max(spacing * std, reach / MAX_CELLS)
+    # With next to no noise the loss of the direction `add` is one number, to the last digit; a grid needs a width.
+    level = max(float(np.max(np.abs(end))) for end in ends)
+    return max(spacing * std, reach / MAX_CELLS, 1e-9 * level)
 
 
 class LossDistribution:
@@ -129,7 +131,7 @@ class LossDistribution:
         position = np.ceil(eps / self.dx) - self.low
         index = np.clip(position, 0, self.weight.size - 1).astype(np.int64)
         loss = (self.low + index) * self.dx
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             inside = self.delta_grid[index] + self.weight[index] * np.maximum(-np.expm1(eps - loss), 0.0)
         return np.minimum(np.where(position >= self.weight.size, self.infinity, inside), 1.0)
 

@@ -1,0 +1,430 @@
+"""``python -m skdpbayes``, or ``skdpbayes``: privacy accounting in a shell.
+
+It reads no records, writes no files and does not load JAX. What it prints in words is rounded towards caution; with
+``--json`` it has all digits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import math
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from skdpbayes import __version__
+
+from .privacy.accounting._steps import ADJACENCIES, GaussianSteps
+from .privacy.report import finite, rounded
+
+_NEIGHBOURS = {
+    "zero_out": "one record replaced by one that contributes nothing",
+    "add_remove": "one record added or removed",
+    "replace_one": "one record exchanged for any other",
+}
+_ACCOUNTANTS = {
+    "zcdp": "zero-concentrated, without amplification by sampling",
+    "linear": "basic composition of amplified rounds",
+    "advanced": "advanced composition of amplified rounds",
+    "moments": "moments accountant",
+    "rdp": "Renyi divergences",
+    "pld": "privacy loss distributions",
+    "gaussian": "closed form: no round is sampled",
+    "none": "a round has no noise",
+}
+
+Answer = tuple[dict[str, Any], str]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+def noise(args: argparse.Namespace) -> Answer:
+    """The least noise for a budget."""
+    from .privacy import calibrate_noise
+
+    found = calibrate_noise(args.epsilon, args.delta, args.sampling_rate, args.steps, adjacency=args.adjacency)
+    names = ("noise_multiplier", "epsilon", "target_epsilon", "delta", "adjacency")
+    record = {name: getattr(found, name) for name in names} | {
+        "steps": _dicts(found.steps),
+        "crosscheck": found.crosscheck.to_dict(),
+    }
+    return record, _table(
+        ("noise multiplier", f"{rounded(found.noise_multiplier)} (standard deviation over the clipping norm)"),
+        ("epsilon", f"{rounded(found.epsilon)} at most, at delta {found.delta:g}"),
+        ("releases", f"{found.steps[0].steps} rounds, sampling rate {found.steps[0].sampling_rate:g}"),
+        ("neighbours", _neighbours(found.adjacency)),
+        ("cross-check", str(found.crosscheck)),
+    )
+
+
+def epsilon(args: argparse.Namespace) -> Answer:
+    """Epsilon of rounds that were fixed in advance."""
+    from .privacy import baselines, compose
+
+    curve = compose(_schedule(args), args.adjacency)
+    record = {
+        "epsilon": curve.epsilon(args.delta),
+        "delta": args.delta,
+        "adjacency": curve.adjacency,
+        "accountant": curve.accountant,
+        "steps": _dicts(curve.steps),
+    }
+    text = _table(
+        ("epsilon", f"{rounded(record['epsilon'])} at most, at delta {args.delta:g}"),
+        *_releases(curve.steps),
+        ("neighbours", _neighbours(curve.adjacency)),
+        ("accountant", _ACCOUNTANTS[curve.accountant]),
+    )
+    if args.accountants:
+        record["accountants"] = table = baselines(curve.steps, args.delta, curve.adjacency)
+        rows = ((name, rounded(value), _ACCOUNTANTS[name]) for name, value in table.items())
+        text += "\n\nAll of these bound the same rounds:\n" + _table(("accountant", "epsilon", ""), *rows)
+    return record, text
+
+
+def meaning(args: argparse.Namespace) -> Answer:
+    """What attackers can do."""
+    from .privacy import compose
+
+    about: dict[str, Any]
+    tpr: Callable[..., Any]
+    if args.epsilon is None:
+        if args.delta is not None or args.gaussian:
+            raise ValueError("--delta and --gaussian go with --epsilon; a schedule has attack rates without them.")
+        curve = compose(_schedule(args), args.adjacency or ADJACENCIES[0])
+        about = {"steps": _dicts(curve.steps), "adjacency": curve.adjacency}
+        rows = [*_releases(curve.steps), ("neighbours", _neighbours(curve.adjacency))]
+        tpr, advantage = curve.tpr, curve.advantage()
+    else:
+        if any(value is not None for value in (args.noise_multiplier, args.sampling_rate, args.steps, args.adjacency)):
+            raise ValueError(
+                "--epsilon and --delta are given instead of a schedule and its adjacency: give one of both."
+            )
+        supposed, tpr, advantage = _promise(args.epsilon, args.delta, args.gaussian)
+        about = {"epsilon": args.epsilon, "delta": args.delta, "supposed": supposed}
+        rows = [("supposed", supposed)]
+    rates, chances = ([float(tpr(value)) for value in values] for values in (args.fpr, args.prior))
+    record = about | {
+        "attacks": [{"fpr": fpr, "tpr": rate} for fpr, rate in zip(args.fpr, rates, strict=True)],
+        "advantage": advantage,
+        "reconstruction": [{"prior": p, "success": chance} for p, chance in zip(args.prior, chances, strict=True)],
+    }
+    text = "\n".join(
+        (
+            _table(*rows),
+            "\nTelling two neighbouring data sets apart, knowing all other records:",
+            _table(
+                ("false positive rate", "true positive rate, at most"),
+                *((f"{fpr:g}", rounded(rate)) for fpr, rate in zip(args.fpr, rates, strict=True)),
+            ),
+            f"advantage (largest difference of the two rates): {rounded(advantage)} at most",
+            "\nGuessing the whole record:",
+            _table(
+                ("success without the release", "with it, at most"),
+                *((f"{prior:g}", rounded(chance)) for prior, chance in zip(args.prior, chances, strict=True)),
+            ),
+        )
+    )
+    return record, text
+
+
+def report(args: argparse.Namespace) -> Answer:
+    """A saved `PrivacySpent`."""
+    from .privacy import PrivacySpent
+
+    with _reading(args.file, "a report (PrivacySpent.to_json)"):
+        spent = PrivacySpent.from_json(Path(args.file).read_text("utf-8"))
+    again = spent.epsilon_at(spent.delta)
+    if again > 1.01 * spent.epsilon:  # accountants of other versions differ by less
+        raise ValueError(
+            f"{args.file} claims epsilon={spent.epsilon:g} at delta={spent.delta:g}, but its steps spend {again:g}."
+        )
+    elsewhere = [(delta, spent.epsilon_at(delta)) for delta in args.delta]
+    record = spent.to_dict() | {
+        "cumulative_epsilon": spent.cumulative_epsilon,
+        "guarantee_holds": spent.guarantee_holds,
+        "epsilon_at": [{"delta": delta, "epsilon": value} for delta, value in elsewhere],
+    }
+    holds = "The guarantee holds." if spent.guarantee_holds else f"GUARANTEE VOID: {'; '.join(spent.voided_by)}."
+    factor = rounded(math.exp(spent.epsilon) if spent.epsilon < 700.0 else math.inf)
+    text = "\n".join(
+        (
+            f"(epsilon {rounded(spent.epsilon)}, delta {spent.delta:g})-differential privacy. {holds}",
+            f"With {_NEIGHBOURS[spent.adjacency].replace('record', spent.unit)}, any set of results has at most\n"
+            f"{factor} times the probability that it had, plus {spent.delta:g}.\n",
+            _table(*spent._rows()),
+            "\nThe same fit at other deltas:",
+            _table(("delta", "epsilon, at most"), *((f"{delta:g}", rounded(value)) for delta, value in elsewhere)),
+        )
+    )
+    return record, text
+
+
+def ledger(args: argparse.Namespace) -> Answer:
+    """A saved `PrivacyLedger`, which stays as it is."""
+    from .privacy import PrivacyLedger
+
+    with _reading(args.file, "a ledger (PrivacyLedger's path, or its to_json)"):
+        book = PrivacyLedger.from_json(_ledger_text(Path(args.file)))
+    total, spent = math.fsum(entry["cost"] for entry in book.entries), book.spent
+    entries = [
+        {"label": entry["label"], "share": spent * entry["cost"] / total, "steps": entry["steps"]}
+        for entry in book.entries
+    ]
+    names = ("epsilon", "delta", "adjacency", "unit", "composition")
+    record = {name: getattr(book, name) for name in names} | {
+        "entries": entries,
+        "spent": spent,
+        "spent_epsilon": book.spent_epsilon,
+    }
+    if book.plan is None:
+        record["affordable_epsilon"] = book.affordable_epsilon()
+        left = f"a fit on all rows may take epsilon {rounded(record['affordable_epsilon'], up=False)}"
+    else:
+        left = f"{len(book.plan) - len(entries)} of {len(book.plan)} planned fits"
+    text = _table(
+        ("budget", f"epsilon {book.epsilon:g}, delta {book.delta:g}"),
+        ("neighbours", _neighbours(book.adjacency).replace("record", book.unit)),
+        ("composition", book.composition),
+        ("spent", f"{rounded(100 * spent)}%, epsilon {rounded(record['spent_epsilon'])}"),
+        ("left", f"{rounded(max(0.0, 100 * (1 - spent)), up=False)}%; {left}"),
+    )
+    if entries:
+        rows = ((rounded(100 * entry["share"]) + "%", entry["label"]) for entry in entries)
+        text += "\n\n" + _table(("share", "fit"), *rows)
+    return record, text
+
+
+def _promise(epsilon: float, delta: float | None, gaussian: bool) -> tuple[str, Callable[[float], Any], float]:
+    """Who is supposed to promise (epsilon, delta), true positive rates and advantage."""
+    from .privacy import compose
+    from .privacy.accounting._curve import tpr_bound
+    from .privacy.accounting._gaussian import gaussian_mu
+    from .privacy.accounting._steps import check_delta, check_epsilon
+
+    if delta is None:
+        raise ValueError("--epsilon needs --delta (0 if it is pure).")
+    if math.isinf(check_epsilon(epsilon)):
+        raise ValueError("epsilon=inf promises nothing.")
+    if gaussian:
+        sigma = 1.0 / gaussian_mu(epsilon, check_delta(delta))
+        curve = compose(GaussianSteps(sigma, 1.0, 1))
+        which = f"one Gaussian release that is just ({epsilon:g}, {delta:g})-private; others may give attackers more"
+        return which, curve.tpr, curve.advantage()
+    if delta != 0.0:
+        check_delta(delta)
+    # Both directions of the trade-off meet where errors of the two kinds are equally likely.
+    error = (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
+    which = f"nothing but ({epsilon:g}, {delta:g})-privacy: bounds for every such mechanism"
+    return which, functools.partial(tpr_bound, epsilon=epsilon, delta=delta), 1.0 - 2.0 * error
+
+
+def _schedule(args: argparse.Namespace) -> list[GaussianSteps]:
+    if args.noise_multiplier is None or args.steps is None:
+        raise ValueError("a schedule needs --noise-multiplier and --steps.")
+    if any(not (value == 0.0 or 1e-3 <= value <= 1e9) for value in args.noise_multiplier):
+        raise ValueError("--noise-multiplier must be 0 (no noise) or in [0.001, 1e9].")
+    blocks = len(args.steps)
+    columns = {"--noise-multiplier": args.noise_multiplier, "--sampling-rate": args.sampling_rate or [1.0]}
+    for name, values in columns.items():
+        if len(values) not in (1, blocks):
+            raise ValueError(f"--steps has {blocks} blocks and {name} {len(values)}: give one value, or one a block.")
+    noise, rates = (values * blocks if len(values) == 1 else values for values in columns.values())
+    return [GaussianSteps(*block) for block in zip(noise, rates, args.steps, strict=True)]
+
+
+def _ledger_text(path: Path) -> str:
+    with path.open("rb") as file:
+        if file.read(16) != b"SQLite format 3\0":
+            return path.read_text("utf-8")
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        database.execute("BEGIN")  # one state of the file
+        (parameters,) = database.execute("SELECT parameters FROM ledger").fetchone()
+        entries = [json.loads(text) for (text,) in database.execute("SELECT entry FROM entries ORDER BY id")]
+    return json.dumps({"ledger": json.loads(parameters), "entries": entries})
+
+
+@contextlib.contextmanager
+def _reading(path: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError, sqlite3.Error) as error:
+        reason = f"it has no {error}." if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not {what}: {reason}") from error
+
+
+def _dicts(steps: Iterable[GaussianSteps]) -> list[dict[str, Any]]:
+    return [block.to_dict() for block in steps]
+
+
+def _neighbours(adjacency: str) -> str:
+    return f"{_NEIGHBOURS[adjacency]} ({adjacency})"
+
+
+def _releases(steps: Sequence[GaussianSteps]) -> list[tuple[str, str]]:
+    return [
+        (
+            "then" if i else "releases",
+            f"{block.steps} rounds, sampling rate {block.sampling_rate:g}, noise multiplier {block.noise_multiplier:g}",
+        )
+        for i, block in enumerate(steps)
+    ]
+
+
+def _table(*rows: Sequence[str]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def rate(text: str) -> float:
+    """A sampling rate: a number, or batch/records."""
+    batch, slash, records = text.partition("/")
+    try:
+        return float(batch) / float(records) if slash else float(batch)
+    except ZeroDivisionError:
+        raise argparse.ArgumentTypeError(f"{text!r} divides by zero records") from None
+
+
+def probability(text: str) -> float:
+    """A number in [0, 1]."""
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"must be in [0, 1], got {text}")
+    return value
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="skdpbayes", description="Privacy accounting in a shell.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"skdpbayes {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+
+    def command(run: Callable[[argparse.Namespace], Answer], help: str, example: str) -> argparse.ArgumentParser:
+        own = commands.add_parser(
+            run.__name__,
+            help=help,
+            description=f"Print {help}.",
+            epilog=f"example:\n  skdpbayes {run.__name__} {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        own.set_defaults(run=run, parser=own)
+        own.add_argument("--json", action="store_true", help="print JSON, with all digits")
+        return own
+
+    def adjacency(own: argparse.ArgumentParser) -> None:
+        own.add_argument("--adjacency", choices=ADJACENCIES, default=ADJACENCIES[0], help="default: zero_out")
+
+    rate_help = "probability that a record is in a round, or batch/records; default: 1"
+
+    def schedule(own: argparse.ArgumentParser, required: bool) -> None:
+        several: dict[str, Any] = {"nargs": "+", "metavar": "VALUE"}
+        own.add_argument(
+            "--noise-multiplier",
+            type=float,
+            required=required,
+            help="standard deviation of the noise over the clipping norm; one for each block of rounds, or one for all",
+            **several,
+        )
+        own.add_argument("--sampling-rate", type=rate, help=f"{rate_help}; likewise", **several)
+        own.add_argument("--steps", type=float, required=required, help="number of rounds of each block", **several)
+        adjacency(own)
+
+    own = command(
+        noise,
+        "the least noise that keeps a budget",
+        "--epsilon 1 --delta 1e-5 --sampling-rate 600/60000 --steps 10000",
+    )
+    own.add_argument("--epsilon", type=float, required=True)
+    own.add_argument("--delta", type=float, required=True)
+    own.add_argument("--sampling-rate", type=rate, default=1.0, metavar="VALUE", help=rate_help)
+    own.add_argument("--steps", type=float, required=True, help="number of rounds")
+    adjacency(own)
+
+    own = command(
+        epsilon,
+        "the epsilon that rounds of noisy sums spend",
+        "--noise-multiplier 2 4 --sampling-rate 0.01 --steps 5000 5000 --delta 1e-5",
+    )
+    schedule(own, required=True)
+    own.add_argument("--delta", type=float, required=True)
+    own.add_argument("--accountants", action="store_true", help="those of earlier papers beside it")
+
+    own = command(
+        meaning,
+        "what attackers can do, given --epsilon and --delta, or a schedule",
+        "--epsilon 1 --delta 1e-5\n  skdpbayes meaning --noise-multiplier 4 --sampling-rate 0.01 --steps 10000",
+    )
+    own.add_argument("--epsilon", type=float)
+    own.add_argument("--delta", type=float, help="0 for pure differential privacy")
+    own.add_argument(
+        "--gaussian", action="store_true", help="suppose one Gaussian release, not just any mechanism with this epsilon"
+    )
+    schedule(own, required=False)
+    own.set_defaults(adjacency=None)
+    several: dict[str, Any] = {"nargs": "+", "metavar": "VALUE"}
+    own.add_argument("--fpr", type=probability, default=[0.001, 0.01, 0.1], help="false positive rates", **several)
+    own.add_argument(
+        "--prior",
+        type=probability,
+        default=[1e-6, 1e-3, 0.1],
+        help="chances to guess a record without the release",
+        **several,
+    )
+
+    own = command(report, "a saved report of a fit (privacy_spent_.to_json())", "spent.json")
+    own.add_argument("file")
+    own.add_argument(
+        "--delta",
+        type=float,
+        default=[1e-4, 1e-5, 1e-6, 1e-7, 1e-8],
+        help="deltas at which to say epsilon too",
+        **several,
+    )
+
+    own = command(ledger, "what a saved PrivacyLedger has spent and has left, and leave it as it is", "budget.db")
+    own.add_argument("file", help="its path, or a file of its to_json()")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, default=None
+        Arguments; None takes those of the process.
+
+    Returns
+    -------
+    int
+        0. What is wrong ends the process with status 2, and a line on standard error.
+    """
+    from .privacy import AccountingError
+
+    args = _parser().parse_args(argv)
+    try:
+        record, text = args.run(args)
+    except ArithmeticError as error:
+        args.parser.error(f"these numbers are too extreme to compute with: {error}.")
+    except (ValueError, AccountingError) as error:
+        args.parser.error(str(error))
+    sys.stdout.write((json.dumps(finite(record), indent=2, allow_nan=False) if args.json else text) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
