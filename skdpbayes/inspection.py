@@ -157,7 +157,9 @@ class PosteriorIntervalDisplay:
         for level, width in zip(self.level, widths, strict=True):
             low, high = np.quantile(self.draws[:, self.shown_], [(1 - level) / 2, (1 + level) / 2], axis=0)
             self.lines_.append(
-                self.ax_.hlines(places, low, high, linewidth=width, color=COLOURS[0], label=f"{level:.3g} interval")
+                self.ax_.hlines(
+                    places, low, high, linewidth=width, color=COLOURS[0], label=f"{100 * level:.3g}% interval"
+                )
             )
         (self.medians_,) = self.ax_.plot(
             medians[self.shown_], places, "o", markersize=5, markeredgecolor=COLOURS[0], color="white", label="median"

@@ -14,6 +14,13 @@ from .accounting._steps import check_delta
 from .ledger import PrivacyLedger
 from .report import PrivacySpent
 
+_EARLIER = {
+    "linear": "basic composition",
+    "advanced": "advanced composition",
+    "zcdp": "zCDP, without sampling",
+    "moments": "the moments accountant",
+    "rdp": "Renyi divergences",
+}
 _DELTA = 1e-5  # at which a curve that reports none is named
 
 
@@ -140,7 +147,7 @@ class PrivacyProfileDisplay(_CurvesDisplay):
         ----------
         ax : matplotlib Axes, optional
         deltas : array-like, optional
-            At which the curves are evaluated; from 1e-10 to 0.1 by default.
+            At which the curves are evaluated; from 1e-10 to 0.01 by default.
 
         Raises
         ------
@@ -149,7 +156,7 @@ class PrivacyProfileDisplay(_CurvesDisplay):
         ValueError
             If a delta is not in (0, 1).
         """
-        deltas = np.geomspace(1e-10, 1e-1, 46) if deltas is None else [check_delta(delta) for delta in deltas]
+        deltas = np.geomspace(1e-10, 1e-2, 41) if deltas is None else [check_delta(delta) for delta in deltas]
         self.ax_, self.figure_ = axes(ax)
         self.lines_, self.points_, self.earlier_lines_ = [], [], {}
         for given, label in zip(self.spent, self._labels(), strict=True):
@@ -161,11 +168,10 @@ class PrivacyProfileDisplay(_CurvesDisplay):
         if self.earlier:
             first = self.spent[0]
             tables = [baselines(first.steps, delta, first.adjacency) for delta in deltas]
-            styles = {"zcdp": ":", "linear": (0, (1, 3)), "advanced": "-.", "moments": "--", "rdp": (0, (6, 1))}
-            for name, style in styles.items():
+            for (name, words), colour in zip(_EARLIER.items(), COLOURS[1:], strict=False):
                 values = [table[name] for table in tables]
                 (self.earlier_lines_[name],) = self.ax_.plot(
-                    deltas, values, color="0.4", linestyle=style, linewidth=1, label=f"by {name}"
+                    deltas, values, "--", color=colour, linewidth=1, label=f"by {words}"
                 )
             self.ax_.set_yscale("log")
         else:
@@ -300,9 +306,10 @@ class TradeOffDisplay(_CurvesDisplay):
         if self.scale == "log":
             self.ax_.set(xscale="log", yscale="log", xlim=(low, 1), ylim=(low, 1.1))
         else:
-            self.ax_.set(xlim=(0, 1), ylim=(0, 1.01))
+            self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         title = None if self.fpr is None else f"best attack with {100 * self.fpr:.3g}% false positives"
-        self.ax_.legend(loc="lower right", frameon=False, fontsize="small", title=title, title_fontsize="small")
+        corner = "upper left" if self.scale == "log" else "lower right"  # away from the curves
+        self.ax_.legend(loc=corner, frameon=False, fontsize="small", title=title, title_fontsize="small")
         return self
 
 
@@ -381,7 +388,7 @@ class LedgerDisplay:
             range(len(widths)), widths, left=starts, color=[COLOURS[0]] * len(shares) + [LEFT], height=0.7
         )
         for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
-            text, inside = f"{width:.3g}%", width > 25
+            text, inside = f"{width:.3g}%", width > 12
             x, side = (start + width / 2, "center") if inside else (start + width + 1, "left")
             if not inside and x > 88:  # there is no room on the right
                 x, side = start - 1, "right"
