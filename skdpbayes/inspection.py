@@ -156,11 +156,8 @@ class PosteriorIntervalDisplay:
         widths = np.linspace(5, 1.5, len(self.level)) if len(self.level) > 1 else [3]
         for level, width in zip(self.level, widths, strict=True):
             low, high = np.quantile(self.draws[:, self.shown_], [(1 - level) / 2, (1 + level) / 2], axis=0)
-            self.lines_.append(
-                self.ax_.hlines(
-                    places, low, high, linewidth=width, color=COLOURS[0], label=f"{100 * level:.3g}% interval"
-                )
-            )
+            label = f"{100 * level:.3g}% interval"
+            self.lines_.append(self.ax_.hlines(places, low, high, linewidth=width, color=COLOURS[0], label=label))
         (self.medians_,) = self.ax_.plot(
             medians[self.shown_], places, "o", markersize=5, markeredgecolor=COLOURS[0], color="white", label="median"
         )

@@ -36,11 +36,15 @@ class Classifier(BaseEstimator):
 
     def __init__(self, n_classes=3):
         self.n_classes = n_classes
-        self.n_features_in_, self.classes_ = 2, np.arange(n_classes)
+
+    def fit(self, X, y):
+        rows = self.n_classes if self.n_classes > 2 else 1
+        self.n_features_in_, self.classes_ = X.shape[1], np.arange(self.n_classes)
         self.posterior_samples_ = {
-            "coef": RNG.normal(np.arange(2), size=(50, n_classes if n_classes > 2 else 1, 2)),
-            "intercept": RNG.normal(size=(50, n_classes if n_classes > 2 else 1)),
+            "coef": RNG.normal(np.arange(2), size=(50, rows, 2)),
+            "intercept": RNG.normal(size=(50, rows)),
         }
+        return self
 
 
 def shown_names(display):
@@ -71,8 +75,8 @@ def test_only_the_largest_are_shown_and_this_is_said():
 
 
 def test_columns_and_classes_name_coefficients():
-    assert sorted(shown_names(PosteriorIntervalDisplay.from_estimator(Classifier(2)))) == ["x0", "x1"]
-    classifier = Classifier(3)
+    assert sorted(shown_names(PosteriorIntervalDisplay.from_estimator(Classifier(2).fit(X, Y)))) == ["x0", "x1"]
+    classifier = Classifier(3).fit(X, Y)
     display = PosteriorIntervalDisplay.from_estimator(classifier)
     assert sorted(shown_names(display)) == ["0: x0", "0: x1", "1: x0", "1: x1", "2: x0", "2: x1"]
     medians = np.median(classifier.posterior_samples_["coef"], axis=0).ravel()
@@ -175,7 +179,7 @@ def test_an_open_ledger_is_charged():
     ("epsilons", "scores"), [([0.0, 1.0], [[1.0], [1.0]]), ([1.0], [[1.0], [1.0]]), ([1.0], [1.0]), ([1.0], [[]])]
 )
 def test_scores_that_make_no_sense_are_refused(epsilons, scores):
-    with pytest.raises(ValueError, match="epsilons must be|scores must have shape"):
+    with pytest.raises(ValueError, match=r"epsilons must be|scores must have shape"):
         PrivacyUtilityDisplay(epsilons, scores)
 
 
