@@ -50,14 +50,13 @@ class _CurvesDisplay:
                 "package (of a pipeline, its step)."
             )
         if not spent.cumulative:
-            return [spent], [type(estimator).__name__]
+            return [spent], [f"{type(estimator).__name__}: {_in_words(spent)}"]
         # Whoever has seen this fit may have seen the earlier ones of the same object.
         every = compose(spent.cumulative + spent.steps, spent.adjacency)
-        return [spent, every], ["this fit", "with earlier fits"]
+        return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {_in_words(every)}"]
 
     def _labels(self) -> list[str]:
-        names = [""] * len(self.spent) if self.names is None else [f"{name}: " for name in self.names]
-        return [name + _in_words(given) for name, given in zip(names, self.spent, strict=True)]
+        return [_in_words(given) for given in self.spent] if self.names is None else [str(name) for name in self.names]
 
 
 class PrivacyProfileDisplay(_CurvesDisplay):
@@ -67,7 +66,7 @@ class PrivacyProfileDisplay(_CurvesDisplay):
     ----------
     spent : PrivacySpent, PrivacyCurve or sequence of them
     names : sequence of str, optional
-        Names of the curves.
+        Names of the curves; by default what they promise.
     earlier : bool, default=False
         Draw also what the accountants of earlier papers say (`baselines`), for the first of `spent`.
 
@@ -191,7 +190,7 @@ class TradeOffDisplay(_CurvesDisplay):
     ----------
     spent : PrivacySpent, PrivacyCurve or sequence of them
     names : sequence of str, optional
-        Names of the curves.
+        Names of the curves; by default what they promise.
     fpr : float or None, default=0.01
         False positive rate at which the legend says the largest true positive rate, and a point marks it.
     scale : {"linear", "log"}, default="linear"
@@ -308,8 +307,7 @@ class TradeOffDisplay(_CurvesDisplay):
         else:
             self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         title = None if self.fpr is None else f"best attack with {100 * self.fpr:.3g}% false positives"
-        corner = "upper left" if self.scale == "log" else "lower right"  # away from the curves
-        self.ax_.legend(loc=corner, frameon=False, fontsize="small", title=title, title_fontsize="small")
+        self.ax_.legend(loc="lower right", frameon=False, fontsize="small", title=title, title_fontsize="small")
         return self
 
 

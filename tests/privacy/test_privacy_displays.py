@@ -48,9 +48,10 @@ def test_a_profile_is_the_curve_and_the_report_a_point_of_it():
             assert epsilon == pytest.approx(curve.epsilon(delta))
     (point,) = display.points_  # a curve reports none
     assert point.get_xydata().tolist() == [[1e-6, spent.epsilon]]
-    first, second = labels(display)
-    assert first == f"sampled: epsilon {spent.epsilon:.3g} at delta 1e-06"
-    assert second == f"whole: epsilon {WHOLE.epsilon(1e-5):.3g} at delta 1e-05"
+    assert labels(display) == ["sampled", "whole"]
+    first, second = labels(PrivacyProfileDisplay.from_spent([spent, WHOLE]))
+    assert first == f"epsilon {spent.epsilon:.3g} at delta 1e-06"
+    assert second == f"epsilon {WHOLE.epsilon(1e-5):.3g} at delta 1e-05"
     assert display.ax_.get_xscale() == "log" and display.ax_.get_yscale() == "linear"
 
 
