@@ -27,8 +27,8 @@ names = [f"epsilon {epsilon}" for epsilon in curves]
 # ------------------
 # Take the worst attacker there can be: one who knows everything about a woman and about all the other patients, sees
 # each step of the training, and asks only whether her record was used. One who accuses at random, and so accuses 1 of
-# 100 women who were *not* patients (false positives), finds 1 of 100 who were. The curves say how many the best attacker
-# may find. No method, known or still to be found, finds more.
+# 100 women who were *not* patients (false positives), finds 1 of 100 who were. The curves say how many the best
+# attacker may find. No method, known or still to be found, finds more.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.4), layout="constrained")
 TradeOffDisplay.from_spent(curves.values(), names=names, ax=left)
@@ -62,7 +62,7 @@ PrivacyProfileDisplay.from_spent(curves.values(), names=names)
 # What is not promised
 # --------------------
 # The bounds are about what *her record* adds. If the model says that smokers fall ill more often, it says so of every
-# smoker, whether she was a patient or not. They are for one row: a patient with three rows has less protection. And they
-# hold for this training alone: what is fitted to the same patients later adds to it, see the page on budgets.
+# smoker, whether she was a patient or not. They are for one row: a patient with three rows has less protection. And
+# they hold for this training alone: what is fitted to the same patients later adds to it, see the page on budgets.
 
 plt.show()

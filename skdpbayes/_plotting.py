@@ -12,12 +12,13 @@ LEFT = "0.85"  # what is not used up
 
 
 def axes(ax: Any, **figure: Any) -> tuple[Any, Any]:
-    """`ax` and its figure, or axes in a new figure (with these options), whose lines take `COLOURS`."""
+    """`ax` and its figure, or axes in a new figure (with these options); lines take `COLOURS` in turn."""
     if ax is None:
         try:
             import matplotlib.pyplot as plt
         except ImportError as error:
             raise ImportError("plots need matplotlib, which is not installed: pip install skdpbayes[plot]") from error
         _, ax = plt.subplots(layout="constrained", **figure)
+    if not ax.lines:  # else it goes on with its own, so that two displays in one picture differ
         ax.set_prop_cycle(color=COLOURS)
     return ax, ax.figure

@@ -170,6 +170,15 @@ def test_axes_are_taken_as_given():
     assert {display.figure_ for display in drawn} == {figure}
 
 
+def test_two_displays_in_one_picture_differ():
+    _, ax = matplotlib.pyplot.subplots()
+    one = PrivacyProfileDisplay.from_spent(WHOLE, ax=ax)
+    two = PrivacyProfileDisplay.from_spent(SAMPLED, ax=ax)
+    alone = PrivacyProfileDisplay.from_spent([WHOLE, SAMPLED])
+    assert [line.get_color() for line in one.lines_ + two.lines_] == [line.get_color() for line in alone.lines_]
+    assert len({line.get_color() for line in alone.lines_}) == 2
+
+
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     for draw in (PrivacyProfileDisplay(WHOLE), TradeOffDisplay(WHOLE), LedgerDisplay(PrivacyLedger(1.0, 1e-5))):
