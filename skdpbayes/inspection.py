@@ -31,6 +31,8 @@ class PosteriorIntervalDisplay:
         Values to compare with, one for each parameter: the truth, or estimates without privacy.
     max_shown : int, default=20
         Most parameters that are shown.
+    quantity : str, default="value"
+        What the values are, with their unit, to be written below them.
 
     Attributes
     ----------
@@ -54,8 +56,9 @@ class PosteriorIntervalDisplay:
     """
 
     def __init__(
-        self, draws: Any, *, names: Any = None, level: Any = (0.5, 0.95), reference: Any = None, max_shown: int = 20
-    ) -> None:
+        self, draws: Any, *, names: Any = None, level: Any = (0.5, 0.95), reference: Any = None, max_shown: int = 20,
+        quantity: str = "value",
+    ) -> None:  # fmt: skip
         draws = np.asarray(draws, dtype=float)
         if draws.ndim < 2 or not draws.size:
             raise ValueError(f"draws must have shape (n_draws, n_parameters), got {draws.shape}.")
@@ -65,6 +68,7 @@ class PosteriorIntervalDisplay:
         self.level = tuple(sorted(np.atleast_1d(level).tolist()))
         self.reference = None if reference is None else np.asarray(reference, dtype=float).reshape(-1)
         self.max_shown = max_shown
+        self.quantity = quantity
         if len(self.names) != n:
             raise ValueError(f"names must hold one name for each of the {n} parameters, got {len(self.names)}.")
         if self.reference is not None and len(self.reference) != n:
@@ -84,7 +88,7 @@ class PosteriorIntervalDisplay:
         names : sequence of str, optional
         ax : matplotlib Axes, optional
         **options
-            Of the class: ``level``, ``reference``, ``max_shown``.
+            Of the class: ``level``, ``reference``, ``max_shown``, ``quantity``.
 
         Returns
         -------
@@ -108,7 +112,7 @@ class PosteriorIntervalDisplay:
             By default the names of the columns, if there is one parameter for each, or one for each class and column.
         ax : matplotlib Axes, optional
         **options
-            Of the class: ``level``, ``reference``, ``max_shown``.
+            Of the class: ``level``, ``reference``, ``max_shown``, ``quantity``.
 
         Returns
         -------
@@ -129,11 +133,9 @@ class PosteriorIntervalDisplay:
         draws = np.asarray(draws)
         if draws.ndim == 1:
             draws = draws[:, None]
-        display = cls(draws, names=_names(estimator, draws.shape[1:], parameter) if names is None else names, **options)
-        display._what = "coefficient" if parameter == "coef" and isinstance(samples, dict) else parameter
-        return display.plot(ax)
-
-    _what = "value"
+        what = "parameter" if not isinstance(samples, dict) else "coefficient" if parameter == "coef" else parameter
+        names = _names(estimator, draws.shape[1:], what) if names is None else names
+        return cls(draws, names=names, **{"quantity": what} | options).plot(ax)
 
     def plot(self, ax: Any = None) -> PosteriorIntervalDisplay:
         """Draw into `ax`, or into a new figure, and return the display.
@@ -174,7 +176,7 @@ class PosteriorIntervalDisplay:
                 label="reference",
             )
         self.ax_.set_yticks(places, [self.names[j] for j in self.shown_])
-        self.ax_.set(ylim=(len(places) - 0.4, -0.6), xlabel=self._what)
+        self.ax_.set(ylim=(len(places) - 0.4, -0.6), xlabel=self.quantity)
         if len(places) < len(medians):
             self.ax_.set_title(f"the {len(places)} largest of {len(medians)}", loc="left", fontsize="medium")
         self.ax_.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))

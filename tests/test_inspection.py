@@ -100,8 +100,9 @@ def test_a_pipeline_names_columns_by_its_steps():
 
 def test_draws_without_names():
     model = DPBetaBernoulli(1.0, random_state=0).fit(ROWS)
-    display = PosteriorIntervalDisplay.from_estimator(model, names=["share"])
-    assert shown_names(display) == ["share"]
+    display = PosteriorIntervalDisplay.from_estimator(model, names=["share"], quantity="share of ones")
+    assert shown_names(display) == ["share"] and display.ax_.get_xlabel() == "share of ones"
+    assert PosteriorIntervalDisplay.from_estimator(model).ax_.get_xlabel() == "parameter"
     assert display.medians_.get_xdata()[0] == pytest.approx(np.median(model.posterior_samples_), rel=1e-6)
 
 
