@@ -156,7 +156,8 @@ def test_many_fits_none_and_a_plan():
     plan = PrivacyLedger(3.0, 1e-5, composition="plan", plan=[[STEPS], [STEPS]])
     plan.charge(STEPS)
     display = LedgerDisplay.from_ledger(plan)
-    assert [bar.get_width() for bar in display.bars_] == [50, 50] and "may take" not in display.ax_.get_title()
+    assert [bar.get_width() for bar in display.bars_] == [50, 50]
+    assert "may take" not in display.ax_.get_title(loc="left")
 
 
 def test_axes_are_taken_as_given():
