@@ -24,7 +24,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes._labels import as_labels, codes
 from skdpbayes._rows import as_numeric
-from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
+from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number, diagram_and_card
 from skdpbayes.privacy import GaussianSteps, compose, selection_epsilon
 
 _MOST_CANDIDATES = 200
@@ -133,6 +133,19 @@ class SelectionSpent:
             f"{self.n_iter:g} runs, each with epsilon {self.run_epsilon:.4g}, "
             f"{self.numerics} numerics{kept}"
         )
+
+    def _repr_html_(self) -> str:
+        from skdpbayes.privacy._card import guarantee
+
+        rows = [
+            ("adjacency", f"{self.adjacency}, per {self.unit}"),
+            ("search", f"the best of some {self.n_iter:g} runs, each with epsilon {self.run_epsilon:.4g}"),
+            ("numerics", self.numerics),
+            ("randomness", "seeded" if self.seeded else "operating system"),
+        ]
+        if self.total_epsilon > self.epsilon:
+            rows.append(("with earlier searches", f"epsilon {self.total_epsilon:.4g}, delta {self.total_delta:.3g}"))
+        return guarantee(self.epsilon, self.delta, self.voided_by, rows)
 
 
 def _best_has(name):
@@ -440,6 +453,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         """Of the best model; on rows that need not be protected."""
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_.score(*(data for data in (X, y) if data is not None))
+
+    _html_repr = diagram_and_card
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from skdpbayes._plotting import BAND, COLOURS, DIAGONAL, axes
+
 from ._coverage import Coverage, tarp_coverage
 from ._predictive import Reliability, reliability
 from ._ranks import RankHistogram, simulation_based_calibration
-
-_BAND = {"color": "0.85", "linewidth": 0}
-_DIAGONAL = {"color": "0.4", "linestyle": "--", "linewidth": 1}
 
 
 class CoverageDisplay:
@@ -89,16 +88,16 @@ class CoverageDisplay:
             names = [f"parameter {j}" for j in range(len(curves))] if len(curves) > 1 else ["coverage"]
         if len(names) != len(curves):
             raise ValueError(f"names must hold one name for each of the {len(curves)} curves, got {len(names)}.")
-        self.ax_, self.figure_ = _axes(ax)
+        self.ax_, self.figure_ = axes(ax)
         levels = np.concatenate([[0.0], shown.levels, [1.0]])  # coverage at 0 and 1 is 0 and 1
 
         def full(curve):
             return np.concatenate([[0.0], curve, [1.0]])
 
         self.ax_.fill_between(
-            levels, full(shown.lower), full(shown.upper), label=f"right posteriors, {shown.confidence:.0%}", **_BAND
+            levels, full(shown.lower), full(shown.upper), label=f"right posteriors, {shown.confidence:.0%}", **BAND
         )
-        self.ax_.plot([0, 1], [0, 1], **_DIAGONAL)
+        self.ax_.plot([0, 1], [0, 1], **DIAGONAL)
         self.lines_ = [
             self.ax_.plot(levels, full(curve), label=str(name))[0] for curve, name in zip(curves, names, strict=True)
         ]
@@ -184,7 +183,7 @@ class RankDisplay:
         shown = self.histogram
         if not 0 <= self.parameter < len(shown.counts):
             raise ValueError(f"parameter must be from 0 to {len(shown.counts) - 1}, got {self.parameter!r}.")
-        self.ax_, self.figure_ = _axes(ax)
+        self.ax_, self.figure_ = axes(ax)
         edges = shown.edges / (shown.n_draws + 1)
         # Heights are counts over what is expected, so that bins of unequal numbers of ranks compare.
         heights = shown.counts[self.parameter] / shown.expected
@@ -198,12 +197,12 @@ class RankDisplay:
             step(shown.upper),
             step="post",
             label=f"right posteriors, {shown.confidence:.0%}",
-            **_BAND,
+            **BAND,
         )
         self.bars_ = self.ax_.bar(
-            edges[:-1], heights, np.diff(edges), align="edge", fill=False, edgecolor="C0", label="replicates"
+            edges[:-1], heights, np.diff(edges), align="edge", fill=False, edgecolor=COLOURS[0], label="replicates"
         )
-        self.ax_.axhline(1.0, **_DIAGONAL)
+        self.ax_.axhline(1.0, **DIAGONAL)
         name = f"parameter {self.parameter}" if self.name is None else self.name
         self.ax_.set(
             xlabel=f"rank of {name} among the draws (as a fraction)", ylabel="count / expected count", xlim=(0, 1)
@@ -305,7 +304,7 @@ class ReliabilityDisplay:
             If matplotlib is not installed.
         """
         shown = self.reliability
-        self.ax_, self.figure_ = _axes(ax)
+        self.ax_, self.figure_ = axes(ax)
         filled = shown.count > 0
         predicted = shown.predicted[filled]
         self.ax_.fill_between(
@@ -313,22 +312,12 @@ class ReliabilityDisplay:
             shown.lower[filled],
             shown.upper[filled],
             label=f"calibrated, {shown.confidence:.0%}",
-            **_BAND,
+            **BAND,
         )
-        self.ax_.plot([0, 1], [0, 1], **_DIAGONAL)
+        self.ax_.plot([0, 1], [0, 1], **DIAGONAL)
         name = "predictions" if self.name is None else self.name
         (self.line_,) = self.ax_.plot(predicted, shown.observed[filled], "o-", label=name)
         self.ax_.set(xlabel="mean predicted probability", ylabel="fraction observed", aspect="equal")
         self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         self.ax_.legend(loc="upper left", frameon=False)
         return self
-
-
-def _axes(ax: Any) -> tuple[Any, Any]:
-    if ax is None:
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError("plots need matplotlib, which is not installed: pip install skdpbayes[plot]") from error
-        _, ax = plt.subplots()
-    return ax, ax.figure

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr
 
 from skdpbayes.privacy import PrivacyLeakWarning
 
@@ -39,8 +40,16 @@ def check_choice(name, value, choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
 
 
+def diagram_and_card(estimator):
+    """HTML that a notebook shows: scikit-learn's diagram and, after `fit`, what it has cost."""
+    spent = getattr(estimator, "privacy_spent_", None)
+    return estimator_html_repr(estimator) + ("" if spent is None else spent._repr_html_())
+
+
 class PrivateEstimator(BaseEstimator):
     """Common part of the estimators; subclasses name their models and parameters."""
+
+    _html_repr = diagram_and_card
 
     _record = "row"  # what one is
     _declared: tuple[str, ...] = ()  # parameters that, if None, are taken from the rows, which voids the guarantee

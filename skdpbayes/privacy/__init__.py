@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._displays import LedgerDisplay, PrivacyProfileDisplay, TradeOffDisplay
     from .accounting import (
         AccountingError,
         Calibration,
@@ -39,10 +40,13 @@ __all__ = [
     "Calibration",
     "CrossCheck",
     "GaussianSteps",
+    "LedgerDisplay",
     "PrivacyCurve",
     "PrivacyLeakWarning",
     "PrivacyLedger",
+    "PrivacyProfileDisplay",
     "PrivacySpent",
+    "TradeOffDisplay",
     "audit",
     "baselines",
     "bucket_schedule",
@@ -61,9 +65,12 @@ _HOMES = {
     "AuditDisplay": "auditing",
     "AuditReport": "auditing",
     "BudgetError": "ledger",
+    "LedgerDisplay": "_displays",
     "PrivacyLeakWarning": "report",
     "PrivacyLedger": "ledger",
+    "PrivacyProfileDisplay": "_displays",
     "PrivacySpent": "report",
+    "TradeOffDisplay": "_displays",
     "audit": "auditing",
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from skdpbayes._plotting import DIAGONAL, axes
 from skdpbayes.privacy._audit_attack import epsilon_lower_bound, log_likelihood_ratios
 from skdpbayes.privacy._audit_checks import Check, run_checks
 from skdpbayes.privacy._audited import Fit
@@ -240,26 +241,23 @@ class AuditDisplay:
         Raises
         ------
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         ValueError
             If the report has no trials.
         """
-        import matplotlib.pyplot as plt
-
         without, with_it = self.report.statistics
         if not len(without):
             raise ValueError("There were no trials: audit with n_trials > 0.")
-        if ax is None:
-            _, ax = plt.subplots()
+        self.ax_, self.figure_ = axes(ax)
         rates = np.linspace(0, 1, 101)
         thresholds = np.quantile(without, 1 - rates)
-        attack = ax.plot(rates, [np.mean(with_it >= t) for t in thresholds], label="attack")
-        claim = ax.plot(
-            rates, self.report.curve.tpr(rates), "--", color="0.4", label=f"claim: epsilon {self.report.epsilon:.3g}"
+        attack = self.ax_.plot(rates, [np.mean(with_it >= t) for t in thresholds], label="attack")
+        claim = self.ax_.plot(
+            rates, self.report.curve.tpr(rates), label=f"claim: epsilon {self.report.epsilon:.3g}", **DIAGONAL
         )
-        ax.plot(self.report.fpr, self.report.tpr, "o", color=attack[0].get_color(), label="confidence limits")
-        ax.set(xlabel="False positive rate", ylabel="True positive rate", xlim=(0, 1), ylim=(0, 1.01))
-        ax.set_title(f"epsilon is at least {self.report.epsilon_lower_bound:.3g}")
-        ax.legend(loc="lower right")
-        self.ax_, self.figure_, self.lines_ = ax, ax.figure, [*attack, *claim]
+        self.ax_.plot(self.report.fpr, self.report.tpr, "o", color=attack[0].get_color(), label="confidence limits")
+        self.ax_.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
+        self.ax_.set_title(f"epsilon is at least {self.report.epsilon_lower_bound:.3g}")
+        self.ax_.legend(loc="lower right", frameon=False)
+        self.lines_ = [*attack, *claim]
         return self

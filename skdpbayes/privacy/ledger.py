@@ -11,7 +11,6 @@ was fixed beforehand may be given as a plan, and is composed tightly.
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import math
 import sqlite3
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ._card import card
 from .accounting._steps import (
     GaussianSteps,
     as_steps,
@@ -185,7 +185,7 @@ class PrivacyLedger:
             self._store.add({"label": str(label), "cost": cost, "steps": [step.to_dict() for step in steps]})
 
     def _share(self, cost: float) -> str:
-        return f"{100 * cost / self._limit:.3g}%"
+        return _percent(cost / self._limit)
 
     def _advice(self) -> str:
         if self.plan is not None:
@@ -196,6 +196,11 @@ class PrivacyLedger:
     def entries(self) -> list[dict[str, Any]]:
         """What was charged: label, cost in the ledger's own currency, and steps."""
         return self._store.entries()
+
+    @property
+    def shares(self) -> list[tuple[str, float]]:
+        """Label of each charge, and the share of the budget that it took, from 0 to 1."""
+        return [(entry["label"], entry["cost"] / self._limit) for entry in self.entries]
 
     @property
     def spent(self) -> float:
@@ -296,16 +301,11 @@ class PrivacyLedger:
         )
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{html.escape(entry['label'])}</td><td>{self._share(entry['cost'])}</td></tr>"
-            for entry in self.entries
-        )
-        return (
-            f"<table><caption>Privacy budget: epsilon {self.epsilon:g}, delta {self.delta:g}, "
-            f"{html.escape(self.adjacency)} per {html.escape(self.unit)}</caption>"
-            f"<tr><th>fit</th><th>share</th></tr>{rows}"
-            f"<tr><th>spent</th><th>{100 * self.spent:.3g}%, epsilon {self.spent_epsilon:.4g}</th></tr></table>"
-        )
+        spent = self.spent
+        rows = [(label, _percent(share)) for label, share in self.shares]
+        rows.append(("left", _percent(max(0.0, 1 - spent))))
+        what = f"budget, {self.adjacency} per {self.unit}"
+        return card(self.epsilon, self.delta, what, f"{_percent(spent)} spent: epsilon {self.spent_epsilon:.4g}", rows)
 
 
 def active_ledger() -> PrivacyLedger | None:
@@ -316,6 +316,10 @@ def active_ledger() -> PrivacyLedger | None:
 
 _LOCK = threading.Lock()
 _OPEN: list[PrivacyLedger] = []
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
 
 
 def _given(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,6 @@ records, so that changing a record leaves a report equal byte for byte.
 
 from __future__ import annotations
 
-import decimal
-import html
 import json
 import math
 import numbers
@@ -15,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from ._card import guarantee, rounded
 from .accounting._steps import GaussianSteps, as_steps, check_adjacency, check_delta, check_epsilon
 
 if TYPE_CHECKING:
@@ -325,19 +324,7 @@ class PrivacySpent:
         return rows
 
     def _repr_html_(self) -> str:
-        state = "guarantee holds" if self.guarantee_holds else "guarantee void: " + "; ".join(self.voided_by)
-        colour = "#1a7f37" if self.guarantee_holds else "#b42318"
-        cell = "text-align:left;padding:1px 12px 1px 0;font-weight:normal;opacity:.7"
-        body = "".join(
-            f'<tr><th style="{cell}">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
-            for name, value in self._rows()
-        )
-        return (
-            '<div style="border:1px solid #8886;border-radius:6px;padding:8px 12px;max-width:44em">'
-            f"<div><b>(&epsilon; = {rounded(self.epsilon)}, &delta; = {self.delta:.3g})</b> differential privacy, "
-            f'<span style="color:{colour}">{html.escape(state)}</span></div>'
-            f'<table style="border-collapse:collapse;font-size:90%">{body}</table></div>'
-        )
+        return guarantee(self.epsilon, self.delta, self.voided_by, self._rows())
 
 
 def _positive(value: Any, name: str) -> float:
@@ -367,14 +354,6 @@ def _pure(value: Any, name: str) -> Any:
     if isinstance(value, (list, tuple, set, frozenset, range)):
         return [_pure(item, name) for item in value]
     raise ValueError(f"{name} must be made of numbers, strings, lists and dicts, got {value!r}.")
-
-
-def rounded(value: float, digits: int = 4, *, up: bool = True) -> str:
-    """Return `value` in so many digits, never below it (with ``up=False`` never above): a bound that stays one."""
-    if not math.isfinite(value):
-        return str(float(value))
-    context = decimal.Context(prec=digits, rounding=decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR)
-    return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
 
 
 def finite(value: Any) -> Any:

@@ -1,0 +1,95 @@
+"""
+A budget for a whole study
+==========================
+
+A study fits several models to the same patients, and each of them tells a little more. A `PrivacyLedger` holds the
+budget of all: every fit is charged before it draws any noise, and one that would exceed the budget is refused. That
+holds even if each fit is chosen after looking at the results of the earlier ones.
+"""
+
+# %%
+# The plan
+# --------
+# The patients are simulated. The study may spend epsilon 2 at delta 2e-5 in all. A private search for parameters cannot
+# be charged to a ledger (its cost is no sum of rounds), so a share is set aside for it, and the ledger has the rest.
+# Epsilons and deltas of the two add up.
+
+import dataclasses
+import json
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, DPGaussianMixture
+from skdpbayes.model_selection import DPRandomizedSearchCV
+from skdpbayes.privacy import BudgetError, LedgerDisplay, PrivacyLedger
+
+rng = np.random.default_rng(0)
+group = rng.random(4000) < 0.4
+age = np.clip(np.where(group, 35, 70) + 6 * rng.normal(size=4000), 18, 100)
+pressure = np.clip(95 + 0.6 * age + 8 * rng.normal(size=4000), 80, 220)
+ill = np.where((age - 55) / 10 + rng.logistic(size=4000) > 0, "ill", "well")
+patients = np.column_stack([age, pressure])
+
+search_epsilon, search_delta = 0.8, 1e-5
+ledger = PrivacyLedger(epsilon=1.2, delta=1e-5)
+
+# %%
+# Two models on the ledger
+# ------------------------
+# A mixture, for a first look, then a regression. Each asks for its own epsilon; ranges are public.
+
+with ledger:
+    mixture = DPGaussianMixture(epsilon=0.5, n_components=2, bounds=([18, 80], [100, 220])).fit(patients)
+    print("groups, by age and pressure:\n", mixture.means_.round())
+
+    regression = DPBayesianLinearRegression(epsilon=0.6, bounds=((18, 100), (80, 220)))
+    regression.fit(patients[:, [0]], patients[:, 1])
+    print(f"pressure rises by {regression.coef_[0]:.2f} a year")
+
+# %%
+# A search beside it
+# ------------------
+# The search draws candidates, scores them with noise and shows the best alone; its whole cost is what was set aside.
+
+scaled = (patients - [59, 150]) / [41, 70]
+search = DPRandomizedSearchCV(
+    DPBayesianLogisticRegression(classes=["ill", "well"], solver="vips", data_norm=2**0.5),
+    {"prior_scale": [0.1, 1.0, 10.0]},
+    epsilon=search_epsilon,
+    delta=search_delta,
+    n_iter=3,
+).fit(scaled, ill)
+print(search.best_params_, search.privacy_spent_)
+
+# %%
+# The end of the budget
+# ---------------------
+# One more idea, and it is refused. Nothing was run, and nothing was spent.
+
+try:
+    DPBayesianLinearRegression(epsilon=1.0, bounds=((18, 100), (80, 220)), ledger=ledger).fit(
+        patients[:, [0]], patients[:, 1]
+    )
+except BudgetError as error:
+    print(error)
+
+# %%
+# Bars are shares of the budget. They add up, which epsilons do not: noise adds by its squares, so that fits of 0.5
+# and 0.6 leave more than 0.1.
+
+LedgerDisplay.from_ledger(ledger)
+
+# %%
+# The record
+# ----------
+# What the study has cost, as JSON, to be kept with what it publishes. Nothing in it depends on a patient's values.
+
+record = {
+    "total": {"epsilon": ledger.epsilon + search_epsilon, "delta": ledger.delta + search_delta},
+    **json.loads(ledger.to_json()),
+    "search": dataclasses.asdict(search.privacy_spent_),
+}
+print(json.dumps(record, indent=2))
+
+plt.show()
