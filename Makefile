@@ -115,7 +115,7 @@ lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer ve
 
 clean: ## remove the environments and everything that was built
 	rm -rf .venv .venv.lock .venv-fuzz .venv-fuzz.lock .venv-lock .venv-lock.lock .peers .pytest_cache .ruff_cache \
-		.mypy_cache .hypothesis .fuzz docs/_build docs/generated build dist demo.png
+		.mypy_cache .hypothesis .fuzz docs/_build docs/generated docs/auto_examples docs/sg_execution_times.rst build dist demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: python

@@ -15,11 +15,12 @@ extensions = [
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx_gallery.gen_gallery",
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 templates_path = ["_templates"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "auto_examples/**/*.ipynb", "auto_examples/**/*.py", "auto_examples/**/*.md5"]
 default_role = "code"  # single backquotes in docstrings are code
 
 autosummary_generate = True
@@ -27,7 +28,32 @@ autosummary_generate = True
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
 
-html_theme = "furo"
+# Examples are run, with private keys of the operating system where they set none; an error or a warning of ours ends
+# the build. Their pictures and output are what the gallery shows.
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "filename_pattern": "/plot_",
+    "ignore_pattern": r"adult\.py$",
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": True,
+    "backreferences_dir": "generated/backreferences",
+    "doc_module": ("skdpbayes",),
+    "remove_config_comments": True,
+    "show_memory": False,
+    "show_signature": False,
+    "download_all_examples": False,
+    "image_scrapers": ("matplotlib",),
+    "default_thumb_file": None,
+}
+
+html_theme = "pydata_sphinx_theme"
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "navbar_end": ["theme-switcher"],
+    "footer_end": [],
+}
 html_title = f"skdpbayes {release}"
 html_copy_source = False
 html_show_sphinx = False
