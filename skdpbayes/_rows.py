@@ -221,3 +221,8 @@ def refuse_text_columns(X):
             "skdpbayes.preprocessing.CategoryEncoder does, or, if they hold numbers as text, convert them by "
             "pandas.to_numeric(column, errors='coerce')."
         )
+
+
+def dense(rows):
+    """Rows as an array, whatever their format."""
+    return rows.toarray() if sparse.issparse(rows) else rows

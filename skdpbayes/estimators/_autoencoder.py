@@ -14,7 +14,7 @@ from skdpbayes._layers import ACTIVATIONS, forward
 from skdpbayes.estimators._base import check_choice, check_number
 from skdpbayes.estimators._belief_net import known_probabilities
 from skdpbayes.estimators._gradient import GradientEstimator
-from skdpbayes.estimators._networks import layer_sizes, network, split_weights
+from skdpbayes.estimators._layered import layer_sizes, network, plan_point, split_weights, usual_weights
 
 _BLOCK = 1024  # rows at a time
 _LEARNING_RATE, _CLIP = 0.05, 1.0
@@ -60,9 +60,8 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     Attributes
     ----------
-    encoder_, decoder_ : lists of (layer, weights)
-        Weights are in units of their size at the start; ``layer.usual(weights)`` has them, and intercepts, in the usual
-        ones.
+    coefs_, intercepts_ : lists of arrays
+        Weights and intercepts of the encoder's layers and then of the decoder's.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     n_iter_ : int
@@ -93,7 +92,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     _solvers = ("dpvi",)
     _costly_records = True
     _schedules: ClassVar = {"dpvi": (1000, 2**10)}
-    _fitted = (*GradientEstimator._fitted, "encoder_", "decoder_")
+    _fitted = (*GradientEstimator._fitted, "coefs_", "intercepts_", "_encoder", "_decoder")
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.verbose = verbose
 
     def __sklearn_is_fitted__(self):
-        return hasattr(self, "decoder_")
+        return hasattr(self, "coefs_")
 
     # ------------------------------------------------------------------ fitting
 
@@ -183,13 +182,8 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return Autoencoder(encoder, network(k, d, sizes[::-1], 1.0), self.activation)
 
     def _plan_solver(self, model, bounds, n):
-        from skdpbayes.solvers.adam import Adam
-
         del model, bounds
-        n_steps, batch = self._n_rounds(())
-        rate = self._sampling_rate(n, batch)
-        solver = Adam(np.float32(self.learning_rate or _LEARNING_RATE), np.float32(self.clipping_norm or _CLIP))
-        return solver, self._spec(self._plan_noise(n_steps, rate).steps)
+        return plan_point(self, self.clipping_norm or _CLIP, _LEARNING_RATE, n)
 
     @staticmethod
     def _pack(X):
@@ -203,8 +197,8 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         del rng
         weights = split_weights(solver.posterior(model, state).mean, model.layers)
         n = len(model.encoder)
-        self.encoder_ = list(zip(model.encoder, weights[:n], strict=True))
-        self.decoder_ = list(zip(model.decoder, weights[n:], strict=True))
+        self._encoder, self._decoder = (model.encoder, weights[:n]), (model.decoder, weights[n:])
+        self.coefs_, self.intercepts_ = usual_weights(model.layers, weights)
 
     # --------------------------------------------------------------------- rows
 
@@ -225,7 +219,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     def inverse_transform(self, X):
         """Probabilities of the features, of shape (n_samples, n_features), given latent variables."""
         check_is_fitted(self)
-        return expit(self._run_layers(self.decoder_, np.asarray(X, np.float64)))
+        return expit(self._run_layers(*self._decoder, np.asarray(X, np.float64)))
 
     def reconstruct(self, X):
         """Probabilities of the features given what rows tell of latent variables, shaped as X."""
@@ -266,7 +260,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         bound = -(mean**2 + np.exp(2 * log_sd) - 1 - 2 * log_sd).sum(axis=1) / 2
         # The same noise for all rows: a row's score does not depend on which others are scored with it.
         for noise in rng.standard_normal((n_draws, mean.shape[1])):
-            logits = self._run_layers(self.decoder_, mean + np.exp(log_sd) * noise)
+            logits = self._run_layers(*self._decoder, mean + np.exp(log_sd) * noise)
             bound += (rows * logits - np.logaddexp(0, logits)).sum(axis=1) / n_draws
         return np.where(known, bound, np.nan)
 
@@ -282,11 +276,10 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         if not known.all():
             warnings.warn(f"{(~known).sum()} of these rows hold NaN or infinity.", stacklevel=3)
         rows = rows.astype(np.float64)
-        mean, log_sd = np.split(self._run_layers(self.encoder_, rows), 2, axis=1)
+        mean, log_sd = np.split(self._run_layers(*self._encoder, rows), 2, axis=1)
         mean[~known], log_sd[~known] = 0, 0
         return mean, log_sd, rows, known
 
-    def _run_layers(self, layers, values):
-        layers, weights = zip(*layers, strict=True)
+    def _run_layers(self, layers, weights, values):
         blocks = [values[i : i + _BLOCK] for i in range(0, len(values), _BLOCK)] or [values]
         return np.concatenate([forward(layers, self.activation, weights, block, np)[0] for block in blocks])

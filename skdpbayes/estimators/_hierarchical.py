@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
 from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, refuse_text_columns
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._classes import ProbabilisticClassifierMixin, classes_of
+from skdpbayes.estimators._classes import BayesianClassifierMixin, classes_of
 from skdpbayes.estimators._numpyro import ProgramEstimator
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
@@ -39,7 +40,7 @@ def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, grou
         numpyro.sample("y", dist.BernoulliLogits(logits), obs=y)
 
 
-class DPHierarchicalLogisticRegression(ProbabilisticClassifierMixin, ProgramEstimator):
+class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator):
     """Hierarchical logistic regression under (epsilon, delta)-differential privacy, for two classes.
 
     Each group (hospital, country, school) has weights of its own, drawn about a mean that is linear in what is known
@@ -260,28 +261,18 @@ class DPHierarchicalLogisticRegression(ProbabilisticClassifierMixin, ProgramEsti
 
     # --------------------------------------------------------------- predicting
 
-    def predict_proba(self, X):
-        """Posterior predictive probability of each class, averaged over the posterior draws.
-
-        Parameters
-        ----------
-        X : array-like or data frame of shape (n_samples, n_features + 1)
-            Not protected.
-
-        Returns
-        -------
-        probabilities : array of shape (n_samples, 2)
-        """
+    def _over_rows(self, X, summary, draws=None):
         check_is_fitted(self)
         x, group = self._rows_and_groups(X, self.groups_, reset=False)
-        rows, _ = bounded_rows(x, self.data_norm_, intercept=bool(self.fit_intercept))
-        weights = self.posterior_samples_["weights"].astype(float)
-        unknown = self.posterior_samples_["effects"].astype(float) @ self._table.mean(axis=0)
-        weights = np.concatenate([weights, unknown[:, None]], axis=1)  # a group of -1 takes the last
-        p = np.empty(len(rows))
-        for code in np.unique(group):
-            own = np.flatnonzero(group == code)
-            size = max(1, _PREDICT_BLOCK // len(weights))
-            for block in np.split(own, range(size, len(own), size)):
-                p[block] = expit(rows[block] @ weights[:, code].T).mean(axis=1)
-        return np.column_stack([1 - p, p])
+        rows, null = bounded_rows(x, self.data_norm_, intercept=bool(self.fit_intercept))
+        if null.any():
+            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.", stacklevel=3)
+        draws = self.posterior_samples_ if draws is None else draws
+        unknown = draws["effects"].astype(float) @ self._table.mean(axis=0)
+        weights = np.concatenate([draws["weights"].astype(float), unknown[:, None]], axis=1)  # a group of -1: the last
+        size, out = max(1, _PREDICT_BLOCK // weights[:, 0].size), []
+        for start in range(0, len(rows), size):
+            block = slice(start, start + size)
+            logits = np.einsum("nd,snd->ns", rows[block], weights[:, group[block]])[..., None]
+            out.append(summary(np.concatenate([expit(-logits), expit(logits)], axis=2)))
+        return np.concatenate(out)

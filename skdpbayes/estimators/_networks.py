@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
-from scipy import sparse
 from scipy.special import expit, softmax
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes._labels import codes
-from skdpbayes._layers import ACTIVATIONS, ConvolutionalLayer, DenseLayer, forward
-from skdpbayes._rows import bounded_rows
+from skdpbayes._layers import ACTIVATIONS, forward
+from skdpbayes._rows import bounded_rows, dense
 from skdpbayes.estimators._base import check_choice, check_number
 from skdpbayes.estimators._classes import BayesianClassifierMixin
 from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
+from skdpbayes.estimators._layered import layer_sizes, network, plan_point, split_weights, usual_weights
 from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
 
 _BLOCK = 1024  # rows of a prediction at a time
@@ -25,66 +26,17 @@ _LEARNING_RATE = 0.05
 _LOG_NOISE = -1.5, 1.0  # prior mean and standard deviation of the log noise of responses, in half ranges of y
 
 
-def layer_sizes(value, name="hidden_layer_sizes"):
-    """Sizes of hidden layers: positive integers, or one."""
-    sizes = (value,) if isinstance(value, int | np.integer) else value
-    try:
-        sizes = tuple(sizes)
-    except TypeError:
-        raise ValueError(f"{name} must be a sequence of positive integers, got {value!r}.") from None
-    for size in sizes:
-        check_number(f"each of {name}", size, 1, 2**20, integral=True, closed=True)
-    return tuple(int(size) for size in sizes)
-
-
-def network(d, n_out, sizes, gain, convolutions=(), image_shape=None):
-    """Layers from `d` values to `n_out`: convolutions of images of `image_shape`, then dense ones.
-
-    Raises
-    ------
-    ValueError
-        If convolutions and the shape of images do not fit together.
-    """
-    layers: list[Any] = []
-    if convolutions:
-        shape = tuple(image_shape or ())
-        if len(shape) not in (2, 3) or math.prod(shape) != d:
-            raise ValueError(
-                f"convolutions need image_shape, (height, width) or (height, width, channels), whose product is the "
-                f"number of features, {d}; got {image_shape!r}."
-            )
-        height, breadth, channels = (*shape, 1)[:3]
-        for convolution in convolutions:
-            try:
-                filters, width, stride = (int(number) for number in convolution)
-            except (TypeError, ValueError):
-                raise ValueError(
-                    f"convolutions must hold triples (filters, width, stride), got {convolution!r}."
-                ) from None
-            if min(filters, width, stride) < 1 or width > min(height, breadth):
-                raise ValueError(
-                    f"The convolution {convolution!r} does not fit an image of {height} by {breadth}: numbers must be "
-                    "positive, and its width at most that of the image."
-                )
-            layers.append(ConvolutionalLayer(height, breadth, channels, filters, width, stride, gain))
-            (height, breadth), channels, d = layers[-1].places, filters, layers[-1].n_out
-    elif image_shape is not None:
-        raise ValueError("image_shape needs convolutions: dense layers do not look at it.")
-    for size in (*sizes, n_out):
-        layers.append(DenseLayer(d, size, gain))
-        d = size
-    return tuple(layers)
-
-
 class NetworkEstimator(GradientEstimator):
     """Base of the networks with random weights."""
 
     _solvers = ("dpvi", "sgld")
     _clips: ClassVar = {"dpvi": 1.0, "sgld": 0.5}
+    _chains_mix = False
     _costly_records = True
+    _full_rank_up_to, _learning_rates = -1, (_LEARNING_RATE, _LEARNING_RATE)
     _curvature = 1.0  # of a row, in the last layer
     _schedules: ClassVar = {"dpvi": (1000, 2**11), "sgld": (2000, 2**11)}
-    _fitted = (*GradientEstimator._fitted, "coefs_", "intercepts_", "_draws", "_layers")
+    _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coefs_", "intercepts_", "_layers")
 
     def _check_solver_parameters(self):
         if self.solver in ("na-dpvi", "vips"):
@@ -97,8 +49,6 @@ class NetworkEstimator(GradientEstimator):
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_choice("sampler", self.sampler, ("sgld", "sghmc", "sgnht"))
         check_number("friction", self.friction, 0, 1)
-        if self.sampler != "sgld" and self.solver != "sgld":
-            raise ValueError(f"sampler={self.sampler!r} needs solver='sgld'; {self.solver!r} does not sample.")
 
     def _check_guide(self):
         check_choice("guide", self.guide, ("auto", "mean_field", "point"))
@@ -123,37 +73,22 @@ class NetworkEstimator(GradientEstimator):
     def _plan_solver(self, model, bounds, n):
         if self.solver == "sgld":
             return PLANS["sgld"](self, model, bounds, n)
-        from skdpbayes.solvers.adam import Adam
-        from skdpbayes.solvers.dpvi import DPVI, MeanField
-
-        n_steps, batch = self._n_rounds(())
-        rate = self._sampling_rate(n, batch)
-        clip, learning_rate = np.float32(bounds.clip), np.float32(self.learning_rate or _LEARNING_RATE)
         if self.guide == "point":
-            solver: Any = Adam(learning_rate, clip)
-        else:  # the limit of the learning rate that a number of records gives is for linear models
-            solver = DPVI(MeanField(), learning_rate, clip, n_records=np.float32(np.inf))
-        return solver, self._spec(self._plan_noise(n_steps, rate).steps)
+            return plan_point(self, bounds.clip, _LEARNING_RATE, n)
+        solver, spec = PLANS["dpvi"](self, model, bounds, n)
+        # The limit of the learning rate that a number of records gives is for linear models.
+        return replace(solver, n_records=np.float32(np.inf)), spec
 
     def _set_weights(self, draws, layers):
         """Set draws and usual weights; `draws` are of all weights, layer by layer, and may have more columns."""
-        self._draws, self._layers = np.asarray(draws, np.float32), layers
-        usual = [
-            layer.usual(own) for layer, own in zip(layers, split_weights(self.posterior_.mean, layers), strict=True)
-        ]
-        self.coefs_, self.intercepts_ = [w for w, _ in usual], [b for _, b in usual]
+        self.posterior_samples_, self._layers = np.asarray(draws, np.float32), layers
+        self.coefs_, self.intercepts_ = usual_weights(layers, split_weights(self.posterior_.mean, layers))
 
     @property
     def n_layers_(self):
         """Number of layers, that of the inputs among them."""
         check_is_fitted(self)
         return len(self._layers) + 1
-
-    @property
-    def posterior_samples_(self):
-        """Draws of all parameters, in units of their priors, of shape (n_posterior_samples, n_parameters)."""
-        check_is_fitted(self)
-        return self._draws
 
     def sample_posterior(self, n_samples=100, random_state=None):
         """Posterior draws of all parameters, in units of their priors.
@@ -178,15 +113,6 @@ class NetworkEstimator(GradientEstimator):
             weights = split_weights(draw.astype(np.float64), self._layers)
             out[:, i] = forward(self._layers, self.activation, weights, rows, np)[0]
         return out
-
-
-def split_weights(vector, layers):
-    """Weights of each layer."""
-    ends = np.cumsum([math.prod(layer.weights_shape) for layer in layers])
-    return [
-        own.reshape(layer.weights_shape)
-        for own, layer in zip(np.split(vector, ends)[: len(layers)], layers, strict=True)
-    ]
 
 
 class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
@@ -257,7 +183,8 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     diagnostics_ : dict
-        Of "sgld": R-hat and effective sample size of each weight.
+        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them: weights of a network do
+        not mix, as it is the same when its units change places, and its predictions may have mixed all the same.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
@@ -381,7 +308,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         from skdpbayes.records import pack_records
 
         rows, null = bounded_rows(X, data_norm, intercept=False, dtype=np.float32)
-        return pack_records(x=_dense(rows), y=np.where(null, np.int32(-1), codes(y, classes)))
+        return pack_records(x=dense(rows), y=np.where(null, np.int32(-1), codes(y, classes)))
 
     def _over_rows(self, X, summary, draws=None):
         check_is_fitted(self)
@@ -390,16 +317,14 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
             warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.", stacklevel=3)
         out = []
         for start in range(0, rows.shape[0], _BLOCK):
-            logits = self._outputs(_dense(rows[start : start + _BLOCK]), self._draws if draws is None else draws)
+            logits = self._outputs(
+                dense(rows[start : start + _BLOCK]), self.posterior_samples_ if draws is None else draws
+            )
             if logits.shape[2] == 1:
                 out.append(summary(np.concatenate([expit(-logits), expit(logits)], axis=2)))
             else:
                 out.append(summary(softmax(logits, axis=2)))
         return np.concatenate(out)
-
-
-def _dense(rows):
-    return rows.toarray() if sparse.issparse(rows) else rows
 
 
 class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
@@ -468,7 +393,8 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     diagnostics_ : dict
-        Of "sgld": R-hat and effective sample size of each weight.
+        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them: weights of a network do
+        not mix, as it is the same when its units change places, and its predictions may have mixed all the same.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
@@ -570,7 +496,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         from skdpbayes.models.network import Regressor
 
         self._check_solver_parameters()
-        X = _dense(self._numeric(X, reset=True))
+        X = dense(self._numeric(X, reset=True))
         n, d = X.shape
         y = response_numbers(self._response(y, n, one_by_one=self.bounds is not None), self.bounds)
         scales, voided_by = self._scaling(X, y)
@@ -585,7 +511,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         )
         self._scales = scales
         self._set_weights(draws, layers)
-        self.noise_std_ = float(self._noise(self._draws).mean())
+        self.noise_std_ = float(self._noise(self.posterior_samples_).mean())
         return self
 
     def _scaling(self, X, y):
@@ -606,7 +532,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         return np.exp(np.clip(mean + sd * draws[:, -1].astype(np.float64), -300, 300)) * self._scales[3]
 
     def _features(self, X):
-        rows = _scaled(_dense(self._numeric(X, reset=False)), self._scales)
+        rows = _scaled(dense(self._numeric(X, reset=False)), self._scales)
         null = ~np.isfinite(rows).all(axis=1)
         if null.any():
             warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.", stacklevel=3)

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes._labels import as_labels
-from skdpbayes._rows import as_numeric, check_table, parsed, refuse_text_columns
+from skdpbayes._rows import as_numeric, check_table, dense, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
 
@@ -33,12 +33,13 @@ class ProgramEstimator(GradientEstimator):
 
     def _fit_program(self, fields, public, program, *, voided_by=(), **facts):
         """Fit `program`, a function of the arrays `fields` and of `public`; `facts` are public, too."""
-        from skdpbayes.models.numpyro_model import Program, read_model
+        from skdpbayes.models.numpyro_model import Program
+        from skdpbayes.models.numpyro_read import read_model
         from skdpbayes.models.score_unit import WithScoreUnit
 
         constants, public = _separated(public)
         shapes = tuple((name, tuple(x.shape[1:]), _typed(x[:0]).dtype.name) for name, x in fields.items())
-        model = read_model(Program(program, shapes, tuple(constants.items())), public)
+        model, held = read_model(Program(program, shapes, tuple(constants.items())), public)
         n = next(iter(fields.values())).shape[0]
         factor = 1.0 if math.isfinite(self.epsilon) else 64.0  # without noise hardly anything is to be clipped
         opened = WithScoreUnit(model, self.clipping_norm is None, np.float32(factor))
@@ -53,18 +54,25 @@ class ProgramEstimator(GradientEstimator):
             n,
             lambda: _packed(fields),
             public=self._public_facts(n, **facts),
-            voided_by=(*voided_by, *_holds_records(self, model, fields)),
+            voided_by=(*voided_by, *_holds_records(self, held, fields)),
         )
         self._model = model
         self.posterior_samples_ = model.constrained(draws)
         return self
 
+    def sample_posterior(self, n_samples=1000, random_state=None):
+        """Fresh posterior draws, a dict like `posterior_samples_`.
+
+        Parameters
+        ----------
+        n_samples : int, default=1000
+        random_state : None, int or numpy.random.Generator
+        """
+        check_is_fitted(self)
+        return self._model.constrained(self.posterior_.sample(np.random.default_rng(random_state), n_samples))
+
     def _report_clipping_norm(self, solver):
         return None if self.clipping_norm is None else float(self.clipping_norm)  # None: found by the opening
-
-    def _public_facts(self, n, **facts):
-        public = facts if self.adjacency == "add_remove" else facts | {"n_samples": int(n)}
-        return public | {"hyper-parameters": "all constructor parameters"}
 
     def _plan_solver(self, model, bounds, n):
         from skdpbayes.solvers.opened import Opened
@@ -99,12 +107,10 @@ def _copied(guide, program):
     return copy.deepcopy(guide)
 
 
-def _holds_records(estimator, model, fields):
+def _holds_records(estimator, constants, fields):
     """Reasons to think that what is called public, or the model or guide itself, holds records."""
-    from skdpbayes.models.numpyro_model import constants_of
-
     held = {f"public[{name!r}]": value for name, value in (getattr(estimator, "public", None) or {}).items()}
-    held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants_of(model)}
+    held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants}
     n = next(iter(fields.values())).shape[0]
     for name, value in held.items():
         array = np.asarray(value) if hasattr(value, "__array__") or isinstance(value, list) else np.zeros(())
@@ -129,7 +135,9 @@ def _separated(public):
     """Arguments that shape a model, and those that are numbers in it: another one compiles nothing."""
     constants, arrays = {}, {}
     for name, value in public.items():
-        if isinstance(value, float | list) or hasattr(value, "__array__"):
+        if isinstance(value, np.integer):  # which shapes may depend on
+            constants[name] = int(value)
+        elif isinstance(value, float | list) or hasattr(value, "__array__"):
             arrays[name] = _typed(np.asarray(value))
         else:
             constants[name] = value
@@ -186,7 +194,7 @@ def _named(function):
 
 
 def _has_few_values(estimator):
-    if hasattr(estimator, "_model") and not estimator._model.program.few:
+    if hasattr(estimator, "_model") and not estimator._model.program.support:
         raise AttributeError("predict_proba needs a response of few values, as of a Bernoulli distribution.")
     return hasattr(estimator, "_model")
 
@@ -222,7 +230,7 @@ class DPNumPyroModel(ProgramEstimator):
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     clipping_norm : float, default=None
         l2 bound on the gradient of a record's log-likelihood in coordinates in which each prior is standard normal.
-        None: the median norm at the centre of the prior, rounded to a power of two, found by one release at 5% of the
+        None: about the median norm at the centre of the prior, a power of two, found by one release at 5% of the
         budget.
     sampling_rate, n_steps, learning_rate, step_schedule, n_chains, n_posterior_samples, random_state, verbose
         As in `DPBayesianLogisticRegression`.
@@ -382,7 +390,7 @@ class DPNumPyroModel(ProgramEstimator):
         -------
         log_density : array of shape (n_records,)
         """
-        from skdpbayes.models.numpyro_model import log_densities
+        from skdpbayes.models.numpyro_predict import log_densities
 
         fields = self._fields(X, y, reset=False)
         log = np.concatenate(list(self._in_blocks(log_densities, fields)), axis=1)
@@ -405,7 +413,8 @@ class DPNumPyroModel(ProgramEstimator):
         response : array of shape (n_records, ...)
         """
         mean = self._mean_response(X)
-        return mean.argmax(axis=-1) if self._model.program.few else mean
+        support = self._model.program.support
+        return np.array(support)[mean.argmax(axis=-1)] if support else mean
 
     @available_if(_has_few_values)
     def predict_proba(self, X):
@@ -413,7 +422,7 @@ class DPNumPyroModel(ProgramEstimator):
         return self._mean_response(X)
 
     def _mean_response(self, X):
-        from skdpbayes.models.numpyro_model import mean_response
+        from skdpbayes.models.numpyro_predict import mean_response
 
         check_is_fitted(self)
         if len(self._model.program.observed) != 1:
@@ -428,7 +437,7 @@ class DPNumPyroModel(ProgramEstimator):
         draws = {site.name: self.posterior_samples_[site.name] for site in self._model.program.sites}
         n = next(iter(fields.values())).shape[0]
         for start in range(0, n, _BLOCK):
-            own = {name: _dense(x[start : start + _BLOCK]) for name, x in fields.items()}
+            own = {name: dense(x[start : start + _BLOCK]) for name, x in fields.items()}
             result = np.asarray(function(self._model, draws, {name: _typed(x) for name, x in own.items()}))
             yield result
 
@@ -452,13 +461,9 @@ class DPNumPyroModel(ProgramEstimator):
 
         check_is_fitted(self)
         check_number("n_samples", n_samples, 1, self.n_posterior_samples, integral=True, closed=True)
-        fields = {name: _typed(_dense(x)) for name, x in self._fields(X, reset=False).items()}
+        fields = {name: _typed(dense(x)) for name, x in self._fields(X, reset=False).items()}
         program = self._model.program
         seed = np.random.default_rng(random_state).integers(2**31)
         draws = {site.name: self.posterior_samples_[site.name][:n_samples] for site in program.sites}
         of = Predictive(lambda: program.call(fields, self._model.public), draws, parallel=True)
         return {n: np.asarray(x) for n, x in of(jax.random.key(seed)).items() if n in program.observed}
-
-
-def _dense(x):
-    return x.toarray() if sparse.issparse(x) else x

@@ -149,6 +149,7 @@ class BayesianRegressorMixin(RegressorMixin):
 
     def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
         """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""
+        check_is_fitted(self)
         rng = np.random.default_rng(random_state)
         means, noise = self._means_and_noise(self._features(X), self.sample_posterior(n_samples, rng))
         return means.T + noise[:, None] * rng.standard_normal(means.T.shape)

@@ -17,7 +17,7 @@ _LOWEST, _HIGHEST = -8, 13  # binary logarithms of the norms that are told apart
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class WithScoreUnit:
-    """An `OpenedModel`: one release of a histogram of norms, then the model, with the median as its `score_unit`.
+    """An `OpenedModel`: one release of a histogram of norms, then the model, with about the median as its `score_unit`.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class WithScoreUnit:
     found : bool
         Whether the unit is to be found; else there is no opening and the model stays as it is.
     factor : float
-        The unit is the median, rounded up to a power of two, times this.
+        The unit is the power of two below which the share of norms is nearest to one half, times this.
     """
 
     model: Any

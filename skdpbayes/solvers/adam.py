@@ -19,6 +19,8 @@ from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers._guides import adam
 from skdpbayes.solvers.base import Round
 
+_AVERAGED_FROM = 0.7  # fraction of the run after which iterates are averaged
+
 
 class AdamState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
@@ -39,13 +41,10 @@ class Adam:
     learning_rate : float
         At first; it falls to a tenth in the second half.
     clipping_norm : float
-    averaged_from : float
-        Fraction of the run after which iterates are averaged.
     """
 
     learning_rate: Any
     clipping_norm: Any
-    averaged_from: Any = 0.7
 
     def init(self, model: Model, key) -> AdamState:
         """Start where the model says."""
@@ -69,7 +68,7 @@ class Adam:
             left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(gradient.dtype)
             rate = self.learning_rate * jnp.clip(2 * left, 0.1, 1)
             theta, moments = adam(gradient, state.theta, state.moments, step, rate)
-            counted = (step >= self.averaged_from * mechanism.n_steps).astype(theta.dtype)
+            counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(theta.dtype)
             n = state.n_averaged + counted
             weight = jnp.where(n > 0, counted / jnp.maximum(n, 1), 1)
             return AdamState(theta, moments, state.average + weight * (theta - state.average), n)

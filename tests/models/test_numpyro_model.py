@@ -13,7 +13,8 @@ from scipy import stats
 
 from skdpbayes.models.base import flat_start, score
 from skdpbayes.models.numpyro_guide import read_guide
-from skdpbayes.models.numpyro_model import NumPyroModel, Program, coordinates, read_model
+from skdpbayes.models.numpyro_model import NumPyroModel, Program, coordinates
+from skdpbayes.models.numpyro_read import read_model
 from skdpbayes.models.score_unit import WithScoreUnit
 
 X, Y = ("0", (2,), "float32"), ("1", (), "int32")
@@ -37,7 +38,7 @@ def many_sites(x, y=None):
 
 
 def model_of(function, fields=(X, Y), **public):
-    return read_model(Program(function, fields), public)
+    return read_model(Program(function, fields), public)[0]
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ def test_a_cell_of_a_list_raises_nothing_and_changes_no_other_row(name, cell):
     for bad in (np.nan, cell):
         rows[0][0], labels[0] = bad, bad
         fitted = fit(name, rows, labels, epsilon=np.inf)
-        means.append(fitted.decoder_[-1][1] if name == "auto-encoder" else fitted.posterior_.mean)
+        means.append(fitted.coefs_[-1] if name == "auto-encoder" else fitted.posterior_.mean)
     np.testing.assert_array_equal(*means)
 
 

@@ -1,0 +1,87 @@
+"""What estimators of networks share: their layers, from what a user asks for, and the plan of point estimates."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from skdpbayes._layers import ConvolutionalLayer, DenseLayer
+from skdpbayes.estimators._base import check_number
+
+
+def layer_sizes(value, name="hidden_layer_sizes"):
+    """Sizes of hidden layers: positive integers, or one."""
+    sizes = (value,) if isinstance(value, int | np.integer) else value
+    try:
+        sizes = tuple(sizes)
+    except TypeError:
+        raise ValueError(f"{name} must be a sequence of positive integers, got {value!r}.") from None
+    for size in sizes:
+        check_number(f"each of {name}", size, 1, 2**20, integral=True, closed=True)
+    return tuple(int(size) for size in sizes)
+
+
+def network(d, n_out, sizes, gain, convolutions=(), image_shape=None):
+    """Layers from `d` values to `n_out`: convolutions of images of `image_shape`, then dense ones.
+
+    Raises
+    ------
+    ValueError
+        If convolutions and the shape of images do not fit together.
+    """
+    layers: list[Any] = []
+    if convolutions:
+        shape = tuple(image_shape or ())
+        if len(shape) not in (2, 3) or math.prod(shape) != d:
+            raise ValueError(
+                f"convolutions need image_shape, (height, width) or (height, width, channels), whose product is the "
+                f"number of features, {d}; got {image_shape!r}."
+            )
+        height, breadth, channels = (*shape, 1)[:3]
+        for convolution in convolutions:
+            try:
+                filters, width, stride = (int(number) for number in convolution)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"convolutions must hold triples (filters, width, stride), got {convolution!r}."
+                ) from None
+            if min(filters, width, stride) < 1 or width > min(height, breadth):
+                raise ValueError(
+                    f"The convolution {convolution!r} does not fit an image of {height} by {breadth}: numbers must be "
+                    "positive, and its width at most that of the image."
+                )
+            layers.append(ConvolutionalLayer(height, breadth, channels, filters, width, stride, gain))
+            (height, breadth), channels, d = layers[-1].places, filters, layers[-1].n_out
+    elif image_shape is not None:
+        raise ValueError("image_shape needs convolutions: dense layers do not look at it.")
+    for size in (*sizes, n_out):
+        layers.append(DenseLayer(d, size, gain))
+        d = size
+    return tuple(layers)
+
+
+def split_weights(vector, layers):
+    """Weights of each layer."""
+    ends = np.cumsum([math.prod(layer.weights_shape) for layer in layers])
+    return [
+        own.reshape(layer.weights_shape)
+        for own, layer in zip(np.split(vector, ends)[: len(layers)], layers, strict=True)
+    ]
+
+
+def usual_weights(layers, weights):
+    """Weights and intercepts of layers, as scikit-learn's `coefs_` and `intercepts_`."""
+    usual = [layer.usual(own) for layer, own in zip(layers, weights, strict=True)]
+    return [w for w, _ in usual], [b for _, b in usual]
+
+
+def plan_point(estimator, clip, learning_rate, n):
+    """Solver and mechanism of the most probable weights."""
+    from skdpbayes.solvers.adam import Adam
+
+    n_steps, batch = estimator._n_rounds(())
+    rate = estimator._sampling_rate(n, batch)
+    rule = Adam(np.float32(estimator.learning_rate or learning_rate), np.float32(clip))
+    return rule, estimator._spec(estimator._plan_noise(n_steps, rate).steps)

@@ -1,0 +1,50 @@
+"""Predictions of NumPyro models at posterior draws."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from numpyro import handlers
+
+from skdpbayes.models.numpyro_model import log_probability, traced
+
+
+def _at_draws(model, draws, batch):
+    """Sites of a trace at the values of latent sites of one draw."""
+    latent = handlers.substitute(data={site.name: draws[site.name] for site in model.program.sites})
+    with traced(handlers.seed(rng_seed=0), latent) as sites:
+        model.program.call(batch, model.public)
+    return sites
+
+
+@jax.jit
+def log_densities(model, draws, batch):
+    """Log-likelihood of each record at each draw, (n_draws, n_records)."""
+
+    def one(values):
+        def of_record(record):
+            return log_probability(_at_draws(model, values, jax.tree.map(lambda x: x[None], record)))
+
+        return jax.vmap(of_record)(batch)
+
+    return jax.lax.map(one, draws)
+
+
+@jax.jit
+def mean_response(model, draws, batch):
+    """Posterior mean of the response's probabilities (values last), if it has few values; else of its mean."""
+    (name,) = model.program.observed
+
+    def one(values):
+        law = _at_draws(model, values, batch)[name]["fn"]
+        if not model.program.support:
+            return law.mean
+        return jnp.exp(jnp.moveaxis(law.log_prob(law.enumerate_support(expand=False)), 0, -1))
+
+    total = jax.lax.fori_loop(
+        0,
+        len(jax.tree.leaves(draws)[0]),
+        lambda i, total: total + one(jax.tree.map(lambda x: x[i], draws)),
+        jnp.zeros(jax.eval_shape(one, jax.tree.map(lambda x: x[0], draws)).shape),
+    )
+    return total / len(jax.tree.leaves(draws)[0])
