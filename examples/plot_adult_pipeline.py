@@ -108,9 +108,7 @@ for figure in found["not private"]:
 
 event = outcome(task)
 fig, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")
-ReliabilityDisplay.from_predictions(
-    event, event_probability(task, scaled, task.X_test), name="private scaler", ax=left
-)
+ReliabilityDisplay.from_predictions(event, event_probability(task, scaled, task.X_test), name="private scaler", ax=left)
 predicted = event_probability(task, plain, task.X_test)
 bins = np.minimum((predicted * 10).astype(int), 9)
 left.plot(

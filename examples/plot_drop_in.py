@@ -52,19 +52,20 @@ fits = {
     "private (epsilon 1), 150 flowers": private_logistic(1.0).fit(X, y),
     "private (epsilon 1), 15,000 flowers": private_logistic(1.0).fit(many_X, many_y),
 }
+colours = ["tab:blue", "tab:orange", "tab:green"]
 fig, panels = plt.subplots(1, 3, figsize=(13, 4.2), sharey=True, layout="constrained")
 for ax, (name, model) in zip(panels, fits.items(), strict=True):
     DecisionBoundaryDisplay.from_estimator(
-        model, X, ax=ax, response_method="predict", plot_method="pcolormesh", shading="auto", alpha=0.35
+        model, X, ax=ax, response_method="predict", plot_method="pcolormesh", multiclass_colors=colours, alpha=0.4
     )
-    ax.scatter(X[:, 0], X[:, 1], c=y, s=18, edgecolors="k", linewidths=0.5)
+    ax.scatter(X[:, 0], X[:, 1], c=np.array(colours)[y], s=18, edgecolors="k", linewidths=0.5)
     ax.set_title(f"{name}:\n{np.mean(model.predict(X) == y):.0%} of the real flowers right", fontsize=10)
     ax.set_xlabel("sepal length (cm)")
 panels[0].set_ylabel("sepal width (cm)")
 
 # %%
-# With 150 rows and epsilon 1 one flower may move the result by much, so that the noise has to be large: its map is much
-# worse than scikit-learn's, as it must be. With a hundred times as many rows privacy costs little.
+# With 150 rows and epsilon 1 one flower may move the result by much, so that the noise has to be large: its map is
+# worse than scikit-learn's. With a hundred times as many rows privacy costs little.
 #
 # Gaussian mixture: a density
 # ---------------------------
@@ -95,8 +96,9 @@ fig.colorbar(lines, ax=panels, label="negative log-likelihood")
 #
 # Topics
 # ------
-# Scikit-learn's example prints the top words of topics of newsgroups ([the gallery has those too](plot_topics.py)); here
-# are simulated documents about four themes, so that the truth is known. The vocabulary is public: it is written down here.
+# Scikit-learn's example draws the top words of topics of the 20 Newsgroups, which have an example of their own here
+# (`plot_topics.py`). These are simulated documents about four themes, so that the truth is known. The vocabulary is
+# public: it is written down here.
 
 themes = {
     "sport": "game team season player coach score league goal win match".split(),
@@ -130,7 +132,7 @@ fig.supxlabel("probability of the word (marks: the truth)", fontsize=10)
 plt.show()
 
 # %%
-# Both find the four themes. Where a fit may not look things up, it has to be told; for the rest the class name is all
+# Both find the four themes; with noise their words come out a little too even. Where a fit may not look things up, it has to be told; for the rest the class name is all
 # that changes, and each private model also has `privacy_spent_` and posterior draws.
 
 for model in (fits["private (epsilon 1), 15,000 flowers"][-1], mixtures["DPGaussianMixture, epsilon 1"], model):

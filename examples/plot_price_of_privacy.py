@@ -51,7 +51,7 @@ best = np.zeros(REPEATS)
 for r in range(REPEATS):
     rng = np.random.default_rng(r)
     coef = rng.normal(size=COLUMNS) * 1.5
-    X_test, _ = people(4000, rng, coef)
+    X_test, _ = people(3000, rng, coef)
     best[r] = accuracy(expit(X_test @ coef), X_test, coef)
     for i, n in enumerate(SIZES):
         X, y = people(n, rng, coef)
@@ -60,7 +60,7 @@ for r in range(REPEATS):
             fits[epsilon] = DPBayesianLogisticRegression(
                 epsilon, classes=[0, 1], data_norm=COLUMNS**0.5, solver="na-dpvi", random_state=r
             ).fit(X, y)
-            low, high = fits[epsilon].predict_interval(X_test[:500], level=0.9)
+            low, high = fits[epsilon].predict_interval(X_test[:300], level=0.9)
             widths[epsilon][i, r] = np.mean(high[:, 1] - low[:, 1])
         for name in losses:
             proba = fits[name].predict_proba(X_test)[:, 1]
@@ -83,7 +83,9 @@ for shade, epsilon in zip(shades, BUDGETS, strict=True):
 left.plot(SIZES, losses["open"].mean(axis=1), "k--", label="scikit-learn, not private")
 middle.plot(SIZES, (best - accuracies["open"]).mean(axis=1), "k--")
 right.plot(SIZES, widths[np.inf].mean(axis=1), "k--")
-for ax, what in zip((left, middle, right), ("excess log-loss (nats)", "accuracy lost", "width of 90% intervals"), strict=True):
+for ax, what in zip(
+    (left, middle, right), ("excess log-loss (nats)", "accuracy lost", "width of 90% intervals"), strict=True
+):
     ax.set(xscale="log", yscale="log", xlabel="rows", title=what)
     ax.grid(color="0.92")
     ax.spines[["top", "right"]].set_visible(False)

@@ -61,11 +61,13 @@ print(private.privacy_spent_)
 # What each costs, and what each gets
 # -----------------------------------
 # Left, the sum of the epsilons of all fits, against that of a whole private search. Right, the log-loss on rows that no
-# search has seen: of each candidate fitted once to all rows, as if somebody had told us which; of twenty private
+# search has seen: of each candidate fitted once to all rows, as if somebody had told us which; of twelve private
 # searches with different seeds; and of the grid search.
 
-known = [quality(model.set_params(prior_scale=s, solver=v).fit(X, y)) for s in grid["prior_scale"] for v in grid["solver"]]
-again = [DPRandomizedSearchCV(model, grid, epsilon=1.0, n_iter=5, random_state=r).fit(X, y) for r in range(1, 21)]
+known = [
+    quality(model.set_params(prior_scale=s, solver=v).fit(X, y)) for s in grid["prior_scale"] for v in grid["solver"]
+]
+again = [DPRandomizedSearchCV(model, grid, epsilon=1.0, n_iter=5, random_state=r).fit(X, y) for r in range(1, 13)]
 losses = [quality(found) for found in again]
 n_fits = len(search.cv_results_["params"]) * search.n_splits_ + 1
 
@@ -76,23 +78,37 @@ left.barh(
     color=["0.6", "C0", "C3"],
 )
 left.set(xlabel="epsilon", xscale="log", title="What it costs")
-left.annotate("and no guarantee\nfor its scores", (n_fits, 2), (-6, 0), textcoords="offset points", ha="right", va="center", color="w")
+left.annotate(
+    "and no guarantee\nfor its scores",
+    (n_fits, 2),
+    (-6, 0),
+    textcoords="offset points",
+    ha="right",
+    va="center",
+    color="w",
+)
 
-places = {"each candidate": (known, "0.6"), "private searches": (losses, "C0"), "GridSearchCV": ([quality(search)], "C3")}
+places = {
+    "each candidate": (known, "0.6"),
+    "private searches": (losses, "C0"),
+    "GridSearchCV": ([quality(search)], "C3"),
+}
 for place, (values, colour) in enumerate(places.values()):
     right.plot(values, place + rng.uniform(-0.12, 0.12, len(values)), "o", color=colour, alpha=0.6)
-right.axvline(-np.mean(np.log(np.where(y_new == 1, expit(X_new @ coef), expit(-X_new @ coef)))), color="0.3", ls="--", lw=1)
+right.axvline(
+    -np.mean(np.log(np.where(y_new == 1, expit(X_new @ coef), expit(-X_new @ coef)))), color="0.3", ls="--", lw=1
+)
 right.set_yticks(range(3), places)
 right.set(xlabel="log-loss on new rows (dashed: of the true probabilities)", title="What it gets", ylim=(-0.5, 2.5))
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 
 chosen = [found.best_params_["prior_scale"] for found in again]
-print("prior scales that twenty private searches chose:", {s: chosen.count(s) for s in grid["prior_scale"]})
+print("prior scales that twelve private searches chose:", {s: chosen.count(s) for s in grid["prior_scale"]})
 plt.show()
 
 # %%
 # Most private searches end near the best candidate. Some end with the worst: the number of runs is random, often one,
-# and a single run *is* the result, whatever its score. So leave out of a private grid what you would not want to get; a
-# larger `n_iter` helps too, and costs a smaller epsilon for each run. `GridSearchCV` chooses well because it looks
+# and a single run *is* the result, whatever its score. So leave out of a private grid what you would not want to get; `eta=1`
+# makes single runs rarer, at a smaller epsilon for each run. `GridSearchCV` chooses well because it looks
 # without noise, and that is also why nothing can be promised about it. Do it on public or simulated rows.

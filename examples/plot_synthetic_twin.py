@@ -86,11 +86,12 @@ for name, rows in panels.items():
 # %%
 # What the twin does not promise
 # ------------------------------
-# - **Only what the model has.** Three normal clouds: no skewness within a group, no hard edges (some people of the
-#   twins are younger than zero, if rows are not cut to the ranges), no rule such as "children have no income".
+# - **Only what the model has.** Three normal clouds: no skewness within a group, no hard edges (`sample` does not cut
+#   rows to the ranges), no rule such as "children have no income".
 # - **Nothing about single people.** That is the point. No row of the twin stands for somebody, and a
 #   row that resembles one is a coincidence that would happen, up to the factor of epsilon, without that person too.
-# - **Small groups** are the first to go when the budget is small.
+# - **Small groups** are the first to suffer. In the pictures above, marginals and the correlation hardly change with the
+#   budget, while at small budgets the two percent of rich pensioners are spread out and become too many.
 # - **No error bars.** An analysis of one twin counts neither the noise of the fit nor what the mixture gets wrong. Draws
 #   of the posterior include the former: draw a twin from each of them, and look at how an answer varies. Below, the
 #   share of people with a log income over 12, in twins of fifty posterior draws at each budget.
