@@ -72,7 +72,7 @@ panels[0].set_ylabel("sepal width (cm)")
 # Scikit-learn's example has a round cloud and a stretched one, and draws the negative log-likelihood that the model
 # predicts. Added: the ranges. There are ten times as many points as there.
 
-shifted = rng.standard_normal((3000, 2)) + [20, 20]
+shifted = 20 + rng.standard_normal((3000, 2))
 stretched = rng.standard_normal((3000, 2)) @ [[0.0, -0.7], [3.5, 0.7]]
 points = np.concatenate([shifted, stretched])
 
@@ -132,8 +132,9 @@ fig.supxlabel("probability of the word (marks: the truth)", fontsize=10)
 plt.show()
 
 # %%
-# Both find the four themes; with noise their words come out a little too even. Where a fit may not look things up, it has to be told; for the rest the class name is all
-# that changes, and each private model also has `privacy_spent_` and posterior draws.
+# Both find the four themes; with noise their words come out a little too even. Where a fit may not look things up, it
+# has to be told; for the rest the class name is all that changes. Each private model also has posterior draws, and
+# says what it has spent.
 
-for model in (fits["private (epsilon 1), 15,000 flowers"][-1], mixtures["DPGaussianMixture, epsilon 1"], model):
-    print(f"{type(model).__name__}: epsilon {model.privacy_spent_.epsilon:.3f}, delta {model.privacy_spent_.delta:g}")
+for fitted in (fits["private (epsilon 1), 15,000 flowers"][-1], mixtures["DPGaussianMixture, epsilon 1"], model):
+    print(f"{type(fitted).__name__}: {fitted.privacy_spent_}")

@@ -61,10 +61,10 @@ each = [
 pooled = DPBayesianLogisticRegression(random_state=100, **common).fit(X[:, :2], y)
 
 # %%
-# **Each, then shrunk.** What the fits have released may be used in any way, so a second model can be put on top of their
-# posteriors: hospitals vary about a mean with a spread that is learnt. This is a random-effects meta-analysis, and costs
-# nothing. Each posterior is taken for normal; without its prior it says what the hospital's patients say, with noise.
-# As those intervals include the noise, the meta-analysis knows how far to trust each.
+# **Each, then shrunk.** What the fits have released may be used in any way, so a second model can be put on top of
+# their posteriors: hospitals vary about a mean with a spread that is learnt. This is a random-effects meta-analysis,
+# and costs nothing. Each posterior is taken for normal; without its prior it says what the hospital's patients say,
+# with noise. As posteriors include the noise, the meta-analysis knows how far to trust each.
 
 known = np.linalg.inv([model.posterior_.covariance for model in each])
 told = np.einsum("kij,kj->ki", known, [model.posterior_.mean for model in each])

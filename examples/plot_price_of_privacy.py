@@ -11,7 +11,7 @@ with scikit-learn's `LogisticRegression` as the line to compare with. When is pr
 # --------------------
 # A fit without privacy is off by about one over the square root of the number of rows. Privacy adds noise of its own,
 # which is off by about one over epsilon *times* the number of rows. So the second falls faster, and for each epsilon
-# there is a number of rows from which it hides behind the first. Below, five columns, and the mean over six simulated
+# there is a number of rows from which it hides behind the first. Below, five columns, and the mean over five simulated
 # tables of each size. Seeds are set for the pictures, never in a fit that is released.
 
 import matplotlib.pyplot as plt
@@ -23,7 +23,7 @@ from skdpbayes import DPBayesianLogisticRegression
 
 SIZES = [300, 1000, 3000, 10_000, 30_000]
 BUDGETS = [0.1, 0.3, 1.0, 3.0]
-REPEATS, COLUMNS = 6, 5
+REPEATS, COLUMNS = 5, 5
 
 
 def people(n, rng, coef):

@@ -49,9 +49,9 @@ print(search_spent(search))
 # %%
 # The private search
 # ------------------
-# A random number of times, five on average, it draws a candidate, fits it to four fifths of the rows and scores it, with
-# noise, on the others. Only the best run is shown; how many there were, and their scores, is not. The whole search has
-# epsilon 1, and each of its runs a part of it that is far larger than a fifth.
+# A random number of times, five on average, it draws a candidate, fits it to four fifths of the rows and scores it,
+# with noise, on the others. Only the best run is shown; how many there were, and their scores, is not. The whole search
+# has epsilon 1, and each of its runs a part of it that is far larger than a fifth.
 
 private = DPRandomizedSearchCV(model, grid, epsilon=1.0, n_iter=5, random_state=0).fit(X, y)
 print("DPRandomizedSearchCV chose", private.best_params_)
@@ -109,6 +109,6 @@ plt.show()
 
 # %%
 # Most private searches end near the best candidate. Some end with the worst: the number of runs is random, often one,
-# and a single run *is* the result, whatever its score. So leave out of a private grid what you would not want to get; `eta=1`
-# makes single runs rarer, at a smaller epsilon for each run. `GridSearchCV` chooses well because it looks
+# and a single run *is* the result, whatever its score. So leave out of a private grid what you would not want to get;
+# `eta=1` makes single runs rarer, at a smaller epsilon for each run. `GridSearchCV` chooses well because it looks
 # without noise, and that is also why nothing can be promised about it. Do it on public or simulated rows.

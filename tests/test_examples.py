@@ -23,7 +23,7 @@ def test_form(path):
     text = path.read_text("utf-8")
     compile(text, str(path), "exec")
     title, line, empty, *about = ast.get_docstring(ast.parse(text), clean=True).splitlines()
-    assert line == "=" * len(title) and not empty and " ".join(about).count(".") >= 2
+    assert line == "=" * len(title) and not empty and len(re.findall(r"[.?](?:\s|$)", " ".join(about))) >= 2
     assert len(re.findall(r"^# %%\n# \S", text, re.MULTILINE)) >= 2
     assert "plt.show()" in text
 
