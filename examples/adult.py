@@ -17,10 +17,10 @@ from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import FunctionTransformer
 
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.datasets import adult_preprocessor, load_adult
+from skdpbayes.preprocessing import BoundedScaler
 
 DELTA = 1e-5
 DARK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d1603d", "#9a9a9a"
@@ -99,9 +99,7 @@ def breast_cancer() -> Task:
     labels = data.target.map({0: "malignant", 1: "benign"})
     parts = train_test_split(data.data, labels, test_size=0.3, stratify=labels, random_state=0)
     X_train, X_test, y_train, y_test = parts
-    scale = FunctionTransformer(
-        _divide, kw_args={"upper": np.array(BREAST_CANCER_UPPER)}, feature_names_out="one-to-one"
-    )
+    scale = BoundedScaler((0.0, BREAST_CANCER_UPPER))
     columns = ColumnTransformer([("scale", scale, list(data.data.columns))], verbose_feature_names_out=False)
     return Task(
         "breast-cancer table",
@@ -114,10 +112,6 @@ def breast_cancer() -> Task:
         columns,
         3.0,
     )
-
-
-def _divide(X: Any, upper: np.ndarray) -> np.ndarray:
-    return np.clip(np.asarray(X, dtype=float) / upper, 0.0, 1.0)
 
 
 def load() -> Task:
