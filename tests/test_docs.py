@@ -90,6 +90,24 @@ def test_examples_are_found():
     assert any(name.endswith("DPBayesianLogisticRegression") for name in with_examples)
 
 
+def public_objects():
+    """What the API page lists as public."""
+    module = ""
+    for line in (ROOT / "docs" / "api.md").read_text("utf-8").split("## For those who write")[0].splitlines():
+        if found := re.fullmatch(r"\.\. currentmodule:: (\S+)", line):
+            module = found[1]
+        elif found := re.fullmatch(r"   (\w+)", line):
+            yield module, found[1]
+
+
+def test_every_public_object_has_an_example():
+    listed = list(public_objects())
+    assert len(listed) > 60
+    parser = doctest.DocTestParser()
+    objects = [getattr(importlib.import_module(module), name) for module, name in listed]
+    assert not [item.__name__ for item in objects if not parser.get_examples(item.__doc__ or "")]
+
+
 def test_citation_names_this_version():
     lines = (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
     assert f"version: {skdpbayes.__version__}" in lines
