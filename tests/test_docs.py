@@ -40,7 +40,7 @@ def only_the_documented_warning():
         yield
 
 
-LONG = ("numpyro.md", "networks.md", "preprocessing.md", "calibration.md", "audit.md")
+LONG = ("hierarchical.md", "numpyro.md", "networks.md", "preprocessing.md", "calibration.md", "audit.md")
 
 
 @pytest.mark.parametrize(
