@@ -96,6 +96,19 @@ class SelectionSpent:
         Whether whoever guesses a seed can remove the noise.
     voided_by : tuple of str
         Reasons for which the guarantee does not hold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBetaBernoulli
+    >>> from skdpbayes.model_selection import DPRandomizedSearchCV
+    >>> X = np.random.default_rng(0).random((2000, 1)) < 0.1
+    >>> def likelihood(model, X, y):  # a number in [0, 1] for each row
+    ...     return np.exp(model.score_samples(X))
+    >>> search = DPRandomizedSearchCV(DPBetaBernoulli(), {"prior_b": [1, 9]}, epsilon=1.0, n_iter=2, scoring=likelihood)
+    >>> spent = search.fit(X).privacy_spent_
+    >>> spent.epsilon <= 1.0 and spent.run_epsilon < spent.epsilon
+    True
     """
 
     epsilon: float

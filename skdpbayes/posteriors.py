@@ -19,6 +19,16 @@ class GaussianPosterior:
     mean : array of shape (n_parameters,)
     factor : array of shape (n_parameters, n_parameters) or (n_parameters,)
         Square root of the covariance: ``factor @ factor.T``; a vector stands for a diagonal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.posteriors import GaussianPosterior
+    >>> posterior = GaussianPosterior(np.array([1.0, -2.0]), np.array([0.1, 0.2]))
+    >>> posterior.std
+    array([0.1, 0.2])
+    >>> posterior.sample(np.random.default_rng(0), 1000).shape
+    (1000, 2)
     """
 
     mean: np.ndarray
@@ -56,6 +66,14 @@ class DrawsPosterior:
     Attributes
     ----------
     draws : array of shape (n_chains, n_draws, n_parameters)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.posteriors import DrawsPosterior
+    >>> posterior = DrawsPosterior(np.random.default_rng(0).normal(size=(4, 500, 3)))
+    >>> posterior.mean.shape, posterior.covariance.shape
+    ((3,), (3, 3))
     """
 
     draws: np.ndarray

@@ -1,4 +1,7 @@
-"""Python blocks of README.md and docs/*.md run, `skdpbayes` prints what they show; examples in docstrings run."""
+"""Python blocks of README.md and docs/ run, they and `skdpbayes` print what is shown; examples in docstrings run.
+
+A block marked ``output`` shows what the Python block before it prints.
+"""
 
 import doctest
 import importlib
@@ -18,10 +21,12 @@ from skdpbayes.privacy import PrivacyLeakWarning
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|console|output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ skdpbayes (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 PAGES = sorted(
-    path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if BLOCK.search(path.read_text("utf-8"))
+    path
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "models").glob("*.md")]
+    if BLOCK.search(path.read_text("utf-8"))
 )
 MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
 
@@ -35,7 +40,7 @@ def only_the_documented_warning():
         yield
 
 
-LONG = ("numpyro.md", "networks.md", "preprocessing.md", "calibration.md", "audit.md")
+LONG = ("hierarchical.md", "numpyro.md", "networks.md", "preprocessing.md", "calibration.md", "audit.md")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +56,10 @@ def test_page(page, tmp_path, monkeypatch, capsys):
             for command in COMMAND.finditer(block[2]):
                 assert printed(command[1], capsys) == command[2].rstrip("\n")
             continue
+        if block[1] == "output":
+            assert "".join(capsys.readouterr()).rstrip() == block[2].rstrip()
+            continue
+        capsys.readouterr()
         above = text.count("\n", 0, block.start(2))  # so that a traceback shows the line of the page
         exec(compile("\n" * above + block[2], str(page), "exec"), namespace)
 
@@ -73,7 +82,9 @@ def test_commands_and_what_they_print_are_found():
 
 
 def test_pages_are_found():
-    assert {"README.md", "quickstart.md", "privacy.md", "architecture.md"} <= {page.name for page in PAGES}
+    assert {"README.md", "quickstart.md", "privacy.md", "architecture.md", "choosing-epsilon.md", "mixture.md"} <= {
+        page.name for page in PAGES
+    }
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -88,6 +99,24 @@ def test_examples_are_found():
         test.name for name in MODULES for test in finder.find(importlib.import_module(name)) if test.examples
     }
     assert any(name.endswith("DPBayesianLogisticRegression") for name in with_examples)
+
+
+def public_objects():
+    """What the API page lists as public."""
+    module = ""
+    for line in (ROOT / "docs" / "api.md").read_text("utf-8").split("## For those who write")[0].splitlines():
+        if found := re.fullmatch(r"\.\. currentmodule:: (\S+)", line):
+            module = found[1]
+        elif found := re.fullmatch(r"   (\w+)", line):
+            yield module, found[1]
+
+
+def test_every_public_object_has_an_example():
+    listed = list(public_objects())
+    assert len(listed) > 60
+    parser = doctest.DocTestParser()
+    objects = [getattr(importlib.import_module(module), name) for module, name in listed]
+    assert not [item.__name__ for item in objects if not parser.get_examples(item.__doc__ or "")]
 
 
 def test_citation_names_this_version():

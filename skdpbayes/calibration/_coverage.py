@@ -35,6 +35,16 @@ class Coverage:
     n_replicates : int
     confidence : float
         Of both bands.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.calibration import tarp_coverage
+    >>> rng = np.random.default_rng(0)
+    >>> truth, draws = rng.normal(size=(300, 2)), rng.normal(size=(300, 100, 2))  # the prior is calibrated
+    >>> found = tarp_coverage(draws, truth, random_state=0)
+    >>> found.coverage.shape == found.levels.shape, found.n_replicates
+    (True, 300)
     """
 
     levels: np.ndarray
@@ -72,6 +82,15 @@ class MarginalCoverage:
     n_replicates : int
     confidence : float
         Of the Clopper-Pearson interval.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.calibration import marginal_coverage
+    >>> rng = np.random.default_rng(0)
+    >>> found = marginal_coverage(rng.normal(size=(300, 100, 1)), rng.normal(size=(300, 1)), 0.9)
+    >>> bool(found.lower[0] < found.coverage[0] < found.upper[0])
+    True
     """
 
     level: float
@@ -261,6 +280,15 @@ def expected_coverage_error(coverage: Coverage) -> Any:
     ------
     ValueError
         If `coverage` is not a `Coverage`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.calibration import expected_coverage_error, tarp_coverage
+    >>> rng = np.random.default_rng(0)
+    >>> truth, draws = rng.normal(size=(300, 2)), rng.normal(size=(300, 100, 2))
+    >>> bool(expected_coverage_error(tarp_coverage(draws, truth, random_state=0)) < 0.1)
+    True
     """
     if not isinstance(coverage, Coverage):
         raise ValueError(f"coverage must be what tarp_coverage returns, got {type(coverage).__name__}.")

@@ -28,6 +28,15 @@ class CoverageDisplay:
     figure_ : matplotlib Figure
     lines_ : list of matplotlib Line2D
         One for each curve.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.calibration import CoverageDisplay, tarp_coverage
+    >>> rng = np.random.default_rng(0)
+    >>> found = tarp_coverage(rng.normal(size=(300, 100, 2)), rng.normal(size=(300, 2)), random_state=0)
+    >>> len(CoverageDisplay.from_coverage(found, names=["prior"]).lines_)
+    1
     """
 
     def __init__(self, coverage: Coverage, *, names: Any = None) -> None:
@@ -121,6 +130,15 @@ class RankDisplay:
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
     bars_ : matplotlib BarContainer
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.calibration import RankDisplay, simulation_based_calibration
+    >>> rng = np.random.default_rng(0)
+    >>> found = simulation_based_calibration(rng.normal(size=(300, 99, 1)), rng.normal(size=(300, 1)))
+    >>> len(RankDisplay.from_histogram(found, name="mean").bars_) == found.counts.shape[1]
+    True
     """
 
     def __init__(self, histogram: RankHistogram, *, parameter: int = 0, name: str | None = None) -> None:
@@ -226,6 +244,15 @@ class ReliabilityDisplay:
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
     line_ : matplotlib Line2D
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.calibration import ReliabilityDisplay
+    >>> rng = np.random.default_rng(0)
+    >>> proba = rng.random(1000)
+    >>> ReliabilityDisplay.from_predictions(rng.random(1000) < proba, proba, name="oracle").line_.get_label()
+    'oracle'
     """
 
     def __init__(self, reliability: Reliability, *, name: str | None = None) -> None:

@@ -29,6 +29,16 @@ class Reliability:
         Number of predictions.
     confidence : float
         Of the band, in each bin by itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.calibration import reliability
+    >>> rng = np.random.default_rng(0)
+    >>> proba = rng.random(1000)
+    >>> found = reliability(rng.random(1000) < proba, proba)
+    >>> found.observed.shape == found.predicted.shape, int(found.count.sum())
+    (True, 1000)
     """
 
     edges: np.ndarray

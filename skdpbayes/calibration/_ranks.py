@@ -31,6 +31,15 @@ class RankHistogram:
         Of the chi-square test of uniform ranks.
     confidence : float
         Of the band.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.calibration import simulation_based_calibration
+    >>> rng = np.random.default_rng(0)
+    >>> found = simulation_based_calibration(rng.normal(size=(300, 99, 1)), rng.normal(size=(300, 1)))
+    >>> int(found.counts.sum()), found.n_draws
+    (300, 99)
     """
 
     ranks: np.ndarray

@@ -27,8 +27,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
     A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one record: the
     fitted estimator, everything it exposes and every noisy sum released on the way are (epsilon, delta)-differentially
     private with respect to one row, for an adversary who knows all other rows, the parameters and the code. Scoring
-    on training data, plain grid search and feature selection outside of `fit` are not covered, nor is timing, and
-    arithmetic is plain floating point (`privacy_spent_` lists all this).
+    on training data, plain grid search and feature selection outside of `fit` are not covered, nor is timing
+    (`privacy_spent_` lists all this).
 
     Parameters
     ----------

@@ -22,6 +22,19 @@ class DataReport:
     ----------
     findings : tuple of str
         Empty if there is nothing to say.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.preprocessing import check_data
+    >>> X, y = np.linspace(-1, 1, 2000)[:, None], np.arange(2000) % 2
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1], data_norm=1.0)
+    >>> check_data(X, y, estimator=model).findings
+    ()
+    >>> X[0], y[1] = np.nan, 7
+    >>> len(check_data(X, y, estimator=model).findings)
+    2
     """
 
     findings: tuple[str, ...]

@@ -25,6 +25,15 @@ class StepReport(NamedTuple):
         Its class.
     verdict : {"learns nothing", "private", "LEAKS"}
     reason : str
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.preprocessing import NormClipper, check_pipeline
+    >>> report = check_pipeline(make_pipeline(NormClipper(2.0), DPBayesianLogisticRegression(classes=[0, 1])))
+    >>> [(step.name, step.verdict) for step in report.steps]
+    [('normclipper', 'learns nothing'), ('dpbayesianlogisticregression', 'private')]
     """
 
     name: str
@@ -43,6 +52,16 @@ class PipelineReport:
     epsilon, delta : float
         Of all private steps together, each with its parameters fixed in advance: a valid total if no step leaks. Of
         fitted steps it is what they spent, of others what they are going to spend.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.preprocessing import check_pipeline
+    >>> report = check_pipeline(make_pipeline(StandardScaler(), DPBayesianLogisticRegression(classes=[0, 1])))
+    >>> report.passed, report.epsilon
+    (False, 1.0)
     """
 
     steps: tuple[StepReport, ...]

@@ -49,6 +49,15 @@ class AuditReport:
         Seed of the first trial.
     statistics : arrays of shape (n_trials,)
         Log-likelihood ratios without the record, and with it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPGammaExponential
+    >>> from skdpbayes.privacy import audit
+    >>> report = audit(DPGammaExponential(), np.full((20, 1), 10.0), n_trials=0)  # the checks without the attack
+    >>> report.passed, [check.name for check in report.checks]
+    (True, ['conditions', 'norm', 'inclusion', 'noise', 'replay'])
     """
 
     estimator: str
@@ -208,6 +217,16 @@ class AuditDisplay:
     figure_ : matplotlib Figure
     lines_ : list of matplotlib Line2D
         The attack's curve, and the claim's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPGammaExponential
+    >>> from skdpbayes.privacy import AuditDisplay
+    >>> model = DPGammaExponential(epsilon=4.0)
+    >>> display = AuditDisplay.from_estimator(model, np.full((20, 1), 10.0), n_trials=100)
+    >>> len(display.lines_)
+    2
     """
 
     def __init__(self, report: AuditReport) -> None:

@@ -34,7 +34,18 @@ COMPOSITIONS = ("renyi", "gaussian", "plan")
 
 
 class BudgetError(ValueError):
-    """A fit would spend more than its ledger has left. Nothing was run and nothing was spent."""
+    """A fit would spend more than its ledger has left. Nothing was run and nothing was spent.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import BudgetError, GaussianSteps, PrivacyLedger
+    >>> ledger = PrivacyLedger(epsilon=1.0, delta=1e-5)
+    >>> try:
+    ...     ledger.charge([GaussianSteps(1.0, 1.0, 1)])
+    ... except BudgetError:
+    ...     print(ledger.spent)
+    0.0
+    """
 
 
 class PrivacyLedger:
@@ -75,6 +86,20 @@ class PrivacyLedger:
     Notes
     -----
     Copies are the ledger itself: ``clone``, ``deepcopy`` and cross-validation in one process share one budget.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBetaBernoulli
+    >>> from skdpbayes.privacy import PrivacyLedger
+    >>> X = np.random.default_rng(0).random((1000, 1)) < 0.3
+    >>> ledger = PrivacyLedger(epsilon=1.0, delta=1e-5)
+    >>> with ledger:
+    ...     model = DPBetaBernoulli(epsilon=0.5).fit(X)
+    >>> 0 < ledger.spent < 1
+    True
+    >>> ledger.affordable_epsilon() > 0.5
+    True
     """
 
     def __init__(

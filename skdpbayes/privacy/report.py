@@ -31,7 +31,18 @@ _NEGLIGIBLE = 1e-6  # share of an overhead in epsilon or delta
 
 
 class PrivacyLeakWarning(UserWarning):
-    """Something read from the records is about to be treated as public: the guarantee no longer holds."""
+    """Something read from the records is about to be treated as public: the guarantee no longer holds.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skdpbayes import DPDirichletCategorical
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     model = DPDirichletCategorical().fit([["a"], ["b"], ["a"]])  # takes the categories from the rows
+    >>> caught[0].category.__name__, model.privacy_spent_.guarantee_holds
+    ('PrivacyLeakWarning', False)
+    """
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,6 +91,20 @@ class PrivacySpent:
     ------
     ValueError
         If a value is out of range or is not made of JSON's types.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBetaBernoulli
+    >>> from skdpbayes.privacy import PrivacySpent
+    >>> X = np.random.default_rng(0).random((1000, 1)) < 0.3
+    >>> spent = DPBetaBernoulli(epsilon=0.5).fit(X).privacy_spent_
+    >>> spent.guarantee_holds, bool(spent.epsilon <= 0.5)
+    (True, True)
+    >>> spent.epsilon_at(1e-8) > spent.epsilon
+    True
+    >>> PrivacySpent.from_json(spent.to_json()) == spent
+    True
     """
 
     epsilon: float

@@ -116,6 +116,13 @@ def baselines(
     dict of str to float
         ``"zcdp"`` (no amplification), ``"linear"``, ``"advanced"`` (both with amplification), ``"moments"``,
         ``"rdp"`` and ``"pld"``. All are upper bounds, of the same release.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, baselines
+    >>> found = baselines(GaussianSteps(noise_multiplier=2.0, sampling_rate=0.01, steps=1000), delta=1e-5)
+    >>> sorted(found, key=found.get)
+    ['pld', 'rdp', 'moments', 'advanced', 'linear', 'zcdp']
     """
     blocks, delta = as_steps(steps), check_delta(delta)
     curve = compose(blocks, adjacency)
@@ -151,6 +158,12 @@ def truncation_delta(n_records: int, sampling_rate: float, batch_bound: int, ste
     -------
     float
         In [0, 1]; 0 when a batch cannot be longer than `batch_bound`.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import truncation_delta
+    >>> truncation_delta(10_000, 0.01, batch_bound=200, steps=1000, epsilon=1.0) < 1e-10
+    True
     """
     n, count = check_count(n_records, "n_records"), check_count(steps, "steps")
     rate, epsilon = check_sampling_rate(sampling_rate), check_epsilon(epsilon)
@@ -167,7 +180,15 @@ def truncation_delta(n_records: int, sampling_rate: float, batch_bound: int, ste
 
 
 def smallest_batch_bound(n_records: int, sampling_rate: float, steps: int, epsilon: float, delta: float) -> int:
-    """Return the smallest batch bound whose `truncation_delta` is at most `delta`."""
+    """Return the smallest batch bound whose `truncation_delta` is at most `delta`.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import smallest_batch_bound, truncation_delta
+    >>> bound = smallest_batch_bound(10_000, 0.01, steps=1000, epsilon=1.0, delta=1e-10)
+    >>> truncation_delta(10_000, 0.01, bound, 1000, 1.0) <= 1e-10 < truncation_delta(10_000, 0.01, bound - 1, 1000, 1.0)
+    True
+    """
     delta = check_delta(delta)
     low, high = -1, check_count(n_records, "n_records")
     while high - low > 1:

@@ -49,6 +49,15 @@ class Calibration:
         What to run and to account for.
     crosscheck : CrossCheck
         What fourier-accountant says about (`epsilon`, `delta`).
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import calibrate_noise, epsilon
+    >>> found = calibrate_noise(1.0, 1e-5, sampling_rate=0.01, steps=1000)
+    >>> found.epsilon <= found.target_epsilon
+    True
+    >>> epsilon(found.steps, found.delta) == found.epsilon
+    True
     """
 
     noise_multiplier: float

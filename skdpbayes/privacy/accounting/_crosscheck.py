@@ -29,7 +29,14 @@ _CONVERGENCE = 1e-2
 
 
 class AccountingError(RuntimeError):
-    """An accepted cross-check contradicts the reported epsilon: report it as a bug, do not use the noise."""
+    """An accepted cross-check contradicts the reported epsilon: report it as a bug, do not use the noise.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import AccountingError
+    >>> issubclass(AccountingError, RuntimeError)
+    True
+    """
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,13 @@ class CrossCheck:
         ``estimate / delta``.
     points : int or None
         Size of its grid.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, crosscheck
+    >>> found = crosscheck(GaussianSteps(1.0, 0.01, 100), epsilon=0.1, delta=1e-5)  # far too low
+    >>> found.disagrees, found.ratio > 1
+    (True, True)
     """
 
     accepted: bool
@@ -92,6 +106,14 @@ def crosscheck(
     -------
     CrossCheck
         Look at ``accepted`` and ``disagrees``; nothing is raised for a rejection or a disagreement.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, crosscheck, epsilon
+    >>> rounds = GaussianSteps(noise_multiplier=1.0, sampling_rate=0.01, steps=100)
+    >>> found = crosscheck(rounds, epsilon(rounds, 1e-5), 1e-5)
+    >>> found.accepted, found.disagrees
+    (True, False)
     """
     blocks = merge(as_steps(steps))
     adjacency, delta, epsilon = check_adjacency(adjacency), check_delta(delta), check_epsilon(epsilon)

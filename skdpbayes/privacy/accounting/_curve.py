@@ -57,6 +57,15 @@ class PrivacyCurve:
     -----
     Bounds hold for steps fixed in advance. A mechanism chosen after seeing the results of an earlier one
     needs a filter (a ledger), not this composition.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, compose
+    >>> curve = compose(GaussianSteps(noise_multiplier=5.0, sampling_rate=1.0, steps=1))
+    >>> round(curve.epsilon(1e-5), 2)
+    0.73
+    >>> round(curve.tpr(0.01), 3)  # of an attack with 1% false alarms, at most
+    0.017
     """
 
     def __init__(self, steps: tuple[GaussianSteps, ...], adjacency: str) -> None:

@@ -107,6 +107,13 @@ def wang_step_size_bound(epsilon: float, delta: float, *, n_steps: int, clipping
 
     ``h = epsilon^2 / (128 C^2 T log(2.5 T / delta) log(2 / delta))``: theirs is ``eta = N h`` (as quoted by Li et al.
     2019, section 3.1), and their chain has half of the noise.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import step_size_bound, wang_step_size_bound
+    >>> theirs = wang_step_size_bound(0.1, 1e-5, n_steps=10_000)
+    >>> step_size_bound(0.1, 1e-5, n_steps=10_000, sampling_rate=0.01) > 1000 * theirs
+    True
     """
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     n_steps = check_count(n_steps, "n_steps")

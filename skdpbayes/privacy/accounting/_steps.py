@@ -41,6 +41,13 @@ class GaussianSteps:
     ------
     ValueError
         If a value is outside its range.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, epsilon
+    >>> rounds = GaussianSteps(noise_multiplier=1.0, sampling_rate=0.01, steps=100)
+    >>> round(epsilon(rounds, delta=1e-5), 2)
+    0.72
     """
 
     noise_multiplier: float
