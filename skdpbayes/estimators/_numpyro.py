@@ -230,7 +230,7 @@ class DPNumPyroModel(ProgramEstimator):
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     clipping_norm : float, default=None
         l2 bound on the gradient of a record's log-likelihood in coordinates in which each prior is standard normal.
-        None: about the median norm at the centre of the prior, a power of two, found by one release at 5% of the
+        None: the median norm at the centre of the prior, rounded up to a power of two, found by one release at 5% of the
         budget.
     sampling_rate, n_steps, learning_rate, step_schedule, n_chains, n_posterior_samples, random_state, verbose
         As in `DPBayesianLogisticRegression`.

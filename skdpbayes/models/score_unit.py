@@ -17,7 +17,7 @@ _LOWEST, _HIGHEST = -8, 13  # binary logarithms of the norms that are told apart
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class WithScoreUnit:
-    """An `OpenedModel`: one release of a histogram of norms, then the model, with about the median as its `score_unit`.
+    """An `OpenedModel`: one release of a histogram of norms, then the model, with the median as its `score_unit`.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class WithScoreUnit:
     found : bool
         Whether the unit is to be found; else there is no opening and the model stays as it is.
     factor : float
-        The unit is the power of two below which the share of norms is nearest to one half, times this.
+        The unit is the median, rounded up to a power of two, times this.
     """
 
     model: Any
@@ -55,9 +55,11 @@ class WithScoreUnit:
             return one
 
         def update(params, sums, scales, key):
-            del params, scales, key
-            below = jnp.cumsum(sums["norms"])
-            middle = jnp.argmin(jnp.abs(2 * below - below[-1]))
+            del params, key
+            # Bins that may be noise alone are left out: together, their noise would move the median by far.
+            seen = (sums["norms"] > 3 * scales["norms"]) | (sums["norms"] == jnp.max(sums["norms"]))
+            below = jnp.cumsum(jnp.where(seen, sums["norms"], 0))
+            middle = jnp.argmax(2 * below >= below[-1])
             return {"unit": self.factor * 2.0 ** (bins[middle] + 1).astype(jnp.float32)}
 
         return (Opening(statistics, {"norms": Block(jnp.float32(1))}, update),)

@@ -139,10 +139,25 @@ def test_the_unit_of_scores_is_a_quantile_of_norms(model):
     assert seen.sum() == 1 and 2.0 ** (np.argmax(seen) - 8) <= norm < 2.0 ** (np.argmax(seen) - 7)
     assert not one(RECORD | {"0": jnp.array([jnp.nan, 0.0])})["norms"].any()
     counts = jnp.zeros(21).at[jnp.array([3, 10, 11])].set(jnp.array([10.0, 45.0, 45.0]))
-    assert opening.update(None, {"norms": counts}, None, None)["unit"] == 2.0 ** (10 - 8 + 1)
+    alone = jnp.zeros(21).at[9].set(100.0)
+    assert opening.update(None, {"norms": alone}, {"norms": 0.0}, None)["unit"] == 2.0 ** (9 - 8 + 1)
+    above = jnp.zeros(21).at[jnp.array([9, 10])].set(jnp.array([40.0, 60.0]))
+    assert opening.update(None, {"norms": above}, {"norms": 0.0}, None)["unit"] == 2.0 ** (10 - 8 + 1)
+    assert opening.update(None, {"norms": counts}, {"norms": 0.0}, None)["unit"] == 2.0 ** (10 - 8 + 1)
     assert WithScoreUnit(model, False).openings() == ()
-    large = WithScoreUnit(model, True, 64.0).openings()[0].update(None, {"norms": counts}, None, None)["unit"]
+    large = WithScoreUnit(model, True, 64.0).openings()[0].update(None, {"norms": counts}, {"norms": 0.0}, None)["unit"]
     assert large == 64 * 2.0 ** (10 - 8 + 1)
+
+
+def test_noise_does_not_carry_the_unit_away(model):
+    """Of few records: bins that hold noise alone would, by their sum."""
+    opening = WithScoreUnit(model, True).openings()[0]
+    counts = jnp.zeros(21).at[jnp.array([9, 10, 11])].set(jnp.array([40.0, 200.0, 100.0]))
+    noisy = counts + 30 * np.random.default_rng(0).normal(size=(500, 21))
+    units = [float(opening.update(None, {"norms": row}, {"norms": 30.0}, None)["unit"]) for row in noisy]
+    assert np.mean(np.isin(units, [2.0**2, 2.0**3, 2.0**4])) > 0.98
+    nothing = opening.update(None, {"norms": jnp.full(21, -5.0).at[3].set(1.0)}, {"norms": 30.0}, None)
+    assert nothing["unit"] == 2.0 ** (3 - 8 + 1)
 
 
 def test_nothing_is_computed_in_double_precision(model):
