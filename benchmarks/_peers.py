@@ -51,7 +51,8 @@ def environment(name: str, python: str, folder: Path | None = None) -> Path:
     return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
 
-def _own() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
+    """Variables for a process in a peer's environment."""
     own = {**os.environ, "JAX_PLATFORMS": "cpu"}
     own.pop("XLA_FLAGS", None)  # an old JAX stops at flags that it does not know
     own.pop("PYTHONPATH", None)
@@ -65,7 +66,7 @@ def run(python: Path, script: str, arrays: dict[str, Any], plan: list[dict[str, 
         np.savez(data, **arrays)
         entries.write_text(json.dumps(plan))
         command = [str(python), str(PEERS / script), str(data), str(entries)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=_own())
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=clean_environment())
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -90,7 +91,9 @@ class Worker:
         data = Path(self._folder.name) / "data.npz"
         np.savez(data, **arrays)
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen([*command, str(data)], stdin=pipe, stdout=pipe, text=True, env=_own())
+        self._process = subprocess.Popen(
+            [*command, str(data)], stdin=pipe, stdout=pipe, text=True, env=clean_environment()
+        )
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """The answer; what else the script prints is passed over."""

@@ -2,8 +2,8 @@
 
 ``make bench-speed``. Bayesian logistic regression, N=32561, d=105, expected batch 326, one thread, warm.
 Absolute times move from machine to machine and with whatever else runs, so the contenders take turns and what
-counts is the median of the ratios within a turn. ``--d3p`` adds d3p's own steps, ``--sizes`` how a step's time goes with
-the number of records at a fixed batch.
+counts is the median of the ratios within a turn. ``--d3p`` adds d3p's own steps, ``--sizes`` how a step's time goes
+with the number of records at a fixed batch.
 """
 
 from __future__ import annotations
@@ -111,7 +111,11 @@ def ours(
 
     n, d = X.shape
     estimator = DPBayesianLogisticRegression(
-        sampling_rate=SAMPLING_RATE * N_RECORDS / n, n_steps=n_steps, fit_intercept=False, guide=guide, numerics=numerics
+        sampling_rate=SAMPLING_RATE * N_RECORDS / n,
+        n_steps=n_steps,
+        fit_intercept=False,
+        guide=guide,
+        numerics=numerics,
     )
     model, bounds = estimator._model(d, 2, 1.2 * d**0.5)
     solver, spec = estimator._plan_solver(model, bounds, n)

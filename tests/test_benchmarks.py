@@ -10,8 +10,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks import (
-    _peers,
     _log,
+    _peers,
     belief_net,
     calibration,
     d3p_hierarchical,

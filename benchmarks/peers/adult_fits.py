@@ -1,7 +1,8 @@
-"""Fits of Adult in a new process, imports and all: ``python adult_fits.py LIBRARY STARTED data.npz``.
+"""Fits of Adult in a new process, imports and all: ``python adult_fits.py WHAT STARTED data.npz``.
 
-LIBRARY is skdpbayes or diffprivlib, STARTED the time (``time.time()``) at which the process was started. The archive has
-``X``, ``y`` and ``norm``. Prints a line of JSON.
+WHAT is diffprivlib, dpvi or na_dpvi (fits of one library or solver), or search (45 fits of a grid search). STARTED is
+the time (``time.time()``) at which the process was started. The archive has ``X``, ``y`` and ``norm``. Prints a line of
+JSON.
 """
 
 import json
@@ -14,18 +15,20 @@ import numpy as np
 GRID = {"epsilon": [0.5, 1.0, 2.0], "prior_scale": [0.5, 1.0, 2.0]}
 
 
-def diffprivlib(X, y, norm):
+def diffprivlib(norm, epsilon=1.0):
     from diffprivlib.models import LogisticRegression
 
-    return lambda epsilon=1.0: LogisticRegression(epsilon=epsilon, data_norm=norm)
+    return LogisticRegression(epsilon=epsilon, data_norm=norm)
 
 
-def skdpbayes(X, y, norm):
+def dpvi(norm, epsilon=1.0, solver="dpvi", **own):
     from skdpbayes import DPBayesianLogisticRegression
 
-    return lambda epsilon=1.0, **own: DPBayesianLogisticRegression(
-        epsilon=epsilon, classes=[0, 1], data_norm=norm, **own
-    )
+    return DPBayesianLogisticRegression(epsilon=epsilon, classes=[0, 1], data_norm=norm, solver=solver, **own)
+
+
+def na_dpvi(norm, epsilon=1.0):
+    return dpvi(norm, epsilon, "na-dpvi")
 
 
 def compilations():
@@ -39,32 +42,31 @@ def compilations():
     return seen
 
 
-if __name__ == "__main__":
-    library, started, path = sys.argv[1:]
-    with np.load(path) as data:
-        X, y, norm = data["X"], data["y"], float(data["norm"])
-    make = globals()[library](X, y, norm)
-    make().fit(X, y)
-    found = {"first": time.time() - float(started), "cpu": time.process_time()}
-    seen = compilations() if library == "skdpbayes" else []
-    rows = len(X) - 1000
-    times = []
-    for epsilon in (0.7, 2.0, 0.3):
-        start = time.perf_counter()
-        make(epsilon).fit(X[:rows], y[:rows])
-        times.append(time.perf_counter() - start)
-    found |= {"second": times[0], "later": min(times), "recompiled": len(seen)}
-    if library == "skdpbayes":
-        from sklearn.model_selection import GridSearchCV
+def search(X, y, norm):
+    """Programs that are compiled for 45 fits beyond those of one fit, and seconds."""
+    from sklearn.model_selection import GridSearchCV
 
-        fold = len(X) - len(X) // 5
-        make(n_steps=200).fit(X[:fold], y[:fold])
-        seen.clear()
-        search = GridSearchCV(make(n_steps=200), GRID, cv=5, refit=False)
-        start = time.perf_counter()
-        search.fit(X, y)
-        found |= {"grid": len(seen), "grid_seconds": time.perf_counter() - start}
-        start = time.process_time()
-        make(solver="na-dpvi").fit(X, y)
-        found["na_dpvi_cpu"] = time.process_time() - start
-    print(json.dumps(found))
+    model = dpvi(norm, n_steps=200)
+    model.fit(X[: len(X) - len(X) // 5], y[: len(X) - len(X) // 5])
+    seen = compilations()
+    start = time.perf_counter()
+    GridSearchCV(model, GRID, cv=5, refit=False).fit(X, y)
+    return {"recompiled": len(seen), "seconds": time.perf_counter() - start}
+
+
+def fits(make, started, X, y, norm):
+    """Seconds since the start of the process to the end of the first fit, and of a second one, of fewer rows."""
+    make(norm).fit(X, y)
+    found = {"first": time.time() - started, "cpu": time.process_time()}
+    seen = compilations() if make is not diffprivlib else []
+    start = time.perf_counter()
+    make(norm, 0.7).fit(X[:-1000], y[:-1000])
+    return found | {"second": time.perf_counter() - start, "recompiled": len(seen)}
+
+
+if __name__ == "__main__":
+    what, started, path = sys.argv[1:]
+    with np.load(path) as data:
+        arrays = data["X"], data["y"], float(data["norm"])
+    answer = search(*arrays) if what == "search" else fits(globals()[what], float(started), *arrays)
+    print(json.dumps(answer))

@@ -1,4 +1,4 @@
-"""Fits that are planned elsewhere: what the scripts share that ``benchmarks._peers`` starts in d3p's own environment."""
+"""Fits that are planned elsewhere: what the scripts share that ``benchmarks._peers.run`` starts in d3p's environment."""
 
 import json
 import sys
