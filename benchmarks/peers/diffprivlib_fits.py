@@ -1,8 +1,8 @@
 """Logistic regression by diffprivlib 0.6.6 for ``benchmarks.comparison``: runs in diffprivlib's own environment.
 
 ``python diffprivlib_fits.py data.npz`` has ``X``, ``y``, ``X_test``, ``y_test`` and ``norm``; each line of JSON on
-standard input, ``{"epsilons": [...], "cs": [...], "seed": 0}``, is answered with accuracy and AUC by epsilon and C, on the test
-split: the other side takes the best C, which is optimistic for diffprivlib. Its guarantee is pure epsilon.
+standard input, ``{"epsilons": [...], "cs": [...], "seed": 0}``, is answered with accuracy and AUC by epsilon and C, on
+the test split: the other side takes the best C, which is optimistic for diffprivlib. Its guarantee is pure epsilon.
 """
 
 import json

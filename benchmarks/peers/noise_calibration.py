@@ -1,7 +1,8 @@
 """Seconds to find the noise of a budget, cold, after imports: ``noise_calibration.py LIBRARY EPSILON DELTA Q T``.
 
 Runs in the environment that has the library, skdpbayes, d3p or dp_accounting, and prints a line of JSON. d3p's default
-accountant is of one exchanged record, the others' of one that is added or removed (or set to zero).
+accountant is of one exchanged record, the others' of one that is added or removed (or set to zero); of ours the noise
+for an exchanged one is printed too.
 """
 
 import json
@@ -9,11 +10,11 @@ import sys
 import time
 
 
-def skdpbayes(epsilon, delta, rate, count):
+def skdpbayes(epsilon, delta, rate, count, **adjacency):
     from skdpbayes.privacy import calibrate_noise
 
     calibrate_noise(2 * epsilon, delta, 2 * rate, 10)  # imports what it needs
-    return lambda: calibrate_noise(epsilon, delta, rate, count).noise_multiplier
+    return lambda: calibrate_noise(epsilon, delta, rate, count, **adjacency).noise_multiplier
 
 
 def d3p(epsilon, delta, rate, count):
@@ -39,4 +40,7 @@ if __name__ == "__main__":
     find = globals()[library](*budget, int(count))
     start = time.perf_counter()
     noise = find()
-    print(json.dumps({"seconds": time.perf_counter() - start, "noise_multiplier": noise}))
+    found = {"seconds": time.perf_counter() - start, "noise_multiplier": noise}
+    if library == "skdpbayes":
+        found["replace_one"] = skdpbayes(*budget, int(count), adjacency="replace_one")()
+    print(json.dumps(found))
