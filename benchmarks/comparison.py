@@ -533,14 +533,14 @@ def lda(run: Run) -> list[Line]:
     from benchmarks import topics
 
     corpus = topics.simulated(holdout=False)
-    records = topics.run("lda-A", corpus, (1.0, 4.0), 1 if run.quick else run.seeds, scikit_learn=False)
+    records = topics.run("lda-A", corpus, (1.0, 4.0), run.seeds, scikit_learn=False)
     perplexity = {record["line"]: float(np.mean(record["perplexity"])) for record in records}
     online = topics.of_model(topics.not_private(corpus, 0, learning_method="online"), corpus.test)
     lines = []
     for level, target in (("1", 97.0), ("4", 91.0)):
-        line = partial(Line, "utility", f"lda-A, epsilon {level}, perplexity", perplexity[f"epsilon {level}"])
-        lines.append(line(online, "scikit-learn, not private", target, level=0.005))
-        lines.append(line(perplexity["true topics"], "true topics", level=0.005))
+        figures = perplexity[f"epsilon {level}"], online
+        name = f"lda-A, epsilon {level}, perplexity"
+        lines.append(Line("utility", name, *figures, "scikit-learn, not private", target, level=0.005))
     return lines
 
 
