@@ -417,6 +417,8 @@ def noisy_gradient_descent(problem: Problem, epsilon: float, seed: int, n_steps:
 
     Private if one row is exchanged for any other, which moves a sum by 2.
     """
+    from scipy.special import expit
+
     from skdpbayes.privacy import calibrate_noise
 
     def rows(X: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -426,7 +428,7 @@ def noisy_gradient_descent(problem: Problem, epsilon: float, seed: int, n_steps:
     X, rng = rows(problem.X_train), np.random.default_rng(seed)
     w = np.zeros(X.shape[1])
     for _ in range(n_steps):
-        gradient = X.T @ (1 / (1 + np.exp(-X @ w)) - problem.y_train) + noise * rng.standard_normal(len(w))
+        gradient = X.T @ (expit(X @ w) - problem.y_train) + noise * rng.standard_normal(len(w))
         w -= 4 * gradient / len(X)
     return scores(rows(problem.X_test) @ w, problem)
 
