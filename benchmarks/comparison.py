@@ -81,8 +81,8 @@ class Line:
 
     @property
     def mark(self) -> str:
-        """Of ours against the peer's."""
-        if self.ours is None or self.theirs is None:
+        """Of ours against the peer's; against another figure of ours there is none."""
+        if self.ours is None or self.theirs is None or self.peer.startswith("ours"):
             return ""
         lead = self.ours - self.theirs if self.score else 1 - self.ours / self.theirs
         return "level" if abs(lead) <= self.level else "ahead" if lead > 0 else "BEHIND"
@@ -283,12 +283,15 @@ def adult_fits(run: Run) -> list[Line]:
         def of(what: str, python: Path | str) -> dict[str, float]:
             return printed(python, script("adult_fits.py"), what, str(time.time()), str(path))
 
-        for _ in range(2 if run.quick else 3):
+        python = None
+        try:
+            python = run.python("diffprivlib")
+        except _peers.Unavailable as error:
+            peer = skipped("diffprivlib's fits of Adult", error)
+        for _ in range(3):
             turns["dpvi"].append(of("dpvi", sys.executable))
-            try:
-                turns["diffprivlib"].append(of("diffprivlib", run.python("diffprivlib")))
-            except _peers.Unavailable as error:
-                peer = skipped("diffprivlib's fits of Adult", error)
+            if python:
+                turns["diffprivlib"].append(of("diffprivlib", python))
         search = of("search", sys.executable)
 
     def least(library: str, name: str) -> float | None:
@@ -570,8 +573,8 @@ def draw(lines: list[Line], path: Path) -> Path:
     from matplotlib.figure import Figure
 
     colours = {"ahead": "C0", "level": "0.6", "BEHIND": "C3"}
-    shown = [line for line in lines if line.ratio is not None][::-1]
-    figure = Figure(figsize=(9, 1.2 + 0.2 * len(shown)), layout="constrained")
+    shown = [line for line in lines if line.mark][::-1]
+    figure = Figure(figsize=(9, 1.2 + 0.17 * len(shown)), layout="constrained")
     ax = figure.subplots()
     ratios = [line.ratio or 1.0 for line in shown]
     bars = [colours[line.mark] for line in shown]
@@ -580,7 +583,7 @@ def draw(lines: list[Line], path: Path) -> Path:
     ax.axvline(1.0, color="0.2", linewidth=0.8)
     ax.set_yticks(range(len(shown)), [f"{line.name} ({line.peer})" for line in shown], fontsize="x-small")
     ax.set_ylim(-0.6, len(shown) - 0.4)
-    ax.set_xlabel("peer's figure over ours; of accuracies and AUC, their distances from 1")
+    ax.set_xlabel("peer's figure over ours (of scores, distances from 1)")
     for mark, colour in colours.items():
         ax.barh([0], [0], left=1.0, color=colour, label=mark)
     ax.legend(loc="lower right", fontsize="small")

@@ -64,15 +64,17 @@ def test_table_shows_what_is_behind(tmp_path):
         Line("speed", "slow", 3.0, 1.0, "NumPyro", target=1.3),
         Line("utility", "auc", 0.91, 0.89, "diffprivlib", score=True, level=0.002),
         Line("speed", "alone", 4.0, None, "not run"),
+        Line("speed", "secure", 3.0, 2.0, "ours, fast", target=4.0),
     ]
     text = comparison.table(lines)
     rows = [line.split() for line in text.splitlines()]
     assert rows[2] == ["fast", "10", "200", "slow", "library", "20.00", "ahead", "<=11", "ahead"]
     assert rows[3] == ["slow", "3", "1", "NumPyro", "0.33", "BEHIND", "<=1.3", "BEHIND"]
     assert rows[5] == ["alone", "4", "not", "run"]
-    assert "against peers: 2 ahead, 0 level, 1 BEHIND\nagainst targets: 1 ahead, 0 level, 1 BEHIND" in text
+    assert rows[6] == ["secure", "3", "2", "ours,", "fast", "0.67", "<=4", "ahead"]
+    assert "against peers: 2 ahead, 0 level, 1 BEHIND\nagainst targets: 2 ahead, 0 level, 1 BEHIND" in text
     logged = json.loads(json.dumps([comparison.loggable(line) for line in lines], allow_nan=False))
-    assert [line["mark"] for line in logged] == ["ahead", "BEHIND", "ahead", ""]
+    assert [line["mark"] for line in logged] == ["ahead", "BEHIND", "ahead", "", ""]
     pytest.importorskip("matplotlib")
     assert comparison.draw(lines, tmp_path / "results" / "peers.png").stat().st_size > 5000
 

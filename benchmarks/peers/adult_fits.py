@@ -8,6 +8,7 @@ JSON.
 import json
 import sys
 import time
+import warnings
 
 import numpy as np
 
@@ -18,6 +19,7 @@ GRID = {"epsilon": [0.5, 1.0, 2.0], "prior_scale": [0.5, 1.0, 2.0]}
 def diffprivlib(norm, epsilon=1.0):
     from diffprivlib.models import LogisticRegression
 
+    warnings.simplefilter("ignore")  # that it does not converge in its 100 iterations
     return LogisticRegression(epsilon=epsilon, data_norm=norm)
 
 

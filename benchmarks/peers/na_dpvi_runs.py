@@ -11,6 +11,7 @@ number of iterations; NUTS, which comes on top, is not run.
 """
 
 import contextlib
+import io
 import json
 import sys
 import time
@@ -35,7 +36,7 @@ import utils  # noqa: E402
 
 def timed(function, *arguments):
     start = time.process_time()
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(io.StringIO()):
         jax.block_until_ready(list(function(*arguments).to_dict().values()))
     return time.process_time() - start
 
