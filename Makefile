@@ -22,7 +22,7 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -61,7 +61,10 @@ bench-calibration: env ## calibration of predictions on Adult, beside the NA-DPV
 bench-mixture: env ## log-likelihood of Gaussian mixtures, d3p's Figure 7 among them (minutes)
 	$(PY) -m benchmarks.mixture $(MIXTURE_ARGS)
 
-# The two beside d3p are not of `make bench`: they need Python 3.11 and install d3p.
+# Those that install peers are not of `make bench`. They need Python 3.11, and keep peers in .peers.
+bench-peers: env ## all figures of ours beside the peers', which it installs (half an hour; PEERS_ARGS="--seeds 3 --quick")
+	$(PY) -m benchmarks.comparison $(PEERS_ARGS)
+
 bench-d3p-mixture: env ## the same beside d3p itself, which is installed in .peers (Python 3.11; minutes)
 	$(PY) -m benchmarks.d3p_mixture $(D3P_MIXTURE_ARGS)
 
@@ -111,7 +114,8 @@ lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer ve
 		--constraint requirements/test.lock --output-file requirements/dev.lock
 	.venv-lock/bin/uv pip compile $(LOCK_OPTIONS) --extra datasets requirements/fuzz.in \
 		--constraint requirements/test.lock --output-file requirements/fuzz.lock
-	.venv-lock/bin/uv pip compile $(PEER_LOCK_OPTIONS) benchmarks/peers/d3p.in --output-file benchmarks/peers/d3p.lock
+	for peer in d3p diffprivlib na_dpvi; do .venv-lock/bin/uv pip compile $(PEER_LOCK_OPTIONS) benchmarks/peers/$$peer.in \
+		--output-file benchmarks/peers/$$peer.lock || exit 1; done
 
 clean: ## remove the environments and everything that was built
 	rm -rf .venv .venv.lock .venv-fuzz .venv-fuzz.lock .venv-lock .venv-lock.lock .peers .pytest_cache .ruff_cache \

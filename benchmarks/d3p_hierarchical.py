@@ -39,7 +39,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from benchmarks import _d3p, _log
+from benchmarks import _log, _peers
 from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel
 from skdpbayes.privacy import GaussianSteps, calibrate_noise, epsilon
 
@@ -172,7 +172,7 @@ def compare(python: Path, data: list[Problem], levels: tuple[float, ...], fits: 
         **{name: np.array([getattr(problem, name)[0] for problem in data]) for name in ("x", "y", "group")},
         "features": np.array([problem.features for problem in data]),
     }
-    for release in _d3p.run(python, "d3p_hierarchical_fits.py", arrays, plan):
+    for release in _peers.run(python, "d3p_hierarchical_fits.py", arrays, plan):
         record = records[release["entry"]]
         record["auc"].append(score_of_release(data[release["fit"] % len(data)], np.array(release["location"])))
         record["seconds"].append(release["seconds"])
@@ -289,7 +289,7 @@ def main() -> None:
     parser.add_argument("--coverage-fits", type=int, default=60, help="data sets a line (default: %(default)s)")
     parts = ["figure", "fresh", "coverage"]
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts, metavar="PART", help="(default: all)")
-    _d3p.add_options(parser)
+    _peers.add_options(parser)
     options = parser.parse_args()
     if min(options.fits, options.coverage_fits) < 1:
         parser.error("--fits and --coverage-fits must be at least 1")
@@ -300,7 +300,7 @@ def main() -> None:
     titles = {"figure": "the figure's own data set", "fresh": "fresh data sets, a fit each"}
     chosen = [part for part in sets if part in options.parts]
     if chosen:
-        python = _d3p.environment(options.env, options.python)
+        python = _peers.environment("d3p", options.python, options.env)
         print("\nNoise of d3p as published, epsilon that it costs (a row replaced, set to zero), exact noise.\n")
         print(_log.table(["", "published", "replaced", "set to zero", "exact"], charges(n, levels)))
     for part in chosen:

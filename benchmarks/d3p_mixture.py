@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from benchmarks import _d3p, _log
+from benchmarks import _log, _peers
 from benchmarks.mixture import N_TEST, five_clusters, not_private, private
 from skdpbayes.privacy import GaussianSteps, calibrate_noise, epsilon
 
@@ -118,7 +118,7 @@ def compare(
                 entry = {"entry": len(plan), "epsilon": level, "line": line, "noise": noise, "fits": fits, "k": k}
                 plan.append({**entry, **asdict(setting)})
     records = [{**entry, "score": [], "seconds": []} for entry in plan]
-    for release in _d3p.run(python, "d3p_fits.py", {"rows": np.array([X for X, _ in data])}, plan):
+    for release in _peers.run(python, "d3p_fits.py", {"rows": np.array([X for X, _ in data])}, plan):
         record = records[release["entry"]]
         record["score"].append(score_of_release(release, data[release["fit"] % len(data)][1]))
         record["seconds"].append(release["seconds"])
@@ -176,12 +176,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--epsilons", nargs="+", type=float, default=list(FIGURE), help="(default: the figure's)")
     parser.add_argument("--seeds", type=int, default=10, help="data sets, a fit each (default: %(default)s)")
-    _d3p.add_options(parser)
+    _peers.add_options(parser)
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
     warnings.simplefilter("ignore")
-    python = _d3p.environment(options.env, options.python)
+    python = _peers.environment("d3p", options.python, options.env)
     levels = tuple(options.epsilons)
 
     data = []

@@ -2,7 +2,8 @@
 
 ``make bench-speed``. Bayesian logistic regression, N=32561, d=105, expected batch 326, one thread, warm.
 Absolute times move from machine to machine and with whatever else runs, so the contenders take turns and what
-counts is the median of the ratios within a turn.
+counts is the median of the ratios within a turn. ``--d3p`` adds d3p's own steps, ``--sizes`` how a step's time goes
+with the number of records at a fixed batch.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import _log
+from benchmarks import _log, _peers
 
 N_RECORDS, N_FEATURES, SAMPLING_RATE = 32_561, 105, 0.01
 BATCH = 326
+SIZE_FEATURES = 30  # where the number of records goes up to ten million
+D3P = "d3p 0.2.0, batches of fixed size, private"
 
 Float32 = NDArray[np.float32]
 # A contender gets the data and the number of steps, and returns what runs them: seconds for those steps.
@@ -94,7 +98,10 @@ def numpyro_svi(X: Float32, y: NDArray[np.int64], n_steps: int, guide: str = "me
 def ours(
     X: Float32, y: NDArray[np.int64], n_steps: int, guide: str = "mean_field", numerics: str = "secure"
 ) -> Callable[[], float]:
-    """Set up the private loop that `fit` runs, with all that it does per step and nothing that it does once."""
+    """Set up the private loop that `fit` runs, with all that it does per step and nothing that it does once.
+
+    The expected batch is the same whatever the number of records.
+    """
     import jax
 
     from skdpbayes import DPBayesianLogisticRegression
@@ -102,11 +109,16 @@ def ours(
     from skdpbayes.privacy.random import fit_keys
     from skdpbayes.records import pack_records
 
+    n, d = X.shape
     estimator = DPBayesianLogisticRegression(
-        sampling_rate=SAMPLING_RATE, n_steps=n_steps, fit_intercept=False, guide=guide, numerics=numerics
+        sampling_rate=SAMPLING_RATE * N_RECORDS / n,
+        n_steps=n_steps,
+        fit_intercept=False,
+        guide=guide,
+        numerics=numerics,
     )
-    model, bounds = estimator._model(N_FEATURES, 2, 1.2 * N_FEATURES**0.5)
-    solver, spec = estimator._plan_solver(model, bounds, N_RECORDS)
+    model, bounds = estimator._model(d, 2, 1.2 * d**0.5)
+    solver, spec = estimator._plan_solver(model, bounds, n)
     records = jax.device_put(pack_records(x=X, y=y.astype(np.int32)))
 
     def timed() -> float:
@@ -116,6 +128,12 @@ def ours(
         return time.perf_counter() - start
 
     return timed
+
+
+def d3p(X: Float32, y: NDArray[np.int64], n_steps: int, python: Path) -> Callable[[], float]:
+    """Set up d3p's steps, in an environment of its own, on the same core; private, by its fixed-size sampler."""
+    worker = _peers.Worker([str(python), str(_peers.PEERS / "d3p_steps.py")], {"x": X, "y": y})
+    return lambda: worker.ask(n_steps=n_steps, batch=BATCH)["seconds"]
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -128,15 +146,28 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 
-def measure(names: list[str], n_steps: int, rounds: int) -> dict[str, list[float]]:
-    """Microseconds per step of each contender, turn by turn; the first turn compiles and is dropped."""
-    X, y = make_data()
-    runs = {name: CONTENDERS[name](X, y, n_steps) for name in names}
-    turns: dict[str, list[float]] = {name: [] for name in names}
+def measure(runs: dict[Any, Callable[[], float]], n_steps: int, rounds: int) -> dict[Any, list[float]]:
+    """Microseconds per step of what was set up, turn by turn; the first turn compiles and is dropped."""
+    turns: dict[Any, list[float]] = {name: [] for name in runs}
     for _ in range(rounds + 1):
         for name, run in runs.items():
             turns[name].append(run() / n_steps * 1e6)
     return {name: values[1:] for name, values in turns.items()}
+
+
+def by_size(sizes: list[int], n_steps: int, rounds: int, numerics: str) -> dict[int, list[float]]:
+    """Microseconds per step of ours with each number of records, the expected batch being the same."""
+    rng = np.random.default_rng(0)
+    runs = {}
+    for n in sizes:
+        X = rng.standard_normal((n, SIZE_FEATURES), dtype=np.float32)
+        runs[n] = ours(X, rng.integers(0, 2, n), n_steps, numerics=numerics)
+    return measure(runs, n_steps, rounds)
+
+
+def ratio(values: list[float], floor: list[float]) -> float:
+    """Median of the ratios within a turn."""
+    return float(np.median(np.array(values) / np.array(floor)))
 
 
 def main() -> None:
@@ -145,17 +176,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000, help="steps per turn (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="turns that count (default: %(default)s)")
     parser.add_argument("--floor-only", action="store_true", help="only the non-private floor")
+    parser.add_argument("--d3p", type=Path, metavar="PYTHON", help="d3p's steps too, by this Python that has it")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[], help="numbers of records to compare at one batch")
     options = parser.parse_args()
 
     use_one_thread()
     names = list(CONTENDERS)[:1] if options.floor_only else list(CONTENDERS)
-    turns = measure(names, options.steps, options.rounds)
+    X, y = make_data()
+    runs = {name: CONTENDERS[name](X, y, options.steps) for name in names}
+    if options.d3p:
+        runs[D3P] = d3p(X, y, options.steps, options.d3p)
+    turns = measure(runs, options.steps, options.rounds)
     figures = {
         name: {
             "us_per_step": float(np.median(values)),
             "fastest_us_per_step": float(np.min(values)),
             # Against NumPyro with the same family of guides, which stands before it in the list.
-            "ratio": float(np.median(np.array(values) / np.array(turns[names[i - i % 3]]))),
+            "ratio": ratio(values, turns[names[0 if name == D3P else i - i % 3]]),
         }
         for i, (name, values) in enumerate(turns.items())
     }
@@ -168,7 +205,21 @@ def main() -> None:
         f"{options.rounds} turns of {options.steps} steps"
     )
     print(_log.table(["implementation", "us/step", "fastest", "ratio"], rows))
-    record = {"steps": options.steps, "rounds": options.rounds, "figures": figures}
+    record: dict[str, Any] = {"steps": options.steps, "rounds": options.rounds, "figures": figures, "sizes": {}}
+    for numerics in ("secure", "fast") if options.sizes else ():
+        turns = by_size(options.sizes, options.steps, options.rounds, numerics)
+        record["sizes"][numerics] = {
+            n: {"us_per_step": float(np.median(us)), "ratio": ratio(us, turns[options.sizes[0]])}
+            for n, us in turns.items()
+        }
+    if options.sizes:
+        rows = [
+            [f"{numerics}, {n:,} records", f"{f['us_per_step']:.1f}", f"{f['ratio']:.2f}"]
+            for numerics, found in record["sizes"].items()
+            for n, f in found.items()
+        ]
+        print(f"\nd={SIZE_FEATURES}, expected batch {BATCH}, against the fewest records")
+        print(_log.table(["private", "us/step", "ratio"], rows))
     print(json.dumps(record))
     _log.append("speed", record)
 

@@ -10,8 +10,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks import (
-    _d3p,
     _log,
+    _peers,
     belief_net,
     calibration,
     d3p_hierarchical,
@@ -152,7 +152,7 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
         release = {"median": truth, "draws": draws, "seconds": 1.0}
         return [{**release, "entry": entry["entry"], "fit": 0} for entry in plan]
 
-    monkeypatch.setattr(_d3p, "run", run_d3p)
+    monkeypatch.setattr(_peers, "run", run_d3p)
     monkeypatch.setattr(d3p_mixture, "private", lambda problem, X, level, i: mixture.not_private(problem, X, i))
     records = d3p_mixture.compare(None, [(X, Z)], (1.0,), 1)
     assert [record["line"] for record in records[-3:]] == [
@@ -184,7 +184,7 @@ def test_hierarchical_d3p_is_scored_as_we_are(monkeypatch):
     def fit(problem, level, seed, adjacency="zero_out"):
         return LogisticRegression().fit(problem.table[0], problem.y[0])
 
-    monkeypatch.setattr(_d3p, "run", run)
+    monkeypatch.setattr(_peers, "run", run)
     monkeypatch.setattr(d3p_hierarchical, "OURS", {"ours": fit})
     records = d3p_hierarchical.compare(None, [problem], (2.0,), 1)
     assert [(record["line"], record["epsilon"]) for record in records] == [

@@ -1,4 +1,4 @@
-"""Fits that are planned elsewhere: what the scripts share that ``benchmarks._d3p`` starts in d3p's own environment."""
+"""Fits that are planned elsewhere: what the scripts share that ``benchmarks._peers.run`` starts for d3p."""
 
 import json
 import sys
