@@ -217,7 +217,8 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
                 )
 
 
-def _n_parameters(model):
+def n_parameters(model):
+    """Number of a model's parameters."""
     import jax
 
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
@@ -225,10 +226,10 @@ def _n_parameters(model):
 
 def refuse_many_parameters(estimator, model):
     """Raise if there are more than solvers that release a matrix can do with."""
-    n_parameters, most = _n_parameters(model), estimator._curvature_up_to
-    if n_parameters > most:
+    size, most = n_parameters(model), estimator._curvature_up_to
+    if size > most:
         raise ValueError(
-            f"solver={estimator.solver!r} releases a matrix of all pairs of parameters, here {n_parameters}, and takes "
+            f"solver={estimator.solver!r} releases a matrix of all pairs of parameters, here {size}, and takes "
             f"at most {most}: noise would hide it. Use solver='dpvi'."
         )
 
@@ -239,10 +240,8 @@ def _plan_dpvi(estimator, model, bounds, n, openings=()):
     n_steps, batch = estimator._n_rounds(openings)
     rate = estimator._sampling_rate(n, batch)
     n_guess = n if estimator.adjacency != "add_remove" else batch / rate
-    n_parameters = _n_parameters(model)
-    full_rank = estimator.guide == "full_rank" or (
-        estimator.guide == "auto" and n_parameters <= estimator._full_rank_up_to
-    )
+    size = n_parameters(model)
+    full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and size <= estimator._full_rank_up_to)
     if full_rank and n_steps < 2:
         raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
     opening, steps, _ = estimator._plan_round_noise(openings, n_steps, rate)
@@ -252,7 +251,7 @@ def _plan_dpvi(estimator, model, bounds, n, openings=()):
         # Variance of the averaged score's noise without shortening, over the curvature that the bounds let expect:
         # where there is more noise than signal, shortening scores costs less information than it saves.
         variance = (steps[0].noise_multiplier * bounds.score / rate) ** 2 / n_steps
-        ratio = variance * n_parameters / (0.8 * n_guess * bounds.curvature)
+        ratio = variance * size / (0.8 * n_guess * bounds.curvature)
         if ratio > 0:
             clip, fraction = bounds.score * min(max(ratio**-0.25 / 4, 0.25), 1), min(math.sqrt(ratio), 1) / 2
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,12 +16,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from skdpbayes._labels import as_labels
 from skdpbayes._rows import as_numeric, check_table, dense, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
+from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator, n_parameters
 
 _SHARE = 0.05  # of the budget, of the release that finds the clipping norm
 _MANY = 100  # records; that many are no table of groups
 _BLOCK = 1024  # records of a prediction at a time
 _LEARNING_RATE = 0.1  # of a guide of the user's
+_CALM = 80  # records for each parameter, as far as the learning rate goes
 
 
 class ProgramEstimator(GradientEstimator):
@@ -75,6 +77,7 @@ class ProgramEstimator(GradientEstimator):
         return None if self.clipping_norm is None else float(self.clipping_norm)  # None: found by the opening
 
     def _plan_solver(self, model, bounds, n):
+        from skdpbayes.solvers.dpvi import FullRank
         from skdpbayes.solvers.opened import Opened
 
         openings = (_SHARE,) * len(model.openings())
@@ -84,6 +87,12 @@ class ProgramEstimator(GradientEstimator):
         if openings and self.solver == "sgld" and self.n_chains > 1:
             raise ValueError("The clipping norm is found in one chain: with n_chains above 1, pass clipping_norm.")
         solver, spec = plan(self, model.marginal(model.init()), bounds, n, openings)
+        if isinstance(getattr(solver, "guide", None), FullRank):
+            # Which part of the records tells of a parameter is not known, as it is in a regression: so steps are such
+            # that noise spreads iterates by no more than about the prior where it alone holds them.
+            solver = replace(
+                solver, n_records=np.minimum(solver.n_records, np.float32(_CALM * n_parameters(model.model)))
+            )
         return Opened(solver, np.int32(len(openings))), spec
 
 
@@ -230,8 +239,8 @@ class DPNumPyroModel(ProgramEstimator):
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     clipping_norm : float, default=None
         l2 bound on the gradient of a record's log-likelihood in coordinates in which each prior is standard normal.
-        None: the median norm at the centre of the prior, rounded up to a power of two, found by one release at 5% of the
-        budget.
+        None: the median norm at the centre of the prior, rounded up to a power of two, found by one release at 5% of
+        the budget.
     sampling_rate, n_steps, learning_rate, step_schedule, n_chains, n_posterior_samples, random_state, verbose
         As in `DPBayesianLogisticRegression`.
 

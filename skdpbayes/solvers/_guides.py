@@ -21,7 +21,6 @@ from skdpbayes.solvers._spectra import (
     denoised,
     known_spectrum,
     learnt_curvature,
-    mean_curvature_error,
     noise_edge,
 )
 from skdpbayes.solvers.base import Round
@@ -240,8 +239,9 @@ class FullRank:
             damped(state.guide.curvature, corrected), score + corrected @ (prior / precision)
         )
 
-        values, vectors = np.linalg.eigh(learnt_curvature(matrix, variance, np)[0])
-        values = np.maximum(values - mean_curvature_error(len(matrix), variance), 0)
+        learnt, error = learnt_curvature(matrix, variance, np)
+        values, vectors = np.linalg.eigh(learnt)
+        values = np.maximum(values - error, 0)
         observed = values**2 / (self.mean_weight(state.guide) * values + noise + _TINY)
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))

@@ -343,6 +343,27 @@ def test_what_is_known_of_groups_moves_their_weights():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("epsilon", "error"), [(1.0, 0.55), (4.0, 0.5), (16.0, 0.42)])
+def test_private_intervals_of_small_groups_hold(epsilon, error):
+    """Noise must neither carry the norm of scores away nor the weights of groups that few records tell of."""
+    sizes, errors, inside = np.repeat([50, 200, 800, 3200], 6), [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        truth = np.array([1.5, 1.0, -0.5]) + 0.6 * rng.normal(size=(24, 3))
+        group = np.repeat(np.arange(24), sizes)
+        x = rng.uniform(-1, 1, size=(len(group), 2))
+        p = special.expit((x * truth[group, :2]).sum(axis=1) + truth[group, 2])
+        model = DPHierarchicalLogisticRegression(
+            24, epsilon=epsilon, classes=[0, 1], data_norm=2**0.5, prior_scale=2.0, group_scale=0.6, random_state=seed
+        ).fit(np.column_stack([x, group]), (rng.random(len(group)) < p).astype(int))
+        draws = model.posterior_samples_["weights"]
+        low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+        errors.append(np.mean((draws.mean(axis=0) - truth) ** 2))
+        inside.append((low < truth) & (truth < high))
+    assert np.mean(errors) ** 0.5 < error and np.mean(inside) > 0.82
+
+
+@pytest.mark.slow
 def test_the_spread_of_groups_can_be_learnt():
     fitted = hierarchical(group_scale=None, epsilon=5.0).fit(frame(), GROUP_LABELS)
     spread = fitted.posterior_samples_["group_scale"]
