@@ -34,13 +34,23 @@ def as_labels(y):
     return out
 
 
+def kind_of(dtype) -> str:
+    """NumPy's letter for what a dtype holds; pandas' and polars' strings are "U", and what is not known "O"."""
+    if getattr(dtype, "type", None) is str or str(dtype).split("(")[0] in ("String", "Enum", "Categorical"):
+        return "U"
+    if hasattr(dtype, "is_numeric"):  # polars
+        return "f" if dtype.is_numeric() else "b" if str(dtype) == "Boolean" else "M" if dtype.is_temporal() else "O"
+    return getattr(dtype, "kind", "O")
+
+
 def refuse_mixed(dtype, labels: np.ndarray, what: str, name: str) -> None:
     """Raise if the public dtypes of data and declared labels say that none can match."""
-    kind = "U" if getattr(dtype, "type", None) is str else dtype.kind  # pandas' strings
+    kind = kind_of(dtype)
     if {kind, labels.dtype.kind} in ({text, number} for text in "US" for number in "biuf"):
         raise ValueError(
             f"{what} has dtype {dtype} and {name} {labels.dtype}: no label can be in {name}. Give both as "
-            "strings or both as numbers."
+            "strings or both as numbers. (Within scikit-learn's meta-estimators, such as cross_val_predict and "
+            "StackingClassifier, labels may be replaced by 0, 1, ...: pass classes=[0, 1, ...] there.)"
         )
 
 

@@ -12,6 +12,8 @@ import warnings
 import numpy as np
 from scipy import sparse
 
+from skdpbayes._labels import kind_of
+
 _BLOCK = 65536  # rows handled at a time, to bound temporaries
 
 
@@ -213,7 +215,7 @@ def refuse_text_columns(X):
     text = [
         f"{name!r} ({dtype})"
         for name, dtype in zip(X.columns, X.dtypes, strict=True)
-        if getattr(dtype, "kind", "f") not in ("fiubO" if isinstance(dtype, np.dtype) else "fiub")
+        if kind_of(dtype) not in ("fiub" if type(dtype).__module__.startswith("pandas") else "fiubO")
     ]
     if text:
         raise ValueError(

@@ -24,7 +24,7 @@ ALLOWED = {
     "_noisy_sums": {"posteriors"},
     "_noisy_topics": set(),
     "_noisy_weights": set(),
-    "_rows": set(),
+    "_rows": {"_labels"},
     "calibration": {"_plotting"},
     "datasets": {"preprocessing"},
     "estimators": {"_labels", "_layers", "_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},

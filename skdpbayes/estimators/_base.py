@@ -6,6 +6,7 @@ import math
 import numbers
 import warnings
 from functools import lru_cache
+from importlib.metadata import version
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -166,7 +167,19 @@ class PrivateEstimator(BaseEstimator):
         state = super().__getstate__()
         if self.ledger is None and not hasattr(self, "privacy_spent_") and active_ledger() is not None:
             state["ledger"] = active_ledger()
-        return state
+        return state | {"_skdpbayes_version": version("skdpbayes")}
+
+    def __setstate__(self, state):
+        """As in scikit-learn, with a warning if another version has saved it."""
+        saved, own = state.get("_skdpbayes_version"), version("skdpbayes")
+        if saved != own:
+            warnings.warn(
+                f"This {type(self).__name__} was saved by skdpbayes {saved} and is read by {own}: it may not work, or "
+                "give other results. Read it with the version that saved it; to fit again is another release.",
+                UserWarning,
+                stacklevel=2,
+            )
+        super().__setstate__({name: value for name, value in state.items() if name != "_skdpbayes_version"})
 
     def _seed_voids(self, earlier):
         """Reasons that a seed, or a second fit, adds to void the guarantee."""
