@@ -22,7 +22,7 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting pictures lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -86,6 +86,9 @@ bench-topics: env ## perplexity of topic models, 20 Newsgroups among them (half 
 bench-pictures: env ## pictures of private mixtures, topics and weights
 	$(PY) -m benchmarks.pictures $(PICTURES_ARGS)
 
+pictures: env ## draw the two pictures of README.md anew
+	$(PY) -m tools.readme_pictures
+
 bench-vips-coverage: env ## how often intervals of logistic regression by vips cover the truth, 2000 fits a line
 	$(PY) -m benchmarks.vips_coverage $(COVERAGE_ARGS)
 
@@ -119,7 +122,7 @@ lock: python ## write requirements/*.lock anew (LOCK_ARGS=--upgrade for newer ve
 
 clean: ## remove the environments and everything that was built
 	rm -rf .venv .venv.lock .venv-fuzz .venv-fuzz.lock .venv-lock .venv-lock.lock .peers .pytest_cache .ruff_cache \
-		.mypy_cache .hypothesis .fuzz docs/_build docs/generated docs/auto_examples docs/sg_execution_times.rst build dist demo.png
+		.mypy_cache .hypothesis .fuzz docs/_build docs/generated docs/auto_examples build dist demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: python

@@ -41,6 +41,7 @@ sphinx_gallery_conf = {
     "doc_module": ("skdpbayes",),
     "remove_config_comments": True,
     "show_memory": False,
+    "write_computation_times": False,
     "show_signature": False,
     "download_all_examples": False,
     "image_scrapers": ("matplotlib",),

@@ -40,14 +40,10 @@ X, y = patients(sizes)
 # Four ways, at the same epsilon
 # ------------------------------
 # **Hierarchical**: one model with weights for each hospital about a common mean. Which hospital a patient is in is
-# private; the list of hospitals is public. Three settings are not the default. A full covariance of 75 weights would
-# drown in noise, so the guide is a mean field. The clipping norm is given: left to be found privately, at budgets like
-# this one it may end far too large, and the fit is then its prior. And steps are shorter.
+# private; the list of hospitals is public.
 
 common = {"epsilon": EPSILON, "classes": [0, 1], "data_norm": 2**0.5, "prior_scale": PRIOR}
-hierarchical = DPHierarchicalLogisticRegression(
-    K, group_scale=SPREAD, guide="mean_field", clipping_norm=0.5, learning_rate=0.05, random_state=0, **common
-).fit(X, y)
+hierarchical = DPHierarchicalLogisticRegression(K, group_scale=SPREAD, random_state=0, **common).fit(X, y)
 
 # %%
 # **One fit each.** A patient is in one of them only, so that all fits together cost no more than one. This is parallel
@@ -140,6 +136,6 @@ plt.show()
 # %%
 # The fits for each hospital are honest, and for the smallest of little use: they fall back on their prior. The pooled
 # fit is sure of itself and wrong about most hospitals. The ready-made hierarchical model borrows, but its intervals are
-# too narrow: with this many weights its noise is not small, and its posterior knows of it to first order only.
+# somewhat too narrow: with this many weights its noise is not small, and its posterior knows of it to first order only.
 # Shrinking the separate fits has the smallest error and intervals that hold. Take it where the hospital of each patient
 # is public; the hierarchical model is for when it is not.

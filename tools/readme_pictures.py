@@ -1,0 +1,52 @@
+"""Draw the two pictures of README.md: ``make pictures``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+from examples.adult import breast_cancer
+from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes.inspection import PrivacyUtilityDisplay
+from skdpbayes.privacy import PrivacyLeakWarning, TradeOffDisplay, calibrate_noise
+
+HERE = Path(__file__).resolve().parents[1] / "docs" / "images"
+EPSILONS = (0.1, 1.0, 3.0, 8.0)
+
+
+def attacks() -> None:
+    """What the best attack may find, at four budgets."""
+    curves = [calibrate_noise(epsilon, 1e-5, 0.01, 500).curve for epsilon in EPSILONS]
+    display = TradeOffDisplay.from_spent(curves, names=[f"epsilon {epsilon:g}" for epsilon in EPSILONS])
+    _save(display.figure_, "attacks.png")
+
+
+def price() -> None:
+    """What privacy costs on a small table of scikit-learn's."""
+    task = breast_cancer()
+    model = DPBayesianLogisticRegression(classes=task.classes, data_norm=task.data_norm, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)  # of the seed; the table is public
+        display = PrivacyUtilityDisplay.from_estimator(
+            make_pipeline(task.preprocessor, model), task.X_train, task.y_train, task.X_test, task.y_test,
+            scoring="roc_auc", n_repeats=10, reference=make_pipeline(task.preprocessor, LogisticRegression()),
+        )  # fmt: skip
+    display.ax_.set(ylabel="AUC, breast-cancer table, 398 rows")
+    _save(display.figure_, "price.png")
+
+
+def _save(figure: matplotlib.figure.Figure, name: str) -> None:
+    HERE.mkdir(exist_ok=True)
+    figure.set_size_inches(5.2, 3.9)
+    figure.savefig(HERE / name, dpi=110, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    attacks()
+    price()
