@@ -154,7 +154,10 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
 
     monkeypatch.setattr(_peers, "run", run_d3p)
     monkeypatch.setattr(d3p_mixture, "private", lambda problem, X, level, i: mixture.not_private(problem, X, i))
+    model = type("Model", (), {"score": lambda self, Z: -4.0})()
+    monkeypatch.setattr(d3p_mixture, "their_model", lambda X, k, level, delta, i: model)
     records = d3p_mixture.compare(None, [(X, Z)], (1.0,), 1)
+    assert [r["score"] for r in records if r["line"] == "ours, of their NumPyro model"] == [[-4.0]]
     assert [record["line"] for record in records[-3:]] == [
         "not private, 20 starts", "not private, one cluster", "the true density"
     ]  # fmt: skip
