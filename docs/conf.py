@@ -56,6 +56,8 @@ html_theme_options = {
     "footer_end": [],
 }
 html_title = f"skdpbayes {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_copy_source = False
 html_show_sphinx = False
 

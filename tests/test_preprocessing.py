@@ -377,3 +377,17 @@ def test_good_data_pass():
 class NormClipperLike:
     def get_params(self, deep):
         return {"data_norm": 5.0}
+
+
+@pytest.mark.parametrize("missing", [40, [40, 2], {"a": 40, "b": 2}])
+def test_missing_cells_get_a_public_value(missing):
+    table = pd.DataFrame({"a": [50.0, np.nan, np.inf], "b": [np.nan, 1.0, -np.inf]})
+    scaled = BoundedScaler(((0, 0), (100, 4)), missing=missing).fit_transform(table)
+    second = 1.0 if missing == 40 else 0.5  # 40 is cut at 4
+    np.testing.assert_allclose(scaled, [[0.5, second], [0.4, 0.25], [1.0, 0.0]])
+
+
+@pytest.mark.parametrize("missing", [np.nan, "text", [1, 2, 3], {"a": 1}, {"a": 1, "c": 2}])
+def test_values_of_missing_cells_that_make_no_sense_are_refused(missing):
+    with pytest.raises(ValueError, match="missing must"):
+        BoundedScaler(missing=missing).fit(pd.DataFrame({"a": [0.5], "b": [0.5]}))

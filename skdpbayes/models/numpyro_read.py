@@ -6,6 +6,7 @@ A model is traced on shapes alone, and on made-up records: user code sees no rea
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -186,12 +187,20 @@ def _shapes(program, public, n) -> _Shapes:
                 found.unknown.append(_UNKNOWN.get(kind, _UNKNOWN["other"]).format(name=name, kind=kind))
 
     try:
-        jax.eval_shape(trace, program.example(n), public)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "subsample_size", UserWarning)  # such a plate is refused
+            jax.eval_shape(trace, program.example(n), public)
     except jax.errors.JAXTypeError as error:
         raise ValueError(
             "The model looks at values (as `if x > 0` or `float(x)` do), but it is compiled, and sees shapes alone. "
             f"Use jax.numpy.where or jax.lax. JAX says: {str(error).splitlines()[0]}"
         ) from error
+    except Exception as error:  # the user's own, with what they cannot know
+        error.add_note(
+            f"The model was called with {n} made-up records. A plate of the records takes its size from an argument, as "
+            "in `with numpyro.plate('data', len(x)):`, and not the number of all records: batches have other sizes."
+        )
+        raise
     return found
 
 

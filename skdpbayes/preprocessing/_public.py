@@ -117,6 +117,10 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
     bounds : tuple (low, high), or dict
         Numbers, or arrays with one for each column; or, for data frames, a dict from each column's name to its pair.
     feature_range : tuple (low, high), default=(0, 1)
+    missing : float, array-like of shape (n_features,), or dict, default=None
+        Public value, in the units of the column, that takes the place of a cell that is no number: a usual one that is
+        known from elsewhere; for data frames a dict from each column's name to its own. None leaves it NaN, which
+        private estimators take for a row that is not there.
 
     Attributes
     ----------
@@ -128,14 +132,34 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
     >>> from skdpbayes.preprocessing import BoundedScaler
     >>> BoundedScaler(bounds=([0, 0], [100, 10])).fit_transform([[50, 5], [200, -1]]).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
+    >>> BoundedScaler(bounds=(0, 100), missing=40).fit_transform([[50, None]]).tolist()
+    [[0.5, 0.4]]
     """
 
-    def __init__(self, bounds=(0.0, 1.0), feature_range=(0.0, 1.0)):
+    def __init__(self, bounds=(0.0, 1.0), feature_range=(0.0, 1.0), missing=None):
         self.bounds = bounds
         self.feature_range = feature_range
+        self.missing = missing
 
     def _check_parameters(self):
         self._map()
+        self._instead()
+
+    def _instead(self):
+        """What takes the place of a missing cell of each column."""
+        given = np.nan if self.missing is None else self.missing
+        given = by_name(self, given, "missing") if isinstance(given, Mapping) else given
+        try:
+            values = np.broadcast_to(np.asarray(given, float), (self.n_features_in_,))
+            right = self.missing is None or bool(np.isfinite(values).all())
+        except (TypeError, ValueError):
+            right = False
+        if not right:
+            raise ValueError(
+                f"missing must be a number, or one for each of the {self.n_features_in_} columns (for data frames, a "
+                f"dict by name), or None, got {self.missing!r}."
+            )
+        return values
 
     def _map(self):
         low, high = column_bounds(self)
@@ -148,7 +172,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         return low, high, start, end
 
     def transform(self, X):
-        """Columns in `feature_range`; cells that are not numbers are NaN.
+        """Columns in `feature_range`; cells that are not numbers are NaN, or have the value of `missing`.
 
         Parameters
         ----------
@@ -162,6 +186,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         with np.errstate(all="ignore"):
             values = self._columns(X, reset=False).astype(np.float64)
         low, high, start, end = self._map()
+        values = np.where(np.isnan(values), self._instead(), values)
         with np.errstate(all="ignore"):
             return start + (np.clip(values, low, high) - low) / (high - low) * (end - start)
 

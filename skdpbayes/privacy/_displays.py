@@ -9,6 +9,7 @@ import numpy as np
 
 from skdpbayes._plotting import COLOURS, DIAGONAL, LEFT, axes
 
+from ._card import rounded
 from .accounting import PrivacyCurve, baselines, compose
 from .accounting._steps import check_delta
 from .ledger import PrivacyLedger
@@ -43,14 +44,15 @@ class _CurvesDisplay:
 
     @staticmethod
     def _of_estimator(estimator: Any) -> tuple[list[Any], list[str]]:
+        estimator = estimator[-1] if hasattr(estimator, "steps") else estimator
         spent = getattr(estimator, "privacy_spent_", None)
         if not isinstance(spent, PrivacySpent):
             raise ValueError(
                 f"{type(estimator).__name__} has no privacy_spent_ with a curve: take a fitted estimator of this "
-                "package (of a pipeline, its step)."
+                "package, or a pipeline that ends in one."
             )
         if not spent.cumulative:
-            return [spent], [f"{type(estimator).__name__}: {_in_words(spent)}"]
+            return [spent], [_in_words(spent)]
         # Whoever has seen this fit may have seen the earlier ones of the same object.
         every = compose(spent.cumulative + spent.steps, spent.adjacency)
         return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {_in_words(every)}"]
@@ -408,6 +410,6 @@ def _epsilon_at(given: PrivacySpent | PrivacyCurve, delta: float) -> float:
 
 def _in_words(given: PrivacySpent | PrivacyCurve) -> str:
     if isinstance(given, PrivacyCurve):
-        return f"epsilon {given.epsilon(_DELTA):.3g} at delta {_DELTA:g}"
+        return f"epsilon {rounded(given.epsilon(_DELTA), 3)} at delta {_DELTA:g}"
     void = "" if given.guarantee_holds else " (guarantee void)"
-    return f"epsilon {given.epsilon:.3g} at delta {given.delta:.3g}{void}"
+    return f"epsilon {rounded(given.epsilon, 3)} at delta {given.delta:.3g}{void}"

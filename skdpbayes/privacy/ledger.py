@@ -251,21 +251,25 @@ class PrivacyLedger:
             return gaussian_epsilon(self.delta, math.sqrt(cost))
         return compose([step for steps in self.plan for step in steps], self.adjacency).epsilon(self.delta)
 
-    def affordable_epsilon(self, delta: float | None = None) -> float:
+    def affordable_epsilon(self, delta: float | None = None, *, n_fits: int = 1) -> float:
         """Epsilon that a fit whose releases are of all rows may ask for, with what is left.
 
         Parameters
         ----------
         delta : float, default=None
             Of that fit; None takes the ledger's.
+        n_fits : int, default=1
+            So many fits share what is left, each with that epsilon.
         """
+        if isinstance(n_fits, bool) or n_fits != int(n_fits) or n_fits < 1:
+            raise ValueError(f"n_fits must be a whole number, at least 1, got {n_fits!r}.")
         from .accounting._gaussian import gaussian_epsilon
 
         if self.plan is not None:
             raise ValueError("A plan leaves no choice: see `plan` for what its next fit is.")
         left = max(0.0, self._limit - math.fsum(entry["cost"] for entry in self.entries)) * (1 - 1e-9)
         # An order's divergence of a Gaussian release is order * mu^2 / 2, and the filter of Gaussian ones counts mu^2.
-        square = left if self.order is None else 2 * left / self.order
+        square = (left if self.order is None else 2 * left / self.order) / n_fits
         return (
             gaussian_epsilon(self.delta if delta is None else check_delta(delta), math.sqrt(square)) if square else 0.0
         )

@@ -158,6 +158,17 @@ def test_what_is_public_may_raise(change, records, message):
         DPNumPyroModel(**({"model": linear} | change)).fit(*records)
 
 
+def test_a_plate_of_the_number_of_records_is_explained():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        with numpyro.plate("data", N):
+            numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="broadcasting") as caught:
+        DPNumPyroModel(model).fit(X, NUMBERS)
+    assert any("numpyro.plate('data', len(x))" in note for note in caught.value.__notes__)
+
+
 def test_an_error_of_the_model_is_the_users_own():
     def broken(x, y=None):
         raise KeyError("mine")

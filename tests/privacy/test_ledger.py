@@ -263,3 +263,17 @@ def test_the_order_is_the_best_for_releases_of_all_records():
     best = max(PrivacyLedger(1.0, 1e-5, order=order).affordable_epsilon() for order in np.geomspace(12, 60, 40))
     assert ledger.affordable_epsilon() == pytest.approx(best, rel=1e-3)
     assert math.isfinite(ledger.order)
+
+
+@pytest.mark.parametrize("composition", ["renyi", "gaussian"])
+def test_what_is_left_can_be_shared_in_equal_parts(composition):
+    ledger = PrivacyLedger(1.0, 1e-5, composition=composition)
+    each = ledger.affordable_epsilon(n_fits=3)
+    assert ledger.affordable_epsilon() / 3 < each < ledger.affordable_epsilon()
+    for _ in range(3):
+        noise = calibrate_noise(each, 1e-5, 1.0, 1)
+        ledger.charge(noise.steps)
+    assert 0.99 < ledger.spent <= 1
+    for wrong in (0, 1.5, True):
+        with pytest.raises(ValueError, match="n_fits must be"):
+            ledger.affordable_epsilon(n_fits=wrong)

@@ -95,7 +95,7 @@ def test_a_fitted_estimator_shows_its_report_and_with_earlier_fits_both():
     model = DPBetaBernoulli(0.5).fit(rows)
     display = PrivacyProfileDisplay.from_estimator(model)
     assert display.points_[0].get_ydata() == [model.privacy_spent_.epsilon]
-    assert labels(display)[0].startswith("DPBetaBernoulli: epsilon 0.5")
+    assert labels(display)[0].startswith("epsilon 0.5")
     spent = model.fit(rows).privacy_spent_
     one, both = PrivacyProfileDisplay.from_estimator(model).lines_
     assert one.get_ydata()[9] < both.get_ydata()[9]
