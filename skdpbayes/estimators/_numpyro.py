@@ -22,6 +22,7 @@ _SHARE = 0.05  # of the budget, of the release that finds the clipping norm
 _MANY = 100  # records; that many are no table of groups
 _BLOCK = 1024  # records of a prediction at a time
 _LEARNING_RATE = 0.1  # of a guide of the user's
+_SHORTENED = 0.5  # clipping norm under noise, over the median of norms rounded up to a power of two
 _CALM = 80  # records for each parameter, as far as the learning rate goes
 
 
@@ -43,7 +44,7 @@ class ProgramEstimator(GradientEstimator):
         shapes = tuple((name, tuple(x.shape[1:]), _typed(x[:0]).dtype.name) for name, x in fields.items())
         model, held = read_model(Program(program, shapes, tuple(constants.items())), public)
         n = next(iter(fields.values())).shape[0]
-        factor = 1.0 if math.isfinite(self.epsilon) else 64.0  # without noise hardly anything is to be clipped
+        factor = _SHORTENED if math.isfinite(self.epsilon) else 64.0  # without noise hardly anything is to be clipped
         opened = WithScoreUnit(model, self.clipping_norm is None, np.float32(factor))
         norm = self.clipping_norm or 1.0
         # For curvature stands Fisher's information of scores of that norm; it limits steps.
@@ -239,8 +240,8 @@ class DPNumPyroModel(ProgramEstimator):
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     clipping_norm : float, default=None
         l2 bound on the gradient of a record's log-likelihood in coordinates in which each prior is standard normal.
-        None: the median norm at the centre of the prior, rounded up to a power of two, found by one release at 5% of
-        the budget.
+        None: half the median norm at the centre of the prior, rounded up to a power of two, found by one release at 5%
+        of the budget.
     sampling_rate, n_steps, learning_rate, step_schedule, n_chains, n_posterior_samples, random_state, verbose
         As in `DPBayesianLogisticRegression`.
 
