@@ -9,6 +9,7 @@ import numpy as np
 
 from skdpbayes._plotting import COLOURS, DIAGONAL, LEFT, axes
 
+from ._card import rounded
 from .accounting import PrivacyCurve, baselines, compose
 from .accounting._steps import check_delta
 from .ledger import PrivacyLedger
@@ -53,7 +54,8 @@ class _CurvesDisplay:
             return [spent], [f"{type(estimator).__name__}: {_in_words(spent)}"]
         # Whoever has seen this fit may have seen the earlier ones of the same object.
         every = compose(spent.cumulative + spent.steps, spent.adjacency)
-        return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {_in_words(every)}"]
+        whole = f"epsilon {rounded(spent.cumulative_epsilon, 3)} at delta {spent.delta:.3g}"
+        return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {whole}"]
 
     def _labels(self) -> list[str]:
         return [_in_words(given) for given in self.spent] if self.names is None else [str(name) for name in self.names]
@@ -395,9 +397,9 @@ class LedgerDisplay:
         self.ax_.set_yticks(range(len(widths)), [*names, "left"])
         self.ax_.set(xlim=(0, 100), ylim=(len(widths) - 0.4, -0.6))
         self.ax_.set_xlabel(f"percent of the budget: epsilon {ledger.epsilon:.4g} at delta {ledger.delta:.3g}")
-        title = f"spent: epsilon {ledger.spent_epsilon:.4g}"
+        title = f"spent: epsilon {rounded(ledger.spent_epsilon)}"
         if ledger.plan is None:
-            title += f"; a fit on all rows may take {ledger.affordable_epsilon():.4g}"
+            title += f"; a fit on all rows may take {rounded(ledger.affordable_epsilon(), up=False)}"
         self.ax_.set_title(title, loc="left", fontsize="medium")
         return self
 
@@ -408,6 +410,6 @@ def _epsilon_at(given: PrivacySpent | PrivacyCurve, delta: float) -> float:
 
 def _in_words(given: PrivacySpent | PrivacyCurve) -> str:
     if isinstance(given, PrivacyCurve):
-        return f"epsilon {given.epsilon(_DELTA):.3g} at delta {_DELTA:g}"
+        return f"epsilon {rounded(given.epsilon(_DELTA), 3)} at delta {_DELTA:g}"
     void = "" if given.guarantee_holds else " (guarantee void)"
-    return f"epsilon {given.epsilon:.3g} at delta {given.delta:.3g}{void}"
+    return f"epsilon {rounded(given.epsilon, 3)} at delta {given.delta:.3g}{void}"
