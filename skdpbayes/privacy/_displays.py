@@ -9,11 +9,10 @@ import numpy as np
 
 from skdpbayes._plotting import COLOURS, DIAGONAL, LEFT, axes
 
-from ._card import rounded
 from .accounting import PrivacyCurve, baselines, compose
 from .accounting._steps import check_delta
 from .ledger import PrivacyLedger
-from .report import PrivacySpent
+from .report import PrivacySpent, rounded
 
 _EARLIER = {
     "linear": "basic composition",
