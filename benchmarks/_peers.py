@@ -40,14 +40,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def environment(name: str, python: str, folder: Path | None = None) -> Path:
-    """Make the environment of a peer where it is not there yet; its Python."""
+    """Make the environment of a peer where it is not there yet; its Python.
+
+    Raises
+    ------
+    Unavailable
+        If it cannot be made.
+    """
     folder = (folder or ENVIRONMENTS / name).resolve()
     if shutil.which(python) is None:
-        sys.exit(f"{name} needs Python 3.11, and {python!r} is not on the path: give one with --python.")
+        raise Unavailable(f"{name} needs Python 3.11, and {python!r} is not on the path: give one with --python.")
     command = [python, str(_log.ROOT / "tools" / "bootstrap.py"), "--env", str(folder)]
     # The lock is complete. Left to resolve it with hashes, pip stumbles over the extras that d3p asks for.
     complete = {**os.environ, "PIP_NO_DEPS": "1"}
-    subprocess.run([*command, "--lock", str(PEERS / f"{name}.lock")], check=True, env=complete)
+    made = subprocess.run([*command, "--lock", str(PEERS / f"{name}.lock")], env=complete)
+    if made.returncode:
+        raise Unavailable(f"the environment of {name} was not made: status {made.returncode}")
     return folder / ("Scripts" if os.name == "nt" else "bin") / "python"
 
 

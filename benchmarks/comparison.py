@@ -127,22 +127,6 @@ class Run:
     python: Callable[[str], Path]
 
 
-def peer_python(name: str, python: str) -> Path:
-    """The Python of a peer's environment.
-
-    Raises
-    ------
-    Unavailable
-        If the environment cannot be made.
-    """
-    try:
-        return _peers.environment(name, python)
-    except subprocess.CalledProcessError as error:
-        raise _peers.Unavailable(f"its environment was not made: status {error.returncode}") from error
-    except SystemExit as error:
-        raise _peers.Unavailable(str(error)) from error
-
-
 def reference_folder() -> Path:
     """Where the NA-DPVI authors' code is.
 
@@ -608,7 +592,7 @@ def main() -> None:
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
     warnings.simplefilter("ignore")
-    run = Run(options.quick, options.seeds, partial(peer_python, python=options.python))
+    run = Run(options.quick, options.seeds, partial(_peers.environment, python=options.python))
     lines: list[Line] = []
     for part in options.parts:
         for measure in PARTS[part]:

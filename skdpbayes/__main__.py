@@ -173,13 +173,14 @@ def report(args: argparse.Namespace) -> Answer:
 def ledger(args: argparse.Namespace) -> Answer:
     """A saved `PrivacyLedger`, which stays as it is."""
     from .privacy import PrivacyLedger
+    from .privacy.ledger import stored_json
 
     with _reading(args.file, "a ledger (PrivacyLedger's path, or its to_json)"):
-        book = PrivacyLedger.from_json(_ledger_text(Path(args.file)))
-    total, spent = math.fsum(entry["cost"] for entry in book.entries), book.spent
+        book = PrivacyLedger.from_json(stored_json(args.file))
+    spent = book.spent
     entries = [
-        {"label": entry["label"], "share": spent * entry["cost"] / total, "steps": entry["steps"]}
-        for entry in book.entries
+        {"label": label, "share": share, "steps": entry["steps"]}
+        for (label, share), entry in zip(book.shares, book.entries, strict=True)
     ]
     names = ("epsilon", "delta", "adjacency", "unit", "composition")
     record = {name: getattr(book, name) for name in names} | {
@@ -241,17 +242,6 @@ def _schedule(args: argparse.Namespace) -> list[GaussianSteps]:
             raise ValueError(f"--steps has {blocks} blocks and {name} {len(values)}: give one value, or one a block.")
     noise, rates = (values * blocks if len(values) == 1 else values for values in columns.values())
     return [GaussianSteps(*block) for block in zip(noise, rates, args.steps, strict=True)]
-
-
-def _ledger_text(path: Path) -> str:
-    with path.open("rb") as file:
-        if file.read(16) != b"SQLite format 3\0":
-            return path.read_text("utf-8")
-    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-        database.execute("BEGIN")  # one state of the file
-        (parameters,) = database.execute("SELECT parameters FROM ledger").fetchone()
-        entries = [json.loads(text) for (text,) in database.execute("SELECT entry FROM entries ORDER BY id")]
-    return json.dumps({"ledger": json.loads(parameters), "entries": entries})
 
 
 @contextlib.contextmanager
@@ -330,8 +320,9 @@ def _parser() -> argparse.ArgumentParser:
 
     rate_help = "probability that a record is in a round, or batch/records; default: 1"
 
+    several: dict[str, Any] = {"nargs": "+", "metavar": "VALUE"}
+
     def schedule(own: argparse.ArgumentParser, required: bool) -> None:
-        several: dict[str, Any] = {"nargs": "+", "metavar": "VALUE"}
         own.add_argument(
             "--noise-multiplier",
             type=float,
@@ -375,7 +366,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     schedule(own, required=False)
     own.set_defaults(adjacency=None)
-    several: dict[str, Any] = {"nargs": "+", "metavar": "VALUE"}
     own.add_argument("--fpr", type=probability, default=[0.001, 0.01, 0.1], help="false positive rates", **several)
     own.add_argument(
         "--prior",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
 from typing import Any
 
@@ -109,7 +110,7 @@ class PosteriorIntervalDisplay:
         parameter : str, default="coef"
             Key of ``posterior_samples_``, where that is a dict.
         names : sequence of str, optional
-            By default the names of the columns, if there is one parameter for each, or one for each class and column.
+            By default made of columns, classes, components and whatever else the axes of the draws stand for.
         ax : matplotlib Axes, optional
         **options
             Of the class: ``level``, ``reference``, ``max_shown``, ``quantity``.
@@ -133,9 +134,10 @@ class PosteriorIntervalDisplay:
         draws = np.asarray(draws)
         if draws.ndim == 1:
             draws = draws[:, None]
-        what = "parameter" if not isinstance(samples, dict) else "coefficient" if parameter == "coef" else parameter
-        names = _names(estimator, draws.shape[1:], what) if names is None else names
-        return cls(draws, names=names, **{"quantity": what} | options).plot(ax)
+        parameter = parameter if isinstance(samples, dict) else final._draws_name
+        names = _names(estimator, final, parameter, draws.shape[1:]) if names is None else names
+        options.setdefault("quantity", "coefficient" if parameter == "coef" else parameter)
+        return cls(draws, names=names, **options).plot(ax)
 
     def plot(self, ax: Any = None) -> PosteriorIntervalDisplay:
         """Draw into `ax`, or into a new figure, and return the display.
@@ -353,17 +355,20 @@ class PrivacyUtilityDisplay:
         return self
 
 
-def _names(estimator: Any, shape: tuple[int, ...], parameter: str) -> list[str]:
-    """Names of parameters of that shape: by columns, and by classes where there are more than two."""
-    n = int(np.prod(shape))
+def _names(estimator: Any, final: Any, parameter: str, shape: tuple[int, ...]) -> list[str]:
+    """Names of parameters of that shape, of what their axes stand for; two classes have one row, without a name."""
+    dims = final._dims.get(parameter, ())
+    if len(dims) != len(shape):
+        n = int(np.prod(shape))
+        return [parameter] if n == 1 else [f"{parameter} {j}" for j in range(n)]
     columns = _columns(estimator)
-    if columns is not None and shape[-1] == len(columns):
-        classes = getattr(estimator, "classes_", ())
-        if n == len(columns):
-            return columns
-        if len(shape) == 2 and shape[0] == len(classes):
-            return [f"{label}: {column}" for label in classes for column in columns]
-    return [parameter] if n == 1 else [f"{parameter} {j}" for j in range(n)]
+    labels = final._coordinates() | {"feature": columns, "other_feature": columns}
+    axes = []
+    for dim, size in zip(dims, shape, strict=True):
+        if (dim, size) != ("class", 1):
+            known = labels.get(dim)
+            axes.append([f"{dim} {j}" for j in range(size)] if known is None else [str(label) for label in known])
+    return [": ".join(each) for each in itertools.product(*axes)] if axes else [parameter]
 
 
 def _columns(estimator: Any) -> list[str] | None:

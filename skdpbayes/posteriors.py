@@ -108,8 +108,13 @@ class DrawsPosterior:
         return self.draws.shape[0] * self.draws.shape[1]
 
     def in_order(self, n: int) -> np.ndarray:
-        """The first `n` draws, of shape (n, n_parameters): one of each chain, the next of each chain, and so on."""
-        return self.draws.swapaxes(0, 1).reshape(-1, self.draws.shape[-1])[:n]
+        """Draws of shape (n, n_parameters): one of each chain, the next of each chain, and so on.
+
+        Evenly spaced; if more are asked for than there are, each comes several times in a row, so that it is seen.
+        """
+        kept, of_each = self.draws.shape[1], -(-n // self.n_chains)
+        spaced = np.arange(of_each) * kept // of_each
+        return self.draws[:, spaced].swapaxes(0, 1).reshape(-1, self.draws.shape[-1])[:n]
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws picked at random (with replacement only if more are asked for than there are)."""

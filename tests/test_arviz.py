@@ -79,7 +79,10 @@ def test_chains_keep_their_order_and_their_diagnostics():
         arviz.rhat(posterior, method="split")["coef"].values.ravel(), model.diagnostics_["r_hat"][:3], rtol=0.01
     )
     fewer = model.set_params(n_posterior_samples=300, n_steps=40).fit(X, np.where(Y == "c", "a", Y))
-    assert fewer.to_arviz().posterior.sizes == {"chain": 1, "draw": 300, "class": 1, "feature": 3}  # picked at random
+    repeated = fewer.to_arviz().posterior
+    assert repeated.sizes == {"chain": 3, "draw": 100, "class": 1, "feature": 3}
+    assert len(np.unique(repeated["coef"][0, :, 0, 0])) == fewer.posterior_.draws.shape[1] < 100
+    assert arviz.ess(repeated)["coef"].max() < fewer.posterior_.n_draws  # repeats are no news
 
 
 def test_the_newer_line_of_arviz(monkeypatch):

@@ -17,12 +17,12 @@ from skdpbayes.privacy import PrivacyLeakWarning
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 PAIRS = [
-    (LogisticRegression, "DPBayesianLogisticRegression", "skdpbayes"),
-    (LatentDirichletAllocation, "DPLatentDirichletAllocation", "skdpbayes"),
-    (GaussianMixture, "DPGaussianMixture", "skdpbayes"),
-    (BayesianGaussianMixture, "DPGaussianMixture", "skdpbayes"),
-    (BayesianRidge, "DPBayesianLinearRegression", "skdpbayes"),
-    (BernoulliRBM, "DPSigmoidBeliefNet", "skdpbayes"),
+    (LogisticRegression, "DPBayesianLogisticRegression"),
+    (LatentDirichletAllocation, "DPLatentDirichletAllocation"),
+    (GaussianMixture, "DPGaussianMixture"),
+    (BayesianGaussianMixture, "DPGaussianMixture"),
+    (BayesianRidge, "DPBayesianLinearRegression"),
+    (BernoulliRBM, "DPSigmoidBeliefNet"),
 ]
 
 
@@ -48,7 +48,7 @@ def like(ours, theirs):
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair[0].__name__)
 def test_documented_example(pair):
-    original, name, module = pair
+    original, name = pair
     lines = [example.source for example in doctest.DocTestParser().get_examples(original.__doc__)]
     assert len(lines) > 3
     with warnings.catch_warnings():
@@ -56,7 +56,7 @@ def test_documented_example(pair):
         theirs = values(lines)
     assert any(original.__name__ in line for line in lines)
     swapped = [line.replace(original.__name__, name).replace(f"linear_model.{name}", name) for line in lines]
-    swapped = [f"from {module} import {name}\n", *(line for line in swapped if f"import {name}" not in line)]
+    swapped = [f"from skdpbayes import {name}\n", *(line for line in swapped if f"import {name}" not in line)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ours = values(swapped)

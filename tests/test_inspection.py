@@ -3,13 +3,15 @@
 import dataclasses
 import html
 import sys
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
 
-from skdpbayes import DPBayesianLinearRegression, DPBetaBernoulli
+from skdpbayes import DPBayesianLinearRegression, DPBetaBernoulli, DPGaussianMixture, DPHierarchicalLogisticRegression
+from skdpbayes.estimators._arviz import ArvizMixin
 from skdpbayes.inspection import PosteriorIntervalDisplay, PrivacyUtilityDisplay
 from skdpbayes.model_selection import SelectionSpent
 from skdpbayes.preprocessing import BoundedScaler
@@ -31,8 +33,10 @@ def close_figures():
     matplotlib.pyplot.close("all")
 
 
-class Classifier(BaseEstimator):
+class Classifier(ArvizMixin, BaseEstimator):
     """What a fit to three classes leaves."""
+
+    _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
 
     def __init__(self, n_classes=3):
         self.n_classes = n_classes
@@ -82,9 +86,10 @@ def test_columns_and_classes_name_coefficients():
     medians = np.median(classifier.posterior_samples_["coef"], axis=0).ravel()
     np.testing.assert_allclose(display.medians_.get_xdata(), medians[np.argsort(-np.abs(medians))], rtol=1e-6)
     assert display.ax_.get_xlabel() == "coefficient"
-    assert sorted(shown_names(PosteriorIntervalDisplay.from_estimator(classifier, parameter="intercept"))) == [
-        "intercept 0", "intercept 1", "intercept 2",
-    ]  # fmt: skip
+    intercepts = PosteriorIntervalDisplay.from_estimator(classifier, parameter="intercept")
+    assert sorted(shown_names(intercepts)) == ["0", "1", "2"] and intercepts.ax_.get_xlabel() == "intercept"
+    alone = PosteriorIntervalDisplay.from_estimator(Classifier(2).fit(X, Y), parameter="intercept")
+    assert shown_names(alone) == ["intercept"]
     with pytest.raises(ValueError, match=r"'weights' but of \['coef', 'intercept'\]"):
         PosteriorIntervalDisplay.from_estimator(classifier, parameter="weights")
 
@@ -98,11 +103,28 @@ def test_a_pipeline_names_columns_by_its_steps():
     assert shown_names(noise) == ["noise_std"] and noise.ax_.get_xlabel() == "noise_std"
 
 
+@pytest.mark.usefixtures("compiled_quickly")
+def test_axes_are_named_by_what_they_stand_for():
+    """Not by their length: here there are as many components as columns, and as many groups as classes."""
+    table = pd.DataFrame(X, columns=["age", "pressure"])
+    mixture = DPGaussianMixture(n_components=2, bounds=(-1, 1), random_state=0).fit(table)
+    names = PosteriorIntervalDisplay.from_estimator(mixture, parameter="weights").names
+    assert names == ["component 0", "component 1"]
+    names = PosteriorIntervalDisplay.from_estimator(mixture, parameter="means").names
+    assert names == [f"component {k}: {column}" for k in range(2) for column in table]
+    wards = DPHierarchicalLogisticRegression(
+        groups=["a", "b"], group_column="ward", classes=[0, 1], n_steps=20, random_state=0
+    ).fit(table.assign(ward=np.where(Y > 1, "a", "b")), Y % 2)
+    names = PosteriorIntervalDisplay.from_estimator(wards, parameter="weights").names
+    assert names == [f"{ward}: {column}" for ward in "ab" for column in ("age", "pressure", "intercept")]
+
+
 def test_draws_without_names():
     model = DPBetaBernoulli(1.0, random_state=0).fit(ROWS)
     display = PosteriorIntervalDisplay.from_estimator(model, names=["share"], quantity="share of ones")
     assert shown_names(display) == ["share"] and display.ax_.get_xlabel() == "share of ones"
-    assert PosteriorIntervalDisplay.from_estimator(model).ax_.get_xlabel() == "parameter"
+    plain = PosteriorIntervalDisplay.from_estimator(model)
+    assert plain.ax_.get_xlabel() == "probability" and shown_names(plain) == ["x0"]
     assert display.medians_.get_xdata()[0] == pytest.approx(np.median(model.posterior_samples_), rel=1e-6)
 
 

@@ -124,14 +124,10 @@ def test_reference_is_skipped_unless_its_folder_is_named(monkeypatch, tmp_path):
 
 def test_environment_that_cannot_be_made_is_a_peer_that_is_not_run(monkeypatch):
     with pytest.raises(_peers.Unavailable, match=r"needs Python 3\.11"):
-        comparison.peer_python("d3p", "python-that-is-not-there")
-
-    def fail(*arguments, **options):
-        raise subprocess.CalledProcessError(3, "bootstrap")
-
-    monkeypatch.setattr(_peers, "environment", fail)
+        _peers.environment("d3p", "python-that-is-not-there")
+    monkeypatch.setattr(_peers.subprocess, "run", lambda *given, **how: subprocess.CompletedProcess(given, 3))
     with pytest.raises(_peers.Unavailable, match="status 3"):
-        comparison.peer_python("d3p", sys.executable)
+        _peers.environment("d3p", sys.executable)
 
 
 def test_last_object_of_the_output_counts():
@@ -188,7 +184,7 @@ def test_every_peer_has_a_lock_of_hashes():
         lock = source.with_suffix(".lock").read_text()
         assert pins and all(f"\n{pin} " in lock for pin in pins)
         assert lock.count("--hash=sha256:") >= lock.count("==")
-        assert f"{source.stem}" in (ROOT / "Makefile").read_text()
+        assert source.stem in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.slow

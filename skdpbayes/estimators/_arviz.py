@@ -57,9 +57,12 @@ class ArvizMixin:
             "delta": float(spent.delta),
             "guarantee_holds": int(spent.guarantee_holds),
         }
-        labels = {"coords": self._coordinates(), "dims": {n: list(d) for n, d in self._dims.items() if n in posterior}}
-        used = {dim for dims in labels["dims"].values() for dim in dims}
-        labels["coords"] = {name: values for name, values in labels["coords"].items() if name in used}
+        dims = {name: list(own) for name, own in self._dims.items() if name in posterior}
+        used = {dim for own in dims.values() for dim in own}
+        labels: dict[str, Any] = {
+            "dims": dims,
+            "coords": {dim: x for dim, x in self._coordinates().items() if dim in used},
+        }
         if hasattr(arviz, "InferenceData"):
             return arviz.from_dict(posterior=posterior, posterior_attrs=attributes, **labels)
         return arviz.from_dict({"posterior": posterior}, attrs={"posterior": attributes}, **labels)

@@ -168,12 +168,8 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
                 stacklevel=4,
             )
         n, posterior = self.n_posterior_samples, self.posterior_
-        chains = getattr(posterior, "n_chains", 1)
-        in_order = (
-            0 <= getattr(posterior, "n_draws", 0) - n < chains
-        )  # as many as were asked for, each chain rounded up
-        self._chains = chains if in_order else 1
-        return posterior.in_order(n) if in_order else posterior.sample(rng, n)
+        self._chains = getattr(posterior, "n_chains", 1)
+        return posterior.in_order(n) if hasattr(posterior, "in_order") else posterior.sample(rng, n)
 
     def _plan_solver(self, model, bounds, n):
         """Solver and mechanism: functions of public quantities."""

@@ -252,6 +252,11 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         rest = as_numeric(rest)
         return rest.toarray() if sparse.issparse(rest) else rest, codes(column_or_1d(own), groups)
 
+    def _coordinates(self):
+        columns = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
+        del columns[columns.index(self.group_column) if self.group_column in columns else self.group_column]
+        return super()._coordinates() | {"column": columns + ["intercept"] * bool(self.fit_intercept)}
+
     def _position(self, column, n):
         if not isinstance(column, int | np.integer) or not -n <= column < n:
             raise ValueError(f"group_column={self.group_column!r} is no column of X, which has {n}.")

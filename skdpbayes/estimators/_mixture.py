@@ -458,13 +458,14 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         return float(np.mean(self.score_samples(X)))
 
     def log_predictive_density(self, X, n_samples=100):
-        """Log posterior predictive density of each row, averaged over the first `n_samples` posterior draws.
+        """Log posterior predictive density of each row, averaged over posterior draws.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Not protected.
         n_samples : int, default=100
+            Draws to take, at most; evenly spaced, as those of a chain are near their neighbours.
 
         Returns
         -------
@@ -473,7 +474,9 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         check_is_fitted(self)
         check_number("n_samples", n_samples, 0, integral=True)
         X = self._numeric(X, reset=False).astype(np.float64)
-        draws = [values[:n_samples] for values in self.posterior_samples_.values()]
+        kept = len(self.posterior_samples_["weights"])
+        spaced = np.linspace(0, kept - 1, min(n_samples, kept)).astype(int)
+        draws = [values[spaced] for values in self.posterior_samples_.values()]
         each = []
         for weights, means, covariances in zip(*draws, strict=True):
             factors = np.swapaxes(np.linalg.inv(np.linalg.cholesky(covariances)), 1, 2)

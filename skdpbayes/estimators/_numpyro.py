@@ -459,8 +459,7 @@ class DPNumPyroModel(ProgramEstimator):
         X : array-like, or dict of array-likes
             As in `fit`, without the response, for which the model must take None; not protected.
         n_samples : int, default=100
-            At most `n_posterior_samples`.
-        random_state : None, int, RandomState or Generator
+        random_state : None, int or numpy.random.Generator
 
         Returns
         -------
@@ -470,10 +469,12 @@ class DPNumPyroModel(ProgramEstimator):
         from numpyro.infer import Predictive
 
         check_is_fitted(self)
-        check_number("n_samples", n_samples, 1, self.n_posterior_samples, integral=True, closed=True)
+        check_number("n_samples", n_samples, 0, integral=True)
         fields = {name: _typed(dense(x)) for name, x in self._fields(X, reset=False).items()}
         program = self._model.program
-        seed = np.random.default_rng(random_state).integers(2**31)
-        draws = {site.name: self.posterior_samples_[site.name][:n_samples] for site in program.sites}
-        of = Predictive(lambda: program.call(fields, self._model.public), draws, parallel=True)
-        return {n: np.asarray(x) for n, x in of(jax.random.key(seed)).items() if n in program.observed}
+        rng = np.random.default_rng(random_state)
+        # Not the first of `posterior_samples_`: those of a chain are neighbours.
+        drawn = self.sample_posterior(n_samples, rng)
+        latent = {site.name: drawn[site.name] for site in program.sites}
+        of = Predictive(lambda: program.call(fields, self._model.public), latent, parallel=True)
+        return {n: np.asarray(x) for n, x in of(jax.random.key(rng.integers(2**31))).items() if n in program.observed}

@@ -41,10 +41,6 @@ def mean_response(model, draws, batch):
             return law.mean
         return jnp.exp(jnp.moveaxis(law.log_prob(law.enumerate_support(expand=False)), 0, -1))
 
-    total = jax.lax.fori_loop(
-        0,
-        len(jax.tree.leaves(draws)[0]),
-        lambda i, total: total + one(jax.tree.map(lambda x: x[i], draws)),
-        jnp.zeros(jax.eval_shape(one, jax.tree.map(lambda x: x[0], draws)).shape),
-    )
-    return total / len(jax.tree.leaves(draws)[0])
+    shape = jax.eval_shape(one, jax.tree.map(lambda x: x[0], draws)).shape
+    total, _ = jax.lax.scan(lambda total, values: (total + one(values), None), jnp.zeros(shape), draws)
+    return total / len(next(iter(draws.values())))

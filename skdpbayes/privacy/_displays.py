@@ -13,7 +13,7 @@ from ._card import rounded
 from .accounting import PrivacyCurve, baselines, compose
 from .accounting._steps import check_delta
 from .ledger import PrivacyLedger
-from .report import PrivacySpent
+from .report import PrivacySpent, rounded
 
 _EARLIER = {
     "linear": "basic composition",
@@ -55,7 +55,8 @@ class _CurvesDisplay:
             return [spent], [_in_words(spent)]
         # Whoever has seen this fit may have seen the earlier ones of the same object.
         every = compose(spent.cumulative + spent.steps, spent.adjacency)
-        return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {_in_words(every)}"]
+        whole = f"epsilon {rounded(spent.cumulative_epsilon, 3)} at delta {spent.delta:.3g}"
+        return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {whole}"]
 
     def _labels(self) -> list[str]:
         return [_in_words(given) for given in self.spent] if self.names is None else [str(name) for name in self.names]
@@ -397,9 +398,9 @@ class LedgerDisplay:
         self.ax_.set_yticks(range(len(widths)), [*names, "left"])
         self.ax_.set(xlim=(0, 100), ylim=(len(widths) - 0.4, -0.6))
         self.ax_.set_xlabel(f"percent of the budget: epsilon {ledger.epsilon:.4g} at delta {ledger.delta:.3g}")
-        title = f"spent: epsilon {ledger.spent_epsilon:.4g}"
+        title = f"spent: epsilon {rounded(ledger.spent_epsilon)}"
         if ledger.plan is None:
-            title += f"; a fit on all rows may take {ledger.affordable_epsilon():.4g}"
+            title += f"; a fit on all rows may take {rounded(ledger.affordable_epsilon(), up=False)}"
         self.ax_.set_title(title, loc="left", fontsize="medium")
         return self
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ._card import card
+from ._card import card, rounded
 from .accounting._steps import (
     GaussianSteps,
     as_steps,
@@ -215,7 +215,8 @@ class PrivacyLedger:
     def _advice(self) -> str:
         if self.plan is not None:
             return "The plan is complete."
-        return f"A fit on all rows may take epsilon={self.affordable_epsilon():.4g} at delta={self.delta:g}."
+        epsilon = rounded(self.affordable_epsilon(), up=False)
+        return f"A fit on all rows may take epsilon={epsilon} at delta={self.delta:g}."
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -334,7 +335,8 @@ class PrivacyLedger:
         rows = [(label, _percent(share)) for label, share in self.shares]
         rows.append(("left", _percent(max(0.0, 1 - spent))))
         what = f"budget, {self.adjacency} per {self.unit}"
-        return card(self.epsilon, self.delta, what, f"{_percent(spent)} spent: epsilon {self.spent_epsilon:.4g}", rows)
+        state = f"{_percent(spent)} spent: epsilon {rounded(self.spent_epsilon)}"
+        return card(self.epsilon, self.delta, what, state, rows)
 
 
 def active_ledger() -> PrivacyLedger | None:
@@ -378,6 +380,18 @@ def _best_order(epsilon: float, delta: float) -> float:
         method="bounded",
     )
     return 1 + math.exp(float(found.x))
+
+
+def stored_json(path: str | Path) -> str:
+    """What `PrivacyLedger.to_json` gives of the ledger in a file, which stays as it is; of other files their text."""
+    path = Path(path)
+    with path.open("rb") as file:
+        if file.read(16) != b"SQLite format 3\0":
+            return path.read_text("utf-8")
+    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        database.execute("BEGIN")  # one state of the file
+        (parameters,) = database.execute("SELECT parameters FROM ledger").fetchone()
+        return json.dumps({"ledger": json.loads(parameters), "entries": _File._read(database)})
 
 
 class _Memory:

@@ -332,7 +332,7 @@ def test_no_more_is_spent_than_asked_for_and_what_is_reported_ran(adjacency, fit
 def test_a_refit_that_is_interrupted_leaves_nothing_of_the_fit_before():
     model, blank = estimator().fit(X), estimator()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "run", lambda *given: 1 / 0)
+        patch.setattr(inference, "run", lambda *given, **how: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model.fit(X)
     assert set(vars(model)) - set(vars(blank)) <= {"privacy_spent_", "n_features_in_"}

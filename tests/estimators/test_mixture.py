@@ -1,5 +1,6 @@
 """Private Gaussian mixtures as their users see them."""
 
+import copy
 import pickle
 import warnings
 
@@ -113,6 +114,13 @@ def test_posterior_draws_are_around_the_estimates(fitted):
     gap = model.score_samples(X[:50]) - model.log_predictive_density(X[:50])
     assert np.abs(gap).max() < 0.3 and (gap != 0).all()
     assert model.posterior_.mean.shape == model.posterior_.std.shape == (21,)
+
+
+def test_a_few_draws_are_from_all_of_a_chain(fitted):
+    walk = copy.copy(fitted)
+    walk.posterior_samples_ = {name: np.repeat(x[:2], 500, axis=0) for name, x in fitted.posterior_samples_.items()}
+    few, all_of_them = (walk.log_predictive_density(X[:50], n_samples=n) for n in (10, 2000))
+    np.testing.assert_allclose(few, all_of_them)
 
 
 def test_intervals_include_the_noise():
@@ -326,7 +334,7 @@ def test_a_null_row_is_as_no_row(fits):
 def test_a_refit_that_is_interrupted_leaves_nothing_of_the_fit_before():
     model, blank = estimator(**GIVEN).fit(X), estimator(**GIVEN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "run", lambda *given: 1 / 0)
+        patch.setattr(inference, "run", lambda *given, **how: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model.fit(X)
     assert set(vars(model)) - set(vars(blank)) <= {"privacy_spent_", "n_features_in_"}

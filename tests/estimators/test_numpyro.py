@@ -1,5 +1,6 @@
 """Models of the user's own: exact posteriors without noise, what records may be, guides, and predictions."""
 
+import copy
 import pickle
 import warnings
 
@@ -18,6 +19,7 @@ from sklearn.exceptions import NotFittedError
 
 from skdpbayes import DPBayesianLogisticRegression, DPHierarchicalLogisticRegression, DPNumPyroModel
 from skdpbayes.estimators._hierarchical import hierarchical_logistic
+from skdpbayes.posteriors import DrawsPosterior
 from skdpbayes.privacy import PrivacyLeakWarning
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -206,6 +208,13 @@ def test_predictive_draws_have_the_predictive_law(fitted):
     assert (drawn["y"] - new @ WEIGHTS).std() == pytest.approx(1, abs=0.1)
     ours = Predictive(linear, fitted.posterior_samples_)(jax.random.key(0), new)["mean"]
     np.testing.assert_allclose(ours, fitted.posterior_samples_["w"] @ new.T, atol=1e-4)
+
+
+def test_predictive_draws_are_from_all_of_a_chain(fitted):
+    walk = copy.copy(fitted)
+    walk.posterior_ = DrawsPosterior(np.repeat([[-10.0, 0.0], [10.0, 0.0]], 500, axis=0)[None])  # slow: one step
+    drawn = walk.sample_posterior_predictive(np.array([[1.0, 0.0]]), 400, random_state=0)["y"]
+    assert 0.4 < np.mean(drawn > 0) < 0.6
 
 
 def dice(x, y=None, sides=2):

@@ -324,7 +324,7 @@ def planned(estimator, X):
     """What the compiled loop is given besides the rows, as arrays; nothing is run."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "run", lambda *given: seen.extend(given) or 1 / 0)
+        patch.setattr(inference, "run", lambda *given, **how: seen.extend(given) or 1 / 0)
         with pytest.raises(ZeroDivisionError):
             estimator.fit(X)
     keys, model, solver, spec, _ = seen
