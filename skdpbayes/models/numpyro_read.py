@@ -197,8 +197,8 @@ def _shapes(program, public, n) -> _Shapes:
         ) from error
     except Exception as error:  # the user's own, with what they cannot know
         error.add_note(
-            f"The model was called with {n} made-up records. A plate of the records takes its size from an argument, as "
-            "in `with numpyro.plate('data', len(x)):`, and not the number of all records: batches have other sizes."
+            f"The model was called with {n} made-up records. A plate of the records takes its size from an argument, "
+            "as in `with numpyro.plate('data', len(x)):`, and not the number of all records: batches are smaller."
         )
         raise
     return found
