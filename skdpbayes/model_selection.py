@@ -26,6 +26,7 @@ from skdpbayes._labels import as_labels, codes
 from skdpbayes._rows import as_numeric
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number, diagram_and_card
 from skdpbayes.privacy import GaussianSteps, compose, selection_epsilon
+from skdpbayes.privacy._card import guarantee, rounded
 
 _MOST_CANDIDATES = 200
 _WORST = -math.inf
@@ -142,22 +143,21 @@ class SelectionSpent:
     def __str__(self) -> str:
         kept = "" if self.guarantee_holds else f"; NO GUARANTEE: {'; '.join(self.voided_by)}"
         return (
-            f"({self.epsilon:.4g}, {self.delta:g})-DP, {self.adjacency} per {self.unit}: the best of some "
-            f"{self.n_iter:g} runs, each with epsilon {self.run_epsilon:.4g}, "
+            f"({rounded(self.epsilon)}, {rounded(self.delta)})-DP, {self.adjacency} per {self.unit}: the best of some "
+            f"{self.n_iter:g} runs, each with epsilon {rounded(self.run_epsilon)}, "
             f"{self.numerics} numerics{kept}"
         )
 
     def _repr_html_(self) -> str:
-        from skdpbayes.privacy._card import guarantee
-
         rows = [
             ("adjacency", f"{self.adjacency}, per {self.unit}"),
-            ("search", f"the best of some {self.n_iter:g} runs, each with epsilon {self.run_epsilon:.4g}"),
+            ("search", f"the best of some {self.n_iter:g} runs, each with epsilon {rounded(self.run_epsilon)}"),
             ("numerics", self.numerics),
             ("randomness", "seeded" if self.seeded else "operating system"),
         ]
         if self.total_epsilon > self.epsilon:
-            rows.append(("with earlier searches", f"epsilon {self.total_epsilon:.4g}, delta {self.total_delta:.3g}"))
+            total = f"epsilon {rounded(self.total_epsilon)}, delta {rounded(self.total_delta, 3)}"
+            rows.append(("with earlier searches", total))
         return guarantee(self.epsilon, self.delta, self.voided_by, rows)
 
 

@@ -14,6 +14,7 @@ from sklearn.model_selection import GridSearchCV
 from skdpbayes import DPBayesianLogisticRegression, DPLatentDirichletAllocation
 from skdpbayes.privacy import BudgetError, GaussianSteps, PrivacyLedger, calibrate_noise, compose
 from skdpbayes.privacy.accounting._rdp import rdp_epsilon, step_rdp
+from skdpbayes.privacy.report import rounded
 
 X, Y = np.random.default_rng(0).uniform(-1, 1, (200, 2)), np.arange(200) % 2
 ALL, SOME = GaussianSteps(20.0, 1.0, 10), GaussianSteps(2.0, 0.01, 300)
@@ -251,7 +252,7 @@ def test_text_and_back():
     ledger.charge(ALL, label="a <fit>")
     again = PrivacyLedger.from_json(ledger.to_json())
     assert again.entries == ledger.entries and again.to_json() == ledger.to_json()
-    assert "a &lt;fit&gt;" in ledger._repr_html_() and f"{ledger.spent_epsilon:.4g}" in ledger._repr_html_()
+    assert "a &lt;fit&gt;" in ledger._repr_html_() and rounded(ledger.spent_epsilon) in ledger._repr_html_()
     assert repr(ledger).startswith("PrivacyLedger(epsilon=1, delta=1e-05")
     plan = PrivacyLedger(5.0, 1e-5, composition="plan", plan=[[ALL], [SOME]])
     plan.charge(ALL)

@@ -17,6 +17,7 @@ from skdpbayes.privacy import (
     baselines,
     compose,
 )
+from skdpbayes.privacy.report import rounded
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -50,8 +51,8 @@ def test_a_profile_is_the_curve_and_the_report_a_point_of_it():
     assert point.get_xydata().tolist() == [[1e-6, spent.epsilon]]
     assert labels(display) == ["sampled", "whole"]
     first, second = labels(PrivacyProfileDisplay.from_spent([spent, WHOLE]))
-    assert first == f"epsilon {spent.epsilon:.3g} at delta 1e-06"
-    assert second == f"epsilon {WHOLE.epsilon(1e-5):.3g} at delta 1e-05"
+    assert first == f"epsilon {rounded(spent.epsilon, 3)} at delta 1e-06"
+    assert second == f"epsilon {rounded(WHOLE.epsilon(1e-5), 3)} at delta 1e-05"
     assert display.ax_.get_xscale() == "log" and display.ax_.get_yscale() == "linear"
 
 
@@ -79,7 +80,8 @@ def test_a_trade_off_is_the_curves(scale):
         rates, found = line.get_data()
         np.testing.assert_allclose(found, SAMPLED.tpr(rates))
         assert point.get_xydata().tolist() == [[0.05, SAMPLED.tpr(0.05)]]
-    assert labels(display)[0].endswith(f"finds {100 * SAMPLED.tpr(0.05):.3g}%") and labels(display)[2] == "guessing"
+    found = rounded(100 * float(SAMPLED.tpr(0.05)), 3)
+    assert labels(display)[0].endswith(f"finds {found}%") and labels(display)[2] == "guessing"
     assert "5% false positives" in display.ax_.get_legend().get_title().get_text()
     low, _ = display.guessing_line_.get_xydata()
     assert low[0] == low[1] and display.ax_.get_xscale() == scale
