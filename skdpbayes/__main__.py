@@ -60,7 +60,7 @@ def noise(args: argparse.Namespace) -> Answer:
     }
     return record, _table(
         ("noise multiplier", f"{rounded(found.noise_multiplier)} (standard deviation over the clipping norm)"),
-        ("epsilon", f"{rounded(found.epsilon)} at most, at delta {found.delta:g}"),
+        ("epsilon", f"{rounded(found.epsilon)} at most, at delta {rounded(found.delta, 6)}"),
         ("releases", f"{found.steps[0].steps} rounds, sampling rate {found.steps[0].sampling_rate:g}"),
         ("neighbours", _neighbours(found.adjacency)),
         ("cross-check", str(found.crosscheck)),
@@ -80,7 +80,7 @@ def epsilon(args: argparse.Namespace) -> Answer:
         "steps": _dicts(curve.steps),
     }
     text = _table(
-        ("epsilon", f"{rounded(record['epsilon'])} at most, at delta {args.delta:g}"),
+        ("epsilon", f"{rounded(record['epsilon'])} at most, at delta {rounded(args.delta, 6)}"),
         *_releases(curve.steps),
         ("neighbours", _neighbours(curve.adjacency)),
         ("accountant", _ACCOUNTANTS[curve.accountant]),
@@ -159,12 +159,12 @@ def report(args: argparse.Namespace) -> Answer:
     factor = rounded(math.exp(spent.epsilon) if spent.epsilon < 700.0 else math.inf)
     text = "\n".join(
         (
-            f"(epsilon {rounded(spent.epsilon)}, delta {spent.delta:g})-differential privacy. {holds}",
+            f"(epsilon {rounded(spent.epsilon)}, delta {rounded(spent.delta, 6)})-differential privacy. {holds}",
             f"With {_NEIGHBOURS[spent.adjacency].replace('record', spent.unit)}, any set of results has at most\n"
-            f"{factor} times the probability that it had, plus {spent.delta:g}.\n",
+            f"{factor} times the probability that it had, plus {rounded(spent.delta, 6)}.\n",
             _table(*spent._rows()),
             "\nThe same fit at other deltas:",
-            _table(("delta", "epsilon, at most"), *((f"{delta:g}", rounded(value)) for delta, value in elsewhere)),
+            _table(("delta", "epsilon, at most"), *((rounded(delta, 6), rounded(value)) for delta, value in elsewhere)),
         )
     )
     return record, text
@@ -194,7 +194,7 @@ def ledger(args: argparse.Namespace) -> Answer:
     else:
         left = f"{len(book.plan) - len(entries)} of {len(book.plan)} planned fits"
     text = _table(
-        ("budget", f"epsilon {book.epsilon:g}, delta {book.delta:g}"),
+        ("budget", f"epsilon {rounded(book.epsilon, 6)}, delta {rounded(book.delta, 6)}"),
         ("neighbours", _neighbours(book.adjacency).replace("record", book.unit)),
         ("composition", book.composition),
         ("spent", f"{rounded(100 * spent)}%, epsilon {rounded(record['spent_epsilon'])}"),

@@ -25,8 +25,10 @@ def declared(labels, name: str) -> np.ndarray:
 
 
 def as_labels(y):
-    """Array of labels, of which a list is taken item by item: one must not decide the dtype of all."""
-    if not isinstance(y, list | tuple):
+    """Array of labels, item by item for what has no dtype of NumPy's: one label must not decide the dtype of all."""
+    if hasattr(y, "columns") and hasattr(y, "to_series"):  # a frame of polars, which has the first of its columns
+        y = y.to_series() if y.shape[1] == 1 else y
+    if not isinstance(y, list | tuple) and isinstance(getattr(y, "dtype", np.dtype(object)), np.dtype):
         return y
     out = np.empty(len(y), object)
     for i, label in enumerate(y):

@@ -25,6 +25,8 @@ def as_numeric(X):
     ValueError
         For what is public: the number of dimensions, an empty axis, a complex dtype.
     """
+    # Of other dtypes than NumPy's, one missing value may decide the precision of all.
+    own = hasattr(X, "columns") and not all(isinstance(dtype, np.dtype) for dtype in X.dtypes)
     if sparse.issparse(X):
         X = _within(sparse.csr_array(X))
     elif isinstance(X, list | tuple):
@@ -35,7 +37,7 @@ def as_numeric(X):
     if X.dtype.kind not in "fiub":
         return parsed(X)
     with np.errstate(all="ignore"):
-        return X if X.dtype.kind == "f" else X.astype(np.float64)
+        return X if X.dtype.kind == "f" and not own else X.astype(np.float64)
 
 
 def check_table(X):

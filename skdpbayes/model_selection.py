@@ -143,7 +143,7 @@ class SelectionSpent:
     def __str__(self) -> str:
         kept = "" if self.guarantee_holds else f"; NO GUARANTEE: {'; '.join(self.voided_by)}"
         return (
-            f"({rounded(self.epsilon)}, {self.delta:g})-DP, {self.adjacency} per {self.unit}: the best of some "
+            f"({rounded(self.epsilon)}, {rounded(self.delta)})-DP, {self.adjacency} per {self.unit}: the best of some "
             f"{self.n_iter:g} runs, each with epsilon {rounded(self.run_epsilon)}, "
             f"{self.numerics} numerics{kept}"
         )
@@ -156,7 +156,7 @@ class SelectionSpent:
             ("randomness", "seeded" if self.seeded else "operating system"),
         ]
         if self.total_epsilon > self.epsilon:
-            total = f"epsilon {rounded(self.total_epsilon)}, delta {self.total_delta:.3g}"
+            total = f"epsilon {rounded(self.total_epsilon)}, delta {rounded(self.total_delta, 3)}"
             rows.append(("with earlier searches", total))
         return guarantee(self.epsilon, self.delta, self.voided_by, rows)
 

@@ -26,6 +26,8 @@ from skdpbayes import (
     DPSigmoidBeliefNet,
     DPVariationalAutoencoder,
 )
+from skdpbayes._labels import as_labels, codes, declared
+from skdpbayes._rows import as_numeric
 from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -92,6 +94,33 @@ def test_polars_types_of_labels_and_columns():
     np.testing.assert_array_equal(
         clone(wards).fit(grouped, pl.Series(LABELS)).coef_, wards.fit(as_pandas, LABELS).coef_
     )
+
+
+@pytest.mark.parametrize("as_given", [lambda y: y, lambda y: y.to_frame()], ids=["series", "frame"])
+@pytest.mark.parametrize(
+    ("values", "classes"),
+    [
+        ([2**53, 2**53 + 1], [2**53, 2**53 + 1]),  # one number, as floats
+        (["ill", "ill\0"], ["ill", "well"]),  # one text, in an array of NumPy's
+    ],
+    ids=["integers", "text"],
+)
+def test_a_missing_label_changes_no_other(values, classes, as_given):
+    declared_labels = declared(classes, "classes")
+    whole, missing = (pl.Series("y", [first, *(values * 100)[1:]]) for first in (values[0], None))
+    of_whole, of_missing = (codes(as_labels(as_given(labels)), declared_labels) for labels in (whole, missing))
+    assert of_missing[0] == -1 and len(set(of_whole)) == 2
+    np.testing.assert_array_equal(of_missing[1:], of_whole[1:])
+    null_row = np.vstack([np.full(3, np.nan), X[1:]])
+    fitted = [classifier(classes).fit(rows, as_given(y)).coef_ for rows, y in ((X, missing), (null_row, whole))]
+    np.testing.assert_array_equal(*fitted)
+
+
+@pytest.mark.parametrize("types", [(pl.Int8,), (pl.Int16,), (pl.Boolean, pl.Float32), (pl.Float32,)])
+def test_a_missing_cell_does_not_decide_the_precision_of_others(types):
+    for value in (1, None):
+        frame = pl.DataFrame([pl.Series(f"c{j}", [1, value]).cast(kind) for j, kind in enumerate(types)])
+        assert as_numeric(frame).dtype == np.float64
 
 
 @pytest.mark.parametrize("kind", FRAMES)

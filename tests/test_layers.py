@@ -74,6 +74,7 @@ ALLOWED = {
         "privacy._audit_checks",
         "privacy._audited",
         "privacy.accounting",
+        "privacy.report",
     },
     "privacy.contributions": set(),
     "privacy.draws": {"privacy.lattice", "privacy.random"},

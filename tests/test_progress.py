@@ -75,8 +75,14 @@ def test_callbacks_that_ask_for_rows_are_refused():
         def on_fit_task_end(self, estimator, context, *, y=None):
             pass
 
+    class Eager(Recorder):
+        def on_fit_task_begin(self, estimator, context, *, X=None):
+            pass
+
     with pytest.raises(TypeError, match=r"Curious asks for y: a private fit hands no rows"):
         estimator().set_callbacks(Recorder(), Curious())
+    with pytest.raises(TypeError, match="Eager asks for X"):
+        estimator().set_callbacks(Eager())
     with pytest.raises(TypeError, match="fitted_estimator"):
         estimator().set_callbacks(ScoringMonitor(scoring="accuracy"))
     with pytest.raises(TypeError, match="must be instances"):

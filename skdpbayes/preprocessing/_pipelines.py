@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.model_selection import DPRandomizedSearchCV, SelectionSpent
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
+from skdpbayes.privacy.report import rounded
 
 PUBLIC, PRIVATE, LEAKS = "learns nothing", "private", "LEAKS"
 
@@ -82,7 +83,11 @@ class PipelineReport:
     def __str__(self) -> str:
         width = max((len(step.name) for step in self.steps), default=0)
         lines = [f"{step.name:{width}}  {step.verdict:14}  {step.estimator}: {step.reason}" for step in self.steps]
-        total = f"total: ({self.epsilon:.4g}, {self.delta:.3g})" if self.passed else "no guarantee: mend what leaks"
+        total = (
+            f"total: ({rounded(self.epsilon)}, {rounded(self.delta, 3)})"
+            if self.passed
+            else "no guarantee: mend what leaks"
+        )
         return "\n".join([*lines, total])
 
 
@@ -197,10 +202,11 @@ def _judged_private(step):
         return LEAKS, f"the guarantee does not hold: {'; '.join(spent.voided_by)}"
     epsilon, again = _spent(step), ""
     if epsilon > spent.epsilon:
-        again = f" in the last of several fits, {epsilon:.4g} in all"
+        again = f" in the last of several fits, {rounded(epsilon)} in all"
     return (
         PRIVATE,
-        f"spent epsilon={spent.epsilon:.4g} at delta={spent.delta:g}{again}{_caveats(spent.numerics, spent.seeded)}",
+        f"spent epsilon={rounded(spent.epsilon)} at delta={rounded(spent.delta)}{again}"
+        + _caveats(spent.numerics, spent.seeded),
     )
 
 

@@ -20,7 +20,7 @@ def card(
     )
     return (
         '<div style="border:1px solid #8886;border-radius:6px;padding:8px 12px;max-width:44em">'
-        f"<div><b>(&epsilon; = {rounded(epsilon)}, &delta; = {delta:.3g})</b> {html.escape(what)}, "
+        f"<div><b>(&epsilon; = {rounded(epsilon)}, &delta; = {rounded(delta, 3)})</b> {html.escape(what)}, "
         f'<span style="color:{"#1a7f37" if good else "#b42318"}">{html.escape(state)}</span></div>'
         f'<table style="border-collapse:collapse;font-size:90%">{body}</table></div>'
     )

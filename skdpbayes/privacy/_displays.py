@@ -298,7 +298,7 @@ class TradeOffDisplay(_CurvesDisplay):
         for curve, label in zip(curves, self._labels(), strict=True):
             if self.fpr is not None:
                 found = curve.tpr(self.fpr)
-                label += f"; finds {100 * found:.3g}%"
+                label += f"; finds {rounded(100 * float(found), 3)}%"
             (line,) = self.ax_.plot(rates, curve.tpr(rates), label=label)
             self.lines_.append(line)
             if self.fpr is not None:
@@ -389,7 +389,7 @@ class LedgerDisplay:
             range(len(widths)), widths, left=starts, color=[COLOURS[0]] * len(shares) + [LEFT], height=0.7
         )
         for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
-            text, inside = f"{width:.3g}%", width > 12
+            text, inside = f"{rounded(width, 3, up=place < len(shares))}%", width > 12
             x, side = (start + width / 2, "center") if inside else (start + width + 1, "left")
             if not inside and x > 88:  # there is no room on the right
                 x, side = start - 1, "right"
@@ -397,7 +397,8 @@ class LedgerDisplay:
             self.ax_.text(x, place, text, ha=side, va="center", color="white" if white else "black", fontsize="small")
         self.ax_.set_yticks(range(len(widths)), [*names, "left"])
         self.ax_.set(xlim=(0, 100), ylim=(len(widths) - 0.4, -0.6))
-        self.ax_.set_xlabel(f"percent of the budget: epsilon {ledger.epsilon:.4g} at delta {ledger.delta:.3g}")
+        budget = f"epsilon {rounded(ledger.epsilon)} at delta {rounded(ledger.delta, 3)}"
+        self.ax_.set_xlabel(f"percent of the budget: {budget}")
         title = f"spent: epsilon {rounded(ledger.spent_epsilon)}"
         if ledger.plan is None:
             title += f"; a fit on all rows may take {rounded(ledger.affordable_epsilon(), up=False)}"
@@ -413,4 +414,4 @@ def _in_words(given: PrivacySpent | PrivacyCurve) -> str:
     if isinstance(given, PrivacyCurve):
         return f"epsilon {rounded(given.epsilon(_DELTA), 3)} at delta {_DELTA:g}"
     void = "" if given.guarantee_holds else " (guarantee void)"
-    return f"epsilon {rounded(given.epsilon, 3)} at delta {given.delta:.3g}{void}"
+    return f"epsilon {rounded(given.epsilon, 3)} at delta {rounded(given.delta, 3)}{void}"

@@ -19,6 +19,7 @@ from skdpbayes.privacy._audit_attack import epsilon_lower_bound, log_likelihood_
 from skdpbayes.privacy._audit_checks import Check, run_checks
 from skdpbayes.privacy._audited import Fit
 from skdpbayes.privacy.accounting import compose
+from skdpbayes.privacy.report import rounded
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ class AuditReport:
         lines += [f"  {check.name:10} {'ok  ' if check.passed else 'FAIL'} {check.detail}" for check in self.checks]
         kept = "FAIL" if self.epsilon_lower_bound > self.epsilon else "ok  " if self.epsilon_lower_bound else "?   "
         lines.append(
-            f"  {'epsilon':10} {kept} at least {self.epsilon_lower_bound:.3g} "
-            f"(without assumptions {self.pure_lower_bound:.3g}), claimed {self.epsilon:.4g} at delta={self.delta:g}, "
+            f"  {'epsilon':10} {kept} at least {rounded(self.epsilon_lower_bound, 3, up=False)} "
+            f"(without assumptions {rounded(self.pure_lower_bound, 3, up=False)}), "
+            f"claimed {rounded(self.epsilon)} at delta={self.delta:g}, "
             f"{self.adjacency}; {self.n_trials} fits a side, seed {self.random_state}, "
             f"{self.confidence:.0%} confidence" + ("" if self.epsilon_lower_bound else ": too few to show anything")
         )
@@ -272,11 +274,11 @@ class AuditDisplay:
         thresholds = np.quantile(without, 1 - rates)
         attack = self.ax_.plot(rates, [np.mean(with_it >= t) for t in thresholds], label="attack")
         claim = self.ax_.plot(
-            rates, self.report.curve.tpr(rates), label=f"claim: epsilon {self.report.epsilon:.3g}", **DIAGONAL
+            rates, self.report.curve.tpr(rates), label=f"claim: epsilon {rounded(self.report.epsilon, 3)}", **DIAGONAL
         )
         self.ax_.plot(self.report.fpr, self.report.tpr, "o", color=attack[0].get_color(), label="confidence limits")
         self.ax_.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
-        self.ax_.set_title(f"epsilon is at least {self.report.epsilon_lower_bound:.3g}")
+        self.ax_.set_title(f"epsilon is at least {rounded(self.report.epsilon_lower_bound, 3, up=False)}")
         self.ax_.legend(loc="lower right", frameon=False)
         self.lines_ = [*attack, *claim]
         return self

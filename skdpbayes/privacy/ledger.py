@@ -204,8 +204,8 @@ class PrivacyLedger:
             if not math.fsum((spent, cost)) <= self._limit:
                 raise BudgetError(
                     f"{label or 'This fit'} would spend more than is left: {self._share(cost)} of the budget of "
-                    f"epsilon={self.epsilon:g}, delta={self.delta:g}, of which {self._share(self._limit - spent)} "
-                    f"are left. Nothing was run. {self._advice()}"
+                    f"epsilon={self.epsilon:g}, delta={self.delta:g}, of which "
+                    f"{_percent(1 - spent / self._limit, up=False)} are left. Nothing was run. {self._advice()}"
                 )
             self._store.add({"label": str(label), "cost": cost, "steps": [step.to_dict() for step in steps]})
 
@@ -215,8 +215,8 @@ class PrivacyLedger:
     def _advice(self) -> str:
         if self.plan is not None:
             return "The plan is complete."
-        epsilon = rounded(self.affordable_epsilon(), up=False)
-        return f"A fit on all rows may take epsilon={epsilon} at delta={self.delta:g}."
+        left = rounded(self.affordable_epsilon(), up=False)
+        return f"A fit on all rows may take epsilon={left} at delta={self.delta:g}."
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -333,7 +333,7 @@ class PrivacyLedger:
     def _repr_html_(self) -> str:
         spent = self.spent
         rows = [(label, _percent(share)) for label, share in self.shares]
-        rows.append(("left", _percent(max(0.0, 1 - spent))))
+        rows.append(("left", _percent(max(0.0, 1 - spent), up=False)))
         what = f"budget, {self.adjacency} per {self.unit}"
         state = f"{_percent(spent)} spent: epsilon {rounded(self.spent_epsilon)}"
         return card(self.epsilon, self.delta, what, state, rows)
@@ -349,8 +349,8 @@ _LOCK = threading.Lock()
 _OPEN: list[PrivacyLedger] = []
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
+def _percent(share: float, *, up: bool = True) -> str:
+    return f"{rounded(100 * share, 3, up=up)}%"
 
 
 def _given(parameters: dict[str, Any]) -> dict[str, Any]:

@@ -312,7 +312,7 @@ class PrivacySpent:
         rate = self.sampling_rate if isinstance(self.sampling_rate, float) else "varying"
         sigma = f"{self.noise_multiplier:.4g}" if isinstance(self.noise_multiplier, float) else "varying"
         text = (
-            f"PrivacySpent(epsilon={rounded(self.epsilon)}, delta={self.delta:.3g}, {self.adjacency} per "
+            f"PrivacySpent(epsilon={rounded(self.epsilon)}, delta={rounded(self.delta, 3)}, {self.adjacency} per "
             f"{self.unit}, {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, "
             f"{self.accountant}, {self.numerics}"
         )

@@ -362,6 +362,12 @@ def test_the_report_has_the_clipping_norm_that_was_declared():
     assert fit("NumPyro", X, y, clipping_norm=2.0).privacy_spent_.clipping_norm == 2.0
 
 
+@pytest.mark.parametrize(("adjacency", "reasons"), [("zero_out", 1), ("add_remove", 0)])
+def test_a_table_as_long_as_the_data_is_noticed_where_that_length_is_public(adjacency, reasons):
+    model = DPNumPyroModel(poisson, public={"table": np.ones((N, 2))}, adjacency=adjacency)
+    assert len(list(_numpyro._holds_records(model, [], {"0": np.zeros((N, 2))}))) == reasons
+
+
 NETWORKS = ("network", "network, regression", "auto-encoder")
 
 
@@ -399,7 +405,7 @@ def test_what_is_taken_from_the_rows_voids_the_guarantee(name):
     assert not spent.guarantee_holds and any(f"({what}=None)" in why for why in spent.voided_by)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", ["logistic", "NumPyro", *NETWORKS])
 def test_a_private_number_of_rows_is_in_no_plan(name, monkeypatch):
     seen = []
 

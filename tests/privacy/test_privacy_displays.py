@@ -80,7 +80,8 @@ def test_a_trade_off_is_the_curves(scale):
         rates, found = line.get_data()
         np.testing.assert_allclose(found, SAMPLED.tpr(rates))
         assert point.get_xydata().tolist() == [[0.05, SAMPLED.tpr(0.05)]]
-    assert labels(display)[0].endswith(f"finds {100 * SAMPLED.tpr(0.05):.3g}%") and labels(display)[2] == "guessing"
+    found = rounded(100 * float(SAMPLED.tpr(0.05)), 3)
+    assert labels(display)[0].endswith(f"finds {found}%") and labels(display)[2] == "guessing"
     assert "5% false positives" in display.ax_.get_legend().get_title().get_text()
     low, _ = display.guessing_line_.get_xydata()
     assert low[0] == low[1] and display.ax_.get_xscale() == scale

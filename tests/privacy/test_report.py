@@ -5,13 +5,17 @@ import html
 import json
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
 
+from skdpbayes.model_selection import SelectionSpent
 from skdpbayes.privacy import (
+    BudgetError,
     GaussianSteps,
     PrivacyLeakWarning,
+    PrivacyLedger,
     PrivacySpent,
     calibrate_noise,
     compose,
@@ -224,3 +228,38 @@ def test_foreign_records_are_refused():
 
 def test_leak_warning_is_a_user_warning():
     assert issubclass(PrivacyLeakWarning, UserWarning)
+
+
+def numbers_after(word, text):
+    return [float(found) for found in re.findall(rf"{word}[ =]+([0-9.e-]*[0-9])", html.unescape(text))]
+
+
+def test_what_is_shown_is_rounded_towards_caution():
+    steps, delta = GaussianSteps(8.0, 1.0, 1), 1.00049e-5  # to the nearest of three digits, delta would fall
+    spent = PrivacySpent(
+        epsilon=1.00004, delta=delta, adjacency="zero_out", steps=steps, clipping_norm=1.0, cumulative=[steps] * 2
+    )
+    for text in (repr(spent), spent._repr_html_()):
+        assert min(numbers_after("(?:epsilon|ε)", text)[:1]) >= 1.00004
+        assert min(numbers_after("(?:delta|δ)", text)) >= delta
+        assert numbers_after("epsilon", text)[-1] >= spent.cumulative_epsilon
+    search = SelectionSpent(
+        epsilon=1.00004, delta=delta, total_epsilon=2.00004, total_delta=2 * delta, numerics="secure",
+        adjacency="zero_out", unit="row", run_epsilon=0.500014, n_iter=2.0,
+    )  # fmt: skip
+    assert numbers_after("with epsilon", str(search))[0] >= 0.500014 and str(search).startswith("(1.001, 1.001e-05)")
+    assert numbers_after("epsilon", search._repr_html_())[-1] >= 2.00004
+    assert numbers_after("delta", search._repr_html_())[-1] >= 2 * delta
+
+
+@pytest.mark.parametrize("sigma", [7.0, 8.0, 9.0, 10.0, 11.0, 12.0])
+def test_a_ledger_rounds_what_is_spent_up_and_what_is_left_down(sigma):
+    ledger = PrivacyLedger(1.00004, 1.00049e-5)
+    ledger.charge(GaussianSteps(sigma, 1.0, 1))
+    text = ledger._repr_html_()
+    assert numbers_after("epsilon", text)[-1] >= ledger.spent_epsilon
+    spent, *_, left = (float(found) for found in re.findall(r"([0-9.]+)%", text))
+    assert left <= 100 * (1 - ledger.spent) and spent >= 100 * ledger.spent
+    with pytest.raises(BudgetError) as refused:
+        ledger.charge(GaussianSteps(0.5, 1.0, 1))
+    assert numbers_after("may take epsilon", str(refused.value))[0] <= ledger.affordable_epsilon()
