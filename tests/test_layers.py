@@ -67,7 +67,7 @@ ALLOWED = {
     "privacy._audit_checks": {"inference", "privacy._audited"},
     "privacy._audited": {"inference", "privacy.draws", "privacy.mechanism", "privacy.random"},
     "privacy._card": set(),
-    "privacy._displays": {"_plotting", "privacy.accounting", "privacy.ledger", "privacy.report"},
+    "privacy._displays": {"_plotting", "privacy._card", "privacy.accounting", "privacy.ledger", "privacy.report"},
     "privacy.auditing": {
         "_plotting",
         "privacy._audit_attack",

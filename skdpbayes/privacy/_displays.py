@@ -13,7 +13,7 @@ from ._card import rounded
 from .accounting import PrivacyCurve, baselines, compose
 from .accounting._steps import check_delta
 from .ledger import PrivacyLedger
-from .report import PrivacySpent, rounded
+from .report import PrivacySpent
 
 _EARLIER = {
     "linear": "basic composition",

@@ -96,7 +96,7 @@ def test_a_fit_leaves_nothing_else_behind():
     model = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20).fit(X, y)
     fitted = {
         "posterior_", "posterior_samples_", "coef_", "intercept_", "classes_", "n_iter_", "data_norm_", "diagnostics_",
-        "privacy_spent_", "n_features_in_",
+        "privacy_spent_", "n_features_in_", "_chains",
     }  # fmt: skip
     assert set(vars(model)) - set(model.get_params()) == fitted
 
