@@ -90,6 +90,6 @@ record = {
     **json.loads(ledger.to_json()),
     "search": dataclasses.asdict(search.privacy_spent_),
 }
-print(json.dumps(record, indent=2))
+print(json.dumps(record)[:1000], "...")
 
 plt.show()
