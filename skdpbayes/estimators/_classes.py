@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
@@ -47,6 +48,13 @@ def classes_of(classes, given, y):
     if len(classes) < 2:
         raise ValueError(f"Classifier can't train when only one class is present in y: {classes[0]!r}.")
     return classes, ("the set of classes was taken from y (classes=None)",)
+
+
+def class_probabilities(logits):
+    """Probabilities of all classes, last, from logits: of each class, or of the second of two alone."""
+    if logits.shape[-1] == 1:
+        return np.concatenate([expit(-logits), expit(logits)], axis=-1)
+    return softmax(logits, axis=-1)
 
 
 class ProbabilisticClassifierMixin(ClassifierMixin):

@@ -8,13 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
-from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
 from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, refuse_text_columns
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._classes import BayesianClassifierMixin, classes_of
+from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities, classes_of
 from skdpbayes.estimators._numpyro import ProgramEstimator
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
@@ -279,5 +278,5 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         for start in range(0, len(rows), size):
             block = slice(start, start + size)
             logits = np.einsum("nd,snd->ns", rows[block], weights[:, group[block]])[..., None]
-            out.append(summary(np.concatenate([expit(-logits), expit(logits)], axis=2)))
+            out.append(summary(class_probabilities(logits)))
         return np.concatenate(out)

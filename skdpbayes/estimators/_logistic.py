@@ -8,13 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
-from scipy.special import expit, softmax
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes._labels import codes
 from skdpbayes._rows import bounded_rows
 from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._classes import BayesianClassifierMixin
+from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator, refuse_many_parameters
 
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
@@ -314,10 +313,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         out = []
         for start in range(0, X.shape[0], block):
             logits = (X[start : start + block] @ weights + intercept).reshape(-1, n_draws, n_rows)
-            if n_rows == 1:
-                out.append(summary(np.concatenate([expit(-logits), expit(logits)], axis=2)))
-            else:
-                out.append(summary(softmax(logits, axis=2)))
+            out.append(summary(class_probabilities(logits)))
         return np.concatenate(out)
 
     def _features(self, X):

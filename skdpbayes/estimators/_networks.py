@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import expit, softmax
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes._labels import codes
 from skdpbayes._layers import ACTIVATIONS, forward
 from skdpbayes._rows import bounded_rows, dense
 from skdpbayes.estimators._base import check_choice, check_number
-from skdpbayes.estimators._classes import BayesianClassifierMixin
+from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
 from skdpbayes.estimators._layered import layer_sizes, network, plan_point, split_weights, usual_weights
 from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
@@ -320,10 +319,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
             logits = self._outputs(
                 dense(rows[start : start + _BLOCK]), self.posterior_samples_ if draws is None else draws
             )
-            if logits.shape[2] == 1:
-                out.append(summary(np.concatenate([expit(-logits), expit(logits)], axis=2)))
-            else:
-                out.append(summary(softmax(logits, axis=2)))
+            out.append(summary(class_probabilities(logits)))
         return np.concatenate(out)
 
 
