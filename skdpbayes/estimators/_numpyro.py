@@ -38,6 +38,7 @@ class ProgramEstimator(GradientEstimator):
         """Fit `program`, a function of the arrays `fields` and of `public`; `facts` are public, too."""
         from skdpbayes.models.numpyro_model import Program
         from skdpbayes.models.numpyro_read import read_model
+        from skdpbayes.models.numpyro_reduced import reduced
         from skdpbayes.models.score_unit import WithScoreUnit
 
         constants, public = _separated(public)
@@ -45,7 +46,8 @@ class ProgramEstimator(GradientEstimator):
         model, held = read_model(Program(program, shapes, tuple(constants.items())), public)
         n = next(iter(fields.values())).shape[0]
         factor = _SHORTENED if math.isfinite(self.epsilon) else 64.0  # without noise hardly anything is to be clipped
-        opened = WithScoreUnit(model, self.clipping_norm is None, np.float32(factor))
+        learnt = model if callable(self.guide) else reduced(model)
+        opened = WithScoreUnit(learnt, self.clipping_norm is None, np.float32(factor))
         norm = self.clipping_norm or 1.0
         # For curvature stands Fisher's information of scores of that norm; it limits steps.
         bounds = Bounds(

@@ -9,7 +9,7 @@ from numpyro import handlers
 from skdpbayes.models.numpyro_model import log_probability, traced
 
 
-def _at_draws(model, draws, batch):
+def at_draw(model, draws, batch):
     """Sites of a trace at the values of latent sites of one draw."""
     latent = handlers.substitute(data={site.name: draws[site.name] for site in model.program.sites})
     with traced(handlers.seed(rng_seed=0), latent) as sites:
@@ -23,7 +23,7 @@ def log_densities(model, draws, batch):
 
     def one(values):
         def of_record(record):
-            return log_probability(_at_draws(model, values, jax.tree.map(lambda x: x[None], record)))
+            return log_probability(at_draw(model, values, jax.tree.map(lambda x: x[None], record)))
 
         return jax.vmap(of_record)(batch)
 
@@ -36,7 +36,7 @@ def mean_response(model, draws, batch):
     (name,) = model.program.observed
 
     def one(values):
-        law = _at_draws(model, values, batch)[name]["fn"]
+        law = at_draw(model, values, batch)[name]["fn"]
         if not model.program.support:
             return law.mean
         return jnp.exp(jnp.moveaxis(law.log_prob(law.enumerate_support(expand=False)), 0, -1))

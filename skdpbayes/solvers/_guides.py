@@ -22,6 +22,7 @@ from skdpbayes.solvers._spectra import (
     known_spectrum,
     learnt_curvature,
     noise_edge,
+    possible_eigenvalues,
 )
 from skdpbayes.solvers.base import Round
 
@@ -107,7 +108,8 @@ class Curvature(NamedTuple):
         """With one more release, late-weighted: early rounds measure the curvature elsewhere."""
         matrix = estimate["curvature"].reshape(self.matrix.shape)
         n = self.n + 1
-        new = 2 / (n.astype(jnp.float32) + 1)
+        lateness = jnp.where(scales["curvature"] > 0, 1, 3)  # without noise nothing speaks for a longer average
+        new = (lateness + 1) / (n.astype(jnp.float32) + lateness)
         return Curvature(
             matrix=(1 - new) * self.matrix + new * (matrix + matrix.T) / 2,
             variance=(1 - new) ** 2 * self.variance + new**2 * scales["curvature"] ** 2 / 2,
@@ -241,8 +243,10 @@ class FullRank:
 
         learnt, error = learnt_curvature(matrix, variance, np)
         values, vectors = np.linalg.eigh(learnt)
-        values = np.maximum(values - error, 0)
-        observed = values**2 / (self.mean_weight(state.guide) * values + noise + _TINY)
+        prior, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
+        curvatures = possible_eigenvalues(known, variance)
+        observed = curvatures**2 / (self.mean_weight(state.guide) * curvatures + noise + _TINY)
+        observed = 1 / (1 / (prior + observed)).mean(axis=0) - prior  # of the variance's mean
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))
 

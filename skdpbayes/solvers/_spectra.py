@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy import stats
+from scipy.special import gammaincinv
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -79,6 +80,21 @@ def learnt_curvature(matrix, entry_variance, xp):
     rest = rest.mean() + kept * (rest - rest.mean())
     error = (2 * entry_variance * (kept**2 + 1 / p)) ** 0.5
     return out + xp.diag(rest.clip(0)), error
+
+
+def possible_eigenvalues(values, entry_variance):
+    """What the eigenvalues of a learnt curvature may be: quantiles, of shape (64, p), of gamma distributions.
+
+    One that is far from the others is known but for the noise of an entry on the diagonal. Among many that are near
+    each other noise, which hides differences of about sqrt(p v), leaves little but their mean: v is `entry_variance`.
+    Where it leaves nothing, a shape of 2 stands for what curvatures differ by.
+    """
+    p = len(values)
+    near = 1 / (1 + (values[:, None] - values) ** 2 / (p * entry_variance + _TINY))
+    spread = entry_variance * (1 + near.sum(axis=1))
+    shape = (values**2 / np.maximum(spread, 1e-12 * values**2 + _TINY)).clip(2)
+    quantiles = (np.arange(64)[:, None] + 0.5) / 64
+    return values * gammaincinv(shape, quantiles) / shape
 
 
 def cautious_curvature(matrix, entry_variance):

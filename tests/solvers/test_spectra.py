@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from skdpbayes.solvers import _spectra
+from skdpbayes.solvers._guides import Curvature
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +98,27 @@ def test_positive_means():
     density = np.exp(-((np.asarray(x) - grid) ** 2) / 2 - grid / np.asarray(x).mean())
     np.testing.assert_allclose(found, (grid * density).sum(axis=0) / density.sum(axis=0), rtol=1e-3)
     np.testing.assert_allclose(_spectra._positive_mean(x[2:], jnp.asarray(0.0)), x[2:])
+
+
+def test_eigenvalues_that_noise_hides_are_known_by_their_mean_alone():
+    values = np.array([4.0] * 20 + [500.0])
+    sure = _spectra.possible_eigenvalues(values, 0.0)
+    np.testing.assert_allclose(sure, np.broadcast_to(values, sure.shape), rtol=1e-4)
+    seen = _spectra.possible_eigenvalues(values, 1.0)  # the edge is at 9: noise hides differences of 4.6
+    np.testing.assert_allclose(seen.mean(axis=0), values, rtol=0.02)
+    assert seen[:, 0].std() == pytest.approx(4 / 2**0.5, rel=0.1) and seen[:, -1].std() == pytest.approx(1.4, rel=0.1)
+    little = _spectra.possible_eigenvalues(values, 0.05)
+    assert little[:, 0].std() == pytest.approx((21 * 0.05) ** 0.5, rel=0.1)
+    assert not _spectra.possible_eigenvalues(np.zeros(3), 1.0).any()
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_late_curvatures_weigh_more_the_more_so_without_noise(noise):
+    known = Curvature.none(2)
+    for k in range(1, 101):
+        estimate = {"curvature": k * jnp.eye(2), "weights": jnp.zeros(2)}
+        known = known.after(estimate, {"curvature": jnp.float32(noise)})
+    weights = np.arange(1, 101.0) ** (1 if noise else 3)
+    weights /= weights.sum()
+    np.testing.assert_allclose(known.matrix[0, 0], weights @ np.arange(1, 101), rtol=0.02)
+    np.testing.assert_allclose(known.variance, noise * (weights**2).sum() / 2, rtol=0.03)

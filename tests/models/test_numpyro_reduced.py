@@ -1,0 +1,134 @@
+"""Directions of the coordinates that no record tells of: which models have them, and what becomes of the posterior."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from skdpbayes import DPNumPyroModel
+from skdpbayes.models.base import flat_start
+from skdpbayes.models.numpyro_model import Program
+from skdpbayes.models.numpyro_read import read_model
+from skdpbayes.models.numpyro_reduced import reduced
+from skdpbayes.posteriors import DrawsPosterior, GaussianPosterior
+
+FIELDS = ("x", (2,), "float32"), ("group", (), "int32"), ("y", (), "float32")
+RECORD = {"x": jnp.array([0.3, -1.0]), "group": jnp.int32(1), "y": jnp.float32(0.7)}
+TABLE = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, -0.5]], np.float32)  # of three groups
+
+
+def level(mean=lambda effects: jnp.asarray(TABLE) @ effects, spread=0.5, noise=0.5, seen=False):
+    """A regression in each group, about one of the groups, with `spread` and `noise` numbers or functions."""
+
+    def model(x, group, y=None):
+        effects = numpyro.sample("effects", dist.Normal(0, 2).expand([2, 2]).to_event(2))
+        own_spread = spread(effects) if callable(spread) else spread
+        own_noise = noise(effects) if callable(noise) else noise
+        with numpyro.plate("groups", 3):
+            w = numpyro.sample("w", dist.Normal(mean(effects), own_spread).to_event(1))
+        with numpyro.plate("data", len(x)):
+            shift = effects[0, 0] if seen else 0.0
+            numpyro.sample("y", dist.Normal((x * w[group]).sum(-1) + shift, own_noise), obs=y)
+
+    return model
+
+
+def positive(name, scale=1.0):
+    return lambda effects: numpyro.sample(name, dist.HalfNormal(scale(effects) if callable(scale) else scale))
+
+
+def read(function):
+    return read_model(Program(function, FIELDS), {})[0]
+
+
+def test_a_hierarchy_has_the_coordinates_of_its_lowest_level():
+    model = read(level())
+    small = reduced(model)
+    assert small.basis.shape == (10, 6)
+    np.testing.assert_allclose(small.basis.T @ small.basis, np.eye(6), atol=1e-6)
+    flat, unravel = flat_start(model)
+    for seed in range(3):
+        z = jnp.asarray(np.random.default_rng(seed).normal(size=flat.size), jnp.float32)
+        own = small.basis.T @ z
+        here, score = jax.value_and_grad(small.log_likelihood)(own, RECORD)
+        np.testing.assert_allclose(here, model.log_likelihood(unravel(z), RECORD), rtol=1e-4)
+        of_all = ravel_pytree(jax.grad(model.log_likelihood)(unravel(z), RECORD))[0]
+        np.testing.assert_allclose(small.basis @ score, of_all, atol=1e-3)  # so that norms are those of all coordinates
+        np.testing.assert_allclose(small.log_prior(own), -jnp.sum(own**2) / 2, rtol=1e-5)
+
+
+def test_sites_that_are_not_normal_stay_as_they_are():
+    model = read(level(noise=positive("sigma")))
+    small = reduced(model)
+    assert small.basis.shape == (11, 7)
+    place = [site.name for site in sorted(model.program.sites)].index("sigma")
+    assert place == 1  # after the four effects
+    np.testing.assert_array_equal(small.basis[4], np.eye(7)[6])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        level(spread=positive("tau")),  # what is between levels is not linear
+        level(mean=lambda effects: jnp.asarray(TABLE) @ effects**2),
+        level(mean=lambda effects: jnp.asarray(TABLE) @ jnp.maximum(effects, 0)),
+        level(spread=lambda effects: jnp.exp(effects[0])),
+        level(noise=positive("sigma", lambda effects: jnp.exp(effects[0, 0]))),  # a prior that tells of the effects
+        level(mean=lambda effects: numpyro.sample("t", dist.StudentT(3.0))[..., None] + TABLE @ effects),
+        level(seen=True),  # records tell of effects themselves
+    ],
+    ids=["random spread", "square", "kink", "spread of effects", "prior of noise", "not normal", "seen"],
+)
+def test_other_models_keep_all_coordinates(function):
+    model = read(function)
+    assert reduced(model) is model
+
+
+def test_what_is_left_out_has_its_prior():
+    small = reduced(read(level()))
+    basis = np.asarray(small.basis, float)
+    rng = np.random.default_rng(0)
+    mean, root = rng.normal(size=6), rng.normal(size=(6, 6)) / 10
+    others = np.eye(10) - basis @ basis.T
+    full = small.natural(GaussianPosterior(mean, root))
+    np.testing.assert_allclose(full.mean, basis @ mean)
+    np.testing.assert_allclose(full.covariance, basis @ root @ root.T @ basis.T + others, atol=1e-6)
+    independent = small.natural(GaussianPosterior(mean, np.full(6, 0.1)))
+    np.testing.assert_allclose(independent.covariance, 0.01 * basis @ basis.T + others, atol=1e-6)
+
+    draws = GaussianPosterior(mean, root).sample(rng, 20_000).reshape(4, 5000, 6)
+    natural = small.natural(DrawsPosterior(draws))
+    np.testing.assert_allclose(natural.draws @ basis, draws, atol=1e-5)
+    np.testing.assert_allclose(natural.covariance, full.covariance, atol=0.05)
+    again = small.natural(DrawsPosterior(draws + 1e-3))
+    assert np.abs((natural.draws - again.draws) @ others).max() > 0.1  # another fit, other noise
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
+def test_the_posterior_of_all_levels_is_exact_without_noise(solver):
+    rng = np.random.default_rng(1)
+    n = 600
+    x, group = rng.normal(size=(n, 2)), rng.integers(0, 3, n)
+    table = np.asarray(TABLE, float)
+    w = table @ rng.normal(size=(2, 2)) + 0.5 * rng.normal(size=(3, 2))
+    y = (x * w[group]).sum(axis=1) + 0.5 * rng.normal(size=n)
+    model = DPNumPyroModel(level(), epsilon=np.inf, solver=solver, sampling_rate=1.0, n_posterior_samples=20_000)
+    draws = model.fit({"x": x, "group": group, "y": y}).posterior_samples_
+
+    # Effects and weights are jointly normal; rows of the design take (effects, w), both by rows.
+    design = np.zeros((n, 10))
+    design[np.arange(n), 4 + 2 * group], design[np.arange(n), 5 + 2 * group] = x.T
+    about = np.kron(table, np.eye(2))  # means of w given effects
+    prior = np.zeros((10, 10))
+    prior[:4, :4] = np.eye(4) / 4 + about.T @ about / 0.25
+    prior[4:, 4:] = np.eye(6) / 0.25
+    prior[:4, 4:], prior[4:, :4] = -about.T / 0.25, -about / 0.25
+    covariance = np.linalg.inv(prior + design.T @ design / 0.25)
+    mean, std = covariance @ design.T @ y / 0.25, np.sqrt(np.diag(covariance))
+
+    found = np.concatenate([draws["effects"].reshape(-1, 4), draws["w"].reshape(-1, 6)], axis=1)
+    np.testing.assert_allclose((found.mean(axis=0) - mean) / std, 0, atol=0.1)
+    np.testing.assert_allclose(found.std(axis=0) / std, 1, atol=0.1)
