@@ -77,7 +77,7 @@ bench-belief-net: env ## sigmoid belief networks on binarised MNIST, beside inde
 bench-autoencoder: env ## auto-encoders on MNIST beside NumPyro's without privacy (ten minutes)
 	$(PY) -m benchmarks.autoencoder $(AUTOENCODER_ARGS)
 
-bench-dp-sgld: env ## step sizes, Adult and MNIST of the DP-SGLD paper (ten minutes; DP_SGLD_ARGS=--convolutions for hours)
+bench-dp-sgld: env ## step sizes, Adult and MNIST of the DP-SGLD paper (ten minutes; DP_SGLD_ARGS="--parts mnist --networks convolutional": an hour)
 	$(PY) -m benchmarks.dp_sgld $(DP_SGLD_ARGS)
 
 bench-topics: env ## perplexity of topic models, 20 Newsgroups among them (half an hour; TOPICS_ARGS="--topics 4" prints topics)
