@@ -303,3 +303,17 @@ def test_topics_are_scored_by_words_that_are_left_out():
     assert all(len(topics.row_of(record)) == 6 for record in records.values())
     only = topics.run("simulated", corpus, (1.0,), 1, fit, scikit_learn=False)
     assert [record["line"] for record in only] == [*lines[:3], "epsilon 1"] and len(topics.row_of(only[-1])) == 6
+
+
+def test_histograms_of_gradients_are_of_one_image_and_bounded():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 256, (5, 784)).astype(np.uint8)
+    X[4] = 0
+    found = belief_net._mnist.gradient_histograms(X)
+    assert found.shape == (5, 1296) and (np.linalg.norm(found, axis=1) <= 6).all() and not found[4].any()
+    np.testing.assert_array_equal(found[1:2], belief_net._mnist.gradient_histograms(X[1:2]))
+    # A ramp to the right has one direction; turned, the one at right angles.
+    ramp = np.tile(np.arange(28) * 5, (28, 1)).astype(np.uint8)
+    right, down = belief_net._mnist.gradient_histograms(np.stack([ramp.ravel(), ramp.T.ravel()])).reshape(2, -1, 9)
+    assert right[:, 1:].sum() == 0 and right[:, 0].min() > 0.4
+    assert np.delete(down, 4, axis=1).sum() == 0 and down[:, 4].min() > 0.4
