@@ -108,7 +108,7 @@ class Curvature(NamedTuple):
         """With one more release, late-weighted: early rounds measure the curvature elsewhere."""
         matrix = estimate["curvature"].reshape(self.matrix.shape)
         n = self.n + 1
-        lateness = jnp.where(scales["curvature"] > 0, 1, 3)  # without noise nothing speaks for a longer average
+        lateness = jnp.where(scales["curvature"] > 0, 1, 3)  # where it is noise that long averages are for
         new = (lateness + 1) / (n.astype(jnp.float32) + lateness)
         return Curvature(
             matrix=(1 - new) * self.matrix + new * (matrix + matrix.T) / 2,
@@ -243,10 +243,10 @@ class FullRank:
 
         learnt, error = learnt_curvature(matrix, variance, np)
         values, vectors = np.linalg.eigh(learnt)
-        prior, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
+        along, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
         curvatures = possible_eigenvalues(known, variance)
         observed = curvatures**2 / (self.mean_weight(state.guide) * curvatures + noise + _TINY)
-        observed = 1 / (1 / (prior + observed)).mean(axis=0) - prior  # of the variance's mean
+        observed = 1 / (1 / (along + observed)).mean(axis=0) - along  # of the variance's mean
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))
 

@@ -92,7 +92,7 @@ def possible_eigenvalues(values, entry_variance):
     p = len(values)
     near = 1 / (1 + (values[:, None] - values) ** 2 / (p * entry_variance + _TINY))
     spread = entry_variance * (1 + near.sum(axis=1))
-    shape = (values**2 / np.maximum(spread, 1e-12 * values**2 + _TINY)).clip(2)
+    shape = (values**2 / (spread + _TINY)).clip(2, 1e12)
     quantiles = (np.arange(64)[:, None] + 0.5) / 64
     return values * gammaincinv(shape, quantiles) / shape
 

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.flatten_util import ravel_pytree
+from numpyro.infer.autoguide import AutoNormal
 
 from skdpbayes import DPNumPyroModel
 from skdpbayes.models.base import flat_start
@@ -18,6 +19,11 @@ from skdpbayes.posteriors import DrawsPosterior, GaussianPosterior
 FIELDS = ("x", (2,), "float32"), ("group", (), "int32"), ("y", (), "float32")
 RECORD = {"x": jnp.array([0.3, -1.0]), "group": jnp.int32(1), "y": jnp.float32(0.7)}
 TABLE = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, -0.5]], np.float32)  # of three groups
+
+
+def between(effects):
+    low = jax.nn.softplus(effects[0, 0])
+    return numpyro.sample("sigma", dist.Uniform(low, low + 1))
 
 
 def level(mean=lambda effects: jnp.asarray(TABLE) @ effects, spread=0.5, noise=0.5, seen=False):
@@ -77,14 +83,57 @@ def test_sites_that_are_not_normal_stay_as_they_are():
         level(mean=lambda effects: jnp.asarray(TABLE) @ jnp.maximum(effects, 0)),
         level(spread=lambda effects: jnp.exp(effects[0])),
         level(noise=positive("sigma", lambda effects: jnp.exp(effects[0, 0]))),  # a prior that tells of the effects
-        level(mean=lambda effects: numpyro.sample("t", dist.StudentT(3.0))[..., None] + TABLE @ effects),
+        level(mean=lambda effects: jnp.asarray(TABLE) @ (effects + 4 * (effects > 0))),  # slopes do not see a jump
+        level(noise=between),  # of one volume wherever it is, so that its prior does not tell
         level(seen=True),  # records tell of effects themselves
     ],
-    ids=["random spread", "square", "kink", "spread of effects", "prior of noise", "not normal", "seen"],
+    ids=["random spread", "square", "kink", "spread of effects", "prior of noise"]
+    + ["jump", "support of noise", "seen"],
 )
 def test_other_models_keep_all_coordinates(function):
     model = read(function)
     assert reduced(model) is model
+
+
+def bernoulli(x, group, y=None):
+    effects = numpyro.sample("effects", dist.Normal(0, 2).expand([2, 2]).to_event(2))
+    with numpyro.plate("groups", 3):
+        w = numpyro.sample("w", dist.Normal(jnp.asarray(TABLE) @ effects, 0.5).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.BernoulliLogits((x * w[group]).sum(-1)), obs=y)
+
+
+@pytest.mark.parametrize("function", [level(), bernoulli], ids=["normal", "bernoulli"])
+def test_norms_are_those_of_scores_in_all_coordinates(function):
+    model = read(function)
+    small, record = reduced(model), RECORD | {"y": jnp.float32(1)}
+    own = jnp.asarray(np.random.default_rng(0).normal(size=6), jnp.float32)
+    whole = flat_start(model)[1](small.basis @ own)
+    norm = jnp.linalg.norm(jax.grad(small.log_likelihood)(own, record))
+    np.testing.assert_allclose(small.score_norm(own, record), norm, rtol=1e-4)
+    np.testing.assert_allclose(small.score_bound(own, record), model.score_bound(whole, record), rtol=1e-5)
+
+
+def twice(x, group, y=None):
+    """Three weights that are two numbers, by a covariance without full rank."""
+    effects = numpyro.sample("effects", dist.Normal(0, 1).expand([4]).to_event(1))
+    loc = jnp.array([effects[0], effects[0], effects[1]])
+    root = jnp.array([[0.0, 0, 0], [0, 0, 0], [0, 0, 0.5]])
+    w = numpyro.sample("w", dist.MultivariateNormal(loc, scale_tril=root))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(w[group] * x[:, 0], 1.0), obs=y)
+
+
+def test_what_is_read_may_not_be_numbers_that_depend_on_each_other():
+    model = read(twice)
+    assert reduced(model) is model
+
+
+def test_a_guide_of_ones_own_has_all_coordinates():
+    rng = np.random.default_rng(0)
+    records = {"x": rng.normal(size=(100, 2)), "group": rng.integers(0, 3, 100), "y": rng.normal(size=100)}
+    model = DPNumPyroModel(level(), AutoNormal(level()), epsilon=np.inf, n_steps=5)
+    assert model.fit(records).posterior_.sample(rng, 3).shape == (3, 10)
 
 
 def test_what_is_left_out_has_its_prior():
@@ -103,6 +152,8 @@ def test_what_is_left_out_has_its_prior():
     natural = small.natural(DrawsPosterior(draws))
     np.testing.assert_allclose(natural.draws @ basis, draws, atol=1e-5)
     np.testing.assert_allclose(natural.covariance, full.covariance, atol=0.05)
+    noise = (natural.draws - draws @ basis.T) @ others
+    assert np.abs(noise[0] - noise[1]).max() > 0.1  # of each chain its own
     again = small.natural(DrawsPosterior(draws + 1e-3))
     assert np.abs((natural.draws - again.draws) @ others).max() > 0.1  # another fit, other noise
 
