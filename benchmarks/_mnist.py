@@ -35,7 +35,8 @@ def load(holdout: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def gradient_histograms(X: np.ndarray) -> np.ndarray:
     """Histograms of oriented gradients (Dalal and Triggs 2005) of images in rows: nine directions, in 2x2 cells of 4x4.
 
-    A function of one image, which knows nothing of the others: it costs no privacy. Each of the 36 blocks has a norm below one.
+    A function of one image, which knows nothing of the others: it costs no privacy. Each of the 36 blocks has a norm
+    below one.
     """
     found = []
     for part in np.array_split(X.reshape(-1, 28, 28).astype(np.float32), max(1, len(X) // 2000)):

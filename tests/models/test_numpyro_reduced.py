@@ -87,8 +87,7 @@ def test_sites_that_are_not_normal_stay_as_they_are():
         level(noise=between),  # of one volume wherever it is, so that its prior does not tell
         level(seen=True),  # records tell of effects themselves
     ],
-    ids=["random spread", "square", "kink", "spread of effects", "prior of noise"]
-    + ["jump", "support of noise", "seen"],
+    ids=["random spread", "square", "kink", "spread of effects", "prior of noise", "jump", "support of noise", "seen"],
 )
 def test_other_models_keep_all_coordinates(function):
     model = read(function)
