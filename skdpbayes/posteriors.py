@@ -58,6 +58,11 @@ class GaussianPosterior:
         noise = rng.standard_normal((n, len(self.mean)))
         return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
 
+    def among_others(self, basis: np.ndarray) -> GaussianPosterior:
+        """Posterior of coordinates of which these are along orthonormal columns, and the others standard normal."""
+        factor = basis * self.factor if self.factor.ndim == 1 else basis @ self.factor
+        return GaussianPosterior(basis @ self.mean, np.concatenate([factor, _complement(basis)], axis=1))
+
 
 @dataclass(frozen=True, repr=False)
 class DrawsPosterior:
@@ -120,6 +125,18 @@ class DrawsPosterior:
         """Draws picked at random (with replacement only if more are asked for than there are)."""
         flat = self.draws.reshape(-1, self.draws.shape[-1])
         return flat[rng.choice(len(flat), n, replace=n > len(flat))]
+
+    def among_others(self, basis: np.ndarray) -> DrawsPosterior:
+        """As `GaussianPosterior.among_others`; the others are drawn."""
+        others = _complement(basis)
+        seed = np.ascontiguousarray(self.draws.ravel()[:64], np.float32).view(np.uint32)  # so that no two fits share it
+        noise = np.random.default_rng(seed).standard_normal((*self.draws.shape[:2], others.shape[1]))
+        return DrawsPosterior(self.draws @ basis.T + noise @ others.T)
+
+
+def _complement(basis):
+    """Orthonormal columns, orthogonal to those of `basis`."""
+    return np.linalg.svd(basis)[0][:, basis.shape[1] :]
 
 
 class SampledPosterior(ABC):

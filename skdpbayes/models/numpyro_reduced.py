@@ -16,12 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 from jax.flatten_util import ravel_pytree
-from scipy.linalg import null_space, polar
+from scipy.linalg import polar
 
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro_model import NumPyroModel, log_probability
 from skdpbayes.models.numpyro_predict import at_draw
-from skdpbayes.posteriors import DrawsPosterior, GaussianPosterior
 
 _MOST_COORDINATES = 2000
 _POINTS = 50  # at which what looks linear is tried
@@ -75,15 +74,7 @@ class Reduced:
 
     def natural(self, posterior):
         """Posterior of all coordinates: those left out have their prior."""
-        basis = np.asarray(self.basis, np.float64)
-        others = null_space(basis.T)
-        if isinstance(posterior, GaussianPosterior):
-            factor = basis * posterior.factor if posterior.factor.ndim == 1 else basis @ posterior.factor
-            return GaussianPosterior(basis @ posterior.mean, np.concatenate([factor, others], axis=1))
-        draws = posterior.draws
-        seed = np.ascontiguousarray(draws.ravel()[:64], np.float32).view(np.uint32)  # so that no two fits share it
-        noise = np.random.default_rng(seed).standard_normal((*draws.shape[:2], others.shape[1]))
-        return DrawsPosterior(draws @ basis.T + noise @ others.T)
+        return posterior.among_others(np.asarray(self.basis, np.float64))
 
     def _all(self, params):
         return flat_start(self.model)[1](self.basis @ params)
