@@ -135,7 +135,7 @@ plt.show()
 
 # %%
 # The fits for each hospital are honest, and for the smallest of little use: they fall back on their prior. The pooled
-# fit is sure of itself and wrong about most hospitals. The ready-made hierarchical model borrows, and its intervals hold,
-# but with this many weights its noise is not small, and its error is hardly less than that of separate fits. Shrinking
-# these has the smallest error, and intervals that hold too. Take it where the hospital of each patient is public; the
-# hierarchical model is for when it is not.
+# fit is sure of itself and wrong about most hospitals. The ready-made hierarchical model borrows, and its intervals
+# hold, but with this many weights its noise is not small, and its error is hardly less than that of separate fits.
+# Shrinking these has the smallest error, and intervals that hold too. Take it where the hospital of each patient is
+# public; the hierarchical model is for when it is not.
