@@ -87,9 +87,11 @@ def reduced(model: NumPyroModel) -> NumPyroModel | Reduced:
     reads. At points drawn at random it is tried whether what it reads, and the prior, is the same without them.
     """
     size = sum(int(np.prod(site.shape)) for site in model.program.sites)
-    read = _read_sites(model)
-    seen = tuple(sorted(site.name for site in model.program.sites if site.normal and site.name in read))
-    if not seen or size > _MOST_COORDINATES:
+    if size > _MOST_COORDINATES:
+        return model
+    read, of_normal = _read_sites(model), {site.name for site in model.program.sites if site.normal}
+    seen = tuple(sorted(read & of_normal))
+    if not seen or of_normal <= read:  # most models: nothing is to be compiled
         return model
     normal = np.concatenate([np.full(int(np.prod(s.shape)), s.normal) for s in _in_order(model)])
     slope = np.asarray(_slope(model, seen), np.float64) * normal
