@@ -1,6 +1,10 @@
 """Shared settings: warnings are errors (pyproject.toml), and the warning about seeds, said once, has been said."""
 
+import contextlib
+import ctypes
 import functools
+import gc
+import os
 import sys
 from pathlib import Path
 
@@ -67,6 +71,28 @@ def no_compiled_programs(compiled_quickly):
     inference._steps.clear_cache()
     yield
     inference._steps.clear_cache()
+
+
+_MOST = 2**30  # bytes of a test process above which compiled programs are dropped
+
+
+def _resident():
+    """Resident memory of this process in bytes; zero where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Drop compiled programs once they fill memory: few of them are of use to another module."""
+    if (nextitem is None or nextitem.path != item.path) and _resident() > _MOST and "jax" in sys.modules:
+        before = _resident()
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        print("CLEARED", item.path.name, before >> 20, _resident() >> 20, file=sys.__stderr__)
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.estimators._base import SEEDED, PrivateEstimator
 from skdpbayes.model_selection import DPRandomizedSearchCV, SelectionSpent
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
 from skdpbayes.privacy.report import rounded
@@ -194,9 +193,9 @@ def _judged_private(step):
             return LEAKS, f"{undeclared[0]}=None is taken from the rows: declare it"
         if step.epsilon == float("inf"):
             return LEAKS, "epsilon is infinite"
-        if step.random_state is not None and not isinstance(step.random_state, numbers.Integral):
-            return LEAKS, "random_state is a generator, which can be wound back to the keys"
-        caveats = _caveats(inner.numerics, step.random_state is not None)
+        if step.random_state is not None:
+            return LEAKS, SEEDED
+        caveats = _caveats(inner.numerics)
         return PRIVATE, f"will spend epsilon={step.epsilon:g} at delta={step.delta:g}{caveats}"
     if not spent.guarantee_holds:
         return LEAKS, f"the guarantee does not hold: {'; '.join(spent.voided_by)}"
@@ -206,13 +205,12 @@ def _judged_private(step):
     return (
         PRIVATE,
         f"spent epsilon={rounded(spent.epsilon)} at delta={rounded(spent.delta)}{again}"
-        + _caveats(spent.numerics, spent.seeded),
+        + _caveats(spent.numerics),
     )
 
 
-def _caveats(numerics, seeded):
-    found = ["in idealised arithmetic"] * (numerics == "fast") + ["with a seed that must not be guessed"] * seeded
-    return f" ({', '.join(found)})" if found else ""
+def _caveats(numerics):
+    return " (in idealised arithmetic)" if numerics == "fast" else ""
 
 
 def _spent(step):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from .auditing import AuditDisplay, AuditReport, audit
     from .ledger import BudgetError, PrivacyLedger
-    from .report import PrivacyLeakWarning, PrivacySpent
+    from .report import NoisyCount, PrivacyLeakWarning, PrivacySpent
 
 __all__ = [
     "AccountingError",
@@ -41,6 +41,7 @@ __all__ = [
     "CrossCheck",
     "GaussianSteps",
     "LedgerDisplay",
+    "NoisyCount",
     "PrivacyCurve",
     "PrivacyLeakWarning",
     "PrivacyLedger",
@@ -66,6 +67,7 @@ _HOMES = {
     "AuditReport": "auditing",
     "BudgetError": "ledger",
     "LedgerDisplay": "_displays",
+    "NoisyCount": "report",
     "PrivacyLeakWarning": "report",
     "PrivacyLedger": "ledger",
     "PrivacyProfileDisplay": "_displays",

@@ -11,7 +11,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._card import guarantee, rounded
 from .accounting._steps import GaussianSteps, as_steps, check_adjacency, check_delta, check_epsilon
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from .accounting import Calibration, PrivacyCurve
 
 _NOT_COVERED = (
-    "scoring or validating on the training records",
-    "choosing hyper-parameters or features by looking at the records",
+    "steps before the model that learn from the records, such as scalers, encoders, imputers and selectors of columns "
+    "(`check_pipeline` names them)",
+    "choosing a model, its parameters or its features by scores on the records, as GridSearchCV does",
+    "scoring or validating on the records",
     "more than one record of the same person",
     "timing and other side channels",
 )
@@ -43,6 +45,30 @@ class PrivacyLeakWarning(UserWarning):
     >>> caught[0].category.__name__, model.privacy_spent_.guarantee_holds
     ('PrivacyLeakWarning', False)
     """
+
+
+class NoisyCount(NamedTuple):
+    """A number of records, released with noise.
+
+    Attributes
+    ----------
+    estimate : float
+        May be negative, or above the number of rows.
+    std : float
+        Standard deviation of its noise.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import NoisyCount
+    >>> print(NoisyCount(1987.4, 37.3))
+    1987 +- 37
+    """
+
+    estimate: float
+    std: float
+
+    def __str__(self) -> str:
+        return f"{self.estimate:.0f} +- {self.std:.0f}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,6 +108,12 @@ class PrivacySpent:
         Reasons why the guarantee does not hold; empty when it does.
     not_covered : sequence of str
         What the guarantee does not speak of.
+    estimator, version : str
+        Class that was fitted, and version of this package.
+    date : str
+        When, in UTC (ISO 8601). Reports that differ in it alone are equal.
+    schema : mapping or None
+        Public schema of the table, as `Schema.to_dict` gives it, if one was declared.
     epsilon_overhead, delta_overhead : float
         Share of `epsilon` and `delta` that does not come from the steps: finite arithmetic, truncated
         batches. `delta_overhead` is the share at `epsilon`; elsewhere it is taken to grow as ``1 +
@@ -123,6 +155,10 @@ class PrivacySpent:
     public: Mapping[str, Any] = field(default_factory=dict)
     voided_by: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = _NOT_COVERED
+    estimator: str = ""
+    version: str = ""
+    date: str = field(default="", compare=False)
+    schema: Mapping[str, Any] | None = None
     epsilon_overhead: float = 0.0
     delta_overhead: float = 0.0
 
@@ -144,10 +180,11 @@ class PrivacySpent:
         put("epsilon_overhead", float(self.epsilon_overhead))
         put("delta_overhead", float(self.delta_overhead))
         put("seeded", bool(self.seeded))
-        for name in ("unit", "accountant", "random_source"):
+        for name in ("unit", "accountant", "random_source", "estimator", "version", "date"):
             put(name, str(getattr(self, name)))
         put("crosscheck", _pure(self.crosscheck, "crosscheck"))
         put("public", _pure(dict(self.public), "public"))
+        put("schema", None if self.schema is None else _pure(dict(self.schema), "schema"))
         put("voided_by", _texts(self.voided_by, "voided_by"))
         put("not_covered", _texts(self.not_covered, "not_covered"))
 
@@ -262,7 +299,7 @@ class PrivacySpent:
             epsilon=calibration.epsilon + others.get("epsilon_overhead", 0.0),
             delta=calibration.delta + others.get("delta_overhead", 0.0),
             adjacency=calibration.adjacency,
-            steps=calibration.steps,
+            steps=calibration.steps + calibration.along,
             clipping_norm=clipping_norm,
             **{
                 "accountant": calibration.curve.accountant,
@@ -344,6 +381,8 @@ class PrivacySpent:
             ),
             ("not covered", "; ".join(self.not_covered) or "nothing listed"),
         ]
+        if self.estimator:
+            rows.insert(0, ("fitted", f"{self.estimator}, skdpbayes {self.version}, {self.date}"))
         if self.cumulative:
             rows.insert(0, ("with earlier fits", f"epsilon {rounded(self.cumulative_epsilon)}"))
         return rows
