@@ -195,13 +195,14 @@ def _quadrature(epsilon: float, mu: float) -> float:
 
     start = epsilon / mu + 0.5 * mu  # where p exceeds exp(epsilon) q
     peak = -0.5 * (start - mu) ** 2
-    width = min(1.0, 1.0 / max(abs(start - mu), 1e-300))  # on which the density falls
+    width = 1.0 / max(start - mu, 1.0)  # on which the density falls
+    stop = 40.0 + max(mu - start, 0.0)
 
     def excess(t: float) -> float:  # over the density of p at `start`, whose scale would underflow
         log_ratio = mu * width * t  # of p to exp(epsilon) q
         return math.exp(-0.5 * (start - mu + width * t) ** 2 - peak) * -math.expm1(-log_ratio)
 
-    whole = quad(excess, 0.0, 60.0, epsabs=0.0, epsrel=1e-10, limit=200)[0]
+    whole = quad(excess, 0.0, stop, epsabs=0.0, epsrel=1e-10, limit=200)[0]
     return width * whole * math.exp(peak) / math.sqrt(2.0 * math.pi)
 
 
