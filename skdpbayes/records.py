@@ -165,12 +165,18 @@ def pack_records(usable=None, **fields) -> Records:
     return Records(packed, np.int32(n), usable=usable)
 
 
+def finite_rows(field):
+    """Of each row of an array or CSR matrix, whether it holds neither NaN nor infinity."""
+    if sparse.issparse(field):
+        fine = np.ones(field.shape[0], bool)
+        fine[np.repeat(np.arange(field.shape[0]), np.diff(field.indptr))[~np.isfinite(field.data)]] = False
+        return fine
+    return np.isfinite(field).reshape(len(field), -1).all(axis=1)
+
+
 def _without_nulls(field):
     """Of each row, whether it is finite, or not negative where it holds codes."""
-    if sparse.issparse(field):
-        return np.ones(field.shape[0], bool)
-    fine = np.isfinite(field) if field.dtype.kind == "f" else field >= 0
-    return fine.reshape(len(field), -1).all(axis=1)
+    return field >= 0 if field.dtype.kind == "i" and field.ndim == 1 else finite_rows(field)
 
 
 def pack_ragged(rows) -> Records:

@@ -18,6 +18,7 @@ def seeds_are_for_tests(monkeypatch):
     from skdpbayes.estimators import _base
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
+    monkeypatch.setattr(_base, "now", lambda: "2026-11-20T09:30:00+00:00")  # reports of two fits are compared
 
 
 @functools.cache
@@ -87,12 +88,10 @@ def _resident():
 def pytest_runtest_teardown(item, nextitem):
     """Drop compiled programs once they fill memory: few of them are of use to another module."""
     if (nextitem is None or nextitem.path != item.path) and _resident() > _MOST and "jax" in sys.modules:
-        before = _resident()
         sys.modules["jax"].clear_caches()
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
-        print("CLEARED", item.path.name, before >> 20, _resident() >> 20, file=sys.__stderr__)
 
 
 def pytest_terminal_summary(terminalreporter):

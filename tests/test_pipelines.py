@@ -37,7 +37,7 @@ def test_its_report_is_of_all_steps(fitted):
     spent, own = fitted.privacy_spent_, [step.privacy_spent_ for step in fitted]
     assert spent.steps == own[0].steps + own[1].steps and spent.delta == pytest.approx(2e-5)
     assert own[1].epsilon < spent.epsilon <= 1.5 and spent.guarantee_holds
-    assert spent.epsilon == pytest.approx(compose(spent.steps).epsilon(2e-5), rel=1e-6)
+    assert spent.epsilon == pytest.approx(compose(spent.releases).epsilon(2e-5), rel=1e-6)
     assert spent.estimator == "DPStandardScaler + DPBayesianLogisticRegression"
     assert PrivacySpent.from_json(spent.to_json()) == spent
     assert spent.public["DPStandardScaler"]["n_samples"] == 300

@@ -41,6 +41,11 @@ def check_number(name, value, low, high=math.inf, *, none=False, integral=False,
         raise ValueError(f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got {value!r}.")
 
 
+def now():
+    """Date and time of this second, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def check_choice(name, value, choices):
     """Raise a `ValueError` unless `value` is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
@@ -151,7 +156,8 @@ class PrivateEstimator(BaseEstimator):
             epsilon=epsilon,
             delta=float(self.delta),
             adjacency=self.adjacency,
-            steps=spec.composed(),
+            steps=spec.rounds,
+            along=spec.along,
             clipping_norm=clipping_norm,
             unit=self._record,
             accountant=accountant,
@@ -160,13 +166,13 @@ class PrivateEstimator(BaseEstimator):
             grid=None if spec.levels is None else 1 / noise_std(spec.levels),
             epsilon_overhead=more_epsilon,
             delta_overhead=more_delta,
-            cumulative=() if earlier is None else earlier.cumulative + earlier.steps,
+            cumulative=() if earlier is None else earlier.cumulative + earlier.releases,
             random_source=RANDOM_SOURCE if spec.numerics == "secure" else RANDOM_SOURCE + "; noise: SFC64",
             seeded=self.random_state is not None,
             public=public,
             estimator=type(self).__name__,
             version=version("skdpbayes"),
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            date=now(),
             schema=self._public_schema(),
             voided_by=(
                 *voided_by,
@@ -187,7 +193,7 @@ class PrivateEstimator(BaseEstimator):
 
         ledger = active_ledger() if self.ledger is None else self.ledger
         if ledger is not None:
-            ledger.charge(report.steps, adjacency=report.adjacency, unit=report.unit, label=type(self).__name__)
+            ledger.charge(report.releases, adjacency=report.adjacency, unit=report.unit, label=type(self).__name__)
 
     def __getstate__(self):
         """As in scikit-learn; one that leaves for another process, before a fit, takes the open ledger along."""

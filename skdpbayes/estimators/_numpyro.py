@@ -187,10 +187,10 @@ def _array(name, value):
 
 
 def _packed(fields):
-    from skdpbayes.records import pack_records
+    from skdpbayes.records import finite_rows, pack_records
 
     typed = {name: _typed(x) for name, x in fields.items()}
-    finite = [np.isfinite(x).reshape(len(x), -1).all(axis=1) for x in typed.values()]  # a site may be negative
+    finite = [finite_rows(x) for x in typed.values()]  # negative integers are no nulls here
     return pack_records(usable=np.logical_and.reduce(finite), **typed)
 
 

@@ -243,7 +243,7 @@ def _total(private):
     if fits != private or len(fitted) < len(private):  # a selection is no sum of steps
         return float(simple), delta
     reports = [step.privacy_spent_ for step in fitted]
-    curve = compose([block for own in reports for block in own.cumulative + own.steps], private[0].adjacency)
+    curve = compose([block for own in reports for block in own.cumulative + own.releases], private[0].adjacency)
     more = sum(own.epsilon_overhead for own in reports)
     together = curve.epsilon(delta - sum(own.delta_overhead for own in reports)) + more
     return float(min(simple, together)), delta
@@ -362,6 +362,7 @@ class PrivatePipeline(Pipeline):
             reports[-1],
             **together,
             steps=tuple(block for own in reports for block in own.steps),
+            along=tuple(block for own in reports for block in own.along),
             cumulative=tuple(block for own in reports for block in own.cumulative),
             clipping_norm=None,
             numerics="fast" if any(own.numerics == "fast" for own in reports) else "secure",

@@ -58,7 +58,7 @@ class AuditReport:
     >>> from skdpbayes.privacy import audit
     >>> report = audit(DPGammaExponential(), np.full((20, 1), 10.0), n_trials=0)  # the checks without the attack
     >>> report.passed, [check.name for check in report.checks]
-    (True, ['conditions', 'norm', 'inclusion', 'noise', 'replay'])
+    (True, ['conditions', 'norm', 'inclusion', 'noise', 'count', 'replay'])
     """
 
     estimator: str

@@ -111,9 +111,19 @@ class MechanismSpec:
                 "take a smaller sampling_rate or epsilon, or numerics='fast'."
             )
 
+    @property
+    def rounds(self) -> tuple[GaussianSteps, ...]:
+        """Steps of all chains."""
+        return self.steps * self.n_chains
+
+    @property
+    def along(self) -> tuple[GaussianSteps, ...]:
+        """Releases beside the rounds."""
+        return () if self.count is None else (self.count,)
+
     def composed(self) -> tuple[GaussianSteps, ...]:
-        """Steps that the accountant has to compose: every chain's, and the count."""
-        return self.steps * self.n_chains + (() if self.count is None else (self.count,))
+        """All that the accountant has to compose."""
+        return self.rounds + self.along
 
     def traced(self) -> Mechanism:
         """Arrays that the compiled loop reads."""

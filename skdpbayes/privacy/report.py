@@ -83,7 +83,9 @@ class PrivacySpent:
         In (0, 1), overheads included.
     adjacency : {"zero_out", "add_remove", "replace_one"}
     steps : sequence of GaussianSteps
-        What was released.
+        What the rounds released.
+    along : sequence of GaussianSteps
+        What was released beside them: the number of usable records.
     clipping_norm : float or None
         C, the bound on the norm of one record's contribution; None when it was adapted to earlier releases.
     unit : str
@@ -144,6 +146,7 @@ class PrivacySpent:
     adjacency: str
     steps: tuple[GaussianSteps, ...]
     clipping_norm: float | None
+    along: tuple[GaussianSteps, ...] = ()
     unit: str = "row"
     grid: float | None = None
     accountant: str = "pld"
@@ -168,6 +171,7 @@ class PrivacySpent:
         put("delta", check_delta(self.delta))
         put("adjacency", check_adjacency(self.adjacency))
         put("steps", as_steps(self.steps))
+        put("along", as_steps(self.along) if self.along else ())
         put("cumulative", as_steps(self.cumulative) if self.cumulative else ())
         put("clipping_norm", None if self.clipping_norm is None else _positive(self.clipping_norm, "clipping_norm"))
         put("grid", None if self.grid is None else _positive(self.grid, "grid"))
@@ -206,16 +210,21 @@ class PrivacySpent:
         return sum(block.steps for block in self.steps)
 
     @property
+    def releases(self) -> tuple[GaussianSteps, ...]:
+        """All that was released: `steps` and `along`."""
+        return self.steps + self.along
+
+    @property
     def guarantee_holds(self) -> bool:
         """Whether nothing in `voided_by` voids the guarantee."""
         return not self.voided_by
 
     @property
     def curve(self) -> PrivacyCurve:
-        """The `PrivacyCurve` of the steps (overheads not included)."""
+        """The `PrivacyCurve` of all releases (overheads not included)."""
         from .accounting import compose
 
-        return compose(self.steps, self.adjacency)
+        return compose(self.releases, self.adjacency)
 
     def delta_at(self, epsilon: float) -> float:
         """Return an upper bound on delta at `epsilon`, overheads included (1 below `epsilon_overhead`)."""
@@ -269,7 +278,7 @@ class PrivacySpent:
                 )
             if other.epsilon_overhead > _NEGLIGIBLE * other.epsilon or other.delta_overhead > _NEGLIGIBLE * other.delta:
                 raise ValueError("a fit with overheads does not reduce to its steps; add its overheads by hand.")
-        return compose([block for spent in (self, *others) for block in spent.steps], self.adjacency)
+        return compose([block for spent in (self, *others) for block in spent.releases], self.adjacency)
 
     @property
     def cumulative_epsilon(self) -> float:
@@ -281,7 +290,7 @@ class PrivacySpent:
 
         if not self.cumulative:
             return self.epsilon
-        curve = compose(self.cumulative + self.steps, self.adjacency)
+        curve = compose(self.cumulative + self.releases, self.adjacency)
         return curve.epsilon(self.delta - self.delta_overhead) + self.epsilon_overhead
 
     @classmethod
@@ -299,7 +308,8 @@ class PrivacySpent:
             epsilon=calibration.epsilon + others.get("epsilon_overhead", 0.0),
             delta=calibration.delta + others.get("delta_overhead", 0.0),
             adjacency=calibration.adjacency,
-            steps=calibration.steps + calibration.along,
+            steps=calibration.steps,
+            along=calibration.along,
             clipping_norm=clipping_norm,
             **{
                 "accountant": calibration.curve.accountant,
@@ -313,7 +323,7 @@ class PrivacySpent:
         out: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name in ("steps", "cumulative"):
+            if item.name in ("steps", "along", "cumulative"):
                 value = [block.to_dict() for block in value]
             out[item.name] = finite(value)
         return out
@@ -336,7 +346,7 @@ class PrivacySpent:
             raise ValueError(f"not a PrivacySpent record: expected the fields {sorted(known)}, got {sorted(record)}.")
         values = dict(record)
         values["epsilon"] = float(values["epsilon"])
-        for name in ("steps", "cumulative"):
+        for name in ("steps", "along", "cumulative"):
             values[name] = tuple(GaussianSteps(**block) for block in values.get(name, ()))
         return cls(**values)
 
@@ -367,6 +377,7 @@ class PrivacySpent:
             ("noise multiplier", _words(self.noise_multiplier)),
             ("sampling rate", _words(self.sampling_rate)),
             ("steps", f"{self.n_steps}"),
+            *[("beside them", f"number of usable {self.unit}s, noise {c.noise_multiplier:.4g}") for c in self.along],
             ("clipping norm", "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}"),
             ("accountant", self.accountant),
             ("cross-check", str(self.crosscheck)),

@@ -154,9 +154,9 @@ def fitted():
 def test_a_fit_accounts_for_it(fitted):
     spent = fitted.privacy_spent_
     count = fitted._count_step()
-    assert spent.steps[-1] == count and count.noise_multiplier == pytest.approx(fitted.usable_records_.std, rel=1e-4)
-    assert spent.epsilon <= 2 and spent.epsilon == pytest.approx(compose(spent.steps, "zero_out").epsilon(1e-5))
-    assert compose(spent.steps[:-1], "zero_out").epsilon(1e-5) < spent.epsilon
+    assert spent.along == (count,) and spent.releases == (*spent.steps, count) and count.noise_multiplier == pytest.approx(fitted.usable_records_.std, rel=1e-4)
+    assert spent.epsilon <= 2 and spent.epsilon == pytest.approx(compose(spent.releases, "zero_out").epsilon(1e-5))
+    assert compose(spent.steps, "zero_out").epsilon(1e-5) < spent.epsilon
     assert abs(fitted.usable_records_.estimate - 400) < 6 * fitted.usable_records_.std
     assert "quadrature" in str(spent.crosscheck) and "1.000" in str(spent.crosscheck)
 
@@ -203,5 +203,5 @@ def test_the_non_private_look_agrees():
 def test_a_share_of_one_hundredth(fitted):
     alone = _base.PrivateEstimator._plan_noise
     assert alone(fitted, 1, 1.0).along == (fitted._count_step(),)
-    precision = [1 / block.noise_multiplier**2 for block in fitted.privacy_spent_.steps]
+    precision = [1 / block.noise_multiplier**2 for block in fitted.privacy_spent_.releases]
     assert precision[-1] / sum(precision) == pytest.approx(0.01, rel=0.01)
