@@ -133,7 +133,7 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
 
     @with_callbacks
     def _run(self, model, solver, spec, pack):
-        """Final state, a generator for posterior draws by the solver key alone, and the noisy number of usable records."""
+        """Final state, a generator of posterior draws by the solver key, and the noisy number of usable records."""
         import jax
 
         from skdpbayes.inference import run
@@ -141,7 +141,7 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
         from skdpbayes.privacy.random import fit_keys
 
         keys, records = fit_keys(self.random_state, spec.n_chains), pack()
-        usable = noisy_count(keys.count, records.usable, spec)
+        usable = noisy_count(keys.counting, records.usable, spec)
         if self._costly_records and self.adjacency != "add_remove":
             batch = 1.2 * spec.sampling_rate * int(records.n_records)
             records = replace(records, slots=next((slots for slots in (64, 128, 256) if slots >= batch), None))

@@ -213,8 +213,7 @@ def _judged_private(step):
         again = f" in the last of several fits, {rounded(epsilon)} in all"
     return (
         PRIVATE,
-        f"spent epsilon={rounded(spent.epsilon)} at delta={rounded(spent.delta)}{again}"
-        + _caveats(spent.numerics),
+        f"spent epsilon={rounded(spent.epsilon)} at delta={rounded(spent.delta)}{again}" + _caveats(spent.numerics),
     )
 
 
@@ -350,17 +349,16 @@ class PrivatePipeline(Pipeline):
         if len(reports) == 1:
             return reports[0]
         found = check_pipeline(self, trusted=self.trusted)
-        together = {
-            "epsilon": found.epsilon,
-            "delta": found.delta,
-            "voided_by": tuple(dict.fromkeys(why for own in reports for why in own.voided_by)),
-        }
+        epsilon, delta = found.epsilon, found.delta
+        voided_by = tuple(dict.fromkeys(why for own in reports for why in own.voided_by))
         if isinstance(reports[-1], SelectionSpent):
-            totals = {"total_epsilon": found.epsilon, "total_delta": found.delta}
-            return replace(reports[-1], **together, **totals)
+            whole = replace(reports[-1], epsilon=epsilon, delta=delta, voided_by=voided_by)
+            return replace(whole, total_epsilon=epsilon, total_delta=delta)
         return replace(
             reports[-1],
-            **together,
+            epsilon=epsilon,
+            delta=delta,
+            voided_by=voided_by,
             steps=tuple(block for own in reports for block in own.steps),
             along=tuple(block for own in reports for block in own.along),
             cumulative=tuple(block for own in reports for block in own.cumulative),

@@ -147,7 +147,9 @@ def _count(fit, seed, runs=1000):
     counts = [fit.usable(seed + i) for i in range(runs)]
     if None in counts:
         return True, "not released"
-    errors = (np.array([c.estimate for c in counts]) - np.count_nonzero(fit.records.usable)) / fit.spec.count.noise_multiplier
+    errors = (
+        np.array([c.estimate for c in counts]) - np.count_nonzero(fit.records.usable)
+    ) / fit.spec.count.noise_multiplier
     total = np.square(errors).sum()
     tests = [
         2 * min(stats.chi2.cdf(total, runs), stats.chi2.sf(total, runs)),

@@ -55,7 +55,7 @@ class Fit:
 
     def usable(self, seed):
         """Noisy number of usable records, of a run."""
-        return noisy_count(self.keys(seed).count, self.records.usable, self.spec)
+        return noisy_count(self.keys(seed).counting, self.records.usable, self.spec)
 
     def finished(self, seed, state, usable):
         """Fitted attributes that follow from a final state and the number of usable records."""

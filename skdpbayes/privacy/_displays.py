@@ -169,7 +169,8 @@ class PrivacyProfileDisplay(_CurvesDisplay):
                 self.points_ += self.ax_.plot(given.delta, given.epsilon, "o", color=line.get_color())
         if self.earlier:
             first = self.spent[0]
-            tables = [baselines(first.releases, delta, first.adjacency) for delta in deltas]
+            steps = first.releases if isinstance(first, PrivacySpent) else first.steps
+            tables = [baselines(steps, delta, first.adjacency) for delta in deltas]
             for (name, words), colour in zip(_EARLIER.items(), COLOURS[1:], strict=False):
                 values = [table[name] for table in tables]
                 (self.earlier_lines_[name],) = self.ax_.plot(

@@ -113,19 +113,19 @@ class FitKeys(NamedTuple):
     sampling, noise : tuple of bytes
         A secret key for each chain.
     solver : array of keys of shape (n_chains,)
-    count : bytes
+    counting : bytes
         Secret key of the noise in the number of usable records.
     """
 
     sampling: tuple[bytes, ...]
     noise: tuple[bytes, ...]
     solver: jax.Array
-    count: bytes
+    counting: bytes
 
     def chain(self, i: int) -> FitKeys:
         """Keys of one of the chains."""
         own = slice(i, i + 1)
-        return FitKeys(self.sampling[own], self.noise[own], self.solver[own], self.count)
+        return FitKeys(self.sampling[own], self.noise[own], self.solver[own], self.counting)
 
 
 def fit_keys(random_state, n_chains: int = 1) -> FitKeys:

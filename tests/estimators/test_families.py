@@ -271,7 +271,7 @@ def test_refits_replace_the_posterior_and_accumulate_the_budget(name):
     first = model.fit(DATA[name]).privacy_spent_
     draws = model.posterior_samples_
     second = model.fit(DATA[name][:300]).privacy_spent_
-    assert second.cumulative == first.steps and second.public["n_samples"] == 300
+    assert second.cumulative == first.releases and second.public["n_samples"] == 300
     assert not np.array_equal(draws, model.posterior_samples_)
     with pytest.raises(NotFittedError):
         clone(model).sample()

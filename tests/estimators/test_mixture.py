@@ -296,7 +296,7 @@ def test_clones_pickles_and_refits():
         clone(model).sample()
     first = model.privacy_spent_
     labels = model.fit_predict(X[:5900])
-    assert labels.shape == (5900,) and model.privacy_spent_.cumulative == first.steps
+    assert labels.shape == (5900,) and model.privacy_spent_.cumulative == first.releases
 
 
 # Privacy

@@ -182,7 +182,7 @@ def test_clones_pickles_and_refits(fitted):
         _ = estimator().posterior_samples_
     model = estimator().fit(X)
     first = model.privacy_spent_
-    assert model.fit_transform(FEW).shape == (800, K) and model.privacy_spent_.cumulative == first.steps
+    assert model.fit_transform(FEW).shape == (800, K) and model.privacy_spent_.cumulative == first.releases
 
 
 def test_sparse_and_dense_documents_give_the_same_fit(fitted):
@@ -261,7 +261,9 @@ def test_the_number_of_documents_is_not_told_where_it_is_private(fits):
 def test_what_is_spent_is_what_was_asked_for(fits):
     for adjacency in ("zero_out", "replace_one"):
         spent = estimator(adjacency=adjacency).fit(X).privacy_spent_
-        assert 0.99 < spent.epsilon <= 1 and spent.releases == fits[-1][2].composed() and spent.guarantee_holds is not None
+        assert (
+            0.99 < spent.epsilon <= 1 and spent.releases == fits[-1][2].composed() and spent.guarantee_holds is not None
+        )
 
 
 @pytest.mark.slow

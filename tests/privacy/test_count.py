@@ -131,8 +131,8 @@ def test_its_key_is_its_own():
         for state in (None, 0, np.random.RandomState(1), np.random.default_rng(1)):
             given = random.fit_keys(state, n_chains)
             solver = np.asarray(jax.random.key_data(given.solver)).tobytes()
-            secrets = (*given.sampling, *given.noise, given.count)
-            assert len(given.count) == 32 and len(set(secrets)) == 2 * n_chains + 1
+            secrets = (*given.sampling, *given.noise, given.counting)
+            assert len(given.counting) == 32 and len(set(secrets)) == 2 * n_chains + 1
             assert not any(solver[i : i + 8] in key for key in secrets for i in range(0, len(solver), 8))
 
 
@@ -154,7 +154,8 @@ def fitted():
 def test_a_fit_accounts_for_it(fitted):
     spent = fitted.privacy_spent_
     count = fitted._count_step()
-    assert spent.along == (count,) and spent.releases == (*spent.steps, count) and count.noise_multiplier == pytest.approx(fitted.usable_records_.std, rel=1e-4)
+    assert spent.along == (count,) and spent.releases == (*spent.steps, count)
+    assert count.noise_multiplier == pytest.approx(fitted.usable_records_.std, rel=1e-4)
     assert spent.epsilon <= 2 and spent.epsilon == pytest.approx(compose(spent.releases, "zero_out").epsilon(1e-5))
     assert compose(spent.steps, "zero_out").epsilon(1e-5) < spent.epsilon
     assert abs(fitted.usable_records_.estimate - 400) < 6 * fitted.usable_records_.std

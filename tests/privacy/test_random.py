@@ -62,8 +62,8 @@ def test_keys_are_the_operating_systems_bytes(monkeypatch):
     keys = random.fit_keys(None, 2)
     assert asked == [176]
     solver = np.asarray(jax.random.key_data(keys.solver)).tobytes()
-    assert b"".join([*keys.sampling, *keys.noise, solver, keys.count]) == material
-    assert {len(key) for key in (*keys.sampling, *keys.noise, keys.count)} == {32}
+    assert b"".join([*keys.sampling, *keys.noise, solver, keys.counting]) == material
+    assert {len(key) for key in (*keys.sampling, *keys.noise, keys.counting)} == {32}
 
 
 def test_noise_of_ordinary_records_is_the_noise_of_null_ones():

@@ -50,7 +50,7 @@ def test_the_attacks_of_one_seed_void_every_fit_that_takes_part():
     neighbours = [clone(seeded).fit(rows) for rows in (BITS, np.vstack([BITS[:-1], [[np.nan]]]))]
     assert not any(map(holds, neighbours))
     counts = [model.usable_records_.estimate for model in neighbours]
-    assert counts[0] - counts[1] == pytest.approx(1, abs=1e-6), "one seed: the noise cancels, which is why they are void"
+    assert counts[0] - counts[1] == pytest.approx(1, abs=1e-6), "noise does not cancel any more"
     rng = np.random.default_rng(7)
     copies = [clone(MODEL).set_params(random_state=clone(rng, safe=False)).fit(BITS) for _ in range(2)]
     assert not any(map(holds, copies))
@@ -67,7 +67,7 @@ def test_fits_that_hold_share_no_key(monkeypatch):
     models = [model, clone(model).fit(BITS), clone(model).fit(BITS), model.fit(BITS)]
     scaler = DPStandardScaler((0, 1), 0.5, 1e-3).fit(X)
     assert all(map(holds, [*models, scaler]))
-    secrets = list(itertools.chain(*((*keys.sampling, *keys.noise, keys.count) for keys in taken)))
+    secrets = list(itertools.chain(*((*keys.sampling, *keys.noise, keys.counting) for keys in taken)))
     assert len(taken) == 5 and len(set(secrets)) == len(secrets) == 15
 
 

@@ -402,7 +402,7 @@ def check_replay(solver, guide="auto"):
     blank.privacy_spent_ = blank._report(
         spec, estimator.privacy_spent_.clipping_norm, public=blank._public(len(X), blank.classes_, blank.data_norm_)
     )
-    blank.usable_records_ = mechanism.noisy_count(keys.count, records.usable, spec)  # a release
+    blank.usable_records_ = mechanism.noisy_count(keys.counting, records.usable, spec)  # a release
     example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
     state = inference.replay(releases, keys.solver, model, plan_solver, spec, example)
     with warnings.catch_warnings():
@@ -421,7 +421,7 @@ def check_memory(solver):
     estimator, X, *_ = fitted(solver)
     n, text = len(X), pickle.dumps(estimator)
     keys = random.fit_keys(11, estimator.n_chains)
-    for secret in (*keys.sampling, *keys.noise, keys.count):
+    for secret in (*keys.sampling, *keys.noise, keys.counting):
         assert secret not in text, "a key is stored"
     for row in X:
         for dtype in (np.float64, np.float32):
