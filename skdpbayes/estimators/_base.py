@@ -53,9 +53,13 @@ def check_choice(name, value, choices):
 
 
 def diagram_and_card(estimator):
-    """HTML that a notebook shows: scikit-learn's diagram and, after `fit`, what it has cost."""
-    spent = getattr(estimator, "privacy_spent_", None)
-    return estimator_html_repr(estimator) + ("" if spent is None else spent._repr_html_())
+    """HTML that a notebook shows: scikit-learn's diagram and, after `fit`, its cost and how many records count."""
+    spent, usable = getattr(estimator, "privacy_spent_", None), getattr(estimator, "usable_records_", None)
+    return (
+        estimator_html_repr(estimator)
+        + ("" if spent is None else spent._repr_html_())
+        + ("" if usable is None else f"<div>usable records: {usable}</div>")
+    )
 
 
 class PrivateEstimator(BaseEstimator):

@@ -162,6 +162,10 @@ def test_a_fit_accounts_for_it(fitted):
     assert "quadrature" in str(spent.crosscheck) and "1.000" in str(spent.crosscheck)
 
 
+def test_a_notebook_shows_it(fitted):
+    assert f"usable records: {fitted.usable_records_}" in fitted._repr_html_()
+
+
 def counts(monkeypatch, estimate):
     monkeypatch.setattr(mechanism, "noisy_count", lambda key, usable, spec: NoisyCount(estimate, 10.0))
 
