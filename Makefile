@@ -27,8 +27,8 @@ PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
 
-demo: env ## fit a private model to census data; prints a report and draws demo.png (under a minute)
-	@$(PY) examples/adult.py
+demo: env ## fit a private model to a survey; prints a report and draws demo.png (under a minute)
+	@$(PY) examples/demo.py
 
 test: env ## run the tests, but for the slow ones
 	$(PYTEST) $(PYTEST_ARGS)
