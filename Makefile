@@ -105,9 +105,10 @@ lint: env-dev ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-docs: env-dev ## build the documentation into docs/_build
+docs: env-dev ## build the documentation into docs/_build, and check its pages
 	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
 	$(PY) -m sphinx -W -b html docs docs/_build/html
+	$(PY) tools/check_pages.py docs/_build/html
 
 # All locks in one command, the second and third held to the pins of the first.
 LOCK_OPTIONS = --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \

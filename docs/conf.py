@@ -3,7 +3,13 @@
 from docutils import nodes
 from docutils.utils.math import latex2mathml
 
+import warnings
+
 import skdpbayes
+from skdpbayes.privacy import PrivacyLeakWarning
+
+# The pages of the gallery say in prose that their seeds void the guarantee.
+warnings.filterwarnings("ignore", message="random_state", category=PrivacyLeakWarning)
 
 project = "skdpbayes"
 author = "The skdpbayes developers"
@@ -28,9 +34,11 @@ autosummary_generate = True
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
 
-# Examples are run, with private keys of the operating system where they set none; an error or a warning of ours ends
-# the build. Their pictures and output are what the gallery shows.
+# Examples are run, with private keys of the operating system where they set none; an error ends the build, and a warning
+# in their output is found by tools/check_pages.py. Their pictures and output are what the gallery shows; of a cell's last
+# value only what has an HTML card, and not "<matplotlib.legend.Legend object at 0x...>".
 sphinx_gallery_conf = {
+    "capture_repr": ("_repr_html_",),
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": "/plot_",
