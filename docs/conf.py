@@ -1,9 +1,9 @@
 """Sphinx configuration: `make docs`."""
 
+import warnings
+
 from docutils import nodes
 from docutils.utils.math import latex2mathml
-
-import warnings
 
 import skdpbayes
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -34,9 +34,9 @@ autosummary_generate = True
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
 
-# Examples are run, with private keys of the operating system where they set none; an error ends the build, and a warning
-# in their output is found by tools/check_pages.py. Their pictures and output are what the gallery shows; of a cell's last
-# value only what has an HTML card, and not "<matplotlib.legend.Legend object at 0x...>".
+# Examples are run, with private keys of the operating system where they set none. An error ends the
+# build; a warning in their output is found by tools/check_pages.py. Their pictures and output are what
+# the gallery shows, and a cell's last value if it has an HTML card (no "<... object at 0x...>").
 sphinx_gallery_conf = {
     "capture_repr": ("_repr_html_",),
     "examples_dirs": "../examples",
