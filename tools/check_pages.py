@@ -47,6 +47,8 @@ class Page(HTMLParser):
             return
         classes = (dict(attrs).get("class") or "").split()
         skipped, output = self._open[-1][1:] if self._open else (False, False)
+        if tag in ("div", "p", "pre"):
+            self.handle_data("\n")
         self._open.append((tag, skipped or tag in ("script", "style"), output or "sphx-glr-script-out" in classes))
 
     def handle_endtag(self, tag):
