@@ -116,6 +116,31 @@ def test_what_the_readme_says_of_the_demo():
         assert not re.search("census|breast", (ROOT / page).read_text("utf-8")), page
 
 
+@pytest.mark.skipif(not (ROOT / ".ci" / "run").exists(), reason="no checkout")
+@pytest.mark.parametrize("beside", [True, False], ids=["with data", "without"])
+def test_integration_hides_data_from_the_suite(tmp_path, beside):
+    """What is called: `make test` as on a stranger's machine, then the tests of real data where they are."""
+    run = tmp_path / "checkout" / ".ci" / "run"
+    run.parent.mkdir(parents=True)
+    run.write_text((ROOT / ".ci" / "run").read_text("utf-8"), "utf-8")
+    (tmp_path / "bin").mkdir()
+    make = tmp_path / "bin" / "make"
+    make.write_text('#!/bin/sh\necho "$* [$SKDPBAYES_DATA_HOME]"\n', "utf-8")
+    make.chmod(0o755)
+    if beside:
+        (tmp_path / "shared" / "data").mkdir(parents=True)
+        (tmp_path / "shared" / "data" / "adult.csv.gz").write_bytes(b"")
+    environment = os.environ | {
+        "PATH": f"{make.parent}{os.pathsep}{os.environ['PATH']}",
+        datasets.DATA_HOME_VARIABLE: "/elsewhere",
+    }
+    calls = subprocess.run(
+        ["bash", str(run)], env=environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert calls[0] == "test DATA_HOME= []"
+    assert [call.split(" [")[0] for call in calls[1:]] == ["test-data DATA_HOME=../shared/data"] * beside
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script_runs(path, tmp_path):
