@@ -9,10 +9,10 @@ pages of the gallery named below.
 # %%
 # What a fit says of its coefficients
 # -----------------------------------
-# Who has an affair? Answers of married women to a survey, scaled from public ranges to [-1, 1]. Intervals include the
-# noise of privacy. The ticks are coefficients without privacy, which one would not look at for rows to protect. Seeds
-# make the page the same on every machine; a seeded fit is not private, and its report says so. Never set one for a
-# release.
+# Who has an affair? Answers of married women to a survey, scaled from public ranges to [-1, 1].
+# Intervals include the noise of privacy. The ticks are coefficients without privacy, which one
+# would not look at for rows to protect. Seeds make the page the same on every machine; a seeded fit
+# is not private, and its report says so. Never set one for a release.
 
 import matplotlib.pyplot as plt
 from sklearn.linear_model import LogisticRegression
@@ -37,8 +37,9 @@ PosteriorIntervalDisplay.from_estimator(model, reference=known.coef_.ravel())
 # %%
 # What privacy costs
 # ------------------
-# The mean and the range of five fits at each epsilon, scored on rows that were held out. On rows to protect each of
-# these fits would spend, and scores would leak: do this on public or simulated rows that resemble yours.
+# The mean and the range of five fits at each epsilon, scored on rows that were held out. On rows to
+# protect each of these fits would spend, and scores would leak: do this on public or simulated rows
+# that resemble yours.
 
 PrivacyUtilityDisplay.from_estimator(
     model, X_train, y_train, X_test, y_test, scoring="roc_auc", n_repeats=5, reference=LogisticRegression()
@@ -47,8 +48,8 @@ PrivacyUtilityDisplay.from_estimator(
 # %%
 # What the best attack finds
 # --------------------------
-# An audit attacks fits to a table with one row and fits without it, and compares its success with the claim. The curve
-# of the attack has to stay below that of the claim.
+# An audit attacks fits to a table with one row and fits without it, and compares its success with
+# the claim. The curve of the attack has to stay below that of the claim.
 
 AuditDisplay.from_estimator(
     DPBayesianLogisticRegression(epsilon=8.0, classes=[0, 1], data_norm=2.0, solver="vips"),
@@ -57,6 +58,7 @@ AuditDisplay.from_estimator(
 plt.show()
 
 # %%
-# Elsewhere in the gallery: guarantees (``PrivacyProfileDisplay``, ``TradeOffDisplay``) in *What an epsilon means*, a
-# ledger (``LedgerDisplay``) in *A budget for a whole study*, coverage, ranks and reliability (``CoverageDisplay``,
-# ``RankDisplay``, ``ReliabilityDisplay``) in the pages on calibration and *From raw columns to calibrated predictions*.
+# Elsewhere in the gallery: guarantees (``PrivacyProfileDisplay``, ``TradeOffDisplay``) in *What an
+# epsilon means*, a ledger (``LedgerDisplay``) in *A budget for a whole study*, coverage, ranks and
+# reliability (``CoverageDisplay``, ``RankDisplay``, ``ReliabilityDisplay``) in the pages on
+# calibration and *From raw columns to calibrated predictions*.
