@@ -1,7 +1,7 @@
 # `make help` lists the commands. All that is needed is make, Python 3.11 to 3.13 and a package registry.
 PYTHON ?= python3
 VENV ?= .venv
-# Where real data sets lie, if anywhere; without it they are downloaded from their public source.
+# Where real data sets of benchmarks lie, if anywhere. Tests, demo and documentation need none.
 DATA_HOME ?= $(or $(SKDPBAYES_DATA_HOME),$(wildcard ../shared/data))
 TEST_WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -22,19 +22,24 @@ ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting pictures lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting pictures lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
 
-demo: env ## fit a private model to census data; prints a report and draws demo.png (under a minute)
-	@$(PY) examples/adult.py
+demo: env ## fit a private model to a survey; prints a report and draws demo.png (under a minute)
+	@$(PY) examples/demo.py
 
 test: env ## run the tests, but for the slow ones
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-slow: env ## run the slow tests
 	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+test-data: env ## run the tests that read the Adult table (DATA_HOME=folder that holds adult.csv.gz)
+	@test -f "$$SKDPBAYES_DATA_HOME/adult.csv.gz" || { \
+	  echo "skdpbayes: there is no adult.csv.gz in DATA_HOME ('$$SKDPBAYES_DATA_HOME')." >&2; exit 1; }
+	$(PYTEST) -m "adult and not slow" $(PYTEST_ARGS)
 
 fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECONDS=60; FUZZ_INPUT=hex runs one input)
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
@@ -100,9 +105,10 @@ lint: env-dev ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-docs: env-dev ## build the documentation into docs/_build
+docs: env-dev ## build the documentation into docs/_build, and check its pages
 	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
 	$(PY) -m sphinx -W -b html docs docs/_build/html
+	$(PY) tools/check_pages.py docs/_build/html
 
 # All locks in one command, the second and third held to the pins of the first.
 LOCK_OPTIONS = --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \

@@ -1,9 +1,15 @@
 """Sphinx configuration: `make docs`."""
 
+import warnings
+
 from docutils import nodes
 from docutils.utils.math import latex2mathml
 
 import skdpbayes
+from skdpbayes.privacy import PrivacyLeakWarning
+
+# The pages of the gallery say in prose that their seeds void the guarantee.
+warnings.filterwarnings("ignore", message="random_state", category=PrivacyLeakWarning)
 
 project = "skdpbayes"
 author = "The skdpbayes developers"
@@ -28,13 +34,15 @@ autosummary_generate = True
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
 
-# Examples are run, with private keys of the operating system where they set none; an error or a warning of ours ends
-# the build. Their pictures and output are what the gallery shows.
+# Examples are run, with private keys of the operating system where they set none. An error ends the
+# build; a warning in their output is found by tools/check_pages.py. Their pictures and output are what
+# the gallery shows, and a cell's last value if it has an HTML card (no "<... object at 0x...>").
 sphinx_gallery_conf = {
+    "capture_repr": ("_repr_html_",),
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "filename_pattern": "/plot_",
-    "ignore_pattern": r"adult\.py$",
+    "ignore_pattern": r"demo\.py$",
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "backreferences_dir": "generated/backreferences",

@@ -11,8 +11,8 @@ Posteriors that count the noise of privacy in are set beside a reader who takes 
 # ------------------
 # Nobody can tell from one fit whether its intervals are right. But if truths are drawn from the prior and data from
 # the truths, intervals of 90% must hold the truth in 90% of the cases. Everything here is simulated, so that looking
-# at truths and rows costs nothing. Seeds are set for the sake of reproducible pictures, never in a fit that is
-# released.
+# at truths and rows costs nothing. Seeds make the page the same on every machine; a seeded fit is not private, and its
+# report says so. Never set one for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np

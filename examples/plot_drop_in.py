@@ -10,8 +10,8 @@ privately. What has to be added is what a private fit may not look up: labels, r
 # Logistic regression: iris
 # -------------------------
 # Scikit-learn's example fits three kinds of flower by length and width of the sepals. What changes is the name, and
-# two public facts: the labels, and the ranges of the columns, by a scaler that learns nothing. Seeds are set for the
-# pictures, never in a fit that is released.
+# two public facts: the labels, and the ranges of the columns, by a scaler that learns nothing. Seeds make the page
+# the same on every machine; a seeded fit is not private, and its report says so. Never set one for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -96,9 +96,8 @@ fig.colorbar(lines, ax=panels, label="negative log-likelihood")
 #
 # Topics
 # ------
-# Scikit-learn's example draws the top words of topics of the 20 Newsgroups, which have an example of their own here
-# (`plot_topics.py`). These are simulated documents about four themes, so that the truth is known. The vocabulary is
-# public: it is written down here.
+# Scikit-learn's example draws the top words of topics. These are simulated documents about four themes, so that the
+# truth is known. The vocabulary is public: it is written down here. *Topics of documents* has ten, with intervals.
 
 themes = {
     "sport": "game team season player coach score league goal win match".split(),
@@ -134,7 +133,4 @@ plt.show()
 # %%
 # Both find the four themes; with noise their words come out a little too even. Where a fit may not look things up, it
 # has to be told; for the rest the class name is all that changes. Each private model also has posterior draws, and
-# says what it has spent.
-
-for fitted in (fits["private (epsilon 1), 15,000 flowers"][-1], mixtures["DPGaussianMixture, epsilon 1"], model):
-    print(f"{type(fitted).__name__}: {fitted.privacy_spent_}")
+# its `privacy_spent_` says what it has cost.

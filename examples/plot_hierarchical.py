@@ -10,8 +10,8 @@ Four private ways to tell: a hierarchical model, one fit for each, one for all, 
 # Twenty-four hospitals, simulated
 # --------------------------------
 # A patient's risk depends on age and on severity, both scaled to [-1, 1]. Weights vary between hospitals about a
-# common mean with standard deviation 0.6. Six hospitals each have 50, 200, 800 and 3200 patients. Seeds are set for the
-# pictures, never in a fit that is released.
+# common mean with standard deviation 0.6. Six hospitals each have 50, 200, 800 and 3200 patients. Seeds make
+# the page the same on every machine; a seeded fit is not private, and its report says so. Never set one for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -12,7 +12,8 @@ with scikit-learn's `LogisticRegression` as the line to compare with. When is pr
 # A fit without privacy is off by about one over the square root of the number of rows. Privacy adds noise of its own,
 # which is off by about one over epsilon *times* the number of rows. So the second falls faster, and for each epsilon
 # there is a number of rows from which it hides behind the first. Below, five columns, and the mean over ten simulated
-# tables of each size. Seeds are set for the pictures, never in a fit that is released.
+# tables of each size. Seeds make the page the same on every machine; a seeded fit is not private, and its report says
+# so. Never set one for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -10,8 +10,8 @@ What of the table survives at three budgets, how many rows may be drawn, and wha
 # The table
 # ---------
 # Five thousand simulated people: age, systolic blood pressure, and the logarithm of income. Three groups, of which
-# the smallest is two percent of the rows: rich pensioners. The ranges are public. Seeds are set for the pictures, never
-# in a fit that is released.
+# the smallest is two percent of the rows: rich pensioners. The ranges are public. Seeds make the page
+# the same on every machine; a seeded fit is not private, and its report says so. Never set one for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -43,7 +43,6 @@ models, twins = {}, {}
 for epsilon in budgets:
     model = DPGaussianMixture(n_components=3, epsilon=epsilon, bounds=(LOW, HIGH), random_state=0).fit(table)
     models[epsilon], twins[epsilon] = model, model.sample(5000, random_state=0)[0]
-    print(model.privacy_spent_)
 
 # %%
 # Side by side

@@ -1,10 +1,15 @@
-"""Shared settings: warnings are errors (pyproject.toml), and the warning about seeds, said once, has been said."""
+"""Shared settings: warnings are errors (pyproject.toml), and the warning about seeds, said once, has been said.
+
+No test reaches a network. Those that are marked `adult` read that table from a folder, and are skipped without it.
+"""
 
 import contextlib
 import ctypes
 import functools
 import gc
+import ipaddress
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -19,6 +24,48 @@ def seeds_are_for_tests(monkeypatch):
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
     monkeypatch.setattr(_base, "now", lambda: "2026-11-20T09:30:00+00:00")  # reports of two fits are compared
+
+
+def pytest_runtest_setup(item):
+    """Skip a test of the real Adult table where no folder with it is named."""
+    from skdpbayes.datasets import DATA_HOME_VARIABLE
+
+    if (
+        item.get_closest_marker("adult")
+        and not Path(os.environ.get(DATA_HOME_VARIABLE) or "/nowhere", "adult.csv.gz").is_file()
+    ):
+        pytest.skip(f"Adult is not in the folder that {DATA_HOME_VARIABLE} names")
+
+
+def _is_local(host):
+    if host in ("", "localhost", None):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """A test that looks up a host or connects to one fails, also where it catches every Exception."""
+
+    def guarded(original, host_of):
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            if (host := host_of(*args)) is not NotImplemented and not _is_local(host):
+                pytest.fail(f"this test tried to reach {host!r} over the network")
+            return original(*args, **kwargs)
+
+        return call
+
+    def address(self, address, *rest):
+        internet = self.family in (socket.AF_INET, socket.AF_INET6)
+        return address[0] if internet else NotImplemented
+
+    monkeypatch.setattr(socket, "getaddrinfo", guarded(socket.getaddrinfo, lambda host=None, *rest: host))
+    for name in ("connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, name, guarded(getattr(socket.socket, name), address))
 
 
 @functools.cache

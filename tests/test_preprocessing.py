@@ -307,12 +307,10 @@ def test_fitted_steps_compose():
     assert "guarantee does not hold" in check_pipeline(voided).leaks[0].reason
 
 
+@pytest.mark.adult
 def test_from_the_raw_adult_table_to_predictions():
     """Strings and numbers in, probabilities out, one total."""
-    try:
-        data = load_adult()
-    except (FileNotFoundError, ConnectionError) as error:
-        pytest.skip(str(error))
+    data = load_adult()
     text = ["workclass", "education", "marital-status", "occupation", "race", "sex"]
     numbers = ["age", "hours-per-week", "capital-gain", "capital-loss"]
     prepare = ColumnTransformer(

@@ -1,23 +1,14 @@
 """The full census table without noise, beside an exact sampler: about six minutes of one core."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from numpyro.diagnostics import effective_sample_size
 
 from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes.datasets import ADULT_DATA_NORM, DATA_HOME_VARIABLE, adult_preprocessor, load_adult
+from skdpbayes.datasets import ADULT_DATA_NORM, adult_preprocessor, load_adult
 from skdpbayes.reference import logistic_gibbs
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not Path(os.environ.get(DATA_HOME_VARIABLE) or "/nowhere", "adult.csv.gz").exists(),
-        reason=f"Adult is not in the folder that {DATA_HOME_VARIABLE} names: full-data posterior NOT compared",
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.adult]
 
 
 def test_posterior_of_adult_agrees_with_gibbs():

@@ -1,0 +1,67 @@
+"""What must not be on a built page is found, and nothing else."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tools import check_pages
+
+CLEAN = """
+<html><head><title>a Warning</title><style>a { b: url(/root/x) }</style></head><body>
+<p>ConvergenceWarning is raised, say the docs of OpenML; ValueError too.<br>See <img src="/root/a.png"> </p>
+<div class="sphx-glr-script-out notranslate"><div><pre><span></span>epsilon 1, error 0.3</pre></div></div>
+<p>PrivacyLeakWarning, in prose again. At 0x of the budget, and 0x00ff in hexadecimal.</p>
+<script>var path = "/home/somebody/x"; // Traceback (most recent call last)</script>
+</body></html>
+"""
+
+
+def with_output(text):
+    return f'<div class="sphx-glr-script-out"><div class="highlight"><pre><span>{text}</span></pre></div></div>'
+
+
+def test_clean_page():
+    assert check_pages.findings(CLEAN) == []
+
+
+@pytest.mark.parametrize(
+    ("html", "what"),
+    [
+        ("<p>Traceback (most recent call last):</p>", "a traceback"),
+        ("<pre>&lt;matplotlib.legend.Legend object at 0x7f3a12b4c5d0&gt;</pre>", "the address of an object"),
+        ("<code>&lt;<span>function</span> f at <b>0x7f3a12b4c5d0</b>&gt;</code>", "the address of an object"),
+        ("<p>/home/somebody/skdpbayes/x.py</p>", "a path of this machine"),
+        ("<p>see /root/x</p>", "a path of this machine"),
+        (f"<p>{check_pages.ROOT}/skdpbayes/x.py:12</p>", "a path of this machine"),
+        (f"<p>{Path(tempfile.gettempdir(), 'x.png')}</p>", "a path of this machine"),
+        (with_output("x.py:12: UserWarning: odd"), "a warning"),
+        (with_output("x.py:12: PrivacyLeakWarning: random_state"), "a warning"),
+        (with_output("warnings.warn("), "a warning"),
+        (with_output("x.py:3: <b>Runtime</b>Warning"), "a warning"),
+        (with_output("ConnectionError: no"), "an error"),
+        (with_output("Adult could not be had from OpenML"), "a failed download"),
+    ],
+)
+def test_what_must_not_be_there(html, what):
+    found = check_pages.findings(CLEAN + html)
+    assert {name for name, _ in found} == {what}
+
+
+def test_all_pages_are_read_and_findings_named(tmp_path, capsys):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "index.html").write_text(CLEAN, "utf-8")
+    assert check_pages.main(tmp_path) == (1, 0)
+    (tmp_path / "below" / "page.html").write_text(with_output("UserWarning"), "utf-8")
+    capsys.readouterr()
+    assert check_pages.main(tmp_path) == (2, 1)
+    assert "below/page.html: a warning" in capsys.readouterr().out
+    assert check_pages.main(tmp_path / "nowhere") == (0, 0)  # which ends with an error status
+
+
+def test_documentation_is_checked_when_it_is_built():
+    makefile = (check_pages.ROOT / "Makefile").read_text("utf-8")
+    recipe = makefile.split("\ndocs:")[1].split("\n\n")[0]
+    assert "check_pages.py docs/_build/html" in recipe.splitlines()[-1]
