@@ -19,7 +19,9 @@ export MPLBACKEND ?= Agg
 # compiling, which takes little more than half of it without XLA's newer code generator, for programs as fast.
 ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 \
 	XLA_FLAGS="--xla_cpu_multi_thread_eigen=false --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true $$XLA_FLAGS"
-PYTEST = $(ONE_THREAD) $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
+# What all test processes together need, in GB, above which the run fails (it is printed in any case).
+MOST_MEMORY ?= inf
+PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting pictures lint docs lock clean env env-dev python
