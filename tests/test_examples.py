@@ -137,7 +137,7 @@ def test_integration_hides_data_from_the_suite(tmp_path, beside):
     calls = subprocess.run(
         ["bash", str(run)], env=environment, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert calls[0] == "test DATA_HOME= []"
+    assert calls[0] == "test DATA_HOME= MOST_MEMORY=4 []"
     assert [call.split(" [")[0] for call in calls[1:]] == ["test-data DATA_HOME=../shared/data"] * beside
 
 
