@@ -25,6 +25,7 @@ ALLOWED = {
     "_noisy_topics": set(),
     "_noisy_weights": set(),
     "_rows": {"_labels"},
+    "_scoring": {"_labels", "_rows", "estimators"},
     "calibration": {"_plotting"},
     "datasets": {"preprocessing"},
     "estimators": {"_labels", "_layers", "_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},
@@ -39,8 +40,8 @@ ALLOWED = {
     },
     "inspection": {"_plotting"},
     "model_selection": {
-        "_labels",
         "_rows",
+        "_scoring",
         "preprocessing",
         "estimators",
         "inference",

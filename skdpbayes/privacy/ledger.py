@@ -7,11 +7,12 @@ Renyi divergences at one order, fixed when the ledger is opened (a *Renyi filter
 releases are of all records, squared ratios of sensitivity to noise (a *Gaussian filter*: Smith and Thakurta 2022). What
 was fixed beforehand may be given as a plan, and is composed tightly.
 
-The first fit of a Renyi ledger may use all of epsilon, although its divergence then exceeds the filter's limit. *Proof.*
-The first charge is fixed before any release, so which of two cases holds does not depend on the records. If its
-divergence exceeds the limit, no other charge is ever accepted, since divergences only add up: that one mechanism is all
-that is released, and it was accepted for its exact composition, which holds for steps that are fixed beforehand. If
-not, all charges together stay within the limit, and the filter's theorem holds for them, the first included. QED
+The first fit of a Renyi ledger may use all of epsilon, although its divergence then exceeds the filter's limit.
+*Proof.* The first charge is fixed before any release, so which of two cases holds does not depend on the records. If
+its divergence exceeds the limit, no other charge is ever accepted, since divergences only add up: that one mechanism
+is all that is released, and it was accepted for its exact composition, which holds for steps that are fixed
+beforehand. If not, all charges together stay within the limit, and the filter's theorem holds for them, the first
+included. QED
 """
 
 from __future__ import annotations
@@ -197,8 +198,8 @@ class PrivacyLedger:
             from .accounting._rdp import step_rdp
 
             replace, orders = self.adjacency == "replace_one", (self.order,)
-            costs = (s.steps * float(step_rdp(s.noise_multiplier, s.sampling_rate, replace, orders)[0]) for s in spending)
-            return math.fsum(costs)
+            rounds = ((s.steps, step_rdp(s.noise_multiplier, s.sampling_rate, replace, orders)) for s in spending)
+            return math.fsum(count * float(each[0]) for count, each in rounds)
         if self.plan is not None:
             return 1.0
         if any(step.sampling_rate < 1 for step in spending):
@@ -302,9 +303,9 @@ class PrivacyLedger:
     def entries(self) -> list[dict[str, Any]]:
         """What was charged, a dict each.
 
-        Who (``label``, ``version`` of the package), what (``steps``, or the ``selection`` of a private search), ``when``
-        (UTC, ISO 8601), ``cost`` in the ledger's own currency, and ``voided_by``. Version and time are None in entries
-        of versions that did not record them.
+        Who (``label``, ``version`` of the package), what (``steps``, or the ``selection`` of a private search),
+        ``when`` (UTC, ISO 8601), ``cost`` in the ledger's own currency, and ``voided_by``. Version and time are None in
+        entries of versions that did not record them.
         """
         return [_SINCE_FIRST | entry for entry in self._store.entries()]
 
@@ -546,8 +547,8 @@ def stored_json(path: str | Path) -> str:
 
 
 _IN_MEMORY = (
-    "This is a copy of a ledger that another process keeps in memory: it cannot tell what is left. Open the ledger with "
-    "a path, which processes can share."
+    "This is a copy of a ledger that another process keeps in memory: it cannot tell what is left. Open the ledger "
+    "with a path, which processes can share."
 )
 
 

@@ -518,7 +518,7 @@ def test_the_first_fit_may_take_all_of_epsilon_and_then_nothing_is_left(rate, ad
     assert ledger.entries[0]["cost"] > ledger._limit, "the filter alone would have taken it"
     assert ledger.spent == ledger.shares[0][1] == 1 and ledger.affordable_epsilon() == 0
     assert 0.99 < ledger.spent_epsilon <= 1 and ledger.spent_epsilon == compose(noise.steps, adjacency).epsilon(1e-5)
-    with pytest.raises(BudgetError, match="0% are left. Nothing was run. Nothing is left"):
+    with pytest.raises(BudgetError, match=r"0% are left\. Nothing was run\. Nothing is left"):
         ledger.charge(GaussianSteps(1e9, 1.0, 1), adjacency=adjacency)  # next to nothing
     again = PrivacyLedger.from_json(ledger.to_json())
     assert again.entries == ledger.entries and again.spent_epsilon == ledger.spent_epsilon
@@ -556,7 +556,8 @@ def test_of_many_first_fits_at_once_one_is_taken(tmp_path):
 def test_default_fits_of_epsilon_one_are_taken_by_a_budget_of_one(monkeypatch):
     monkeypatch.setattr(DPBayesianLogisticRegression, "_run", _stopped)
     monkeypatch.setattr(DPBetaBernoulli, "_run", _stopped)
-    for model, y in ((DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1]), Y), (DPBetaBernoulli(epsilon=1.0), None)):
+    models = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1]), DPBetaBernoulli(epsilon=1.0)
+    for model, y in zip(models, (Y, None), strict=True):
         with PrivacyLedger(1.0, 1e-5) as ledger:
             for times in (1, 2):
                 with pytest.raises(KeyboardInterrupt if times == 1 else BudgetError):
