@@ -16,7 +16,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
 from skdpbayes._labels import as_labels, codes
-from skdpbayes._rows import as_numeric, counted
+from skdpbayes._rows import as_numeric, counted, parsed
 from skdpbayes.estimators import (
     DPBayesianLinearRegression,
     DPBayesianMLPRegressor,
@@ -103,7 +103,9 @@ def _log_density(model, X, y):
     """Log predictive density of each record, per column; of documents per word, of regressions of the response."""
     if isinstance(model, DPLatentDirichletAllocation):
         return _log_density_of_words(model, X)
-    if isinstance(model, (*_REGRESSIONS, DPNumPyroModel)):
+    if isinstance(model, _REGRESSIONS):
+        return model.log_predictive_density(X, parsed(np.asarray(as_labels(y))))
+    if isinstance(model, DPNumPyroModel):
         return model.log_predictive_density(X, y)
     return model.score_samples(X) / model.n_features_in_
 

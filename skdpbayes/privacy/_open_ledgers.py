@@ -140,6 +140,8 @@ def _mark(opened: list[Opened]) -> None:
             fcntl.flock(new, fcntl.LOCK_EX)
         json.dump([own.description for own in opened], new)
         new.flush()
+        if fcntl is None:
+            new.close()  # Windows replaces no open file
         os.replace(name, _file(folder, os.getpid()))
     elif _is_ours(folder):
         _file(folder, os.getpid()).unlink(missing_ok=True)
