@@ -71,8 +71,8 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
         bounds = records.bounds()
         mechanism, records = jax.device_put(spec.traced()), jax.device_put(records)
         of_steps = sizes_of_steps(model, solver, mechanism, records, spec.n_steps)
-        if spec.n_chains * int(of_steps.sum()) > MOST_VALUES:
-            raise ValueError(f"All releases together have more than {MOST_VALUES} values: take fewer steps.")
+        if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:  # the count of usable records is one more
+            raise ValueError(f"All releases together have {MOST_VALUES} values or more: take fewer steps.")
         kept = None if capacity is None else np.zeros((capacity, int(of_steps.max())), np.float32)
 
         def chain(i):

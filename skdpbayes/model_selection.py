@@ -24,13 +24,12 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes._rows import as_numeric
 from skdpbayes._scoring import log_volume, scores, scorings
-from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number, diagram_and_card
+from skdpbayes.estimators._base import SEEDED, PrivateEstimator, check_choice, check_number, diagram_and_card
 from skdpbayes.privacy import GaussianSteps, Selection
 from skdpbayes.privacy._card import guarantee, rounded
 
 _MOST_CANDIDATES = 200
 _WORST = -math.inf
-_SEEDED = "random_state is set: whoever guesses it can remove the noise"
 
 
 def search_spent(search: Any) -> str:
@@ -428,7 +427,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         reports = [planned(own, self.epsilon).estimator.privacy_spent_ for own in candidates]
         voided_by = dict.fromkeys(why for report in reports for why in report.voided_by)
         if self.random_state is not None:
-            voided_by[_SEEDED] = None
+            voided_by[SEEDED] = None
         scoring, volume = self.scoring or scorings(self.estimator)[0], 0.0
         if scoring == "log_density":
             own = planned({}, self.epsilon).estimator

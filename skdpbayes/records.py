@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -77,7 +78,12 @@ class Group(NamedTuple):
     stop: Any
 
 
-@jax.tree_util.register_dataclass
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["fields", "n_records", "ends"],
+    meta_fields=["widths", "slots"],
+    drop_fields=["usable"],
+)
 @dataclass(frozen=True)
 class Records:
     """A pytree of arrays with a common leading axis, padded; `n_records` of them are real.
@@ -90,8 +96,9 @@ class Records:
     fields: Any
     n_records: Any
     ends: Any = ()
-    widths: tuple[int, ...] = field(default=(), metadata={"static": True})
-    slots: int | None = field(default=None, metadata={"static": True})
+    widths: tuple[int, ...] = ()
+    slots: int | None = None
+    usable: np.ndarray | None = field(default=None, compare=False)
 
     @property
     def n_slots(self) -> int:
@@ -138,11 +145,13 @@ def padded_size(n: int) -> int:
     return step * math.ceil(n / step)
 
 
-def pack_records(**fields) -> Records:
+def pack_records(usable=None, **fields) -> Records:
     """Records from arrays or CSR matrices of equal length, padded with zeros.
 
     Parameters
     ----------
+    usable : bool array of shape (n,), optional
+        Which records can contribute. None: those without a NaN, an infinity or a negative code.
     **fields : array of shape (n, ...) or scipy CSR matrix of shape (n, m)
         Arrays keep their dtype.
     """
@@ -150,7 +159,24 @@ def pack_records(**fields) -> Records:
     if len(set(lengths.values())) != 1:
         raise ValueError(f"Fields must have equal lengths, got {lengths}.")
     (n,) = set(lengths.values())
-    return Records({name: _pad(field, padded_size(n)) for name, field in fields.items()}, np.int32(n))
+    if usable is None:
+        usable = np.logical_and.reduce([_without_nulls(field) for field in fields.values()])
+    packed = {name: _pad(field, padded_size(n)) for name, field in fields.items()}
+    return Records(packed, np.int32(n), usable=usable)
+
+
+def finite_rows(field):
+    """Of each row of an array or CSR matrix, whether it holds neither NaN nor infinity."""
+    if sparse.issparse(field):
+        fine = np.ones(field.shape[0], bool)
+        fine[np.repeat(np.arange(field.shape[0]), np.diff(field.indptr))[~np.isfinite(field.data)]] = False
+        return fine
+    return np.isfinite(field).reshape(len(field), -1).all(axis=1)
+
+
+def _without_nulls(field):
+    """Of each row, whether it is finite, or not negative where it holds codes."""
+    return field >= 0 if field.dtype.kind == "i" and field.ndim == 1 else finite_rows(field)
 
 
 def pack_ragged(rows) -> Records:
@@ -171,7 +197,7 @@ def pack_ragged(rows) -> Records:
     ends = np.searchsorted(lengths, widths, side="right").astype(np.int32)
     packed = _pad(rows, padded_size(rows.shape[0]))
     ragged = RaggedRows(packed.data, packed.columns, packed.row_starts, packed.template)
-    return Records(ragged, np.int32(rows.shape[0]), ends, tuple(widths))
+    return Records(ragged, np.int32(rows.shape[0]), ends, tuple(widths), usable=lengths > 0)
 
 
 def _pad(field, size):

@@ -1,6 +1,10 @@
 """Shared settings: warnings are errors (pyproject.toml), and the warning about seeds, said once, has been said."""
 
+import contextlib
+import ctypes
 import functools
+import gc
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +18,7 @@ def seeds_are_for_tests(monkeypatch):
     from skdpbayes.estimators import _base
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
+    monkeypatch.setattr(_base, "now", lambda: "2026-11-20T09:30:00+00:00")  # reports of two fits are compared
 
 
 @functools.cache
@@ -67,6 +72,26 @@ def no_compiled_programs(compiled_quickly):
     inference._steps.clear_cache()
     yield
     inference._steps.clear_cache()
+
+
+_MOST = 2**30  # bytes of a test process above which compiled programs are dropped
+
+
+def _resident():
+    """Resident memory of this process in bytes; zero where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Drop compiled programs once they fill memory: few of them are of use to another module."""
+    if (nextitem is None or nextitem.path != item.path) and _resident() > _MOST and "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def pytest_terminal_summary(terminalreporter):

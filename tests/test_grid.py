@@ -97,7 +97,7 @@ def test_a_pair_fits_and_spends_what_it_says(kind, solver):
     fitted = kind(solver=solver, epsilon=1.0, random_state=0, **parameters, **steps, **draws).fit(X, y)
     spent = fitted.privacy_spent_
     assert spent.epsilon <= 1 and (spent.epsilon > 0.5 or solver == "sgld")
-    assert spent.epsilon == pytest.approx(compose(spent.steps, "zero_out").epsilon(1e-5), rel=1e-9)
+    assert spent.epsilon == pytest.approx(compose(spent.releases, "zero_out").epsilon(1e-5), rel=1e-9)
     assert sum(piece.steps for piece in spent.steps) == fitted.n_iter_
     if not draws:
         return

@@ -24,6 +24,7 @@ from skdpbayes import (
     _scoring,
     model_selection,
 )
+from skdpbayes.estimators._base import SEEDED
 from skdpbayes.model_selection import DPRandomizedSearchCV, search_spent
 from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler, check_pipeline
 from skdpbayes.privacy import (
@@ -491,7 +492,7 @@ def test_a_search_with_a_seed_has_no_guarantee():
     assert spent.seeded and not spent.guarantee_holds and "random_state is set" in str(spent)
     assert not ledger.guarantee_holds and not check_pipeline(seeded).passed
     seeded.set_params(random_state=None, ledger=None).fit(X, Y)
-    assert seeded.privacy_spent_.voided_by == (f"an earlier search: {model_selection._SEEDED}",)
+    assert seeded.privacy_spent_.voided_by == (f"an earlier search: {SEEDED}",)
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Weights and intercepts of the encoder's layers and then of the decoder's.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_

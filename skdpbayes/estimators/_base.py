@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
 
@@ -14,6 +16,10 @@ from sklearn.utils import estimator_html_repr
 
 from skdpbayes.privacy import PrivacyLeakWarning
 
+SEEDED = "random_state is set: other fits may share the noise, and whoever guesses the seed can remove it"
+
+_COUNT_SHARE = 0.01  # of the budget (squared sensitivity over noise), for the number of usable records
+_USUAL, _SURE = 0.9, 4.0  # share of records that can be used, and standard deviations below it that warn
 _LEAST_ACCOUNTED = 0.05  # noise multiplier of a fit that asks for no privacy, below which no epsilon is worked out
 
 
@@ -33,6 +39,11 @@ def check_number(name, value, low, high=math.inf, *, none=False, integral=False,
         wanted = "an integer" if integral else "a number"
         interval = f"{'[' if closed else '('}{low}, {high}{')' if open_above else ']'}"
         raise ValueError(f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got {value!r}.")
+
+
+def now():
+    """Date and time of this second, UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def check_choice(name, value, choices):
@@ -82,19 +93,34 @@ class PrivateEstimator(BaseEstimator):
             )
         return min(1.0, expected_batch / n_records)
 
+    def _count_step(self):
+        """Release of the number of usable records: a small share of the budget, whatever the solver does."""
+        from skdpbayes.privacy import GaussianSteps
+        from skdpbayes.privacy.accounting._gaussian import gaussian_mu
+
+        if math.isinf(self.epsilon):
+            return GaussianSteps(0.0, 1.0, 1)
+        distance = 2.0 if self.adjacency == "replace_one" else 1.0
+        sigma = distance / (_COUNT_SHARE**0.5 * gaussian_mu(float(self.epsilon), float(self.delta)))
+        return GaussianSteps(sigma, 1.0, 1)
+
     def _plan_noise(self, n_steps, sampling_rate, schedule=None):
-        """Steps whose composition is (epsilon, delta)-private; cached, since all inputs are public."""
+        """Steps that are (epsilon, delta)-private beside the count; cached, since all inputs are public."""
         from skdpbayes.privacy import calibrate_noise
 
         return calibrate_noise(
-            float(self.epsilon), float(self.delta), sampling_rate, n_steps, schedule=schedule, adjacency=self.adjacency
-        )
+            float(self.epsilon), float(self.delta), sampling_rate, n_steps, schedule, self.adjacency,
+            along=(self._count_step(),),
+        )  # fmt: skip
 
     def _spec(self, steps, n_chains=1):
         """What the mechanism does."""
         from skdpbayes.privacy.mechanism import MechanismSpec
 
-        return MechanismSpec(steps, n_chains, self.numerics)
+        spec = MechanismSpec(steps, n_chains, self.numerics)
+        if math.isinf(self.epsilon) and spec.least_noise >= _LEAST_ACCOUNTED:
+            return spec  # a sampler whose noise is not for privacy has an epsilon, which an exact count would void
+        return replace(spec, count=self._count_step())
 
     def _report(self, spec, clipping_norm, *, public, voided_by=()):
         """`PrivacySpent` of this fit, from the very steps that run; earlier fits of this instance are carried along."""
@@ -130,7 +156,8 @@ class PrivateEstimator(BaseEstimator):
             epsilon=epsilon,
             delta=float(self.delta),
             adjacency=self.adjacency,
-            steps=spec.composed(),
+            steps=spec.rounds,
+            along=spec.along,
             clipping_norm=clipping_norm,
             unit=self._record,
             accountant=accountant,
@@ -139,18 +166,26 @@ class PrivateEstimator(BaseEstimator):
             grid=None if spec.levels is None else 1 / noise_std(spec.levels),
             epsilon_overhead=more_epsilon,
             delta_overhead=more_delta,
-            cumulative=() if earlier is None else earlier.cumulative + earlier.steps,
+            cumulative=() if earlier is None else earlier.cumulative + earlier.releases,
             random_source=RANDOM_SOURCE if spec.numerics == "secure" else RANDOM_SOURCE + "; noise: SFC64",
             seeded=self.random_state is not None,
             public=public,
+            estimator=type(self).__name__,
+            version=version("skdpbayes"),
+            date=now(),
+            schema=self._public_schema(),
             voided_by=(
                 *voided_by,
                 *(["no noise was added"] if math.isinf(epsilon) else []),
                 *(["epsilon is too large for the finite tables of the noise"] if beyond_tables else []),
-                *self._seed_voids(earlier),
+                *self._own_voids(earlier),
                 *dict.fromkeys(why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited),
             ),
         )
+
+    def _public_schema(self):
+        """Declared schema of the table, as a dict, or None."""
+        return None
 
     def _charge(self, report):
         """Charge the ledger that is in force, if there is one, with what a fit is about to spend."""
@@ -159,7 +194,7 @@ class PrivateEstimator(BaseEstimator):
         ledger = ledger_in_force(self.ledger)
         if ledger is not None:
             ledger.charge(
-                report.steps,
+                report.releases,
                 adjacency=report.adjacency,
                 unit=report.unit,
                 label=type(self).__name__,
@@ -187,12 +222,10 @@ class PrivateEstimator(BaseEstimator):
             )
         super().__setstate__({name: value for name, value in state.items() if name != "_skdpbayes_version"})
 
-    def _seed_voids(self, earlier):
-        """Reasons that a seed, or a second fit, adds to void the guarantee."""
-        if self.random_state is not None and not isinstance(self.random_state, numbers.Integral):
-            yield "random_state is a generator, which this estimator holds and which can be wound back to the keys"
-        if earlier is not None and earlier.seeded and self.random_state is not None:
-            yield "fits with a seed may share their noise, which then cancels between them"
+    def _own_voids(self, earlier):
+        """Reasons that a seed, or an earlier fit of this instance, adds to void the guarantee."""
+        if self.random_state is not None:
+            yield SEEDED
         if earlier is not None and earlier.numerics == "fast" and self.numerics != "fast":
             yield "an earlier fit was private in idealised arithmetic only"
         if earlier is not None and earlier.adjacency != self.adjacency:
@@ -207,12 +240,24 @@ class PrivateEstimator(BaseEstimator):
                 stacklevel=4,
             )
 
+    def _warn_if_few_are_usable(self, usable, n_records):
+        """Warn if far fewer records count than there are: what is said follows from a release and public numbers."""
+        if usable is None or self.adjacency == "add_remove":
+            return
+        if usable.estimate < _USUAL * n_records - _SURE * usable.std:
+            warnings.warn(
+                f"About {usable} of {n_records} {self._record}s can be used. The others hold missing or unreadable "
+                "cells, or labels that were not declared: check `classes`, `categories` and units of `bounds`, or see "
+                "skdpbayes.preprocessing.check_data (not private).",
+                UserWarning,
+                stacklevel=4,
+            )
+
     def _warn_if_seeded(self):
         if self.random_state is not None and not _warned:
             _warned.append("seed")
             warnings.warn(
-                "random_state is set: whoever knows or guesses the seed can remove the privacy noise. Use "
-                "random_state=None for a fit that is released. (This is said once.)",
+                f"{SEEDED}. Use random_state=None for a fit that is released. (This is said once.)",
                 PrivacyLeakWarning,
                 stacklevel=4,
             )

@@ -71,6 +71,8 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         Number of releases.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
         Standard deviation of the noise in the averaged sums.
     n_features_in_, feature_names_in_
@@ -169,7 +171,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         from skdpbayes.records import pack_records
 
         rows, known = known_probabilities(X)
-        return pack_records(y=rows, known=known.astype(np.float32))
+        return pack_records(usable=known, y=rows, known=known.astype(np.float32))
 
     def _set_posterior(self, model, solver, state, rng):
         super()._set_posterior(model, solver, state, rng)

@@ -47,6 +47,8 @@ _ATTRIBUTES = """posterior_samples_ : array of shape (n_posterior_samples, n_par
         The posterior, with ``mean``, ``std``, ``covariance`` and ``sample``.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
         Of the solver.
     n_features_in_, feature_names_in_, n_iter_

@@ -41,7 +41,7 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
     _costly_records = False  # whether empty slots of a batch cost much: then programs differ with the batch's size
     _full_rank_up_to, _curvature_up_to = 300, 1000  # parameters: of `guide="auto"`, and at most
     _learning_rates = 0.4, 0.2  # of dpvi, full rank and mean field
-    _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_", "_chains")
+    _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_", "usable_records_", "_chains")
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -122,7 +122,8 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
         for name in self._fitted:  # an interrupted refit must not leave an old posterior beside a new report
             self.__dict__.pop(name, None)
         self.privacy_spent_ = report  # before the first noise: a fit that is interrupted counts
-        state, rng = self._run(model, solver, spec, pack)
+        state, rng, self.usable_records_ = self._run(model, solver, spec, pack)
+        self._warn_if_few_are_usable(self.usable_records_, n)
         self.n_iter_ = spec.n_steps
         return self._set_posterior(model, solver, state, rng)
 
@@ -132,20 +133,22 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
 
     @with_callbacks
     def _run(self, model, solver, spec, pack):
-        """The private loop, and a generator for posterior draws that depends on the solver key alone."""
+        """Final state, a generator for posterior draws by the solver key alone, and the noisy number of usable records."""
         import jax
 
         from skdpbayes.inference import run
+        from skdpbayes.privacy.mechanism import noisy_count
         from skdpbayes.privacy.random import fit_keys
 
         keys, records = fit_keys(self.random_state, spec.n_chains), pack()
+        usable = noisy_count(keys.count, records.usable, spec)
         if self._costly_records and self.adjacency != "add_remove":
             batch = 1.2 * spec.sampling_rate * int(records.n_records)
             records = replace(records, slots=next((slots for slots in (64, 128, 256) if slots >= batch), None))
         progress = Progress(self, spec.n_chains * spec.n_steps)
         state, _ = run(keys, model, solver, spec, records, watch=progress)
         progress.finish()
-        return jax.device_get(state), self._draws_rng(keys)
+        return jax.device_get(state), self._draws_rng(keys), usable
 
     @staticmethod
     def _draws_rng(keys):

@@ -80,6 +80,8 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         ``"noise_std"``, of shape (n_posterior_samples,).
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     n_iter_ : int
         Rounds run.
     n_features_in_, feature_names_in_

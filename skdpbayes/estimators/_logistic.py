@@ -104,6 +104,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         ``"coef"``, ``n_posterior_samples`` arrays like `coef_`, and ``"intercept"``, as many like `intercept_`.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     n_iter_ : int
         Rounds run.
     n_features_in_, feature_names_in_

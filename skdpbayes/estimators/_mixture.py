@@ -119,6 +119,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         Number of releases.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
         Estimated number of rows, and what the solver has to say: of ``"vips"`` the standard deviation of the noise in
         the sums, of ``"sgld"`` R-hat and effective sample sizes.

@@ -181,6 +181,8 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         Layers, the inputs among them.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
         Of "sgld": R-hat and effective sample size of each weight. There is no warning of them: weights of a network do
         not mix, as it is the same when its units change places, and its predictions may have mixed all the same.
@@ -388,6 +390,8 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         Layers, the inputs among them.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
         Of "sgld": R-hat and effective sample size of each weight. There is no warning of them: weights of a network do
         not mix, as it is the same when its units change places, and its predictions may have mixed all the same.

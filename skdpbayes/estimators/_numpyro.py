@@ -187,9 +187,11 @@ def _array(name, value):
 
 
 def _packed(fields):
-    from skdpbayes.records import pack_records
+    from skdpbayes.records import finite_rows, pack_records
 
-    return pack_records(**{name: _typed(x) for name, x in fields.items()})
+    typed = {name: _typed(x) for name, x in fields.items()}
+    finite = [finite_rows(x) for x in typed.values()]  # negative integers are no nulls here
+    return pack_records(usable=np.logical_and.reduce(finite), **typed)
 
 
 def _typed(x):
@@ -258,6 +260,8 @@ class DPNumPyroModel(ProgramEstimator):
         Posterior over the coordinates, ravelled by the sites' names.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
         Of the solver.
     n_iter_ : int

@@ -84,6 +84,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Number of releases.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
         Standard deviation of the noise in the averaged sums.
     n_features_in_, feature_names_in_

@@ -8,7 +8,7 @@ bounds and categories, or is private itself; `check_pipeline` names every step o
 from __future__ import annotations
 
 from ._check_data import DataReport, check_data
-from ._pipelines import PipelineReport, StepReport, check_pipeline
+from ._pipelines import PipelineReport, PrivatePipeline, StepReport, check_pipeline, make_private_pipeline
 from ._public import BoundedScaler, CategoryEncoder, NormClipper
 from ._scaler import DPStandardScaler
 
@@ -19,7 +19,9 @@ __all__ = [
     "DataReport",
     "NormClipper",
     "PipelineReport",
+    "PrivatePipeline",
     "StepReport",
     "check_data",
     "check_pipeline",
+    "make_private_pipeline",
 ]

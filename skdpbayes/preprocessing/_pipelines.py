@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from skdpbayes.estimators._base import PrivateEstimator
+from sklearn.base import clone
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.metaestimators import available_if
+
+from skdpbayes.estimators._base import SEEDED, PrivateEstimator, diagram_and_card
 from skdpbayes.model_selection import DPRandomizedSearchCV, SelectionSpent
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
 from skdpbayes.privacy.report import rounded
@@ -134,7 +138,7 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
         )
     steps, private, trusted = [], [], set(trusted)
     for name, step in _walk("", pipeline):
-        if step is None or isinstance(step, str):
+        if step is None or isinstance(step, str) or _is_identity(step):
             continue
         verdict = (PUBLIC, "trusted") if name in trusted else _judged(step)
         steps.append(StepReport(name or type(step).__name__, type(step).__name__, *verdict))
@@ -149,9 +153,8 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
 def _walk(name, step):
     """Steps that are not made of others, with their names; selectors of columns count as steps."""
     from sklearn.compose import ColumnTransformer, make_column_selector
-    from sklearn.pipeline import FeatureUnion, Pipeline
 
-    if type(step) is Pipeline:
+    if type(step) in (Pipeline, PrivatePipeline):
         parts = [part[:2] for part in step.steps]
     elif type(step) is ColumnTransformer:
         parts = [part[:2] for part in getattr(step, "transformers_", step.transformers)]
@@ -169,6 +172,11 @@ def _walk(name, step):
         return
     for own, part in parts:
         yield from _walk(f"{name}__{own}" if name else own, part)
+
+
+def _is_identity(step):
+    """Whether a step is what a fitted `ColumnTransformer` or `FeatureUnion` has for "passthrough"."""
+    return type(step) is FunctionTransformer and step.func is None and step.inverse_func is None and not step.validate
 
 
 def _judged(step):
@@ -194,9 +202,9 @@ def _judged_private(step):
             return LEAKS, f"{undeclared[0]}=None is taken from the rows: declare it"
         if step.epsilon == float("inf"):
             return LEAKS, "epsilon is infinite"
-        if step.random_state is not None and not isinstance(step.random_state, numbers.Integral):
-            return LEAKS, "random_state is a generator, which can be wound back to the keys"
-        caveats = _caveats(inner.numerics, step.random_state is not None)
+        if step.random_state is not None:
+            return LEAKS, SEEDED
+        caveats = _caveats(inner.numerics)
         return PRIVATE, f"will spend epsilon={step.epsilon:g} at delta={step.delta:g}{caveats}"
     if not spent.guarantee_holds:
         return LEAKS, f"the guarantee does not hold: {'; '.join(spent.voided_by)}"
@@ -206,13 +214,12 @@ def _judged_private(step):
     return (
         PRIVATE,
         f"spent epsilon={rounded(spent.epsilon)} at delta={rounded(spent.delta)}{again}"
-        + _caveats(spent.numerics, spent.seeded),
+        + _caveats(spent.numerics),
     )
 
 
-def _caveats(numerics, seeded):
-    found = ["in idealised arithmetic"] * (numerics == "fast") + ["with a seed that must not be guessed"] * seeded
-    return f" ({', '.join(found)})" if found else ""
+def _caveats(numerics):
+    return " (in idealised arithmetic)" if numerics == "fast" else ""
 
 
 def _spent(step):
@@ -236,7 +243,7 @@ def _total(private):
     if fits != private or len(fitted) < len(private):  # a selection is no sum of steps
         return float(simple), delta
     reports = [step.privacy_spent_ for step in fitted]
-    curve = compose([block for own in reports for block in own.cumulative + own.steps], private[0].adjacency)
+    curve = compose([block for own in reports for block in own.cumulative + own.releases], private[0].adjacency)
     more = sum(own.epsilon_overhead for own in reports)
     together = curve.epsilon(delta - sum(own.delta_overhead for own in reports)) + more
     return float(min(simple, together)), delta
@@ -245,3 +252,182 @@ def _total(private):
 def _delta(step):
     spent = getattr(step, "privacy_spent_", None)
     return spent.total_delta if isinstance(spent, SelectionSpent) else step.delta
+
+
+def _last_step_has(name):
+    return available_if(lambda pipeline: hasattr(pipeline.steps[-1][1], name))
+
+
+class PrivatePipeline(Pipeline):
+    """A pipeline that refuses to be fitted if one of its steps leaks, and says what all of them spend.
+
+    It is `sklearn.pipeline.Pipeline` with `check_pipeline` before every fit.
+
+    Parameters
+    ----------
+    steps : list of tuple (name, estimator)
+        The last is a private estimator, or a private search.
+    trusted : sequence of str, default=()
+        Steps that `check_pipeline` does not know and you have made sure of.
+    transform_input, verbose
+        As in scikit-learn.
+    memory : None
+        Refused otherwise: it would keep rows on disk.
+
+    See Also
+    --------
+    make_private_pipeline : Names the steps.
+
+    Examples
+    --------
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.preprocessing import PrivatePipeline
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1])
+    >>> try:
+    ...     PrivatePipeline([("scale", StandardScaler()), ("model", model)]).fit([[0.0], [1.0]], [0, 1])
+    ... except ValueError as error:
+    ...     print(str(error)[:36])
+    No private fit: scale (StandardScale
+    """
+
+    def __init__(self, steps, *, trusted=(), transform_input=None, memory=None, verbose=False):
+        self.trusted = trusted
+        super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
+
+    _html_repr = diagram_and_card
+
+    def _refuse_leaks(self):
+        if self.memory is not None:
+            raise ValueError("memory keeps rows on disk: take memory=None.")
+        report = check_pipeline(clone(self), trusted=self.trusted)  # what is about to run, whatever ran before
+        if report.leaks:
+            leaks = "; ".join(f"{step.name} ({step.estimator}): {step.reason}" for step in report.leaks)
+            raise ValueError(f"No private fit: {leaks}")
+        if not report.passed:
+            raise ValueError("No private fit: no step of the pipeline is private.")
+
+    def fit(self, X, y=None, **params):
+        """Fit all steps, unless one leaks.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), optional
+        **params
+            As in scikit-learn.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If `check_pipeline` does not pass it; nothing was read and nothing spent.
+        """
+        self._refuse_leaks()
+        return super().fit(X, y, **params)
+
+    @_last_step_has("fit_transform")
+    def fit_transform(self, X, y=None, **params):
+        """Fit all steps, unless one leaks, and transform the rows; the result is not private."""
+        self._refuse_leaks()
+        return super().fit_transform(X, y, **params)
+
+    @_last_step_has("fit_predict")
+    def fit_predict(self, X, y=None, **params):
+        """Fit all steps, unless one leaks, and predict the rows; the result is not private."""
+        self._refuse_leaks()
+        return super().fit_predict(X, y, **params)
+
+    @property
+    def privacy_spent_(self):
+        """What all private steps spent together: a `PrivacySpent`, or a `SelectionSpent` if the last is a search."""
+        reports = [step.privacy_spent_ for _, step in _walk("", self) if hasattr(step, "privacy_spent_")]
+        if not reports:
+            raise AttributeError("This pipeline is not fitted: there is no privacy_spent_ yet.")
+        if len(reports) == 1:
+            return reports[0]
+        found = check_pipeline(self, trusted=self.trusted)
+        together = {
+            "epsilon": found.epsilon,
+            "delta": found.delta,
+            "voided_by": tuple(dict.fromkeys(why for own in reports for why in own.voided_by)),
+        }
+        if isinstance(reports[-1], SelectionSpent):
+            totals = {"total_epsilon": found.epsilon, "total_delta": found.delta}
+            return replace(reports[-1], **together, **totals)
+        return replace(
+            reports[-1],
+            **together,
+            steps=tuple(block for own in reports for block in own.steps),
+            along=tuple(block for own in reports for block in own.along),
+            cumulative=tuple(block for own in reports for block in own.cumulative),
+            clipping_norm=None,
+            numerics="fast" if any(own.numerics == "fast" for own in reports) else "secure",
+            estimator=" + ".join(own.estimator for own in reports),
+            public={own.estimator: dict(own.public) for own in reports},
+            crosscheck={own.estimator: own.crosscheck for own in reports},
+            epsilon_overhead=sum(own.epsilon_overhead for own in reports),
+            delta_overhead=sum(own.delta_overhead for own in reports),
+        )
+
+    def _transformed(self, X):
+        return X if len(self.steps) == 1 else self[:-1].transform(X)
+
+    @_last_step_has("predict_interval")
+    def predict_interval(self, X, level=0.95):
+        """Credible intervals of the last step, for rows before the first.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        level : float, default=0.95
+
+        Returns
+        -------
+        lower, upper : arrays
+        """
+        return self.steps[-1][1].predict_interval(self._transformed(X), level)
+
+    @_last_step_has("log_predictive_density")
+    def log_predictive_density(self, X, y):
+        """Log posterior predictive density of each response, of the last step."""
+        return self.steps[-1][1].log_predictive_density(self._transformed(X), y)
+
+    @_last_step_has("sample_posterior_predictive")
+    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+        """Responses drawn from the posterior predictive of the last step."""
+        return self.steps[-1][1].sample_posterior_predictive(self._transformed(X), n_samples, random_state)
+
+
+def make_private_pipeline(*steps, trusted=(), verbose=False):
+    """Pipeline that refuses what leaks, with names made from the steps' classes.
+
+    Parameters
+    ----------
+    *steps : estimators
+    trusted : sequence of str, default=()
+        As in `check_pipeline`.
+    verbose : bool, default=False
+
+    Returns
+    -------
+    PrivatePipeline
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.preprocessing import DPStandardScaler, make_private_pipeline
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(50, 10, size=(2000, 2))
+    >>> y = (X[:, 0] + rng.normal(size=2000) > 50).astype(int)
+    >>> model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1], solver="vips")
+    >>> pipeline = make_private_pipeline(DPStandardScaler(bounds=(0, 100), epsilon=0.5), model).fit(X, y)
+    >>> 1.0 < pipeline.privacy_spent_.epsilon <= 1.5
+    True
+    >>> lower, upper = pipeline.predict_interval(X[:3])
+    """
+    return PrivatePipeline(make_pipeline(*steps).steps, trusted=trusted, verbose=verbose)

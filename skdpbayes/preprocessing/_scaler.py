@@ -43,6 +43,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         With noise. A variance that the noise hides is set to what the noise could make of it.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
+    usable_records_ : NoisyCount
+        Noisy number of records that count: those without missing cells or unknown labels.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
@@ -57,7 +59,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
     """
 
     solver, sampling_rate, n_steps, verbose = "vips", None, None, 0  # what its base asks for, and nobody may set
-    _fitted = ("mean_", "var_", "scale_")
+    _fitted = ("mean_", "var_", "scale_", "usable_records_")
 
     def __init__(
         self,

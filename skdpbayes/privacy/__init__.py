@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from .auditing import AuditDisplay, AuditReport, audit
     from .ledger import BudgetError, PrivacyLedger
-    from .report import PrivacyLeakWarning, PrivacySpent
+    from .report import NoisyCount, PrivacyLeakWarning, PrivacySpent
 
 __all__ = [
     "AccountingError",
@@ -42,6 +42,7 @@ __all__ = [
     "CrossCheck",
     "GaussianSteps",
     "LedgerDisplay",
+    "NoisyCount",
     "PrivacyCurve",
     "PrivacyLeakWarning",
     "PrivacyLedger",
@@ -68,6 +69,7 @@ _HOMES = {
     "AuditReport": "auditing",
     "BudgetError": "ledger",
     "LedgerDisplay": "_displays",
+    "NoisyCount": "report",
     "PrivacyLeakWarning": "report",
     "PrivacyLedger": "ledger",
     "PrivacyProfileDisplay": "_displays",

@@ -29,7 +29,7 @@ class Check(NamedTuple):
 
 
 def run_checks(estimator, X, y, null, seed):
-    """All four, of fits on (X, y), on the same table with awkward rows, and on the null one."""
+    """All five, of fits on (X, y), on the same table with awkward rows, and on the null one."""
     awkward_X, awkward_y = X.copy(), y if y is None else y.copy()
     for i, cell in zip(range(1, len(X)), _AWKWARD, strict=False):
         awkward_X[-i] = cell
@@ -41,6 +41,7 @@ def run_checks(estimator, X, y, null, seed):
         Check("norm", *_norms((given, awkward), releases[0], seed)),
         Check("inclusion", *_inclusion(given, seed)),
         Check("noise", *_noise(null, seed)),
+        Check("count", *_count(given, seed)),
         Check("replay", *_replayed(given, null, state, releases, seed)),
     )
 
@@ -141,12 +142,29 @@ def _noise(fit, seed, most=200_000, runs=20):
     return tests[worst] > _SURE, detail
 
 
+def _count(fit, seed, runs=1000):
+    """Whether the number of usable records is released with the noise that is accounted for, new in each run."""
+    counts = [fit.usable(seed + i) for i in range(runs)]
+    if None in counts:
+        return True, "not released"
+    errors = (np.array([c.estimate for c in counts]) - np.count_nonzero(fit.records.usable)) / fit.spec.count.noise_multiplier
+    total = np.square(errors).sum()
+    tests = [
+        2 * min(stats.chi2.cdf(total, runs), stats.chi2.sf(total, runs)),
+        stats.kstest(errors, "norm").pvalue,
+        2 * stats.norm.sf(abs((errors[1:] * errors[:-1]).sum()) / math.sqrt(runs)),
+    ]
+    size = math.sqrt(total / runs)
+    return bool(min(tests) > _SURE), f"noise {size:.4f} of what is accounted for; least p-value {min(tests):.2g}"
+
+
 def _replayed(fit, null, state, releases, seed):
     """Whether releases and public values decide every fitted attribute."""
     example = jax.tree.map(lambda x: np.zeros(x.shape[1:], x.dtype), jax.device_put(null.records).one())
     given = releases if null.spec.n_chains > 1 else releases[0]
     again = inference.replay(given, null.keys(seed).solver, null.model, null.solver, null.spec, example)
-    one, other = fit.finished(seed, state), null.finished(seed, again)
+    usable = fit.usable(seed)
+    one, other = fit.finished(seed, state, usable), null.finished(seed, again, usable)
     differing = sorted(name for name in {*one, *other} if not _same(one.get(name), other.get(name)))
     detail = f"differ: {', '.join(differing)}" if differing else f"{len(one)} attributes follow from the releases"
     return not differing, detail

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from skdpbayes import inference
 from skdpbayes.privacy.draws import Draw
-from skdpbayes.privacy.mechanism import private_sum
+from skdpbayes.privacy.mechanism import noisy_count, private_sum
 from skdpbayes.privacy.random import fit_keys
 
 
@@ -53,10 +53,14 @@ class Fit:
         state, releases = inference.run(*how, keep_releases=True)
         return state, np.asarray(releases if self.spec.n_chains > 1 else releases[None])
 
-    def finished(self, seed, state):
-        """Fitted attributes that follow from a final state."""
+    def usable(self, seed):
+        """Noisy number of usable records, of a run."""
+        return noisy_count(self.keys(seed).count, self.records.usable, self.spec)
+
+    def finished(self, seed, state, usable):
+        """Fitted attributes that follow from a final state and the number of usable records."""
         rng = self.estimator._draws_rng(self.keys(seed))
-        self._fit(lambda *arguments: (jax.device_get(state), rng))
+        self._fit(lambda *arguments: (jax.device_get(state), rng, usable))
         own = self.estimator.get_params()
         return {name: value for name, value in vars(self.estimator).items() if name not in own}
 

@@ -54,7 +54,7 @@ class _CurvesDisplay:
         if not spent.cumulative:
             return [spent], [_in_words(spent)]
         # Whoever has seen this fit may have seen the earlier ones of the same object.
-        every = compose(spent.cumulative + spent.steps, spent.adjacency)
+        every = compose(spent.cumulative + spent.releases, spent.adjacency)
         whole = f"epsilon {rounded(spent.cumulative_epsilon, 3)} at delta {spent.delta:.3g}"
         return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {whole}"]
 
@@ -169,7 +169,7 @@ class PrivacyProfileDisplay(_CurvesDisplay):
                 self.points_ += self.ax_.plot(given.delta, given.epsilon, "o", color=line.get_color())
         if self.earlier:
             first = self.spent[0]
-            tables = [baselines(first.steps, delta, first.adjacency) for delta in deltas]
+            tables = [baselines(first.releases, delta, first.adjacency) for delta in deltas]
             for (name, words), colour in zip(_EARLIER.items(), COLOURS[1:], strict=False):
                 values = [table[name] for table in tables]
                 (self.earlier_lines_[name],) = self.ax_.plot(

@@ -58,7 +58,7 @@ class AuditReport:
     >>> from skdpbayes.privacy import audit
     >>> report = audit(DPGammaExponential(), np.full((20, 1), 10.0), n_trials=0)  # the checks without the attack
     >>> report.passed, [check.name for check in report.checks]
-    (True, ['conditions', 'norm', 'inclusion', 'noise', 'replay'])
+    (True, ['conditions', 'norm', 'inclusion', 'noise', 'count', 'replay'])
     """
 
     estimator: str
@@ -170,7 +170,7 @@ def audit(estimator, X, y=None, *, record=0, n_trials=5000, confidence=0.95, ran
     nearly_null = null.copy()
     nearly_null[record] = X[record]
     # An audit draws its own randomness; the estimators that it fits are thrown away.
-    given = clone(estimator).set_params(random_state=random_state, ledger=None)
+    given = clone(estimator).set_params(random_state=None, ledger=None)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         with_it, without = Fit(given, nearly_null, y), Fit(given, null, y)

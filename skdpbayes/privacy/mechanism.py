@@ -38,8 +38,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.privacy.contributions import parts_of, squares
-from skdpbayes.privacy.draws import LEAST_RATE, Draw, undrawn
+from skdpbayes.privacy.draws import LEAST_RATE, Draw, noise_source, undrawn
 from skdpbayes.privacy.lattice import MOST_UNITS, levels_for, noise_std
+from skdpbayes.privacy.report import NoisyCount
 
 if TYPE_CHECKING:
     from skdpbayes.privacy.accounting import GaussianSteps
@@ -68,11 +69,14 @@ class MechanismSpec:
         Chains that sample and add noise independently; the accountant composes all of them.
     numerics : {"secure", "fast"}
         Integer sums and integer noise, or floating-point numbers.
+    count : GaussianSteps or None
+        Release of the number of usable records, by `noisy_count`; None if there is none.
     """
 
     steps: tuple[GaussianSteps, ...]
     n_chains: int = 1
     numerics: str = "secure"
+    count: GaussianSteps | None = None
 
     @property
     def n_steps(self) -> int:
@@ -107,9 +111,19 @@ class MechanismSpec:
                 "take a smaller sampling_rate or epsilon, or numerics='fast'."
             )
 
-    def composed(self) -> tuple[GaussianSteps, ...]:
-        """Steps that the accountant has to compose: every chain's."""
+    @property
+    def rounds(self) -> tuple[GaussianSteps, ...]:
+        """Steps of all chains."""
         return self.steps * self.n_chains
+
+    @property
+    def along(self) -> tuple[GaussianSteps, ...]:
+        """Releases beside the rounds."""
+        return () if self.count is None else (self.count,)
+
+    def composed(self) -> tuple[GaussianSteps, ...]:
+        """All that the accountant has to compose."""
+        return self.rounds + self.along
 
     def traced(self) -> Mechanism:
         """Arrays that the compiled loop reads."""
@@ -318,3 +332,36 @@ def private_sum(
     noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, draw.noise, 0), sums)
     spacing = {name: jnp.where(missing, jnp.nan, block.clipping_norm / units[name]) for name, block in blocks.items()}
     return {name: jax.tree.map(lambda x, s=spacing[name]: (x * s).astype(jnp.float32), noisy[name]) for name in noisy}
+
+
+def noisy_count(key: bytes, usable, spec: MechanismSpec) -> NoisyCount | None:
+    """Number of records that can contribute, with noise: a private sum of zeros and ones.
+
+    *Claim.* The release is the Gaussian mechanism of noise multiplier at least ``spec.count.noise_multiplier``.
+    *Proof.* A record adds 0 or `units`, an integer, to a sum of unbounded integers; the noise has standard deviation
+    ``noise_std(levels) >= units * noise_multiplier``, is drawn once and from a key of its own, and is an integer too.
+    What follows is post-processing. With ``numerics="fast"`` the same holds of real numbers.
+
+    Parameters
+    ----------
+    key : bytes
+        Used here and nowhere else.
+    usable : bool array of shape (n_records,)
+    spec : MechanismSpec
+
+    Returns
+    -------
+    NoisyCount or None
+        None if `spec` has no such release.
+    """
+    if spec.count is None:
+        return None
+    number, sigma = int(np.count_nonzero(usable)), spec.count.noise_multiplier
+    if sigma == 0:
+        return NoisyCount(float(number), 0.0)
+    if spec.numerics == "fast":
+        return NoisyCount(number + sigma * float(noise_source(key, None)(1)[0]), sigma)
+    levels = levels_for(sigma)
+    units = math.floor(noise_std(levels) / sigma)
+    noise = int(noise_source(key, levels)(1)[0])
+    return NoisyCount((number * units + noise) / units, noise_std(levels) / units)

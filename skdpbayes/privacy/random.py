@@ -106,40 +106,43 @@ def wrap_keys(words):
 
 
 class FitKeys(NamedTuple):
-    """Independent keys of the chains of a fit. Only the solver's may be released.
+    """Independent keys of a fit and of its chains. Only the solver's may be released.
 
     Attributes
     ----------
     sampling, noise : tuple of bytes
         A secret key for each chain.
     solver : array of keys of shape (n_chains,)
+    count : bytes
+        Secret key of the noise in the number of usable records.
     """
 
     sampling: tuple[bytes, ...]
     noise: tuple[bytes, ...]
     solver: jax.Array
+    count: bytes
 
     def chain(self, i: int) -> FitKeys:
         """Keys of one of the chains."""
         own = slice(i, i + 1)
-        return FitKeys(self.sampling[own], self.noise[own], self.solver[own])
+        return FitKeys(self.sampling[own], self.noise[own], self.solver[own], self.count)
 
 
 def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
-    """Independent keys for sampling, noise and solver, for each chain.
+    """Independent keys for sampling, noise and solver, for each chain, and one for the count of usable records.
 
     Parameters
     ----------
     random_state : None, int, numpy.random.RandomState or numpy.random.Generator
-        None takes the keys from the operating system's entropy. Anything else is deterministic: whoever can guess
-        the seed can remove the noise.
+        None takes the keys from the operating system's entropy. Anything else is deterministic, and void of any
+        guarantee: fits share their noise, and whoever can guess the seed can remove it.
     n_chains : int
 
     Returns
     -------
     FitKeys
     """
-    n_bytes = n_chains * (2 * KEY_BYTES + 8)
+    n_bytes = n_chains * (2 * KEY_BYTES + 8) + KEY_BYTES
     if random_state is None:
         material = os.urandom(n_bytes)
     elif isinstance(random_state, numbers.Integral) and int(random_state) >= 0:
@@ -153,5 +156,6 @@ def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
             f"random_state must be None, a non-negative integer, a RandomState or a Generator, got {random_state!r}."
         )
     secrets = [material[i * KEY_BYTES : (i + 1) * KEY_BYTES] for i in range(2 * n_chains)]
-    words = np.frombuffer(material[2 * n_chains * KEY_BYTES :], np.uint32)
-    return FitKeys(tuple(secrets[:n_chains]), tuple(secrets[n_chains:]), wrap_keys(words.reshape(n_chains, 2)))
+    words = np.frombuffer(material[2 * n_chains * KEY_BYTES : -KEY_BYTES], np.uint32)
+    solver = wrap_keys(words.reshape(n_chains, 2))
+    return FitKeys(tuple(secrets[:n_chains]), tuple(secrets[n_chains:]), solver, material[-KEY_BYTES:])

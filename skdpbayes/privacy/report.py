@@ -11,7 +11,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._card import guarantee, rounded
 from .accounting._steps import GaussianSteps, as_steps, check_adjacency, check_delta, check_epsilon
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from .accounting import Calibration, PrivacyCurve
 
 _NOT_COVERED = (
-    "scoring or validating on the training records",
-    "choosing hyper-parameters or features by looking at the records",
+    "steps before the model that learn from the records, such as scalers, encoders, imputers and selectors of columns "
+    "(`check_pipeline` names them)",
+    "choosing a model, its parameters or its features by scores on the records, as GridSearchCV does",
+    "scoring or validating on the records",
     "more than one record of the same person",
     "timing and other side channels",
 )
@@ -45,6 +47,30 @@ class PrivacyLeakWarning(UserWarning):
     """
 
 
+class NoisyCount(NamedTuple):
+    """A number of records, released with noise.
+
+    Attributes
+    ----------
+    estimate : float
+        May be negative, or above the number of rows.
+    std : float
+        Standard deviation of its noise.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import NoisyCount
+    >>> print(NoisyCount(1987.4, 37.3))
+    1987 +- 37
+    """
+
+    estimate: float
+    std: float
+
+    def __str__(self) -> str:
+        return f"{self.estimate:.0f} +- {self.std:.0f}"
+
+
 @dataclass(frozen=True, repr=False)
 class PrivacySpent:
     """The privacy guarantee of one fit, and the conditions under which it holds.
@@ -57,7 +83,9 @@ class PrivacySpent:
         In (0, 1), overheads included.
     adjacency : {"zero_out", "add_remove", "replace_one"}
     steps : sequence of GaussianSteps
-        What was released.
+        What the rounds released.
+    along : sequence of GaussianSteps
+        What was released beside them: the number of usable records.
     clipping_norm : float or None
         C, the bound on the norm of one record's contribution; None when it was adapted to earlier releases.
     unit : str
@@ -82,6 +110,12 @@ class PrivacySpent:
         Reasons why the guarantee does not hold; empty when it does.
     not_covered : sequence of str
         What the guarantee does not speak of.
+    estimator, version : str
+        Class that was fitted, and version of this package.
+    date : str
+        When, in UTC (ISO 8601). Reports that differ in it alone are equal.
+    schema : mapping or None
+        Public schema of the table, as `Schema.to_dict` gives it, if one was declared.
     epsilon_overhead, delta_overhead : float
         Share of `epsilon` and `delta` that does not come from the steps: finite arithmetic, truncated
         batches. `delta_overhead` is the share at `epsilon`; elsewhere it is taken to grow as ``1 +
@@ -112,6 +146,7 @@ class PrivacySpent:
     adjacency: str
     steps: tuple[GaussianSteps, ...]
     clipping_norm: float | None
+    along: tuple[GaussianSteps, ...] = ()
     unit: str = "row"
     grid: float | None = None
     accountant: str = "pld"
@@ -123,6 +158,10 @@ class PrivacySpent:
     public: Mapping[str, Any] = field(default_factory=dict)
     voided_by: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = _NOT_COVERED
+    estimator: str = ""
+    version: str = ""
+    date: str = field(default="", compare=False)
+    schema: Mapping[str, Any] | None = None
     epsilon_overhead: float = 0.0
     delta_overhead: float = 0.0
 
@@ -132,6 +171,7 @@ class PrivacySpent:
         put("delta", check_delta(self.delta))
         put("adjacency", check_adjacency(self.adjacency))
         put("steps", as_steps(self.steps))
+        put("along", as_steps(self.along) if self.along else ())
         put("cumulative", as_steps(self.cumulative) if self.cumulative else ())
         put("clipping_norm", None if self.clipping_norm is None else _positive(self.clipping_norm, "clipping_norm"))
         put("grid", None if self.grid is None else _positive(self.grid, "grid"))
@@ -144,10 +184,11 @@ class PrivacySpent:
         put("epsilon_overhead", float(self.epsilon_overhead))
         put("delta_overhead", float(self.delta_overhead))
         put("seeded", bool(self.seeded))
-        for name in ("unit", "accountant", "random_source"):
+        for name in ("unit", "accountant", "random_source", "estimator", "version", "date"):
             put(name, str(getattr(self, name)))
         put("crosscheck", _pure(self.crosscheck, "crosscheck"))
         put("public", _pure(dict(self.public), "public"))
+        put("schema", None if self.schema is None else _pure(dict(self.schema), "schema"))
         put("voided_by", _texts(self.voided_by, "voided_by"))
         put("not_covered", _texts(self.not_covered, "not_covered"))
 
@@ -169,16 +210,21 @@ class PrivacySpent:
         return sum(block.steps for block in self.steps)
 
     @property
+    def releases(self) -> tuple[GaussianSteps, ...]:
+        """All that was released: `steps` and `along`."""
+        return self.steps + self.along
+
+    @property
     def guarantee_holds(self) -> bool:
         """Whether nothing in `voided_by` voids the guarantee."""
         return not self.voided_by
 
     @property
     def curve(self) -> PrivacyCurve:
-        """The `PrivacyCurve` of the steps (overheads not included)."""
+        """The `PrivacyCurve` of all releases (overheads not included)."""
         from .accounting import compose
 
-        return compose(self.steps, self.adjacency)
+        return compose(self.releases, self.adjacency)
 
     def delta_at(self, epsilon: float) -> float:
         """Return an upper bound on delta at `epsilon`, overheads included (1 below `epsilon_overhead`)."""
@@ -232,7 +278,7 @@ class PrivacySpent:
                 )
             if other.epsilon_overhead > _NEGLIGIBLE * other.epsilon or other.delta_overhead > _NEGLIGIBLE * other.delta:
                 raise ValueError("a fit with overheads does not reduce to its steps; add its overheads by hand.")
-        return compose([block for spent in (self, *others) for block in spent.steps], self.adjacency)
+        return compose([block for spent in (self, *others) for block in spent.releases], self.adjacency)
 
     @property
     def cumulative_epsilon(self) -> float:
@@ -244,7 +290,7 @@ class PrivacySpent:
 
         if not self.cumulative:
             return self.epsilon
-        curve = compose(self.cumulative + self.steps, self.adjacency)
+        curve = compose(self.cumulative + self.releases, self.adjacency)
         return curve.epsilon(self.delta - self.delta_overhead) + self.epsilon_overhead
 
     @classmethod
@@ -263,6 +309,7 @@ class PrivacySpent:
             delta=calibration.delta + others.get("delta_overhead", 0.0),
             adjacency=calibration.adjacency,
             steps=calibration.steps,
+            along=calibration.along,
             clipping_norm=clipping_norm,
             **{
                 "accountant": calibration.curve.accountant,
@@ -276,7 +323,7 @@ class PrivacySpent:
         out: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name in ("steps", "cumulative"):
+            if item.name in ("steps", "along", "cumulative"):
                 value = [block.to_dict() for block in value]
             out[item.name] = finite(value)
         return out
@@ -299,7 +346,7 @@ class PrivacySpent:
             raise ValueError(f"not a PrivacySpent record: expected the fields {sorted(known)}, got {sorted(record)}.")
         values = dict(record)
         values["epsilon"] = float(values["epsilon"])
-        for name in ("steps", "cumulative"):
+        for name in ("steps", "along", "cumulative"):
             values[name] = tuple(GaussianSteps(**block) for block in values.get(name, ()))
         return cls(**values)
 
@@ -330,6 +377,7 @@ class PrivacySpent:
             ("noise multiplier", _words(self.noise_multiplier)),
             ("sampling rate", _words(self.sampling_rate)),
             ("steps", f"{self.n_steps}"),
+            *[("beside them", f"number of usable {self.unit}s, noise {c.noise_multiplier:.4g}") for c in self.along],
             ("clipping norm", "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}"),
             ("accountant", self.accountant),
             ("cross-check", str(self.crosscheck)),
@@ -344,6 +392,8 @@ class PrivacySpent:
             ),
             ("not covered", "; ".join(self.not_covered) or "nothing listed"),
         ]
+        if self.estimator:
+            rows.insert(0, ("fitted", f"{self.estimator}, skdpbayes {self.version}, {self.date}"))
         if self.cumulative:
             rows.insert(0, ("with earlier fits", f"epsilon {rounded(self.cumulative_epsilon)}"))
         return rows

@@ -325,8 +325,8 @@ def test_a_null_row_is_as_no_row(fits):
 def test_no_more_is_spent_than_asked_for_and_what_is_reported_ran(adjacency, fits):
     for rate in (1.0, 0.5):
         spent = estimator(adjacency=adjacency, sampling_rate=rate).fit(X).privacy_spent_
-        assert 0.99 < spent.epsilon <= 1 and spent.steps == fits[-1][2].composed() and spent.sampling_rate == rate
-        assert compose(spent.steps, adjacency).epsilon(spent.delta) == pytest.approx(spent.epsilon)
+        assert 0.99 < spent.epsilon <= 1 and spent.releases == fits[-1][2].composed() and spent.sampling_rate == rate
+        assert compose(spent.releases, adjacency).epsilon(spent.delta) == pytest.approx(spent.epsilon)
 
 
 def test_a_refit_that_is_interrupted_leaves_nothing_of_the_fit_before():

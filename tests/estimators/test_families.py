@@ -314,8 +314,8 @@ def test_no_more_is_spent_than_asked_for_and_what_is_reported_ran(name, adjacenc
     for epsilon in (0.3, 4.0):
         spent = estimator(name, epsilon=epsilon, adjacency=adjacency).fit(DATA[name]).privacy_spent_
         assert 0.99 * epsilon < spent.epsilon <= epsilon
-        assert spent.steps == ran[-1].composed() and spent.n_steps == 1 and spent.sampling_rate == 1
-        assert compose(spent.steps, adjacency).epsilon(spent.delta) == pytest.approx(spent.epsilon)
+        assert spent.releases == ran[-1].composed() and spent.n_steps == 1 and spent.sampling_rate == 1
+        assert compose(spent.releases, adjacency).epsilon(spent.delta) == pytest.approx(spent.epsilon)
 
 
 @families

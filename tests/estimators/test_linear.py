@@ -97,7 +97,8 @@ def test_bad_parameters_are_named(data, parameters, message):
 
 
 def test_guarantee_and_report(data, fitted):
-    assert fitted.privacy_spent_.guarantee_holds and fitted.privacy_spent_.epsilon <= 1.0
+    assert not fitted.privacy_spent_.guarantee_holds, "it has a seed"
+    assert fitted.privacy_spent_.epsilon <= 1.0
     assert sum(piece.steps for piece in fitted.privacy_spent_.steps) == fitted.n_iter_ == 20
     substituted = DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="replace_one", random_state=0).fit(*data)
     ratio = substituted.privacy_spent_.steps[0].noise_multiplier / fitted.privacy_spent_.steps[0].noise_multiplier

@@ -20,7 +20,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes.estimators._base import SEEDED
 from skdpbayes.privacy import PrivacyLeakWarning, compose
+
 from skdpbayes.privacy.report import rounded
 
 pytestmark = [
@@ -62,7 +64,8 @@ def test_public_classes_give_no_warning_and_a_guarantee():
 def test_inferred_classes_warn_and_void_the_guarantee():
     with pytest.warns(PrivacyLeakWarning, match="classes=None takes the set of labels from y"):
         fit = estimator(classes=None).fit(X, y)
-    assert fit.privacy_spent_.voided_by == ("the set of classes was taken from y (classes=None)",)
+    why = "the set of classes was taken from y (classes=None)"
+    assert fit.privacy_spent_.voided_by == (why, SEEDED)
     assert "GUARANTEE VOID" in repr(fit.privacy_spent_)
 
 
@@ -302,7 +305,7 @@ def test_no_more_is_spent_than_was_asked_for(solver, adjacency):
             fit.set_params(n_chains=2)
         spent = fit.fit(X, y).privacy_spent_
         assert spent.epsilon <= epsilon and (spent.delta, spent.adjacency) == (delta, adjacency)
-        assert compose(spent.steps, adjacency).epsilon(delta) == pytest.approx(spent.epsilon)
+        assert compose(spent.releases, adjacency).epsilon(delta) == pytest.approx(spent.epsilon)
         assert spent.n_steps == 100 * fit.n_chains and spent.sampling_rate == 0.3
         if solver != "sgld":
             assert spent.epsilon > 0.99 * epsilon
@@ -368,7 +371,7 @@ def test_seeds_warn_once(monkeypatch):
     from skdpbayes.estimators import _base
 
     monkeypatch.setattr(_base, "_warned", [])
-    with pytest.warns(PrivacyLeakWarning, match="whoever knows or guesses the seed"):
+    with pytest.warns(PrivacyLeakWarning, match="whoever guesses the seed"):
         estimator().fit(X, y)
     estimator().fit(X, y)
 
@@ -377,7 +380,7 @@ def test_what_is_shown_holds_no_secret(capsys):
     from skdpbayes.privacy.random import fit_keys
 
     keys = fit_keys(0)
-    secrets = [*keys.sampling, *keys.noise, np.asarray(jax.random.key_data(keys.solver)).tobytes()]
+    secrets = [*keys.sampling, *keys.noise, keys.count, np.asarray(jax.random.key_data(keys.solver)).tobytes()]
     fit = estimator(random_state=0, verbose=1).fit(X, y)
     printed = capsys.readouterr().out
     assert "epsilon" in printed
@@ -392,8 +395,9 @@ def test_what_is_shown_holds_no_secret(capsys):
 
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # so short a chain; follows from releases
-def test_what_is_printed_does_not_depend_on_values(capsys, solver):
-    """However many rows are null, the same is printed, and nothing is warned of (warnings are errors)."""
+def test_what_is_printed_does_not_depend_on_values(capsys, solver, monkeypatch):
+    """However many rows are null, the same is printed; of warnings only one follows from a release."""
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)  # seconds are printed
     printed = set()
     for bad in (0, 1, len(X) // 2 + 1, len(X)):
         Z = X.copy()
@@ -401,6 +405,22 @@ def test_what_is_printed_does_not_depend_on_values(capsys, solver):
         estimator(verbose=1, solver=solver).fit(Z, y)
         printed.add(capsys.readouterr().out)
     assert len(printed) == 1
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.3])
+def test_what_is_said_does_not_tell_a_number_of_rows_that_is_private(capsys, monkeypatch, delta):
+    """Printed text and warnings, byte for byte, for tables of any length; and no number of theirs is in them."""
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
+    said = set()
+    for n in (len(X), len(X) - 1, 97):
+        model = estimator(verbose=2, adjacency="add_remove", sampling_rate=0.5, delta=delta, epsilon=0.1, random_state=None)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(X[:n], y[:n])
+        said.add((capsys.readouterr().out, tuple(str(warning.message) for warning in caught)))
+    ((printed, warned),) = said
+    assert "epsilon" in printed and not warned
+    assert not re.search(r"\b(97|%d|%d)\b" % (len(X), len(X) - 1), printed)
 
 
 PARAMETERS_OF_ONE_SOLVER = [

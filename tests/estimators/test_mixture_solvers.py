@@ -59,8 +59,8 @@ def test_it_finds_the_mixture_and_spends_what_it_says(solver, fits):
     assert (np.abs(draws.mean(axis=0) - TRUTH) < tolerance).all()
     assert np.abs(model.means_ - MEANS).max() < 0.3 and model.score(rows(1)) > -2.9
     spent = model.privacy_spent_
-    assert spent.steps == fits[-1][2].composed() and sum(piece.steps for piece in spent.steps) == model.n_iter_
-    assert compose(spent.steps, "zero_out").epsilon(1e-5) == pytest.approx(spent.epsilon)
+    assert spent.releases == fits[-1][2].composed() and sum(piece.steps for piece in spent.steps) == model.n_iter_
+    assert compose(spent.releases, "zero_out").epsilon(1e-5) == pytest.approx(spent.epsilon)
     assert (0.99 if solver != "sgld" else 0.3) < spent.epsilon <= 1
     assert not hasattr(model, "converged_") and not hasattr(model, "weight_concentration_")
     assert pickle.loads(pickle.dumps(model)).score(rows(1)) == model.score(rows(1))

@@ -261,7 +261,7 @@ def test_the_number_of_documents_is_not_told_where_it_is_private(fits):
 def test_what_is_spent_is_what_was_asked_for(fits):
     for adjacency in ("zero_out", "replace_one"):
         spent = estimator(adjacency=adjacency).fit(X).privacy_spent_
-        assert 0.99 < spent.epsilon <= 1 and spent.steps == fits[-1][2].composed() and spent.guarantee_holds is not None
+        assert 0.99 < spent.epsilon <= 1 and spent.releases == fits[-1][2].composed() and spent.guarantee_holds is not None
 
 
 @pytest.mark.slow
@@ -278,4 +278,4 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(fits, compiled_as_
     state = jax.device_get(inference.replay(releases, keys.solver, planned, solver, spec, nothing))
     again.n_iter_ = spec.n_steps
     again._set_posterior(planned, solver, state, again._draws_rng(keys))
-    assert_replayed(model, again, without=("privacy_spent_",))
+    assert_replayed(model, again, without=("privacy_spent_", "usable_records_"))

@@ -116,6 +116,17 @@ def test_no_record_is_longer_than_the_clipping_norm_in_exact_arithmetic(kind, un
         assert longest > (0.999 if units > 1e9 else 0.9)
 
 
+@pytest.mark.parametrize("size", [64, 4096])
+def test_records_with_more_entries_than_rounding_leaves_room_for_count_as_zero(size):
+    """Half a grid step in each of many entries is longer than a clipping norm of few steps."""
+    with jax.enable_x64(True):
+        rows, units = jnp.ones((3, size), jnp.float32), jnp.float64(0.49 * size**0.5)
+        total = mechanism._clipped_sum(rows, jnp.float32(1.0), jnp.ones(3, bool), units, exact=True)
+        assert not np.any(total)
+        wider = mechanism._clipped_sum(rows, jnp.float32(1.0), jnp.ones(3, bool), 40 * units, exact=True)
+        assert 0 < np.linalg.norm(wider) <= 3 * 40 * units
+
+
 def test_sums_of_the_longest_records_are_exact():
     """As many as a chunk has, all in one direction, at the finest grid."""
     units, rng = 2.0**43 * 0.999, np.random.default_rng(2)

@@ -10,6 +10,7 @@ from scipy import stats
 
 from skdpbayes.privacy import GaussianSteps, calibrate_noise, compose, crosscheck, epsilon
 from skdpbayes.privacy.accounting import _crosscheck, _rdp
+from skdpbayes.privacy.accounting._gaussian import gaussian_delta, gaussian_mu
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
@@ -53,6 +54,37 @@ def test_a_wrong_epsilon_is_seen(factor, adjacency):
     assert not crosscheck(blocks, right, 1e-5, adjacency).disagrees
 
 
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("sigma", [0.1, 1.0, 30.0, 200.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-15])
+def test_releases_of_all_records_are_checked_by_quadrature(adjacency, sigma, delta):
+    blocks = [GaussianSteps(sigma, 1.0, 3), GaussianSteps(2 * sigma, 1.0, 1)]
+    right = compose(blocks, adjacency).epsilon(delta)
+    check = crosscheck(blocks, right, delta, adjacency)
+    assert check.accepted and check.ratio == pytest.approx(1, rel=1e-6) and "quadrature" in str(check)
+    assert crosscheck(blocks, 0.9 * right, delta, adjacency).disagrees
+    assert crosscheck(blocks, 1.25 * right, delta, adjacency).disagrees
+
+
+def test_quadrature_where_delta_is_large():
+    for epsilon_, mu in ((0.1, 5.0), (2.0, 12.0), (1e-3, 0.1)):
+        assert _crosscheck._quadrature(epsilon_, mu) == pytest.approx(gaussian_delta(epsilon_, mu), rel=1e-8)
+
+
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+@pytest.mark.parametrize(("eps", "q", "steps"), [(1.0, 0.1, 500), (0.1, 0.13, 500), (3.0, 0.5, 200)])
+def test_a_release_of_all_records_beside_sampled_ones_is_checked(adjacency, eps, q, steps):
+    one = GaussianSteps(10 * (1 + (adjacency == "replace_one")) / gaussian_mu(eps, 1e-5), 1.0, 1)
+    found = calibrate_noise(eps, 1e-5, q, steps, adjacency=adjacency, along=[one])
+    assert found.crosscheck.accepted and 0.98 <= found.crosscheck.ratio <= 1.001
+    assert found.along == (one,) and found.steps[0].steps == steps
+    assert compose((*found.steps, one), adjacency).epsilon(1e-5) == found.epsilon == found.curve.epsilon(1e-5) <= eps
+    alone = calibrate_noise(eps, 1e-5, q, steps, adjacency=adjacency)
+    assert 1 < found.noise_multiplier / alone.noise_multiplier < 1.007  # a hundredth of the budget
+    large = GaussianSteps(one.noise_multiplier / 2, 1.0, 1)
+    assert crosscheck((*found.steps, large), found.epsilon, 1e-5, adjacency).disagrees
+
+
 def test_a_wrong_adjacency_is_seen():
     blocks = GaussianSteps(2.0, 0.05, 500)
     assert crosscheck(blocks, compose(blocks).epsilon(1e-5), 1e-5, "replace_one").disagrees
@@ -70,7 +102,8 @@ def test_nothing_is_printed_or_warned(capfd):
 @pytest.mark.parametrize(
     ("steps", "eps", "delta", "reason"),
     [
-        (GaussianSteps(1.0, 1.0, 10), 1.0, 1e-5, "rate 1"),
+        ([GaussianSteps(1.0, 1.0, 10), GaussianSteps(1.0, 0.1, 10)], 1.0, 1e-5, "larger part"),
+        ([GaussianSteps(7.5, 1.0, 1), GaussianSteps(8.5, 0.1, 500)], 1.0, 1e-5, "too large a part"),
         (GaussianSteps(0.0, 0.1, 10), 1.0, 1e-5, "no noise"),
         (GaussianSteps(1.0, 0.1, 10), math.inf, 1e-5, "positive finite"),
         (GaussianSteps(1.0, 0.1, 10), 0.0, 1e-5, "positive finite"),

@@ -35,6 +35,21 @@ def test_gaps_are_geometric(rate):
     assert stats.chi2.sf(statistic, keep.sum()) > 1e-7, (observed, expected)
 
 
+def test_logarithms_are_as_exact_as_the_proof_takes_them_to_be():
+    """docs/arithmetic.md, "Sampling on a grid": four units in the last place."""
+    if np.finfo(np.longdouble).nmant <= 52:
+        pytest.skip("no extended precision here")
+    rng = np.random.default_rng(0)
+    bits = [rng.integers(1, 2**53, 10**5), 2**53 - rng.integers(1, 10**6, 10**5), rng.integers(1, 10**6, 10**5)]
+    uniform = np.concatenate(bits).astype(np.float64) * 2.0**-53
+    exact = np.log(uniform.astype(np.longdouble))
+    assert np.max(np.abs((np.log(uniform) - exact) / exact)) < 2.0**-51
+    rates = np.concatenate([10.0 ** rng.uniform(-6, 0, 10**4), [1e-6, 0.5, 1 - 1e-6]])
+    exact = np.log1p(-rates.astype(np.longdouble))
+    ours = np.array([math.log1p(-rate) for rate in rates])
+    assert np.max(np.abs((ours - exact) / exact)) < 2.0**-51
+
+
 class Constant:
     """A stream of one and the same 64 bits."""
 

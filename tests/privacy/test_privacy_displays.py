@@ -104,7 +104,7 @@ def test_a_fitted_estimator_shows_its_report_and_with_earlier_fits_both():
     name = labels(PrivacyProfileDisplay.from_estimator(model))[1]
     assert name == f"with earlier fits: epsilon {rounded(spent.cumulative_epsilon, 3)} at delta 1e-06"
     one, both = TradeOffDisplay.from_estimator(model).lines_
-    np.testing.assert_allclose(both.get_ydata(), compose(spent.cumulative + spent.steps).tpr(both.get_xdata()))
+    np.testing.assert_allclose(both.get_ydata(), compose(spent.cumulative + spent.releases).tpr(both.get_xdata()))
     for display in (PrivacyProfileDisplay, TradeOffDisplay):
         for unreported in (DPBetaBernoulli(), LogisticRegression()):
             with pytest.raises(ValueError, match="privacy_spent_"):

@@ -56,14 +56,14 @@ def test_a_stream_does_not_end_and_does_not_repeat(monkeypatch):
 
 
 def test_keys_are_the_operating_systems_bytes(monkeypatch):
-    material, asked = bytes(range(144)), []
+    material, asked = bytes(range(176)), []
     monkeypatch.setattr(random.os, "urandom", lambda n: asked.append(n) or material[:n])
     np.random.seed(0)  # noqa: NPY002 - keys must not come from here
     keys = random.fit_keys(None, 2)
-    assert asked == [144]
+    assert asked == [176]
     solver = np.asarray(jax.random.key_data(keys.solver)).tobytes()
-    assert b"".join([*keys.sampling, *keys.noise, solver]) == material
-    assert {len(key) for key in (*keys.sampling, *keys.noise)} == {32}
+    assert b"".join([*keys.sampling, *keys.noise, solver, keys.count]) == material
+    assert {len(key) for key in (*keys.sampling, *keys.noise, keys.count)} == {32}
 
 
 def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
@@ -96,18 +96,9 @@ def test_a_fit_leaves_nothing_else_behind():
     model = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20).fit(X, y)
     fitted = {
         "posterior_", "posterior_samples_", "coef_", "intercept_", "classes_", "n_iter_", "data_norm_", "diagnostics_",
-        "privacy_spent_", "n_features_in_", "_chains",
+        "privacy_spent_", "usable_records_", "n_features_in_", "_chains",
     }  # fmt: skip
     assert set(vars(model)) - set(model.get_params()) == fitted
-
-
-def test_seeds_that_can_cancel_noise_void_the_guarantee():
-    X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 2
-    model = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20, random_state=1).fit(X, y)
-    assert model.privacy_spent_.guarantee_holds and model.privacy_spent_.seeded
-    assert not model.set_params(epsilon=2.0).fit(X, y).privacy_spent_.guarantee_holds
-    generator = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20, random_state=np.random.default_rng())
-    assert not generator.fit(X, y).privacy_spent_.guarantee_holds
 
 
 def test_one_cell_of_a_list_changes_no_other_record():
@@ -126,6 +117,7 @@ def test_one_cell_of_a_list_changes_no_other_record():
 def test_an_interrupted_refit_leaves_no_posterior(monkeypatch):
     X, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 2
     model = DPBayesianLogisticRegression(classes=[0, 1], n_steps=20).fit(X, y)
+    first = model.privacy_spent_
 
     def interrupted(*args):
         raise KeyboardInterrupt
@@ -136,4 +128,4 @@ def test_an_interrupted_refit_leaves_no_posterior(monkeypatch):
     except KeyboardInterrupt:
         pass
     assert not hasattr(model, "posterior_") and not hasattr(model, "coef_")
-    assert model.privacy_spent_.epsilon <= 0.1 and len(model.privacy_spent_.cumulative) == 1
+    assert model.privacy_spent_.epsilon <= 0.1 and model.privacy_spent_.cumulative == first.releases

@@ -352,8 +352,8 @@ def replay_mixture(estimator, releases, n_features, n):
     estimator._set_components(draws)
 
 
-def assert_replayed(model, again, *, without=("privacy_spent_", "n_iter_")):
-    """All that `model` was fitted to is in `again`, bit for bit, but for what is named."""
+def assert_replayed(model, again, *, without=("privacy_spent_", "n_iter_", "usable_records_")):
+    """All that `model` was fitted to is in `again`, bit for bit, but for what is named: public, or a release itself."""
     assert set(vars(model)) - set(vars(again)) == set(without), "an attribute of another origin"
     for name in set(vars(again)) - set(again.get_params()):
         assert pickle.dumps(getattr(again, name)) == pickle.dumps(getattr(model, name)), name
@@ -402,6 +402,7 @@ def check_replay(solver, guide="auto"):
     blank.privacy_spent_ = blank._report(
         spec, estimator.privacy_spent_.clipping_norm, public=blank._public(len(X), blank.classes_, blank.data_norm_)
     )
+    blank.usable_records_ = mechanism.noisy_count(keys.count, records.usable, spec)  # a release
     example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
     state = inference.replay(releases, keys.solver, model, plan_solver, spec, example)
     with warnings.catch_warnings():
@@ -420,7 +421,7 @@ def check_memory(solver):
     estimator, X, *_ = fitted(solver)
     n, text = len(X), pickle.dumps(estimator)
     keys = random.fit_keys(11, estimator.n_chains)
-    for secret in (*keys.sampling, *keys.noise):
+    for secret in (*keys.sampling, *keys.noise, keys.count):
         assert secret not in text, "a key is stored"
     for row in X:
         for dtype in (np.float64, np.float32):

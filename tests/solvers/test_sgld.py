@@ -71,7 +71,8 @@ def test_a_step_too_large_is_refused_with_the_largest_allowed(compiled_quickly):
     with pytest.raises(ValueError, match="learning_rate=5 is too large for epsilon=1") as error:
         estimator(learning_rate=5.0, **how).fit(X, Y)
     largest = float(re.search(r"At most (\S+) is allowed", str(error.value)).group(1))
-    noise = calibrate_noise(1.0, 1e-5, 0.2, 50).noise_multiplier
+    count = estimator()._count_step()
+    noise = calibrate_noise(1.0, 1e-5, 0.2, 50, along=[count]).noise_multiplier
     assert largest == pytest.approx(step_size(noise, 0.2, 0.7), rel=1e-4)
     spent = estimator(learning_rate=0.999 * largest, **how).fit(X, Y).privacy_spent_
     assert 0.98 < spent.epsilon <= 1
@@ -84,7 +85,7 @@ def test_chains_share_the_budget():
     one, three = (estimator(n_chains=c, sampling_rate=0.2, learning_rate=1e-4).fit(X, Y) for c in (1, 3))
     assert three.privacy_spent_.n_steps == 150 and one.privacy_spent_.n_steps == 50
     assert one.privacy_spent_.epsilon < three.privacy_spent_.epsilon <= 1
-    steps = three.privacy_spent_.steps
+    steps = three.privacy_spent_.releases
     assert compose(steps).epsilon(1e-5) == pytest.approx(three.privacy_spent_.epsilon)
     assert three.posterior_.draws.shape == (3, 10, 3)
     flat = three.posterior_.draws.reshape(3, -1)

@@ -46,7 +46,9 @@ class Calibration:
     delta : float
     adjacency : str
     steps : tuple of GaussianSteps
-        What to run and to account for.
+        What to run.
+    along : tuple of GaussianSteps
+        Releases with a fixed noise that are accounted for too.
     crosscheck : CrossCheck
         What fourier-accountant says about (`epsilon`, `delta`).
 
@@ -67,11 +69,12 @@ class Calibration:
     adjacency: str
     steps: tuple[GaussianSteps, ...]
     crosscheck: CrossCheck
+    along: tuple[GaussianSteps, ...] = ()
 
     @property
     def curve(self) -> PrivacyCurve:
-        """The composition of `steps`."""
-        return compose(self.steps, self.adjacency)
+        """The composition of `steps` and `along`."""
+        return compose(self.steps + self.along, self.adjacency)
 
 
 def calibrate_noise(
@@ -82,6 +85,7 @@ def calibrate_noise(
     schedule: Sequence[tuple[float, int]] | None = None,
     adjacency: str = "zero_out",
     rtol: float = 1e-3,
+    along: Iterable[GaussianSteps] = (),
 ) -> Calibration:
     """Find the smallest noise multiplier that is (epsilon, delta)-private.
 
@@ -102,6 +106,8 @@ def calibrate_noise(
     adjacency : {"zero_out", "add_remove", "replace_one"}
     rtol : float
         The epsilon of the noise returned is in ``[(1 - rtol) * epsilon, epsilon]``; at least 1e-6.
+    along : sequence of GaussianSteps
+        Releases with a fixed noise that share the budget.
 
     Returns
     -------
@@ -140,7 +146,7 @@ def calibrate_noise(
             f"(sampling_rate={rate!r}, steps={count}): releasing the records themselves would satisfy it. "
             "Take a smaller delta."
         )
-    return _calibrate(epsilon, delta, rate, blocks, adjacency, float(rtol))
+    return _calibrate(epsilon, delta, rate, blocks, adjacency, float(rtol), tuple(along))
 
 
 def _check_schedule(schedule: Iterable[tuple[float, int]] | None, steps: int) -> tuple[tuple[float, int], ...]:
@@ -163,16 +169,20 @@ def _calibrate(
     schedule: tuple[tuple[float, int], ...],
     adjacency: str,
     rtol: float,
+    along: tuple[GaussianSteps, ...],
 ) -> Calibration:
-    def blocks(scale: float) -> tuple[GaussianSteps, ...]:
+    def rounds(scale: float) -> tuple[GaussianSteps, ...]:
         return tuple(GaussianSteps(scale * relative, rate, count) for relative, count in schedule)
+
+    def blocks(scale: float) -> tuple[GaussianSteps, ...]:
+        return rounds(scale) + along
 
     def achieved(scale: float) -> float:
         return PrivacyCurve(blocks(scale), adjacency).epsilon(delta)
 
     if math.isinf(epsilon):
         check = CrossCheck(False, "no noise, nothing to check", epsilon, delta)
-        return Calibration(0.0, epsilon, epsilon, delta, adjacency, blocks(0.0), check)
+        return Calibration(0.0, epsilon, epsilon, delta, adjacency, rounds(0.0), check, along)
     start = _central_limit_guess(blocks, gaussian_mu(epsilon, delta), adjacency)
     scale, value = _search(achieved, epsilon, start, rtol)
     check = crosscheck(blocks(scale), value, delta, adjacency)
@@ -181,7 +191,7 @@ def _calibrate(
             f"the accountants disagree: epsilon={value!r} at delta={delta!r} for {blocks(scale)!r}, "
             f"adjacency {adjacency!r}, but {check}. Please report this."
         )
-    return Calibration(scale, value, epsilon, delta, adjacency, blocks(scale), check)
+    return Calibration(scale, value, epsilon, delta, adjacency, rounds(scale), check, along)
 
 
 def _central_limit_guess(blocks: Callable[[float], tuple[GaussianSteps, ...]], mu: float, adjacency: str) -> float:

@@ -1,0 +1,207 @@
+"""The number of usable records: what a record can do to it, its noise, its key, its price, and what is said of it."""
+
+import math
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from scipy import sparse, stats
+
+from skdpbayes import DPBayesianLogisticRegression, DPBetaBernoulli
+from skdpbayes.estimators import _base
+from skdpbayes.preprocessing import check_data
+from skdpbayes.privacy import GaussianSteps, NoisyCount, compose, lattice, mechanism, random
+from skdpbayes.privacy.mechanism import MechanismSpec, noisy_count
+from skdpbayes.records import pack_ragged, pack_records
+
+SIGMA = 37.3
+X = np.random.default_rng(0).random((400, 2))
+LABELS = np.array(["ill", "well"])[np.arange(400) % 2]
+
+
+def spec(numerics="secure", sigma=SIGMA):
+    main = (GaussianSteps(1.0, 0.1, 5),)
+    return MechanismSpec(main, 1, numerics, GaussianSteps(sigma, 1.0, 1))
+
+
+def keys(n):
+    return [np.random.SeedSequence([7, i]).generate_state(8, np.uint32).tobytes() for i in range(n)]
+
+
+def check_sensitivity():
+    """With the same noise, one record moves the release by one at most, an integer number of grid steps."""
+    key, usable = bytes(32), np.arange(100) % 3 > 0
+    for sigma in (0.01, 0.5, SIGMA, 4e5):
+        one, other = (noisy_count(key, flags, spec(sigma=sigma)) for flags in (usable, [False, *usable[1:]]))
+        assert one == other, "that record does not count"
+        flipped = noisy_count(key, [True, *usable[1:]], spec(sigma=sigma))
+        units = round(lattice.noise_std(4) / one.std)
+        assert abs((flipped.estimate - one.estimate) * units - units) < 1e-3 * units
+        assert one.std >= sigma and one.std < sigma * (1 + 1e-4)
+
+
+def check_noise():
+    """It is normal, of the size that is accounted for, and each key's own."""
+    for numerics in ("secure", "fast"):
+        errors = [(noisy_count(k, np.ones(50, bool), spec(numerics)).estimate - 50) / SIGMA for k in keys(20_000)]
+        total = np.square(errors).sum()
+        assert min(stats.chi2.cdf(total, 20_000), stats.chi2.sf(total, 20_000)) > 1e-5, "size"
+        assert stats.kstest(errors, "norm").pvalue > 1e-6
+        assert len(set(errors)) > 19_900  # single precision has ties
+
+
+def check_grid():
+    """Before it becomes a floating-point number the release is a sum of integers, of which the noise is a fine one."""
+    drawn, original = [], mechanism.noise_source
+    with pytest.MonkeyPatch.context() as patch:
+
+        def source(key, levels):
+            of = original(key, levels)
+            return lambda size: drawn.append(of(size)) or drawn[-1]
+
+        patch.setattr(mechanism, "noise_source", source)
+        counts = [noisy_count(k, np.ones(50, bool), spec()) for k in keys(50)]
+    units = math.floor(lattice.noise_std(4) / SIGMA)
+    for count, noise in zip(counts, drawn, strict=True):
+        assert noise.shape == (1,) and noise.dtype == np.int64
+        assert count.estimate == (50 * units + int(noise[0])) / units
+    assert len({int(noise[0]) % 2**10 for noise in drawn}) > 40
+
+
+CHECKS = [check_sensitivity, check_noise, check_grid]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_contract(check):
+    check()
+
+
+def scaled(factor):
+    def change(patch):
+        original = mechanism.noise_source
+        patch.setattr(mechanism, "noise_source", lambda *how: lambda size: factor * original(*how)(size))
+
+    return change
+
+
+def one_key(patch):
+    original = mechanism.noise_source
+    patch.setattr(mechanism, "noise_source", lambda key, levels: original(bytes(32), levels))
+
+
+def counted_twice(patch):
+    patch.setattr(mechanism.np, "count_nonzero", lambda flags: 2 * int(np.sum(flags)))
+
+
+def rounded(patch):
+    original = mechanism.noise_source
+
+    def source(key, levels):
+        return lambda size: original(key, levels)(size) // 2**11 * 2**11
+
+    patch.setattr(mechanism, "noise_source", source)
+
+
+def more_units(patch):
+    patch.setattr(mechanism, "noise_std", lambda levels: 1.05 * lattice.noise_std(levels))
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (scaled(0), check_noise),
+        (scaled(0.95), check_noise),
+        (one_key, check_noise),
+        (counted_twice, check_sensitivity),
+        (rounded, check_grid),
+        (more_units, check_noise),
+    ],
+    ids=["no_noise", "noise_times_095", "one_key", "counted_twice", "coarse_noise", "more_units"],
+)
+def test_mutants_of_the_count_are_noticed(change, check, monkeypatch, record_property):
+    record_property("killed", (f"count: {getattr(change, '__name__', 'scaled')}", "any", check.__name__))
+    change(monkeypatch)
+    with pytest.raises(AssertionError):
+        check()
+
+
+def test_its_key_is_its_own():
+    for n_chains in (1, 3):
+        for state in (None, 0, np.random.RandomState(1), np.random.default_rng(1)):
+            given = random.fit_keys(state, n_chains)
+            solver = np.asarray(jax.random.key_data(given.solver)).tobytes()
+            secrets = (*given.sampling, *given.noise, given.count)
+            assert len(given.count) == 32 and len(set(secrets)) == 2 * n_chains + 1
+            assert not any(solver[i : i + 8] in key for key in secrets for i in range(0, len(solver), 8))
+
+
+def test_records_that_cannot_contribute_are_told_one_by_one():
+    rows, label = np.ones((5, 2), np.float32), np.array([0, 1, -1, 0, 1])
+    rows[0, 1], rows[3, 0] = np.nan, np.inf
+    assert pack_records(x=rows, y=label).usable.tolist() == [False, True, False, False, True]
+    assert pack_records(usable=label > 0, x=rows).usable.tolist() == [False, True, False, False, True]
+    documents = sparse.csr_array(np.array([[1, 2], [0, 0], [0, 3]], np.float32))
+    assert pack_ragged(documents).usable.sum() == 2
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model = DPBayesianLogisticRegression(epsilon=2.0, classes=["ill", "well"], solver="vips", n_steps=1)
+    return model.fit(X, LABELS)
+
+
+def test_a_fit_accounts_for_it(fitted):
+    spent = fitted.privacy_spent_
+    count = fitted._count_step()
+    assert spent.along == (count,) and spent.releases == (*spent.steps, count) and count.noise_multiplier == pytest.approx(fitted.usable_records_.std, rel=1e-4)
+    assert spent.epsilon <= 2 and spent.epsilon == pytest.approx(compose(spent.releases, "zero_out").epsilon(1e-5))
+    assert compose(spent.steps, "zero_out").epsilon(1e-5) < spent.epsilon
+    assert abs(fitted.usable_records_.estimate - 400) < 6 * fitted.usable_records_.std
+    assert "quadrature" in str(spent.crosscheck) and "1.000" in str(spent.crosscheck)
+
+
+def counts(monkeypatch, estimate):
+    monkeypatch.setattr(mechanism, "noisy_count", lambda key, usable, spec: NoisyCount(estimate, 10.0))
+
+
+def test_few_usable_records_are_warned_of_by_the_release_alone(fitted, monkeypatch):
+    counts(monkeypatch, 319.0)
+    with pytest.warns(UserWarning, match=r"About 319 \+- 10 of 400 rows can be used.*check `classes`"):
+        fitted.fit(X, LABELS)  # all of whose labels are right
+    counts(monkeypatch, 321.0)
+    fitted.fit(X, np.full(400, "Ill"))  # none of whose labels are
+
+
+def test_mistyped_labels_are_warned_of():
+    model = DPBetaBernoulli(epsilon=5.0, solver="vips")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit((X[:, :1] < 0.3).astype(float))
+    with pytest.warns(UserWarning, match="of 400 rows can be used"):
+        model.fit(np.full((400, 1), np.nan))
+
+
+def test_nothing_is_said_where_the_number_of_rows_is_private(monkeypatch):
+    model = DPBetaBernoulli(epsilon=1.0, solver="dpvi", adjacency="add_remove", sampling_rate=0.5, n_steps=2)
+    counts(monkeypatch, 5.0)
+    model.fit((X[:, :1] < 0.3).astype(float))
+    assert model.usable_records_ == (5.0, 10.0)
+
+
+def test_without_privacy_it_is_exact():
+    count = noisy_count(bytes(32), np.ones(7, bool), spec(sigma=0.0))
+    assert count == (7.0, 0.0) and str(count) == "7 +- 0"
+    assert noisy_count(bytes(32), np.ones(7, bool), MechanismSpec((GaussianSteps(1.0, 0.1, 5),))) is None
+
+
+def test_the_non_private_look_agrees():
+    model = DPBayesianLogisticRegression(classes=["Ill", "Well"])
+    assert any("400 of 400 labels" in finding for finding in check_data(X, LABELS, estimator=model).findings)
+
+
+def test_a_share_of_one_hundredth(fitted):
+    alone = _base.PrivateEstimator._plan_noise
+    assert alone(fitted, 1, 1.0).along == (fitted._count_step(),)
+    precision = [1 / block.noise_multiplier**2 for block in fitted.privacy_spent_.releases]
+    assert precision[-1] / sum(precision) == pytest.approx(0.01, rel=0.01)

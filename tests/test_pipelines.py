@@ -1,0 +1,130 @@
+"""A private pipeline refuses what leaks, says what all its steps spend, and is used like its model."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import FeatureUnion, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
+
+from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes.preprocessing import (
+    BoundedScaler,
+    DPStandardScaler,
+    PrivatePipeline,
+    check_pipeline,
+    make_private_pipeline,
+)
+from skdpbayes.privacy import PrivacySpent, compose
+
+MODEL = DPBayesianLogisticRegression(1.0, classes=[0, 1], solver="vips", n_steps=1)
+SCALER = DPStandardScaler(bounds=(0, 100), epsilon=0.5)
+RNG = np.random.default_rng(0)
+X = RNG.normal(50, 10, size=(300, 2))
+Y = (X[:, 0] > 50).astype(int)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return make_private_pipeline(clone(SCALER), clone(MODEL)).fit(X, Y)
+
+
+def test_its_report_is_of_all_steps(fitted):
+    spent, own = fitted.privacy_spent_, [step.privacy_spent_ for step in fitted]
+    assert spent.steps == own[0].steps + own[1].steps and spent.delta == pytest.approx(2e-5)
+    assert own[1].epsilon < spent.epsilon <= 1.5 and spent.guarantee_holds
+    assert spent.epsilon == pytest.approx(compose(spent.releases).epsilon(2e-5), rel=1e-6)
+    assert spent.estimator == "DPStandardScaler + DPBayesianLogisticRegression"
+    assert PrivacySpent.from_json(spent.to_json()) == spent
+    assert spent.public["DPStandardScaler"]["n_samples"] == 300
+    assert "guarantee holds" in fitted._repr_html_() and "DPStandardScaler" in fitted._repr_html_()
+    lone = make_private_pipeline(BoundedScaler((0, 100)), fitted[-1])
+    assert lone.privacy_spent_ is fitted[-1].privacy_spent_
+
+
+def test_it_is_used_like_its_model(fitted):
+    rows = fitted[:-1].transform(X[:5])
+    for mine, models in (
+        (fitted.predict_interval(X[:5], 0.8), fitted[-1].predict_interval(rows, 0.8)),
+        (fitted.predict_proba(X[:5]), fitted[-1].predict_proba(rows)),
+        (fitted.log_predictive_density(X[:5], Y[:5]), fitted[-1].log_predictive_density(rows, Y[:5])),
+        (fitted.sample_posterior_predictive(X[:5], 3, 0), fitted[-1].sample_posterior_predictive(rows, 3, 0)),
+    ):
+        np.testing.assert_array_equal(mine, models)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+    assert not hasattr(make_private_pipeline(SCALER), "predict_interval")
+    with pytest.raises(AttributeError, match="not fitted"):
+        clone(fitted).privacy_spent_  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ((StandardScaler(), MODEL), "standardscaler"),
+        ((BoundedScaler(), DPBayesianLogisticRegression()), "classes=None"),
+        ((BoundedScaler(), clone(MODEL).set_params(random_state=0)), "random_state is set"),
+        ((BoundedScaler(), clone(MODEL).set_params(random_state=np.random.default_rng(0))), "random_state is set"),
+        ((BoundedScaler(), clone(MODEL).set_params(epsilon=np.inf)), "infinite"),
+        ((BoundedScaler(), GridSearchCV(MODEL, {"epsilon": [1.0]})), "gridsearchcv"),
+        ((BoundedScaler(), BoundedScaler()), "no step of the pipeline is private"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_leaks_is_refused_before_anything_is_read(steps, why):
+    read = []
+
+    class Rows(pd.DataFrame):
+        def __array__(self, *arguments, **options):
+            read.append("X")
+            return super().__array__(*arguments, **options)
+
+    for fit in ("fit", "fit_transform", "fit_predict"):
+        pipeline = make_private_pipeline(*steps)
+        if hasattr(pipeline, fit):
+            with pytest.raises(ValueError, match=f"No private fit: .*{why}"):
+                getattr(pipeline, fit)(Rows(X), Y)
+    assert not read
+    assert not hasattr(steps[-1], "privacy_spent_")
+
+
+def test_a_refit_is_judged_by_its_own_parameters(fitted):
+    again = pickle.loads(pickle.dumps(fitted)).set_params(dpbayesianlogisticregression__random_state=0)
+    with pytest.raises(ValueError, match="random_state is set"):
+        again.fit(X, Y)
+    with pytest.raises(ValueError, match="memory"):
+        PrivatePipeline([("model", MODEL)], memory="cache").fit(X, Y)
+    trusting = make_private_pipeline(StandardScaler(), clone(MODEL), trusted=["standardscaler"])
+    assert trusting.fit(X, Y).privacy_spent_.guarantee_holds
+
+
+@pytest.mark.parametrize("left", ["passthrough", "drop", "explicit", "union"])
+def test_columns_that_pass_through_are_judged_the_same_before_and_after_a_fit(left):
+    if left == "union":
+        prepare = FeatureUnion([("a", BoundedScaler((0, 100))), ("b", "passthrough")])
+    elif left == "explicit":
+        prepare = ColumnTransformer([("a", BoundedScaler((0, 100)), [0]), ("b", "passthrough", [1])])
+    else:
+        prepare = ColumnTransformer([("a", BoundedScaler((0, 100)), [0])], remainder=left)
+    pipeline = make_pipeline(prepare, clone(MODEL))
+    before = check_pipeline(pipeline)
+    after = check_pipeline(pipeline.fit(X, Y))
+    assert before.passed and after.passed
+    assert [step.name for step in before.steps] == [step.name for step in after.steps]
+    own = make_pipeline(FunctionTransformer(func=np.log1p), MODEL)
+    assert [step.name for step in check_pipeline(own).leaks] == ["functiontransformer"]
+
+
+def test_every_report_lists_what_it_cannot_see():
+    """Learning steps before the model, and choices by score: a model's own report knows of neither."""
+    scaled = make_pipeline(StandardScaler(), clone(MODEL)).fit(X, Y)
+    said = " ".join(scaled[-1].privacy_spent_.not_covered)
+    assert "steps before the model" in said and "scalers" in said and "check_pipeline" in said
+    search = GridSearchCV(clone(MODEL), {"prior_scale": [1.0]}, cv=2).fit(X, Y)
+    said = " ".join(search.best_estimator_.privacy_spent_.not_covered)
+    assert "by scores on the records" in said and "GridSearchCV" in said
+    assert said in search.best_estimator_.privacy_spent_._repr_html_().replace("; ", " ")
