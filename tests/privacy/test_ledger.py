@@ -158,7 +158,7 @@ def test_fits_are_charged_before_they_run_and_refused_before_they_look(monkeypat
     ledger = PrivacyLedger(0.5, 1e-5)
     model = estimator(ledger=ledger).fit(X, Y)
     (entry,) = ledger.entries
-    assert [GaussianSteps(**step) for step in entry["steps"]] == list(model.privacy_spent_.steps)
+    assert [GaussianSteps(**step) for step in entry["steps"]] == list(model.privacy_spent_.releases)
     assert entry["label"] == "DPBayesianLogisticRegression"
     before = pickle.dumps(model.posterior_), model.privacy_spent_
     monkeypatch.setattr(model, "_pack", None)  # would fail
