@@ -121,7 +121,7 @@ class PrivacyLedger:
     >>> with ledger:
     ...     model = DPBetaBernoulli(epsilon=0.5).fit(X)
     >>> ledger  # doctest: +ELLIPSIS
-    PrivacyLedger(epsilon=1, delta=1e-05, zero_out per row; spent epsilon=0.6..., left 0.7...)
+    PrivacyLedger(epsilon=1, delta=1e-05, zero_out per row; spent epsilon=0.4998, left 0.7...)
     """
 
     def __init__(
@@ -332,7 +332,10 @@ class PrivacyLedger:
 
     @property
     def spent_epsilon(self) -> float:
-        """Epsilon, at the ledger's delta, of all that was charged: what may be said now. Zero before the first fit."""
+        """Epsilon, at the ledger's delta, of all that was charged: what may be said now. Zero before the first fit.
+
+        Of a single charge it is that of its exact composition; of several what the filter's sum implies.
+        """
         from .accounting import compose
         from .accounting._gaussian import gaussian_epsilon
         from .accounting._rdp import rdp_epsilon
@@ -341,7 +344,7 @@ class PrivacyLedger:
         cost = math.fsum(entry["cost"] for entry in entries)
         if not entries:
             return 0.0
-        if self._renyi and cost > self._limit:  # of a first fit that is the last one, too
+        if self._renyi and len(entries) == 1:  # nothing was chosen after looking yet
             return self._alone(_spending(entries[0]))
         if self.order is not None:
             import numpy as np

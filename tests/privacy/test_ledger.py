@@ -456,6 +456,7 @@ def test_repr_says_what_is_spent_and_left():
     ledger = PrivacyLedger(1.0, 1e-5)
     assert repr(ledger).startswith("PrivacyLedger(epsilon=1, delta=1e-05, zero_out per row; spent epsilon=0, left 0.99")
     ledger.charge(calibrate_noise(0.5, 1e-5, 1.0, 1).steps)
+    assert ledger.spent_epsilon == pytest.approx(0.5, rel=1e-3)  # of one fit what it asked for
     spent_epsilon, left = rounded(ledger.spent_epsilon), rounded(ledger.affordable_epsilon(), up=False)
     assert repr(ledger).endswith(f"; spent epsilon={spent_epsilon}, left {left})")
     assert "memory of another process" in repr(pickle.loads(pickle.dumps(ledger)))
