@@ -169,8 +169,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     Redberg and Wang (2024), from the whole privacy profiles of the runs. Each row is in one part only, so a run costs
     the larger of what its fit and its score cost.
 
-    The fitted search is used like its best model: it has the model's public methods, such as ``predict``,
-    ``predict_interval`` and ``sample_posterior``, and its fitted attributes, such as ``coef_``.
+    The fitted search is used like its best model: it has the model's public methods, such as
+    ``predict``, ``predict_interval`` and ``sample_posterior``, and its fitted attributes, such as
+    ``coef_``.
 
     Parameters
     ----------
@@ -189,24 +190,27 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     test_size : float, default=0.2
         Fraction of the rows that score.
     scoring : {"log_loss", "accuracy", "log_density"} or callable, default=None
-        Score of each row, in [0, 1], larger is better. None takes the first that fits the estimator.
+        Score of each row, in [0, 1], larger is better. None takes the first that fits the
+        estimator.
 
         - ``"log_loss"``, for classifiers: ``1 - min(loss, 3) / 3`` of the log-loss in nats.
         - ``"accuracy"``, for classifiers: whether the label is right.
         - ``"log_density"``, for all others: ``p / (p + u)``, p being the model's density of the row, and u the uniform
-          one on the range that the estimator's own parameters make public. For densities both are geometric means over
-          columns; for topics they are means over the words of half of a document, given the other half; for
-          regressions p is the predictive density of the response. (`DPNumPyroModel` declares no range: u is 1.)
+          one on the range that the estimator's own parameters make public. For densities both are
+          geometric means over columns; for topics they are means over the words of half of a
+          document, given the other half; for regressions p is the predictive density of the
+          response. (`DPNumPyroModel` declares no range: u is 1.)
 
-        A callable ``(estimator, X, y) -> float`` is called once for **each row**, with an X and y of that row alone,
-        so that no row can change the score of another. That takes one prediction per row, and it must keep no state
-        from call to call and not change the estimator. The result is cut to [0, 1].
+        A callable ``(estimator, X, y) -> float`` is called once for **each row**, with an X and y
+        of that row alone, so that no row can change the score of another. That takes one prediction
+        per row, and it must keep no state from call to call and not change the estimator. The
+        result is cut to [0, 1].
     ledger : PrivacyLedger, default=None
-        Budget that the search is charged to, as one private selection; None takes the estimator's, or the one that is
-        open. It needs ``composition="renyi"``.
+        Budget that the search is charged to, as one private selection; None takes the estimator's,
+        or the one that is open. It needs ``composition="renyi"``.
     random_state : None or int, default=None
-        None draws from the operating system. An integer makes everything reproducible: for tests only, as it voids the
-        guarantee.
+        None draws from the operating system. An integer makes everything reproducible: for tests
+        only, as it voids the guarantee.
 
     Attributes
     ----------
@@ -223,9 +227,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     Notes
     -----
-    The time that a search takes tells how many runs there were, which is not covered. Callbacks of the estimator are
-    not told of the runs. The parts, the candidates and the number of runs are drawn by NumPy's generator, from the
-    operating system's entropy.
+    The time that a search takes tells how many runs there were, which is not covered. Callbacks of
+    the estimator are not told of the runs. The parts, the candidates and the number of runs are
+    drawn by NumPy's generator, from the operating system's entropy.
 
     Examples
     --------

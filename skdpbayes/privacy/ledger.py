@@ -7,12 +7,13 @@ Renyi divergences at one order, fixed when the ledger is opened (a *Renyi filter
 releases are of all records, squared ratios of sensitivity to noise (a *Gaussian filter*: Smith and Thakurta 2022). What
 was fixed beforehand may be given as a plan, and is composed tightly.
 
-The first fit of a Renyi ledger may use all of epsilon, although its divergence then exceeds the filter's limit.
-*Proof.* The first charge is fixed before any release, so which of two cases holds does not depend on the records. If
-its divergence exceeds the limit, no other charge is ever accepted, since divergences only add up: that one mechanism
-is all that is released, and it was accepted for its exact composition, which holds for steps that are fixed
-beforehand. If not, all charges together stay within the limit, and the filter's theorem holds for them, the first
-included. QED
+The first fit of a Renyi ledger may use all of epsilon, although its divergence then exceeds the
+filter's limit. *Proof.* The first charge is fixed before any release, so which of two cases holds
+does not depend on the records. If its divergence exceeds the limit, no other charge is ever
+accepted, since divergences only add up: that one mechanism is all that is released, and it was
+accepted for its exact composition, which holds for steps that are fixed beforehand. If not, all
+charges together stay within the limit, and the filter's theorem holds for them, the first included.
+QED
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ class PrivacyLedger:
     unit : str, default="row"
         What a record is, in every fit: ``"row"``, or ``"document"`` for topics.
     composition : {"renyi", "gaussian", "plan"}, default="renyi"
-        How spending adds up. ``"renyi"`` takes any fit and any private search; the first can use all of epsilon if no
-        other is to follow, and about nine tenths otherwise.
-        ``"gaussian"`` loses nothing, and takes only fits all of whose releases are of all records
-        (``sampling_rate=1``, which is the default for small tables and for `vips`). ``"plan"``: the steps of all fits
-        are given by `plan`, and each fit has to be the next of them.
+        How spending adds up. ``"renyi"`` takes any fit and any private search; the first can use
+        all of epsilon if no other is to follow, and about nine tenths otherwise. ``"gaussian"``
+        loses nothing, and takes only fits all of whose releases are of all records
+        (``sampling_rate=1``, which is the default for small tables and for `vips`). ``"plan"``: the
+        steps of all fits are given by `plan`, and each fit has to be the next of them.
     plan : sequence of sequences of GaussianSteps, default=None
         For each fit, in this order, what it will release: ``privacy_spent_.steps`` of a fit to public or simulated rows
         with the same parameters.
@@ -102,14 +103,15 @@ class PrivacyLedger:
 
     Notes
     -----
-    Copies are the ledger itself: ``clone``, ``deepcopy`` and cross-validation in one process share one budget.
-    Parameters are read-only.
+    Copies are the ledger itself: ``clone``, ``deepcopy`` and cross-validation in one process share
+    one budget. Parameters are read-only.
 
-    ``with ledger:`` is for the code of the block, in its thread or asyncio task. Threads that are started in it do not
-    inherit it, and their fits are refused: give the estimator the ledger, open it in the thread, or run the thread in
-    ``contextvars.copy_context()``. Worker processes are charged too if one ledger with a `path` is open, and refused
-    otherwise. Workers that are no descendants of this process, such as those of a cluster, know nothing of it: give
-    them a ledger with a path.
+    ``with ledger:`` is for the code of the block, in its thread or asyncio task. Threads that are
+    started in it do not inherit it, and their fits are refused: give the estimator the ledger, open
+    it in the thread, or run the thread in ``contextvars.copy_context()``. Worker processes are
+    charged too if one ledger with a `path` is open, and refused otherwise. Workers that are no
+    descendants of this process, such as those of a cluster, know nothing of it: give them a ledger
+    with a path.
 
     Examples
     --------
@@ -303,9 +305,9 @@ class PrivacyLedger:
     def entries(self) -> list[dict[str, Any]]:
         """What was charged, a dict each.
 
-        Who (``label``, ``version`` of the package), what (``steps``, or the ``selection`` of a private search),
-        ``when`` (UTC, ISO 8601), ``cost`` in the ledger's own currency, and ``voided_by``. Version and time are None in
-        entries of versions that did not record them.
+        Who (``label``, ``version`` of the package), what (``steps``, or the ``selection`` of a
+        private search), ``when`` (UTC, ISO 8601), ``cost`` in the ledger's own currency, and
+        ``voided_by``. Version and time are None in entries of versions that did not record them.
         """
         return [_SINCE_FIRST | entry for entry in self._store.entries()]
 
@@ -334,7 +336,8 @@ class PrivacyLedger:
     def spent_epsilon(self) -> float:
         """Epsilon, at the ledger's delta, of all that was charged: what may be said now. Zero before the first fit.
 
-        Of a single charge it is that of its exact composition; of several what the filter's sum implies.
+        Of a single charge it is that of its exact composition; of several what the filter's sum
+        implies.
         """
         from .accounting import compose
         from .accounting._gaussian import gaussian_epsilon
@@ -466,7 +469,8 @@ def ledger_in_force(own: PrivacyLedger | None = None) -> PrivacyLedger | None:
     Raises
     ------
     BudgetError
-        If ledgers are open in other threads, or in processes above, and which of them to charge is not clear.
+        If ledgers are open in other threads, or in processes above, and which of them to charge is
+        not clear.
     """
     if own is not None:
         return own

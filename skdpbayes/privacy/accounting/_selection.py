@@ -24,8 +24,8 @@ class Selection:
     Parameters
     ----------
     runs : sequence of sequences of GaussianSteps
-        Everything that one run may release: for each alternative (a candidate's fit, or the score, if no record is in
-        both) its steps.
+        Everything that one run may release: for each alternative (a candidate's fit, or the score,
+        if no record is in both) its steps.
     mean : float
         Expected number of runs, at least 1.
     eta : float
@@ -66,10 +66,14 @@ class Selection:
     def divergence(self, order: float, adjacency: str) -> float:
         """Upper bound on the Renyi divergence of the selection at an order.
 
-        With divergences D(a) of one run, of expectation m and odds (1 - g) / g,
-        ``D(order) + (1 + eta) ((1 - 1 / a) D(a) + log(1 / g) / a) + log(m) / (order - 1)`` for every a >= 1
-        (Papernot and Steinke 2022, theorem 2); the best a is taken. A run's divergence is that of its worst
-        alternative: which one was drawn may be known, and does not depend on the records.
+        Let D(a) be the divergence of one run at order a, and let the law of the number of runs have
+        mean m and odds (1 - g) / g. The bound (Papernot and Steinke 2022, theorem 2) is, for the
+        best a >= 1,
+
+        ``D(order) + (1 + eta) * ((1 - 1 / a) * D(a) + log(1 / g) / a) + log(m) / (order - 1)``.
+
+        D is that of the worst alternative: which one a run draws may be known, and does not depend
+        on the records.
         """
         replace = adjacency == "replace_one"
         at_order = max(
