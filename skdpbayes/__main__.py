@@ -179,14 +179,15 @@ def ledger(args: argparse.Namespace) -> Answer:
         book = PrivacyLedger.from_json(stored_json(args.file))
     spent = book.spent
     entries = [
-        {"label": label, "share": share, "steps": entry["steps"]}
-        for (label, share), entry in zip(book.shares, book.entries, strict=True)
+        {name: value for name, value in entry.items() if name != "cost"} | {"share": share}
+        for (_, share), entry in zip(book.shares, book.entries, strict=True)
     ]
     names = ("epsilon", "delta", "adjacency", "unit", "composition")
     record = {name: getattr(book, name) for name in names} | {
         "entries": entries,
         "spent": spent,
         "spent_epsilon": book.spent_epsilon,
+        "voided_by": list(book.voided_by),
     }
     if book.plan is None:
         record["affordable_epsilon"] = book.affordable_epsilon()
@@ -200,6 +201,8 @@ def ledger(args: argparse.Namespace) -> Answer:
         ("spent", f"{rounded(100 * spent)}%, epsilon {rounded(record['spent_epsilon'])}"),
         ("left", f"{rounded(max(0.0, 100 * (1 - spent)), up=False)}%; {left}"),
     )
+    if book.voided_by:
+        text += f"\nGUARANTEE VOID: {'; '.join(book.voided_by)}."
     if entries:
         rows = ((rounded(100 * entry["share"]) + "%", entry["label"]) for entry in entries)
         text += "\n\n" + _table(("share", "fit"), *rows)

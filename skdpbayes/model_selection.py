@@ -11,26 +11,25 @@ import math
 import numbers
 import warnings
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.callback import CallbackSupportMixin
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils import _safe_indexing
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from skdpbayes._labels import as_labels, codes
 from skdpbayes._rows import as_numeric
-from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number, diagram_and_card
-from skdpbayes.privacy import GaussianSteps, compose, selection_epsilon
+from skdpbayes._scoring import log_volume, scores, scorings
+from skdpbayes.estimators._base import SEEDED, PrivateEstimator, check_choice, check_number, diagram_and_card
+from skdpbayes.privacy import GaussianSteps, Selection
 from skdpbayes.privacy._card import guarantee, rounded
 
 _MOST_CANDIDATES = 200
 _WORST = -math.inf
-_LONGEST_LOSS = 3.0  # nats of log-loss beyond which a row counts as wholly wrong
 
 
 def search_spent(search: Any) -> str:
@@ -94,7 +93,7 @@ class SelectionSpent:
     n_iter : float
         Expected number of runs.
     seeded : bool
-        Whether whoever guesses a seed can remove the noise.
+        Whether `random_state` was set, which voids the guarantee.
     voided_by : tuple of str
         Reasons for which the guarantee does not hold.
 
@@ -104,9 +103,7 @@ class SelectionSpent:
     >>> from skdpbayes import DPBetaBernoulli
     >>> from skdpbayes.model_selection import DPRandomizedSearchCV
     >>> X = np.random.default_rng(0).random((2000, 1)) < 0.1
-    >>> def likelihood(model, X, y):  # a number in [0, 1] for each row
-    ...     return np.exp(model.score_samples(X))
-    >>> search = DPRandomizedSearchCV(DPBetaBernoulli(), {"prior_b": [1, 9]}, epsilon=1.0, n_iter=2, scoring=likelihood)
+    >>> search = DPRandomizedSearchCV(DPBetaBernoulli(), {"prior_b": [1, 9]}, epsilon=1.0, n_iter=2)
     >>> spent = search.fit(X).privacy_spent_
     >>> spent.epsilon <= 1.0 and spent.run_epsilon < spent.epsilon
     True
@@ -161,14 +158,6 @@ class SelectionSpent:
         return guarantee(self.epsilon, self.delta, self.voided_by, rows)
 
 
-def _best_has(name):
-    def check(search):
-        getattr(getattr(search, "best_estimator_", search.estimator), name)
-        return True
-
-    return available_if(check)
-
-
 class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     """Choose hyper-parameters under differential privacy.
 
@@ -179,6 +168,10 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     The law of the number of runs is a truncated negative binomial one, and the bound on the total that of Koskela,
     Redberg and Wang (2024), from the whole privacy profiles of the runs. Each row is in one part only, so a run costs
     the larger of what its fit and its score cost.
+
+    The fitted search is used like its best model: it has the model's public methods, such as
+    ``predict``, ``predict_interval`` and ``sample_posterior``, and its fitted attributes, such as
+    ``coef_``.
 
     Parameters
     ----------
@@ -196,12 +189,28 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         Shape of the law of the number of runs: 0 is logarithmic and cheapest, 1 geometric and less spread out.
     test_size : float, default=0.2
         Fraction of the rows that score.
-    scoring : {"accuracy", "log_loss"} or callable, default="log_loss"
-        Score of each row, in [0, 1], larger is better: whether the label is right; or ``1 - min(loss, 3) / 3``, of
-        its log-loss in nats. A callable ``(estimator, X, y) -> array of shape (n,)`` must judge each row by itself;
-        what it returns is cut to [0, 1].
+    scoring : {"log_loss", "accuracy", "log_density"} or callable, default=None
+        Score of each row, in [0, 1], larger is better. None takes the first that fits the
+        estimator.
+
+        - ``"log_loss"``, for classifiers: ``1 - min(loss, 3) / 3`` of the log-loss in nats.
+        - ``"accuracy"``, for classifiers: whether the label is right.
+        - ``"log_density"``, for all others: ``p / (p + u)``, p being the model's density of the row, and u the uniform
+          one on the range that the estimator's own parameters make public. For densities both are
+          geometric means over columns; for topics they are means over the words of half of a
+          document, given the other half; for regressions p is the predictive density of the
+          response. (`DPNumPyroModel` declares no range: u is 1.)
+
+        A callable ``(estimator, X, y) -> float`` is called once for **each row**, with an X and y
+        of that row alone, so that no row can change the score of another. That takes one prediction
+        per row, and it must keep no state from call to call and not change the estimator. The
+        result is cut to [0, 1].
+    ledger : PrivacyLedger, default=None
+        Budget that the search is charged to, as one private selection; None takes the estimator's,
+        or the one that is open. It needs ``composition="renyi"``.
     random_state : None or int, default=None
-        None draws from the operating system. An integer makes everything reproducible: for tests only.
+        None draws from the operating system. An integer makes everything reproducible: for tests
+        only, as it voids the guarantee.
 
     Attributes
     ----------
@@ -218,9 +227,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     Notes
     -----
-    The time that a search takes tells how many runs there were, which is not covered. A ledger cannot be charged with
-    a selection: none may be open. The parts, the candidates and the number of runs are drawn by NumPy's generator,
-    from the operating system's entropy.
+    The time that a search takes tells how many runs there were, which is not covered. Callbacks of
+    the estimator are not told of the runs. The parts, the candidates and the number of runs are
+    drawn by NumPy's generator, from the operating system's entropy.
 
     Examples
     --------
@@ -247,7 +256,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         n_iter=10.0,
         eta=0.0,
         test_size=0.2,
-        scoring="log_loss",
+        scoring=None,
+        ledger=None,
         random_state=None,
     ):
         self.estimator = estimator
@@ -258,6 +268,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.eta = eta
         self.test_size = test_size
         self.scoring = scoring
+        self.ledger = ledger
         self.random_state = random_state
 
     def fit(self, X, y=None):
@@ -276,6 +287,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         ------
         ValueError
             For parameters, of the search or of a candidate, out of range; before anything is run.
+        BudgetError
+            If the ledger does not have what the search costs; before anything is run.
         """
         candidates = self._check()
         n = _num_samples(X)
@@ -289,7 +302,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         parts = order[n_test:], order[:n_test]
         (X_fit, X_test), (y_fit, y_test) = (_parts(data, parts) for data in (X, y))
 
-        run_epsilon, total, score_steps, voided_by = self._calibrated(candidates, X_fit, y_fit)
+        plan = self._planned(candidates, X_fit, y_fit)
+        self._charge(plan)
+        voided_by = plan.voided_by
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
         earlier = getattr(self, "privacy_spent_", None)
@@ -297,17 +312,15 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             voided_by += tuple(
                 f"an earlier search: {why.removeprefix('an earlier search: ')}" for why in earlier.voided_by
             )
-            if earlier.seeded and self.random_state is not None:
-                voided_by += ("searches with a seed may share their noise, which then cancels between them",)
         self.privacy_spent_ = SelectionSpent(
-            epsilon=total,
+            epsilon=plan.epsilon,
             delta=float(self.delta),
-            total_epsilon=total + (0.0 if earlier is None else earlier.total_epsilon),
+            total_epsilon=plan.epsilon + (0.0 if earlier is None else earlier.total_epsilon),
             total_delta=float(self.delta) + (0.0 if earlier is None else earlier.total_delta),
             numerics=self.estimator.numerics,
             adjacency=self.estimator.adjacency,
             unit=self.estimator._record,
-            run_epsilon=run_epsilon,
+            run_epsilon=plan.run_epsilon,
             n_iter=float(self.n_iter),
             seeded=self.random_state is not None,
             voided_by=voided_by,
@@ -318,13 +331,13 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         def one_run():
             k = int(rng.integers(len(candidates)))
-            model = self._candidate(candidates[k], run_epsilon, seed())
+            model = self._candidate(candidates[k], plan.run_epsilon, seed())
             _fit_quietly(model, X_fit, y_fit)
-            return self._private_score(model, X_test, y_test, score_steps, seed()), -k, model
+            return self._private_score(model, X_test, y_test, plan, seed()), -k, model
 
         runs = (one_run() for _ in range(_number_of_runs(rng, self.n_iter, self.eta)))
         score, k, best = max(runs, key=lambda run: run[:2])  # a tie goes to the first candidate of the grid
-        best.privacy_spent_ = self.privacy_spent_
+        best.privacy_spent_, best.ledger = self.privacy_spent_, None
         self.best_estimator_, self.best_params_, self.best_score_ = best, candidates[-k], score
         return self
 
@@ -340,9 +353,15 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         check_number("eta", self.eta, 0, 100, closed=True)
         check_number("test_size", self.test_size, 0, 1, open_above=True)
         if not callable(self.scoring):
-            check_choice("scoring", self.scoring, ("accuracy", "log_loss"))
+            known = scorings(self.estimator)
+            if not known:
+                raise ValueError(f"There is no score for {type(self.estimator).__name__}: give scoring a callable.")
+            if self.scoring is not None:
+                check_choice("scoring", self.scoring, known)
         if self.random_state is not None and not isinstance(self.random_state, numbers.Integral):
             raise ValueError(f"random_state must be None or an integer, got {self.random_state!r}.")
+        if self.ledger is not None and not hasattr(self.ledger, "charge"):
+            raise ValueError(f"ledger must be a PrivacyLedger or None, got {self.ledger!r}.")
         if self.estimator.adjacency == "add_remove":
             raise ValueError(
                 "A search takes the number of rows as known, which adjacency='add_remove' keeps private: use "
@@ -354,63 +373,85 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         candidates = list(ParameterGrid(self.param_grid))
         if not 1 <= len(candidates) <= _MOST_CANDIDATES:
             raise ValueError(f"param_grid must have 1 to {_MOST_CANDIDATES} candidates, got {len(candidates)}.")
-        if not callable(self.scoring) and not hasattr(self.estimator, "predict_proba"):
-            raise ValueError(f"scoring={self.scoring!r} needs a classifier; give a callable, see the documentation.")
         fixed = {"epsilon", "delta", "adjacency", "numerics", "ledger", "random_state", "verbose", "classes"}
         if fixed & {name for candidate in candidates for name in candidate}:
             raise ValueError(f"Candidates may not differ in {', '.join(sorted(fixed))}.")
-        from skdpbayes.privacy.ledger import active_ledger
-
-        if self.estimator.ledger is not None or active_ledger() is not None:
-            raise ValueError("A ledger cannot be charged with a selection, whose cost is no sum of steps: close it.")
         return candidates
 
-    def _candidate(self, parameters, epsilon, seed):
-        return clone(self.estimator).set_params(
-            epsilon=epsilon,
-            delta=self.delta / self.n_iter,
-            ledger=None,
-            random_state=seed,
-            verbose=0,  # it would tell how many runs there are
-            **parameters,
-        )
+    def _charge(self, plan):
+        """Charge the ledger that is in force, if there is one, with what the whole search is about to spend."""
+        from skdpbayes.privacy.ledger import ledger_in_force
 
-    def _calibrated(self, candidates, X, y):
-        """Epsilon of each run, what the whole search then costs, the steps of the score, and what voids all that."""
+        ledger = ledger_in_force(self.estimator.ledger if self.ledger is None else self.ledger)
+        if ledger is not None:
+            ledger.charge(
+                plan.selection,
+                adjacency=self.estimator.adjacency,
+                unit=self.estimator._record,
+                label=f"{type(self).__name__}({type(self.estimator).__name__})",
+                voided_by=plan.voided_by,
+            )
+
+    def _candidate(self, parameters, epsilon, seed):
+        """An estimator that tells nobody of its run; parts that are estimators keep silent, too."""
+        from skdpbayes.privacy.ledger import Prepaid
+
+        model = clone(self.estimator)
+        model.set_params(
+            epsilon=epsilon, delta=self.delta / self.n_iter, ledger=Prepaid(), random_state=seed, **parameters
+        )
+        own = model.get_params(deep=True)
+        model.set_params(**{name: 0 for name in own if name.split("__")[-1] == "verbose"})
+        for part in (model, *own.values()):
+            if isinstance(part, CallbackSupportMixin):
+                part.set_callbacks()
+        return model
+
+    def _planned(self, candidates, X, y):
+        """What is known before anything is run; from the shape of X alone."""
         from skdpbayes.privacy import calibrate_noise
         from skdpbayes.privacy._audited import Fit
 
-        shape = (X if hasattr(X, "shape") else as_numeric(X)).shape
-        null = sparse.csr_array(shape) if sparse.issparse(X) else np.full(shape, np.nan)
-        labels = None if y is None else np.full(shape[0], _a_label(self.estimator))
+        null = _null_rows(X)
+        labels = None if y is None else np.full(null.shape[0], _a_label(self.estimator))
+        adjacency, run_delta = self.estimator.adjacency, self.delta / self.n_iter
 
-        def plans(epsilon):
-            return [_quietly(Fit, self._candidate(own, epsilon, None), null, labels) for own in candidates]
+        def planned(parameters, epsilon):
+            return _quietly(Fit, self._candidate(parameters, epsilon, None), null, labels)
 
         @cache
-        def cost(epsilon):
-            score = calibrate_noise(epsilon, self.delta / self.n_iter, 1.0, 1, adjacency=self.estimator.adjacency).steps
-            every = {score, *(plan.spec.composed() for plan in plans(epsilon))}
-            worst: Any = _Worst([compose(steps, self.estimator.adjacency) for steps in every])
-            return selection_epsilon(worst, self.delta, self.n_iter, self.eta), score
+        def plan(epsilon):
+            score = calibrate_noise(epsilon, run_delta, 1.0, 1, adjacency=adjacency).steps
+            fits = [planned(own, epsilon).spec.composed() for own in candidates]
+            return score, Selection((score, *fits), self.n_iter, self.eta)
 
-        reports = [plan.estimator.privacy_spent_ for plan in plans(self.epsilon)]
-        voided_by = tuple(dict.fromkeys(why for report in reports for why in report.voided_by))
+        def cost(epsilon):
+            return plan(epsilon)[1].epsilon(self.delta, adjacency)
+
+        reports = [planned(own, self.epsilon).estimator.privacy_spent_ for own in candidates]
+        voided_by = dict.fromkeys(why for report in reports for why in report.voided_by)
+        if self.random_state is not None:
+            voided_by[SEEDED] = None
+        scoring, volume = self.scoring or scorings(self.estimator)[0], 0.0
+        if scoring == "log_density":
+            own = planned({}, self.epsilon).estimator
+            volume = log_volume(own, own.n_features_in_)
+        finished = partial(_Plan, scoring=scoring, log_volume=volume, voided_by=tuple(voided_by))
         if math.isinf(self.epsilon):
-            return math.inf, math.inf, (GaussianSteps(0.0, 1.0, 1),), voided_by
+            free = (GaussianSteps(0.0, 1.0, 1),)
+            return finished(math.inf, math.inf, free, Selection((free,), self.n_iter, self.eta))
         target = self.epsilon * (1 - 1e-6)  # what integer arithmetic adds is far less
         low, high = target / (2 + self.eta) / 4, target
-        while cost(low)[0] > target:
+        while cost(low) > target:
             high, low = low, low / 2
             if low < 1e-4 * target:
                 raise ValueError(f"epsilon={self.epsilon:g} is too small for a search of n_iter={self.n_iter:g} runs.")
         for _ in range(6):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if cost(middle)[0] <= target else (low, middle)
-        total, score = cost(low)
-        return low, float(total / (1 - 1e-6)), score, voided_by
+            low, high = (middle, high) if cost(middle) <= target else (low, middle)
+        return finished(low, float(cost(low) / (1 - 1e-6)), *plan(low))
 
-    def _private_score(self, fitted, X, y, steps, seed):
+    def _private_score(self, fitted, X, y, plan, seed):
         """Mean score of the rows, with noise; the worst if it is not a number."""
         from skdpbayes.inference import run
         from skdpbayes.models.moments import BoundedScore
@@ -418,54 +459,27 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.records import pack_records
         from skdpbayes.solvers.vips import one_release
 
-        scores = _quietly(_scores, self.scoring, fitted, X, y)  # a warning would tell of single rows
+        found = _quietly(scores, plan.scoring, fitted, X, y, plan.log_volume)  # a warning would tell of single rows
         model: Any = BoundedScore()  # Any: it has no likelihood and no kinds of rounds, for which `run` has no use here
-        solver: Any = one_release(model, len(scores))
-        state, _ = run(fit_keys(seed), model, solver, self.estimator._spec(steps), pack_records(x=scores))
-        score = float(np.asarray(state.value)[0]) / len(scores)
+        solver: Any = one_release(model, len(found))
+        state, _ = run(fit_keys(seed), model, solver, self.estimator._spec(plan.score_steps), pack_records(x=found))
+        score = float(np.asarray(state.value)[0]) / len(found)
         return score if math.isfinite(score) else _WORST
 
     best_estimator_: Any
 
-    @property
-    def classes_(self):
-        """Labels of the best model."""
-        return self.best_estimator_.classes_
+    def __getattr__(self, name):
+        """Public methods and fitted attributes of the best model; before `fit` its methods are there, and say so."""
+        best, model = (vars(self).get(part) for part in ("best_estimator_", "estimator"))
+        if not name.startswith(("_", "fit", "partial_fit", "set_")) and model is not None:
+            if best is not None and (name.endswith("_") or callable(getattr(best, name))):
+                return getattr(best, name)
+            if best is None and not name.endswith("_") and callable(getattr(model, name)):
+                return lambda *rows, **options: check_is_fitted(self)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    @property
-    def n_features_in_(self):
-        """Number of columns."""
-        return self.best_estimator_.n_features_in_
-
-    @_best_has("predict")
-    def predict(self, X):
-        """Of the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict(X)
-
-    @_best_has("predict_proba")
-    def predict_proba(self, X):
-        """Of the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.predict_proba(X)
-
-    @_best_has("transform")
-    def transform(self, X):
-        """Of the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.transform(X)
-
-    @_best_has("score_samples")
-    def score_samples(self, X):
-        """Of the best model."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.score_samples(X)
-
-    @_best_has("score")
-    def score(self, X, y=None):
-        """Of the best model; on rows that need not be protected."""
-        check_is_fitted(self, "best_estimator_")
-        return self.best_estimator_.score(*(data for data in (X, y) if data is not None))
+    def __sklearn_is_fitted__(self):
+        return "best_estimator_" in self.__dict__
 
     _html_repr = diagram_and_card
 
@@ -479,17 +493,17 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         return tags
 
 
-class _Worst:
-    """Several privacy curves as one that bounds each of them."""
+@dataclass(frozen=True)
+class _Plan:
+    """Of a search, before anything is run: what each run and all of it cost, and how rows are scored."""
 
-    def __init__(self, curves):
-        self._curves = curves
-
-    def epsilon(self, delta):
-        return max(curve.epsilon(delta) for curve in self._curves)
-
-    def delta(self, epsilon):
-        return np.max([curve.delta(epsilon) for curve in self._curves], axis=0)
+    run_epsilon: float
+    epsilon: float
+    score_steps: tuple[GaussianSteps, ...]
+    selection: Selection
+    scoring: Any
+    log_volume: float
+    voided_by: tuple[str, ...]
 
 
 def _quietly(call, *arguments):
@@ -523,38 +537,15 @@ def _number_of_runs(rng, mean, eta):
     return k
 
 
-def _scores(scoring, model, X, y):
-    """Score of each row, in [0, 1] or NaN; a row that makes a callable raise is NaN and changes no other."""
-    if not callable(scoring):
-        scoring = _accuracy if scoring == "accuracy" else _bounded_log_loss
-    n = _num_samples(X)
-    with np.errstate(all="ignore"):
-        try:
-            return np.asarray(scoring(model, X, y), np.float32).reshape(n)
-        except Exception:  # whatever one row brought about
-            return np.array([_score_of_row(scoring, model, X, y, i) for i in range(n)], np.float32)
-
-
-def _score_of_row(scoring, model, X, y, i):
-    rows, labels = (None if data is None else _safe_indexing(data, [i]) for data in (X, y))
-    try:
-        return np.float32(np.asarray(scoring(model, rows, labels), float).reshape(1)[0])
-    except Exception:  # an error would tell of this row
-        return np.nan
-
-
-def _probability_of_label(model, X, y):
-    probability, code = model.predict_proba(X), codes(np.asarray(as_labels(y)), model.classes_)
-    return np.where(code >= 0, probability[np.arange(len(code)), code], np.nan), probability.max(axis=1)
-
-
-def _accuracy(model, X, y):
-    own, most = _probability_of_label(model, X, y)
-    return np.where(np.isnan(own), np.nan, own >= most)
-
-
-def _bounded_log_loss(model, X, y):
-    return 1 + np.maximum(np.log(_probability_of_label(model, X, y)[0]), -_LONGEST_LOSS) / _LONGEST_LOSS
+def _null_rows(X):
+    """A table of the shape and the kind of X in which nothing is known."""
+    if sparse.issparse(X):
+        return sparse.csr_array(X.shape)
+    if hasattr(X, "iloc"):
+        return X.iloc[:0].reindex(range(len(X)))
+    shape = (X if hasattr(X, "shape") else as_numeric(X)).shape
+    numbers = getattr(X, "dtype", np.dtype(object)).kind in "fiub"
+    return np.full(shape, np.nan) if numbers else np.full(shape, None, object)
 
 
 def _a_label(estimator):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import skdpbayes
 from skdpbayes.__main__ import main
-from skdpbayes.privacy import GaussianSteps, PrivacyLedger, PrivacySpent, baselines, calibrate_noise, compose
+from skdpbayes.privacy import GaussianSteps, PrivacyLedger, PrivacySpent, Selection, baselines, calibrate_noise, compose
 from skdpbayes.privacy.report import rounded
 
 BLOCK = GaussianSteps(2.0, 0.01, 5000)
@@ -209,6 +209,16 @@ def test_ledger(run, ask, tmp_path, form):
     assert 100 * ledger.spent <= shown(text, "spent") and 100 * (1 - ledger.spent) >= shown(text, "left")
     may = float(re.search("may take epsilon (.*)", text)[1])
     assert 0.999 * ledger.affordable_epsilon() < may <= ledger.affordable_epsilon()
+
+
+def test_a_ledger_with_a_void_fit_and_a_search(run, ask, tmp_path):
+    file, ledger = tmp_path / "ledger.json", PrivacyLedger(9.0, 1e-5)
+    ledger.charge(Selection([[BLOCK]], 10, 0.0), label="search", voided_by=["a seed"])
+    file.write_text(ledger.to_json())
+    assert "GUARANTEE VOID: search: a seed." in run(f"ledger {file}")
+    answer = ask(f"ledger {file}")
+    (entry,) = answer["entries"]
+    assert answer["voided_by"] == ["search: a seed"] and entry["selection"]["mean"] == 10 and entry["when"]
 
 
 def test_ledger_without_entries_and_with_a_plan(run, tmp_path):

@@ -25,6 +25,7 @@ ALLOWED = {
     "_noisy_topics": set(),
     "_noisy_weights": set(),
     "_rows": {"_labels"},
+    "_scoring": {"_labels", "_rows", "estimators"},
     "calibration": {"_plotting"},
     "datasets": {"preprocessing"},
     "estimators": {"_labels", "_layers", "_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},
@@ -39,8 +40,8 @@ ALLOWED = {
     },
     "inspection": {"_plotting"},
     "model_selection": {
-        "_labels",
         "_rows",
+        "_scoring",
         "preprocessing",
         "estimators",
         "inference",
@@ -79,7 +80,8 @@ ALLOWED = {
     "privacy.contributions": set(),
     "privacy.draws": {"privacy.lattice", "privacy.random"},
     "privacy.lattice": set(),
-    "privacy.ledger": {"privacy._card", "privacy.accounting"},
+    "privacy._open_ledgers": set(),
+    "privacy.ledger": {"privacy._card", "privacy._open_ledgers", "privacy.accounting"},
     "privacy.mechanism": {
         "privacy.accounting",
         "privacy.contributions",

@@ -1,16 +1,41 @@
 """A private search costs what it says, chooses well, and exposes nothing of its losers."""
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import special
 from sklearn.base import clone
+from sklearn.callback import ProgressBar
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, DPGammaExponential, model_selection
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPBetaBernoulli,
+    DPDirichletCategorical,
+    DPGammaExponential,
+    DPGaussianMixture,
+    DPLatentDirichletAllocation,
+    _scoring,
+    model_selection,
+)
+from skdpbayes.estimators._base import SEEDED
 from skdpbayes.model_selection import DPRandomizedSearchCV, search_spent
-from skdpbayes.preprocessing import BoundedScaler, check_pipeline
-from skdpbayes.privacy import GaussianSteps, PrivacyLedger, calibrate_noise, compose, selection_epsilon
+from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler, check_pipeline
+from skdpbayes.privacy import (
+    BudgetError,
+    GaussianSteps,
+    PrivacyLedger,
+    Selection,
+    calibrate_noise,
+    compose,
+    selection_epsilon,
+)
 from skdpbayes.privacy.accounting._selection import truncated_negative_binomial_odds
 
 pytestmark = [
@@ -24,17 +49,21 @@ MODEL = DPBayesianLogisticRegression(classes=[0, 1], solver="vips", n_posterior_
 GRID = {"prior_scale": [1e-3, 3.0]}
 
 
+PLAN = model_selection._Plan(1.0, 1.0, (GaussianSteps(30.0, 1.0, 1),), Selection([GaussianSteps(1.0, 1.0, 1)], 1, 0),
+                             "log_loss", 0.0, ())  # fmt: skip
+
+
 def search(**parameters):
     given = {"epsilon": 4.0, "n_iter": 6, "random_state": 0}
     return DPRandomizedSearchCV(MODEL, GRID, **(given | parameters))
 
 
-@pytest.mark.parametrize("scoring", ["log_loss", "accuracy", lambda model, X, y: model.predict(X) == y])
+@pytest.mark.parametrize("scoring", [None, "accuracy", lambda model, X, y: model.predict(X) == y])
 def test_it_finds_the_better_candidate_within_its_budget(scoring):
     found = search(scoring=scoring, n_iter=12).fit(X, Y)
     assert found.best_params_ == {"prior_scale": 3.0} and found.score(X, Y) > 0.85
     assert found.predict(X).shape == Y.shape and found.predict_proba(X).shape == (1200, 2)
-    assert found.privacy_spent_.epsilon <= 4 and found.privacy_spent_.guarantee_holds and found.privacy_spent_.seeded
+    assert found.privacy_spent_.epsilon <= 4
     assert 0.5 < found.best_score_ < 1.1
     assert found.best_estimator_.privacy_spent_ is found.privacy_spent_
 
@@ -51,17 +80,17 @@ def test_the_bound_is_of_the_worst_candidate_at_every_delta(monkeypatch):
     """Sampled steps and full ones have other profiles; also if one of them is never drawn."""
     few, many = compose(GaussianSteps(2.0, 1.0, 1)), compose(GaussianSteps(0.7, 0.01, 400))
     assert (few.epsilon(1e-1) > many.epsilon(1e-1)) != (few.epsilon(1e-9) > many.epsilon(1e-9))
-    worst, grid = model_selection._Worst([few, many]), np.linspace(0, 3, 7)
-    for delta in (1e-1, 1e-9):
-        assert worst.epsilon(delta) == max(few.epsilon(delta), many.epsilon(delta))
-    np.testing.assert_array_equal(worst.delta(grid), np.maximum(few.delta(grid), many.delta(grid)))
+    worst = Selection([few.steps, many.steps], 10, 0.0).epsilon
+    alone = [Selection([own.steps], 10, 0.0).epsilon for own in (few, many)]
+    for delta in (1e-2, 1e-9):
+        assert worst(delta, "zero_out") >= max(one(delta, "zero_out") for one in alone)
 
-    curves, original = [], model_selection._Worst
-    monkeypatch.setattr(model_selection, "_Worst", lambda own: curves.append(own) or original(own))
+    plans, original = [], model_selection._Plan
+    monkeypatch.setattr(model_selection, "_Plan", lambda *of, **how: plans.append(original(*of, **how)) or plans[-1])
     monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 1)
     candidates = [{}, {"solver": ["dpvi"], "n_steps": [200], "sampling_rate": [0.01]}]
     found = DPRandomizedSearchCV(MODEL, candidates, epsilon=1.0).fit(X, Y)
-    assert found.privacy_spent_.epsilon <= 1 and len(curves[-1]) == 3
+    assert found.privacy_spent_.epsilon <= 1 and len(plans[0].selection.runs) == 3
 
 
 def test_no_noise_is_no_guarantee():
@@ -94,7 +123,8 @@ def test_runs_are_what_the_bound_is_of(monkeypatch):
     assert asked == [(6, 1.0)] and len(fits) == len(scored) == 3
     own = calibrate_noise(found.privacy_spent_.run_epsilon, 1e-5 / 6, 1.0, 1).noise_multiplier
     rows = {row.tobytes() for row in X}
-    for (model, X_fit, _), (_, scoring, X_test, _, steps, seed) in zip(fits, scored, strict=True):
+    for (model, X_fit, _), (_, scoring, X_test, _, plan, seed) in zip(fits, scored, strict=True):
+        steps = plan.score_steps
         assert scoring is model and seed is None and model.random_state is None
         assert (model.epsilon, model.delta) == (found.privacy_spent_.run_epsilon, 1e-5 / 6)
         one, other = ({row.tobytes() for row in part} for part in (X_fit, X_test))
@@ -104,8 +134,7 @@ def test_runs_are_what_the_bound_is_of(monkeypatch):
 
 def test_scores_have_the_noise_that_is_accounted_for():
     found = search().fit(X, Y)
-    steps = (GaussianSteps(30.0, 1.0, 1),)
-    scores = [found._private_score(found.best_estimator_, X, Y, steps, seed) for seed in range(150)]
+    scores = [found._private_score(found.best_estimator_, X, Y, PLAN, seed) for seed in range(150)]
     assert 1200 * np.std(scores) == pytest.approx(30, rel=0.25)
 
 
@@ -135,8 +164,6 @@ def test_searches_of_one_object_add_up_and_its_result_is_not_fitted_again():
     second = found.fit(X, Y).privacy_spent_
     assert second.total_epsilon == first.epsilon + second.epsilon and second.total_delta == 2e-5
     assert second.guarantee_holds and second.numerics == "secure"
-    again = search().fit(X, Y).fit(X, Y).privacy_spent_
-    assert any("seed" in why for why in again.voided_by)
     with pytest.raises(ValueError, match="cannot be fitted again"):
         found.best_estimator_.fit(X, Y)
 
@@ -145,7 +172,7 @@ def test_a_score_that_is_no_number_loses(monkeypatch):
     monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 8)
 
     def scoring(model, X, y):
-        return np.full(len(X), np.nan if model.prior_scale > 1 else 0.5)
+        return np.nan if model.prior_scale > 1 else 0.5
 
     assert search(scoring=scoring).fit(X, Y).best_params_ == {"prior_scale": 1e-3}
     original = model_selection._quietly
@@ -155,53 +182,317 @@ def test_a_score_that_is_no_number_loses(monkeypatch):
 
     found = search().fit(X, Y)
     monkeypatch.setattr("skdpbayes.inference.run", state(np.nan))
-    assert original(found._private_score, found.best_estimator_, X, Y, (GaussianSteps(1.0, 1.0, 1),), 0) == -np.inf
+    assert original(found._private_score, found.best_estimator_, X, Y, PLAN, 0) == -np.inf
 
 
 def test_a_row_on_which_a_callable_raises_changes_no_other_score():
-    class Model:
-        pass
-
     def scoring(model, X, y):
         if (X[:, 0] == 7).any():
             raise ZeroDivisionError
         return 1 / (1 + X[:, 0])
 
     rows = np.arange(12.0).reshape(12, 1)
-    found = model_selection._scores(scoring, Model(), rows, None)
     want = 1 / (1 + rows[:, 0])
     want[7] = np.nan
-    np.testing.assert_allclose(found, want, rtol=1e-6)
+    np.testing.assert_allclose(_scoring.scores(scoring, None, rows, None), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "scoring",
+    [
+        lambda model, X, y: np.full(len(X), (np.asarray(X) > 5).any(), float),
+        lambda model, X, y: np.asarray(X) - np.mean(X) > 0,
+        lambda model, X, y: np.full(1200, np.max(X)),  # of no row
+        lambda model, X, y: float(len(y) > 1),
+    ],
+)
+@pytest.mark.parametrize("kind", [np.asarray, list, pd.DataFrame])
+def test_a_callable_is_shown_one_row_at_a_time(scoring, kind):
+    """One row decides its own score, whatever a callable makes of all the rows that it gets."""
+    rows = np.linspace(-1, 1, 200)[:, None]
+    changed = rows.copy()
+    changed[17] = 9
+    before, after = (np.clip(np.nan_to_num(_scoring.scores(scoring, None, kind(own), np.zeros(200))), 0, 1)
+                     for own in (rows, changed))  # fmt: skip
+    assert abs(before.mean() - after.mean()) <= 1 / 200 and (before != after).sum() <= 1
+
+
+def test_one_row_does_not_decide_the_score_of_a_search(monkeypatch):
+    """A search in which a row of 9 made every score a 1: without noise, so that only rows differ."""
+    monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 1)
+    kept = []
+    for value in (0.0, 9.0):
+        rows = X.copy()
+        rows[:, 0] = 0.0
+        rows[5] = value
+        found = search(scoring=lambda model, X, y: np.full(len(X), (X > 5).any(), float), epsilon=np.inf, n_iter=1)
+        kept.append(found.fit(rows, Y).best_score_)
+    assert abs(kept[0] - kept[1]) <= 1.01 / 240
 
 
 def test_one_row_moves_the_score_by_at_most_one(monkeypatch):
     """Whatever it holds, its label included; the sum is released with noise for that."""
     found = search().fit(X, Y)
     monkeypatch.setattr(found.estimator, "numerics", "fast")
-    sums = []
+    sums, plan = [], replace(PLAN, score_steps=(GaussianSteps(1e-3, 1.0, 1),))
     for x, label in ((X[0], Y[0]), (np.nan, 0), (1e300, 1), (-np.inf, 9)):
         rows, labels = X.copy(), Y.copy()
         rows[0], labels[0] = x, label
-        steps = (GaussianSteps(1e-3, 1.0, 1),)
-        sums.append(1200 * found._private_score(found.best_estimator_, rows, labels, steps, 0))
+        sums.append(1200 * found._private_score(found.best_estimator_, rows, labels, plan, 0))
     assert np.isfinite(sums).all() and np.ptp(sums) <= 1.01
 
 
-def test_a_density_needs_a_callable_and_a_pipeline_takes_a_search_as_its_last_step():
-    density = DPGammaExponential(random_state=0)
-    with pytest.raises(ValueError, match="needs a classifier"):
-        DPRandomizedSearchCV(density, {"prior_shape": [1.0, 2.0]}).fit(np.ones((50, 1)))
+# Scores of what is not a classifier
 
-    def scoring(model, X, y):
-        return 1 / (1 + np.exp(-model.score_samples(X)))
 
-    options = {"epsilon": 4.0, "scoring": scoring, "random_state": 0}
-    found = DPRandomizedSearchCV(density, {"upper": [2.0, 4.0]}, **options).fit(RNG.exponential(size=(500, 1)))
-    assert found.best_params_["upper"] in (2.0, 4.0) and np.isfinite(found.score_samples([[1.0]])).all()
-    pipeline = make_pipeline(BoundedScaler((-5, 5)), search())
+def as_fitted(model, **attributes):
+    """An estimator with attributes that a fit would have set."""
+    vars(model).update(attributes)
+    return model
+
+
+def test_log_density_is_a_comparison_with_the_uniform_one():
+    """p / (p + u): a half where a model says no more than its range; one bad row is no number and changes no other."""
+    draws = np.full((9, 2), 0.5)
+    half = as_fitted(DPBetaBernoulli(), posterior_=0, posterior_samples_=draws, n_features_in_=2)
+    rows = np.array([[0.0, 1.0], [1.0, 1.0], [np.nan, 0.0]])
+    found = _scoring.scores("log_density", half, rows, None, _scoring.log_volume(half, 2))
+    np.testing.assert_allclose(found[:2], 0.5, atol=1e-6)
+    sure = as_fitted(DPBetaBernoulli(), posterior_=0, posterior_samples_=np.full((9, 2), 0.9), n_features_in_=2)
+    found = _scoring.scores("log_density", sure, rows[:2], None, np.log(2))
+    np.testing.assert_allclose(found, [0.3 / 0.8, 0.9 / 1.4], rtol=1e-6)
+
+
+def test_a_response_that_is_no_number_changes_no_other_score(monkeypatch):
+    """Nor the way in which others are worked out: rounding would differ."""
+    draws = {"coef": np.zeros((9, 2)), "intercept": np.zeros(9), "noise_std": np.ones(9)}
+    model = as_fitted(DPBayesianLinearRegression(bounds=((-3, 3), (-4, 4))), posterior_samples_=draws)
+    monkeypatch.setattr(model, "_features", lambda X: X, raising=False)
+    monkeypatch.setattr(model, "_means_and_noise", lambda rows, draws: (rows[:, :1], np.ones(1)), raising=False)
+    monkeypatch.setattr(DPBayesianLinearRegression, "__sklearn_is_fitted__", lambda self: True)
+    monkeypatch.setattr(_scoring, "_score_of_one", lambda *rest: pytest.fail("one by one"))
+    rows, y = X[:5], [0.0, "many", None, [1, 2], 1e400]
+    found = _scoring.scores("log_density", model, rows, y, _scoring.log_volume(model, 2))
+    density = 8 * np.exp(-0.5 * rows[0, 0] ** 2) / np.sqrt(2 * np.pi)
+    assert found[0] == pytest.approx(density / (1 + density)) and np.isnan(found[1:4]).all() and found[4] == 0
+
+
+def test_topics_are_judged_by_words_that_they_have_not_seen():
+    topics = np.array([[0.48, 0.48, 0.02, 0.02], [0.02, 0.02, 0.48, 0.48]])
+
+    def fitted(topics):
+        return as_fitted(
+            DPLatentDirichletAllocation(2), posterior_=0, n_features_in_=4, topics_=topics,
+            components_=1000 * topics, exp_dirichlet_component_=topics, doc_topic_prior_=0.1, topic_word_prior_=0.1,
+        )  # fmt: skip
+
+    documents = np.array([[9, 9, 0, 0], [0, 0, 8, 8], [4, 4, 4, 4], [0, 0, 0, 0], [np.nan, 1, 1, 1]])
+    volume = _scoring.log_volume(fitted(topics), 4)
+    found = _scoring.scores("log_density", fitted(topics), documents, None, volume)
+    assert found[:2] == pytest.approx([0.48 / 0.73] * 2, abs=0.01) and found[2] == pytest.approx(0.5, abs=0.01)
+    assert np.isnan(found[3:]).all()
+    wrong = _scoring.scores("log_density", fitted(np.full((2, 4), 0.25)), documents, None, volume)
+    np.testing.assert_allclose(wrong[:3], 0.5, atol=1e-6)
+    alone = [_scoring.scores("log_density", fitted(topics), documents[[i]], None, volume)[0] for i in range(5)]
+    np.testing.assert_array_equal(alone, found)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid", "data", "better"),
+    [
+        (DPBetaBernoulli(), {"prior_b": [1, 3e3]}, (RNG.random((1500, 2)) < 0.9,), {"prior_b": 1}),
+        (DPGammaExponential(upper=4), {"prior_rate": [1.0, 3e4]}, (RNG.exponential(size=(1500, 1)),),
+         {"prior_rate": 1.0}),
+        (DPDirichletCategorical(categories=["a", "b"]), {"concentration": [1.0, 3e4]},
+         (np.where(RNG.random((1500, 1)) < 0.95, "a", "b"),), {"concentration": 1.0}),
+        (DPBayesianLinearRegression(bounds=((-3, 3), (-4, 4)), solver="vips"), {"prior_precision": [1.0, 1e5]},
+         (X, X[:, 0] + 0.1 * RNG.normal(size=1200)), {"prior_precision": 1.0}),
+    ],
+    ids=["bernoulli", "exponential", "categorical", "linear"],
+)  # fmt: skip
+def test_densities_and_regressions_are_searched_without_a_callable(estimator, grid, data, better, monkeypatch):
+    monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 6)
+    found = DPRandomizedSearchCV(estimator, grid, epsilon=20.0, n_iter=6, random_state=3).fit(*data)
+    assert found.best_params_ == better and 0.4 < found.best_score_ < 1
+    assert np.isfinite(found.score(*data))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grid", "rows"),
+    [
+        (DPLatentDirichletAllocation(2), {"topic_word_prior": [0.1, 1e6]},
+         RNG.multinomial(60, np.array([0.4, 0.4, 0.1, 0.1]), 1500)),
+        pytest.param(
+            DPGaussianMixture(bounds=(-6, 6)), {"n_components": [1, 2]},
+            RNG.normal(size=(1500, 1)) + 4 * RNG.choice([-1, 1], (1500, 1)), marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["topics", "mixture"],
+)  # fmt: skip
+def test_topics_and_mixtures_are_searched_without_a_callable(estimator, grid, rows, monkeypatch):
+    monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 4)
+    found = DPRandomizedSearchCV(estimator, grid, epsilon=20.0, n_iter=4, random_state=1).fit(rows)
+    assert found.best_score_ > 0.5
+    assert found.best_params_ in ({"topic_word_prior": 0.1}, {"n_components": 2})
+
+
+def test_every_estimator_has_a_score_but_those_that_only_prepare():
+    import skdpbayes
+
+    every = {name: getattr(skdpbayes, name) for name in skdpbayes.__all__}
+    without = {name for name, own in every.items() if not _scoring.scorings(own.__new__(own))}
+    assert without == set()
+    with pytest.raises(ValueError, match="no score for DPStandardScaler: give scoring a callable"):
+        DPRandomizedSearchCV(DPStandardScaler((-1, 1)), {"with_mean": [True]}).fit(X)
+
+
+def test_a_pipeline_takes_a_search_as_its_last_step():
+    pipeline = make_pipeline(BoundedScaler((-5, 5)), search(random_state=None))
     assert check_pipeline(pipeline).epsilon == 4
     report = check_pipeline(pipeline.fit(X, Y))
     assert report.passed and report.epsilon == pipeline[-1].privacy_spent_.epsilon
+
+
+# What it is used like, and what it keeps to itself
+
+
+def test_a_fitted_search_is_used_like_its_best_model():
+    table = pd.DataFrame(X, columns=["height", "weight"])
+    original = search().fit(table, Y)
+    for found in (original, pickle.loads(pickle.dumps(original))):
+        best = found.best_estimator_
+        assert list(found.feature_names_in_) == ["height", "weight"] and found.n_features_in_ == 2
+        assert list(found.classes_) == [0, 1] and found.posterior_ is best.posterior_
+        for method in ("predict", "predict_proba", "predict_log_proba", "decision_function", "predict_interval"):
+            np.testing.assert_array_equal(getattr(found, method)(table), getattr(best, method)(table))
+        np.testing.assert_array_equal(found.sample_posterior(3, 0)["coef"], best.sample_posterior(3, 0)["coef"])
+        np.testing.assert_array_equal(found.predict_interval(table, level=0.5), best.predict_interval(table, level=0.5))
+        assert found.score(table, Y) == best.score(table, Y)
+    for name in ("_chains", "fit_transform", "set_callbacks", "prior_scale", "transform", "no_such_thing"):
+        assert not hasattr(found, name)
+    again = clone(found)
+    assert hasattr(again, "predict_interval") and not hasattr(again, "coef_") and not hasattr(again, "transform")
+    with pytest.raises(NotFittedError):
+        again.predict_interval(table, level=0.5)
+    with pytest.raises(NotFittedError):  # not what the user's own model would say
+        DPRandomizedSearchCV(best, GRID).predict(table)
+
+
+class Recorder:
+    """A callback that keeps what it is told, and whom it is shown."""
+
+    def __init__(self):
+        self.told = []
+
+    def setup(self, estimator, context):
+        self.told.append(estimator)
+
+    def on_fit_task_begin(self, estimator, context):
+        self.told.append(estimator)
+
+    def on_fit_task_end(self, estimator, context):
+        self.told.append(estimator)
+
+    def teardown(self, estimator, context):
+        self.told.append(estimator)
+
+
+class Nested(DPBetaBernoulli):
+    """An estimator with another as a parameter, which is fitted with it."""
+
+    def __init__(self, inner=None, prior_b=1.0, epsilon=1.0, delta=1e-5, ledger=None, random_state=None, verbose=0):
+        super().__init__(
+            prior_b=prior_b, epsilon=epsilon, delta=delta, ledger=ledger, random_state=random_state, verbose=verbose
+        )
+        self.inner = inner
+
+    def fit(self, X, y=None):
+        if type(self._run).__name__ == "method":  # a fit and no plan of one
+            self.inner.fit(X)
+        return super().fit(X)
+
+
+def test_callbacks_are_told_nothing_of_runs_and_shown_no_losers(monkeypatch, capsys):
+    monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 3)
+    recorder, inside = Recorder(), Recorder()
+    loud = clone(MODEL).set_params(verbose=1).set_callbacks(recorder, ProgressBar())
+    found = DPRandomizedSearchCV(loud, GRID, epsilon=4.0).fit(X, Y)
+    assert recorder.told == [] and capsys.readouterr() == ("", "")
+    assert not hasattr(found.best_estimator_, "_skl_callbacks") and hasattr(loud, "_skl_callbacks")
+    nested = Nested(DPBetaBernoulli(verbose=1).set_callbacks(inside)).set_callbacks(recorder)
+    DPRandomizedSearchCV(nested, {"prior_b": [1.0]}, n_iter=2).fit(X > 0)
+    assert recorder.told == inside.told == [] and capsys.readouterr() == ("", "")
+    loud.fit(X, Y)
+    assert recorder.told and capsys.readouterr().out
+
+
+def test_a_fitted_search_is_the_same_however_many_runs_and_whatever_parts_there_were(monkeypatch):
+    """Byte for byte, if the best run gave the same: no state of a generator, no split, no count is kept anywhere."""
+    fitted = {name: value for name, value in vars(clone(MODEL).fit(X, Y)).items() if name not in MODEL.get_params()}
+    seen = []
+
+    def fit(model, X_fit, y_fit):
+        seen.append(X_fit.tobytes())
+        vars(model).update(pickle.loads(pickle.dumps(fitted)))
+
+    monkeypatch.setattr(model_selection, "_fit_quietly", fit)
+    monkeypatch.setattr(DPRandomizedSearchCV, "_private_score", lambda *rest: 0.5)
+    states = []
+    for runs in (1, 2, 7, 7):
+        monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest, runs=runs: runs)
+        found = DPRandomizedSearchCV(MODEL, {"prior_scale": [1.0]}, epsilon=4.0, n_iter=6)
+        states.append(pickle.dumps(found.fit(X, Y)))
+    assert len(set(seen)) == 4 and len(seen) == 17, "the parts differed"
+    assert len(set(states)) == 1
+
+
+# Budgets
+
+
+def test_a_search_charges_a_ledger_as_one_selection():
+    ledger, other = (PrivacyLedger(epsilon=9.0, delta=1e-4) for _ in range(2))
+    found = search(random_state=None, ledger=other)
+    with ledger:
+        found.fit(X, Y)
+        search(random_state=None).fit(X, Y)
+    for own in (ledger, other):
+        (entry,) = own.entries
+        assert entry["label"] == "DPRandomizedSearchCV(DPBayesianLogisticRegression)" and entry["voided_by"] == []
+        charged = Selection.from_dict(entry["selection"])
+        assert (charged.mean, charged.eta) == (6, 0) and own.guarantee_holds
+        assert charged.epsilon(1e-5, "zero_out") == pytest.approx(found.privacy_spent_.epsilon, rel=1e-5)
+        assert entry["cost"] == charged.divergence(own.order, "zero_out")
+    assert found.best_estimator_.ledger is None
+    inside = DPRandomizedSearchCV(clone(MODEL).set_params(ledger=ledger), GRID, epsilon=4.0, n_iter=6)
+    inside.fit(X, Y)
+    assert len(ledger.entries) == 2
+
+
+def test_a_search_is_refused_before_it_runs(monkeypatch):
+    first = PrivacyLedger(epsilon=4.0, delta=1e-5)
+    found = search(random_state=None, ledger=first).fit(X, Y)  # all of it, by its own bound
+    assert first.spent == 1 and 0.9 * 4 < first.spent_epsilon <= 4
+    monkeypatch.setattr(model_selection, "_fit_quietly", lambda *rest: pytest.fail("it runs"))
+    best = found.best_estimator_
+    with pytest.raises(BudgetError, match="Nothing is left"):
+        found.fit(X, Y)
+    assert found.best_estimator_ is best and len(first.entries) == 1
+    with pytest.raises(BudgetError, match="cannot take a private search"):
+        search(ledger=PrivacyLedger(50.0, 1e-5, composition="gaussian")).fit(X, Y)
+    with pytest.raises(BudgetError):
+        search(ledger=PrivacyLedger(3.5, 1e-5)).fit(X, Y)
+    with pytest.raises(ValueError, match="ledger must be a PrivacyLedger"):
+        search(ledger=1.0).fit(X, Y)
+
+
+def test_a_search_with_a_seed_has_no_guarantee():
+    ledger = PrivacyLedger(9.0, 1e-4)
+    seeded = search(ledger=ledger).fit(X, Y)
+    spent = seeded.privacy_spent_
+    assert spent.seeded and not spent.guarantee_holds and "random_state is set" in str(spent)
+    assert not ledger.guarantee_holds and not check_pipeline(seeded).passed
+    seeded.set_params(random_state=None, ledger=None).fit(X, Y)
+    assert seeded.privacy_spent_.voided_by == (f"an earlier search: {SEEDED}",)
 
 
 @pytest.mark.parametrize(
@@ -230,11 +521,6 @@ def test_what_cannot_be_searched_is_refused_before_anything_is_run(parameters, m
     given = {"estimator": MODEL, "param_grid": GRID} | parameters
     with pytest.raises(ValueError, match=message):
         DPRandomizedSearchCV(**given).fit(X, Y)
-
-
-def test_a_ledger_refuses_a_search():
-    with PrivacyLedger(epsilon=9.0, delta=1e-3), pytest.raises(ValueError, match="cannot be charged with a selection"):
-        search().fit(X, Y)
 
 
 def test_an_interrupted_search_is_charged_and_leaves_no_model(monkeypatch):

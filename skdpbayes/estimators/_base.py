@@ -193,19 +193,25 @@ class PrivateEstimator(BaseEstimator):
 
     def _charge(self, report):
         """Charge the ledger that is in force, if there is one, with what a fit is about to spend."""
-        from skdpbayes.privacy.ledger import active_ledger
+        from skdpbayes.privacy.ledger import ledger_in_force
 
-        ledger = active_ledger() if self.ledger is None else self.ledger
+        ledger = ledger_in_force(self.ledger)
         if ledger is not None:
-            ledger.charge(report.releases, adjacency=report.adjacency, unit=report.unit, label=type(self).__name__)
+            ledger.charge(
+                report.releases,
+                adjacency=report.adjacency,
+                unit=report.unit,
+                label=type(self).__name__,
+                voided_by=report.voided_by,
+            )
 
     def __getstate__(self):
         """As in scikit-learn; one that leaves for another process, before a fit, takes the open ledger along."""
-        from skdpbayes.privacy.ledger import active_ledger
+        from skdpbayes.privacy.ledger import ledger_to_take_along
 
         state = super().__getstate__()
-        if self.ledger is None and not hasattr(self, "privacy_spent_") and active_ledger() is not None:
-            state["ledger"] = active_ledger()
+        if self.ledger is None and not hasattr(self, "privacy_spent_"):
+            state["ledger"] = ledger_to_take_along()
         return state | {"_skdpbayes_version": version("skdpbayes")}
 
     def __setstate__(self, state):

@@ -6,6 +6,14 @@ distributions as if all steps had been fixed beforehand is then not a proof (two
 Renyi divergences at one order, fixed when the ledger is opened (a *Renyi filter*: Feldman and Zrnic 2021), or, if all
 releases are of all records, squared ratios of sensitivity to noise (a *Gaussian filter*: Smith and Thakurta 2022). What
 was fixed beforehand may be given as a plan, and is composed tightly.
+
+The first fit of a Renyi ledger may use all of epsilon, although its divergence then exceeds the
+filter's limit. *Proof.* The first charge is fixed before any release, so which of two cases holds
+does not depend on the records. If its divergence exceeds the limit, no other charge is ever
+accepted, since divergences only add up: that one mechanism is all that is released, and it was
+accepted for its exact composition, which holds for steps that are fixed beforehand. If not, all
+charges together stay within the limit, and the filter's theorem holds for them, the first included.
+QED
 """
 
 from __future__ import annotations
@@ -13,12 +21,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from . import _open_ledgers
 from ._card import card, rounded
 from .accounting._steps import (
     GaussianSteps,
@@ -29,8 +41,13 @@ from .accounting._steps import (
     merge,
 )
 
+if TYPE_CHECKING:
+    from .accounting import Selection
+
 _KEPT = 1 - 1e-9  # of the budget, for the finite arithmetic of fits (`lattice.overhead`) and of these sums
+_MOST = 1e300  # a divergence that is written down: JSON has no infinity
 COMPOSITIONS = ("renyi", "gaussian", "plan")
+_SINCE_FIRST: dict[str, Any] = {"version": None, "when": None, "voided_by": []}  # keys that old entries lack
 
 
 class BudgetError(ValueError):
@@ -63,10 +80,11 @@ class PrivacyLedger:
     unit : str, default="row"
         What a record is, in every fit: ``"row"``, or ``"document"`` for topics.
     composition : {"renyi", "gaussian", "plan"}, default="renyi"
-        How spending adds up. ``"renyi"`` takes any fit; a single one can use about nine tenths of epsilon.
-        ``"gaussian"`` loses nothing, and takes only fits all of whose releases are of all records
-        (``sampling_rate=1``, which is the default for small tables and for `vips`). ``"plan"``: the steps of all fits
-        are given by `plan`, and each fit has to be the next of them.
+        How spending adds up. ``"renyi"`` takes any fit and any private search; the first can use
+        all of epsilon if no other is to follow, and about nine tenths otherwise. ``"gaussian"``
+        loses nothing, and takes only fits all of whose releases are of all records
+        (``sampling_rate=1``, which is the default for small tables and for `vips`). ``"plan"``: the
+        steps of all fits are given by `plan`, and each fit has to be the next of them.
     plan : sequence of sequences of GaussianSteps, default=None
         For each fit, in this order, what it will release: ``privacy_spent_.steps`` of a fit to public or simulated rows
         with the same parameters.
@@ -85,7 +103,15 @@ class PrivacyLedger:
 
     Notes
     -----
-    Copies are the ledger itself: ``clone``, ``deepcopy`` and cross-validation in one process share one budget.
+    Copies are the ledger itself: ``clone``, ``deepcopy`` and cross-validation in one process share
+    one budget. Parameters are read-only.
+
+    ``with ledger:`` is for the code of the block, in its thread or asyncio task. Threads that are
+    started in it do not inherit it, and their fits are refused: give the estimator the ledger, open
+    it in the thread, or run the thread in ``contextvars.copy_context()``. Worker processes are
+    charged too if one ledger with a `path` is open, and refused otherwise. Workers that are no
+    descendants of this process, such as those of a cluster, know nothing of it: give them a ledger
+    with a path.
 
     Examples
     --------
@@ -96,10 +122,8 @@ class PrivacyLedger:
     >>> ledger = PrivacyLedger(epsilon=1.0, delta=1e-5)
     >>> with ledger:
     ...     model = DPBetaBernoulli(epsilon=0.5).fit(X)
-    >>> 0 < ledger.spent < 1
-    True
-    >>> ledger.affordable_epsilon() > 0.5
-    True
+    >>> ledger  # doctest: +ELLIPSIS
+    PrivacyLedger(epsilon=1, delta=1e-05, zero_out per row; spent epsilon=0.4998, left 0.7...)
     """
 
     def __init__(
@@ -131,6 +155,14 @@ class PrivacyLedger:
         self._limit = self._find_limit()
         self._store: _Memory | _File = _Memory() if self.path is None else _File(self.path, self._parameters())
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__:
+            raise AttributeError(f"{name} of a ledger is read-only: open another ledger.")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name} of a ledger is read-only: open another ledger.")
+
     @property
     def _renyi(self) -> bool:
         return self.composition == "renyi"
@@ -151,63 +183,112 @@ class PrivacyLedger:
             raise ValueError(f"The plan spends epsilon={planned:.6g}, more than the budget of {self.epsilon:g}.")
         return float(len(self.plan))
 
-    def _cost(self, steps: tuple[GaussianSteps, ...]) -> float:
-        if any(step.noise_multiplier == 0 for step in steps):
+    def _cost(self, spending: tuple[GaussianSteps, ...] | Selection) -> float:
+        from .accounting import Selection
+
+        runs = spending.runs if isinstance(spending, Selection) else (spending,)
+        if any(step.noise_multiplier == 0 for steps in runs for step in steps):
             return math.inf
+        if isinstance(spending, Selection):
+            if self.order is None:
+                raise BudgetError(
+                    f"A ledger with composition={self.composition!r} cannot take a private search, whose cost is no "
+                    "sum of steps; open one with composition='renyi'."
+                )
+            return spending.divergence(self.order, self.adjacency)
         if self.order is not None:
             from .accounting._rdp import step_rdp
 
             replace, orders = self.adjacency == "replace_one", (self.order,)
-            costs = (s.steps * float(step_rdp(s.noise_multiplier, s.sampling_rate, replace, orders)[0]) for s in steps)
-            return math.fsum(costs)
+            rounds = ((s.steps, step_rdp(s.noise_multiplier, s.sampling_rate, replace, orders)) for s in spending)
+            return math.fsum(count * float(each[0]) for count, each in rounds)
         if self.plan is not None:
             return 1.0
-        if any(step.sampling_rate < 1 for step in steps):
+        if any(step.sampling_rate < 1 for step in spending):
             raise BudgetError(
                 "A ledger with composition='gaussian' takes only fits with sampling_rate=1; open one with "
                 "composition='renyi' for others."
             )
         distance = 2.0 if self.adjacency == "replace_one" else 1.0
-        return math.fsum(s.steps * (distance / s.noise_multiplier) ** 2 for s in steps)
+        return math.fsum(s.steps * (distance / s.noise_multiplier) ** 2 for s in spending)
 
-    def charge(self, steps: Any, *, adjacency: str = "zero_out", unit: str = "row", label: str = "") -> None:
+    def _alone(self, spending: tuple[GaussianSteps, ...] | Selection) -> float:
+        """Epsilon, at the ledger's delta, if that is all that is ever released."""
+        from .accounting import Selection, compose
+
+        if isinstance(spending, Selection):
+            return spending.epsilon(self.delta, self.adjacency)
+        return compose(spending, self.adjacency).epsilon(self.delta)
+
+    def charge(
+        self,
+        steps: GaussianSteps | Iterable[GaussianSteps] | Selection,
+        *,
+        adjacency: str = "zero_out",
+        unit: str = "row",
+        label: str = "",
+        voided_by: Iterable[str] = (),
+    ) -> None:
         """Record spending, before it happens.
 
         Parameters
         ----------
-        steps : GaussianSteps or sequence of GaussianSteps
+        steps : GaussianSteps, sequence of GaussianSteps, or Selection
         adjacency, unit : str
             With respect to which they are private.
         label : str
-            What spends; for the table of entries.
+            Who spends: estimators give the name of their class.
+        voided_by : sequence of str
+            Reasons for which the guarantee of what spends is void. The budget's is void then, too.
 
         Raises
         ------
         BudgetError
             If more would be spent than there is, or adjacency and unit are not the ledger's. Nothing is recorded then.
         """
-        steps = as_steps(steps)
+        from .accounting import Selection
+
         for name, given in (("adjacency", adjacency), ("unit", unit)):
             if given != getattr(self, name):
                 raise BudgetError(
                     f"The ledger counts with {name}={getattr(self, name)!r} and cannot take a fit with "
                     f"{name}={given!r}: open another ledger, or change the fit."
                 )
-        cost = self._cost(steps)
+        about = {
+            "label": str(label),
+            "version": version("skdpbayes"),
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "voided_by": [str(why) for why in voided_by],
+        }
+        self._record(steps if isinstance(steps, Selection) else as_steps(steps), about)
+
+    def _record(self, spending: tuple[GaussianSteps, ...] | Selection, about: dict[str, Any]) -> None:
+        from .accounting import Selection
+
+        cost = self._cost(spending)
+        may_be_first = self._renyi and self._limit < cost and self._alone(spending) <= self.epsilon * _KEPT
         with self._store.exclusive() as entries:
             spent = math.fsum(entry["cost"] for entry in entries)
-            if self.plan is not None and len(entries) < len(self.plan) and merge(steps) != self.plan[len(entries)]:
+            if self.plan is not None and not isinstance(spending, Selection) and len(entries) < len(self.plan):
+                planned = self.plan[len(entries)]
+                if merge(spending) != planned:
+                    raise BudgetError(
+                        f"The next fit of the plan is {planned}, and not {spending}. Fits of a plan come as they were "
+                        "planned, in their order."
+                    )
+            if not (math.fsum((spent, cost)) <= self._limit or (may_be_first and not entries)):
                 raise BudgetError(
-                    f"The next fit of the plan is {self.plan[len(entries)]}, and not {steps}. Fits of a plan come as "
-                    "they were planned, in their order."
+                    f"{about['label'] or 'This fit'} would spend more than is left: {self._share(cost)} of the budget "
+                    f"of epsilon={self.epsilon:g}, delta={self.delta:g}, of which "
+                    f"{_percent(max(0.0, 1 - spent / self._limit), up=False)} are left. Nothing was run. "
+                    f"{self._advice()}"
                 )
-            if not math.fsum((spent, cost)) <= self._limit:
-                raise BudgetError(
-                    f"{label or 'This fit'} would spend more than is left: {self._share(cost)} of the budget of "
-                    f"epsilon={self.epsilon:g}, delta={self.delta:g}, of which "
-                    f"{_percent(1 - spent / self._limit, up=False)} are left. Nothing was run. {self._advice()}"
-                )
-            self._store.add({"label": str(label), "cost": cost, "steps": [step.to_dict() for step in steps]})
+            entry = about | {"cost": min(cost, _MOST), "steps": []}
+            if isinstance(spending, Selection):
+                entry["selection"] = spending.to_dict()
+            else:
+                entry["steps"] = [step.to_dict() for step in spending]
+            self._store.add(entry)
 
     def _share(self, cost: float) -> str:
         return _percent(cost / self._limit)
@@ -215,27 +296,49 @@ class PrivacyLedger:
     def _advice(self) -> str:
         if self.plan is not None:
             return "The plan is complete."
-        left = rounded(self.affordable_epsilon(), up=False)
-        return f"A fit on all rows may take epsilon={left} at delta={self.delta:g}."
+        left = self.affordable_epsilon()
+        if not left:
+            return "Nothing is left for another fit."
+        return f"A fit on all rows may take epsilon={rounded(left, up=False)} at delta={self.delta:g}."
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """What was charged: label, cost in the ledger's own currency, and steps."""
-        return self._store.entries()
+        """What was charged, a dict each.
+
+        Who (``label``, ``version`` of the package), what (``steps``, or the ``selection`` of a
+        private search), ``when`` (UTC, ISO 8601), ``cost`` in the ledger's own currency, and
+        ``voided_by``. Version and time are None in entries of versions that did not record them.
+        """
+        return [_SINCE_FIRST | entry for entry in self._store.entries()]
+
+    @property
+    def voided_by(self) -> tuple[str, ...]:
+        """Reasons for which the budget's guarantee is void: those of its entries, with their labels."""
+        given = (f"{entry['label'] or 'a fit'}: {why}" for entry in self.entries for why in entry["voided_by"])
+        return tuple(dict.fromkeys(given))
+
+    @property
+    def guarantee_holds(self) -> bool:
+        """Whether nothing voids the guarantee."""
+        return not self.voided_by
 
     @property
     def shares(self) -> list[tuple[str, float]]:
         """Label of each charge, and the share of the budget that it took, from 0 to 1."""
-        return [(entry["label"], entry["cost"] / self._limit) for entry in self.entries]
+        return [(entry["label"], min(1.0, entry["cost"] / self._limit)) for entry in self.entries]
 
     @property
     def spent(self) -> float:
-        """Share of the budget that is spent, from 0 to 1."""
-        return math.fsum(entry["cost"] for entry in self.entries) / self._limit
+        """Share of the budget that is spent, from 0 to 1: all of it if the first fit leaves nothing for others."""
+        return min(1.0, math.fsum(entry["cost"] for entry in self.entries) / self._limit)
 
     @property
     def spent_epsilon(self) -> float:
-        """Epsilon, at the ledger's delta, of all that was charged: what may be said now. Zero before the first fit."""
+        """Epsilon, at the ledger's delta, of all that was charged: what may be said now. Zero before the first fit.
+
+        Of a single charge it is that of its exact composition; of several what the filter's sum
+        implies.
+        """
         from .accounting import compose
         from .accounting._gaussian import gaussian_epsilon
         from .accounting._rdp import rdp_epsilon
@@ -244,6 +347,8 @@ class PrivacyLedger:
         cost = math.fsum(entry["cost"] for entry in entries)
         if not entries:
             return 0.0
+        if self._renyi and len(entries) == 1:  # nothing was chosen after looking yet
+            return self._alone(_spending(entries[0]))
         if self.order is not None:
             import numpy as np
 
@@ -268,9 +373,14 @@ class PrivacyLedger:
 
         if self.plan is not None:
             raise ValueError("A plan leaves no choice: see `plan` for what its next fit is.")
-        left = max(0.0, self._limit - math.fsum(entry["cost"] for entry in self.entries)) * (1 - 1e-9)
+        from .accounting._gaussian import gaussian_mu
+
+        entries = self.entries
+        left = max(0.0, self._limit - math.fsum(entry["cost"] for entry in entries)) * (1 - 1e-9)
         # An order's divergence of a Gaussian release is order * mu^2 / 2, and the filter of Gaussian ones counts mu^2.
         square = (left if self.order is None else 2 * left / self.order) / n_fits
+        if self._renyi and not entries and n_fits == 1:  # the only one, if it takes all
+            square = max(square, gaussian_mu(self.epsilon * _KEPT, self.delta) ** 2 * (1 - 1e-9))
         return (
             gaussian_epsilon(self.delta if delta is None else check_delta(delta), math.sqrt(square)) if square else 0.0
         )
@@ -278,13 +388,11 @@ class PrivacyLedger:
     # Where it is in force
 
     def __enter__(self) -> PrivacyLedger:
-        with _LOCK:
-            _OPEN.append(self)
+        _open_ledgers.enter(self, {"path": self.path, "parameters": self._parameters(), "key": id(self)})
         return self
 
     def __exit__(self, *error: object) -> None:
-        with _LOCK:
-            _OPEN.remove(self)
+        _open_ledgers.leave(self)
 
     def __copy__(self) -> PrivacyLedger:
         return self
@@ -315,20 +423,27 @@ class PrivacyLedger:
         content = json.loads(text)
         ledger = cls(**_given(content["ledger"]))
         for entry in content["entries"]:
-            ledger.charge(
-                [GaussianSteps(**step) for step in entry["steps"]],
-                adjacency=ledger.adjacency,
-                unit=ledger.unit,
-                label=entry["label"],
-            )
+            given = _SINCE_FIRST | entry
+            ledger._record(_spending(entry), {name: given[name] for name in ("label", *_SINCE_FIRST)})
         return ledger
 
     def __repr__(self) -> str:
-        path = "" if self.path is None else f", path={self.path!r}"
+        about = "" if self._renyi else f", composition={self.composition!r}"
+        about += "" if self.path is None else f", path={self.path!r}"
+        if isinstance(self._store, _Elsewhere):
+            state = "kept in the memory of another process"
+        else:
+            left = rounded(self.affordable_epsilon(), up=False) if self.plan is None else self._planned_left()
+            state = f"spent epsilon={rounded(self.spent_epsilon)}, left {left}"
+        void = "" if self.guarantee_holds else f"; GUARANTEE VOID: {'; '.join(self.voided_by)}"
         return (
-            f"PrivacyLedger(epsilon={self.epsilon:g}, delta={self.delta:g}, adjacency={self.adjacency!r}, "
-            f"unit={self.unit!r}, composition={self.composition!r}{path})"
+            f"PrivacyLedger(epsilon={self.epsilon:g}, delta={self.delta:g}, {self.adjacency} per {self.unit}{about}; "
+            f"{state}{void})"
         )
+
+    def _planned_left(self) -> str:
+        plan = self.plan or ()
+        return f"{len(plan) - len(self.entries)} of {len(plan)} planned fits"
 
     def _repr_html_(self) -> str:
         spent = self.spent
@@ -336,17 +451,61 @@ class PrivacyLedger:
         rows.append(("left", _percent(max(0.0, 1 - spent), up=False)))
         what = f"budget, {self.adjacency} per {self.unit}"
         state = f"{_percent(spent)} spent: epsilon {rounded(self.spent_epsilon)}"
-        return card(self.epsilon, self.delta, what, state, rows)
+        if not self.guarantee_holds:
+            state += "; guarantee void: " + "; ".join(self.voided_by)
+        return card(self.epsilon, self.delta, what, state, rows, good=self.guarantee_holds)
 
 
-def active_ledger() -> PrivacyLedger | None:
-    """The ledger that was opened last by ``with``, in any thread of this process, if one is open."""
-    with _LOCK:
-        return _OPEN[-1] if _OPEN else None
+class Prepaid:
+    """In the place of a ledger, for fits whose cost was charged as a whole by what runs them."""
+
+    def charge(self, *spending: Any, **about: Any) -> None:
+        """Nothing more to record."""
 
 
-_LOCK = threading.Lock()
-_OPEN: list[PrivacyLedger] = []
+def ledger_in_force(own: PrivacyLedger | None = None) -> PrivacyLedger | None:
+    """The ledger that a fit has to charge: its own, or the one that this context opened last; None if none is open.
+
+    Raises
+    ------
+    BudgetError
+        If ledgers are open in other threads, or in processes above, and which of them to charge is
+        not clear.
+    """
+    if own is not None:
+        return own
+    found = _open_ledgers.innermost()
+    if found is None:
+        return None
+    if isinstance(found, _open_ledgers.Opened):
+        return found.ledger
+    if not found.processes:
+        raise BudgetError(
+            "A ledger is open in another thread, and this one has none: which budget the fit belongs to is not clear. "
+            "Give the estimator ledger=..., open a ledger in this thread, or start the thread with "
+            "contextvars.copy_context().run."
+        )
+    one, *others = found.descriptions
+    if one["path"] is None or any(other["path"] != one["path"] for other in others):
+        raise BudgetError(
+            "This process was started by one in which a ledger is open that it cannot charge: it is kept in memory, or "
+            "there are several. Give the estimator a ledger with a path, which processes can share."
+        )
+    return PrivacyLedger(**_given(one["parameters"]), path=one["path"])
+
+
+def ledger_to_take_along() -> PrivacyLedger | None:
+    """The ledger of this context, for an estimator that leaves for another process; None if it has none."""
+    found = _open_ledgers.innermost()
+    return found.ledger if isinstance(found, _open_ledgers.Opened) else None
+
+
+def _spending(entry: dict[str, Any]) -> tuple[GaussianSteps, ...] | Selection:
+    from .accounting import Selection
+
+    if "selection" in entry:
+        return Selection.from_dict(entry["selection"])
+    return tuple(GaussianSteps(**step) for step in entry["steps"])
 
 
 def _percent(share: float, *, up: bool = True) -> str:
@@ -361,7 +520,7 @@ def _given(parameters: dict[str, Any]) -> dict[str, Any]:
 def _opened_again(parameters: dict[str, Any], path: str | None) -> PrivacyLedger:
     ledger = PrivacyLedger(**_given(parameters), path=path)
     if path is None:
-        ledger._store = _Elsewhere()
+        ledger.__dict__["_store"] = _Elsewhere()
     return ledger
 
 
@@ -394,18 +553,26 @@ def stored_json(path: str | Path) -> str:
         return json.dumps({"ledger": json.loads(parameters), "entries": _File._read(database)})
 
 
+_IN_MEMORY = (
+    "This is a copy of a ledger that another process keeps in memory: it cannot tell what is left. Open the ledger "
+    "with a path, which processes can share."
+)
+
+
 class _Memory:
     """Entries of this process."""
 
     def __init__(self) -> None:
         self._entries: list[dict[str, Any]] = []
-        self._lock = threading.Lock()
+        self._lock, self._process = threading.Lock(), os.getpid()
 
     def entries(self) -> list[dict[str, Any]]:
         return [dict(entry) for entry in self._entries]
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[list[dict[str, Any]]]:
+        if self._process != os.getpid():  # a fork, whose entries the other would never see
+            raise BudgetError(_IN_MEMORY)
         with self._lock:
             yield self._entries
 
@@ -418,10 +585,7 @@ class _Elsewhere(_Memory):
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[list[dict[str, Any]]]:
-        raise BudgetError(
-            "This is a copy of a ledger that another process keeps in memory: it cannot tell what is left. Open the "
-            "ledger with a path, which processes can share."
-        )
+        raise BudgetError(_IN_MEMORY)
         yield []
 
 

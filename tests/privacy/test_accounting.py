@@ -13,6 +13,7 @@ from scipy import integrate, optimize, special, stats
 
 from skdpbayes.privacy import (
     GaussianSteps,
+    Selection,
     baselines,
     compose,
     epsilon,
@@ -554,6 +555,73 @@ def test_truncated_negative_binomial_expectation(eta, mean):
     else:
         weights = np.exp(special.gammaln(k + eta) - special.gammaln(k + 1) + k * math.log1p(-g))
     assert np.sum(k * weights) / np.sum(weights) == pytest.approx(mean, rel=1e-4)
+
+
+def best_of_random_runs(x, sigma, shift, mean, eta):
+    """Density of the largest of K normal variables, K truncated negative binomial: f'(F) times their density."""
+    g = 1 / (1 + truncated_negative_binomial_odds(mean, eta))
+    below = special.ndtr((x - shift) / sigma)
+    density = np.exp(-0.5 * ((x - shift) / sigma) ** 2) / sigma / math.sqrt(2 * math.pi)
+    left = 1 - (1 - g) * below
+    if eta == 0:
+        return (1 - g) / left / -math.log(g) * density
+    return eta * (1 - g) * left ** (-eta - 1) / (g**-eta - 1) * density
+
+
+@pytest.mark.parametrize("eta", [-0.5, 0.0, 1.0, 2.0])
+@pytest.mark.parametrize("mean", [2.0, 10.0])
+@pytest.mark.parametrize("sigma", [2.0, 8.0])
+def test_selection_bounds_the_divergence_of_the_best_of_normal_runs(sigma, mean, eta):
+    """Of runs that release one normal variable and are judged by it, the truth is an integral."""
+    x = np.linspace(-12 * sigma, 12 * sigma + 25, 400_001)
+    with_record, without = (best_of_random_runs(x, sigma, shift, mean, eta) for shift in (1.0, 0.0))
+    assert np.trapezoid(without, x) == pytest.approx(1, abs=1e-6)
+    for order in (1.5, 4.0, 24.0):
+        bound = Selection([GaussianSteps(sigma, 1.0, 1)], mean, eta).divergence(order, "zero_out")
+        for p, q in ((with_record, without), (without, with_record)):
+            kept = (p > 1e-290) & (q > 1e-290)
+            integrand = np.exp(order * np.log(p[kept]) + (1 - order) * np.log(q[kept]))
+            truth = math.log(np.trapezoid(integrand, x[kept])) / (order - 1)
+            assert 0 < truth <= bound
+    one = order / (2 * sigma**2)  # of a run
+    assert bound > one and Selection([GaussianSteps(sigma, 1.0, 1)], 1.0, eta).divergence(24.0, "zero_out") == (
+        pytest.approx(one)
+    )
+
+
+@pytest.mark.parametrize(("sigma", "mean", "eta", "order"), [(2.0, 10.0, 0.0, 5.0), (9.0, 3.0, 1.0, 30.0)])
+def test_divergence_of_selections_is_the_published_bound(sigma, mean, eta, order):
+    """Of normal runs, D(a) = a c with c = 1 / (2 sigma^2), the best a of the bound is a root."""
+    c, log = 0.5 / sigma**2, math.log1p(truncated_negative_binomial_odds(mean, eta))
+    want = order * c + (1 + eta) * (2 * math.sqrt(c * log) - c) + math.log(mean) / (order - 1)
+    found = Selection([GaussianSteps(sigma, 1.0, 1)], mean, eta).divergence(order, "zero_out")
+    assert want * (1 - 1e-12) <= found < 1.01 * want
+
+
+@pytest.mark.parametrize("eta", [0.0, 1.0])
+@pytest.mark.parametrize("steps", [GaussianSteps(3.0, 1.0, 1), GaussianSteps(1.0, 0.01, 300)], ids=["all", "some"])
+def test_divergences_of_selections_say_nearly_what_profiles_do_and_never_less(steps, eta):
+    chosen = Selection([[steps], [GaussianSteps(30.0, 1.0, 1)]], 10, eta)
+    profile = chosen.epsilon(1e-5, "zero_out")
+    assert profile == pytest.approx(selection_epsilon(compose(steps), 1e-5, 10, eta))
+    orders = np.geomspace(2, 200, 60)
+    converted = min(
+        float(_rdp.rdp_epsilon(np.array([chosen.divergence(order, "zero_out")]), 1e-5, np.array([order])))
+        for order in orders
+    )
+    assert profile <= converted < 1.4 * profile
+
+
+def test_a_selection_is_as_dear_as_its_dearest_alternative_and_goes_through_text():
+    cheap, dear = GaussianSteps(9.0, 1.0, 1), GaussianSteps(2.0, 0.01, 400)
+    both = Selection([[cheap], dear], 5, 0.5)
+    for order in (2.0, 20.0):
+        each = [Selection([one], 5, 0.5).divergence(order, "replace_one") for one in (cheap, dear)]
+        assert both.divergence(order, "replace_one") >= max(each)
+    assert Selection.from_dict(both.to_dict()) == both
+    for wrong in (([], 5, 0.5), ([cheap], 0.5, 0.5), ([cheap], 5, -1.0)):
+        with pytest.raises(ValueError, match=r"runs|mean|eta"):
+            Selection(*wrong)
 
 
 def test_selection_rejects_nonsense():

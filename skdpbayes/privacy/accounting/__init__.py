@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ._curve import PrivacyCurve, compose
     from ._epsilon import EpsilonValue, epsilon
     from ._langevin import decreasing_blocks, noise_multiplier, step_size, step_size_bound, wang_step_size_bound
-    from ._selection import selection_epsilon
+    from ._selection import Selection, selection_epsilon
 
 __all__ = [
     "ADJACENCIES",
@@ -28,6 +28,7 @@ __all__ = [
     "EpsilonValue",
     "GaussianSteps",
     "PrivacyCurve",
+    "Selection",
     "baselines",
     "bucket_schedule",
     "calibrate_noise",
@@ -50,6 +51,7 @@ _HOME = {
     "CrossCheck": "_crosscheck",
     "EpsilonValue": "_epsilon",
     "PrivacyCurve": "_curve",
+    "Selection": "_selection",
     "baselines": "_baselines",
     "bucket_schedule": "_calibration",
     "calibrate_noise": "_calibration",

@@ -3,14 +3,122 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from ._curve import PrivacyCurve
-from ._steps import check_delta
+from ._curve import PrivacyCurve, compose
+from ._rdp import ORDERS, step_rdp, total_rdp
+from ._steps import GaussianSteps, as_steps, check_delta
 
 
-def selection_epsilon(curve: PrivacyCurve, delta: float, mean: float, eta: float = 1.0) -> float:
+@dataclass(frozen=True)
+class Selection:
+    """The best of a random number of private runs, as something to charge a ledger with.
+
+    The number of runs is truncated negative binomial, as in `selection_epsilon`.
+
+    Parameters
+    ----------
+    runs : sequence of sequences of GaussianSteps
+        Everything that one run may release: for each alternative (a candidate's fit, or the score,
+        if no record is in both) its steps.
+    mean : float
+        Expected number of runs, at least 1.
+    eta : float
+        Shape of the law, above -1.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> from skdpbayes.privacy import GaussianSteps, PrivacyLedger, Selection
+    >>> ledger = PrivacyLedger(epsilon=2.0, delta=1e-5)
+    >>> ledger.charge(Selection([[GaussianSteps(20.0, 1.0, 1)]], mean=10, eta=0.0), label="best of ten")
+    >>> 0 < ledger.spent < 1
+    True
+    """
+
+    runs: tuple[tuple[GaussianSteps, ...], ...]
+    mean: float
+    eta: float
+
+    def __post_init__(self) -> None:
+        _check_law(self.mean, self.eta)
+        runs = tuple(dict.fromkeys(as_steps(steps) for steps in self.runs))
+        if not runs:
+            raise ValueError("runs must name what a run releases, got none.")
+        object.__setattr__(self, "runs", runs)
+        object.__setattr__(self, "mean", float(self.mean))
+        object.__setattr__(self, "eta", float(self.eta))
+
+    def epsilon(self, delta: float, adjacency: str) -> float:
+        """Upper bound on epsilon of the selection, from whole privacy profiles (`selection_epsilon`)."""
+        curves = [compose(steps, adjacency) for steps in self.runs]
+        return selection_epsilon(_Worst(curves), delta, self.mean, self.eta)
+
+    def divergence(self, order: float, adjacency: str) -> float:
+        """Upper bound on the Renyi divergence of the selection at an order.
+
+        Let D(a) be the divergence of one run at order a, and let the law of the number of runs have
+        mean m and odds (1 - g) / g. The bound (Papernot and Steinke 2022, theorem 2) is, for the
+        best a >= 1,
+
+        ``D(order) + (1 + eta) * ((1 - 1 / a) * D(a) + log(1 / g) / a) + log(m) / (order - 1)``.
+
+        D is that of the worst alternative: which one a run draws may be known, and does not depend
+        on the records.
+        """
+        replace = adjacency == "replace_one"
+        at_order = max(
+            math.fsum(s.steps * float(step_rdp(s.noise_multiplier, s.sampling_rate, replace, (order,))[0]) for s in run)
+            for run in self.runs
+        )
+        elsewhere = np.max([total_rdp(run, adjacency) for run in self.runs], axis=0)
+        log_inverse = math.log1p(truncated_negative_binomial_odds(self.mean, self.eta))  # log(1 / g)
+        both = (1 - 1 / ORDERS) * elsewhere + log_inverse / ORDERS
+        least = min(float(both.min()), log_inverse)  # at a = 1
+        return at_order + (1 + self.eta) * least + math.log(self.mean) / (order - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON's types."""
+        runs = [[step.to_dict() for step in run] for run in self.runs]
+        return {"runs": runs, "mean": self.mean, "eta": self.eta}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Selection:
+        """Rebuild from `to_dict`."""
+        runs = tuple(tuple(GaussianSteps(**step) for step in run) for run in record["runs"])
+        return cls(runs, record["mean"], record["eta"])
+
+
+class _Worst:
+    """Several privacy curves as one that bounds each of them."""
+
+    def __init__(self, curves: Iterable[PrivacyCurve]) -> None:
+        self._curves = list(curves)
+
+    def epsilon(self, delta: float) -> float:
+        return max(curve.epsilon(delta) for curve in self._curves)
+
+    def delta(self, epsilon: ArrayLike) -> NDArray[np.float64]:
+        return np.max([curve.delta(epsilon) for curve in self._curves], axis=0)
+
+
+def _check_law(mean: float, eta: float) -> None:
+    if not (math.isfinite(mean) and mean >= 1.0):
+        raise ValueError(f"mean, the expected number of runs, must be finite and at least 1, got {mean!r}.")
+    if not (math.isfinite(eta) and eta > -1.0):
+        raise ValueError(f"eta must be above -1 (0 logarithmic, 1 geometric number of runs), got {eta!r}.")
+
+
+def selection_epsilon(curve: PrivacyCurve | _Worst, delta: float, mean: float, eta: float = 1.0) -> float:
     """Bound epsilon of releasing only the best of a random number of private runs.
 
     The number of runs is truncated negative binomial with shape `eta` and expectation `mean` (Papernot and
@@ -49,10 +157,7 @@ def selection_epsilon(curve: PrivacyCurve, delta: float, mean: float, eta: float
     True
     """
     delta = check_delta(delta)
-    if not (math.isfinite(mean) and mean >= 1.0):
-        raise ValueError(f"mean, the expected number of runs, must be finite and at least 1, got {mean!r}.")
-    if not (math.isfinite(eta) and eta > -1.0):
-        raise ValueError(f"eta must be above -1 (0 logarithmic, 1 geometric number of runs), got {eta!r}.")
+    _check_law(mean, eta)
     base = curve.epsilon(delta / mean)
     if not math.isfinite(base):
         return math.inf
