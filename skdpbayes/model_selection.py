@@ -22,6 +22,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
+from skdpbayes._declared import labels_of
 from skdpbayes._labels import as_labels, codes
 from skdpbayes._rows import as_numeric
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number, diagram_and_card
@@ -559,5 +560,5 @@ def _bounded_log_loss(model, X, y):
 
 def _a_label(estimator):
     """Something that may stand in the place of a response."""
-    labels = getattr(estimator, "classes", None)
+    labels = labels_of(getattr(estimator, "classes", None), "classes")
     return 0.0 if labels is None else next(iter(labels))

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 
+from skdpbayes._declared import public_schema
 from skdpbayes.privacy import PrivacyLeakWarning
 
 _LEAST_ACCOUNTED = 0.05  # noise multiplier of a fit that asks for no privacy, below which no epsilon is worked out
@@ -58,6 +59,10 @@ class PrivateEstimator(BaseEstimator):
     def _undeclared(self):
         """Names of the parameters that would be taken from the rows."""
         return [name for name in self._declared if getattr(self, name) is None]
+
+    def _public_schema(self):
+        """The schema that parameters hold, in JSON's types; None without one."""
+        return public_schema(self.get_params(deep=False).values())
 
     def _check_privacy_parameters(self):
         check_number("epsilon", self.epsilon, 0)
