@@ -81,10 +81,12 @@ def numbers(X: Any, schema: Schema | None, width: int | None) -> Any:
             )
     numeric = as_numeric(X, len(schema.columns), by_cell=True)
     agree(schema, numeric)
-    return numeric if sparse.issparse(numeric) else _substituted(numeric.astype(np.float64), schema.columns)
+    return numeric if sparse.issparse(numeric) else _substituted(numeric, schema.columns)
 
 
 def _substituted(numeric: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray:
+    with np.errstate(all="ignore"):  # of a longdouble that is too large for a float
+        numeric = numeric.astype(np.float64)
     for j, column in enumerate(columns):
         values = numeric[:, j]
         if column.categories is not None:

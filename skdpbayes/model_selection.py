@@ -22,7 +22,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from skdpbayes._declared import labels_of
+from skdpbayes._declared import labels_of, width_of
 from skdpbayes._labels import as_labels, codes
 from skdpbayes._rows import as_numeric
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number, diagram_and_card
@@ -381,7 +381,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.privacy import calibrate_noise
         from skdpbayes.privacy._audited import Fit
 
-        shape = (X if hasattr(X, "shape") else as_numeric(X)).shape
+        shape = (X if hasattr(X, "shape") else as_numeric(X, width_of(self.estimator._declared_columns()))).shape
         null = sparse.csr_array(shape) if sparse.issparse(X) else np.full(shape, np.nan)
         labels = None if y is None else np.full(shape[0], _a_label(self.estimator))
 

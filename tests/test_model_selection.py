@@ -7,7 +7,13 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, DPGammaExponential, model_selection
+from skdpbayes import (
+    Schema,
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPGammaExponential,
+    model_selection,
+)
 from skdpbayes.model_selection import DPRandomizedSearchCV, search_spent
 from skdpbayes.preprocessing import BoundedScaler, check_pipeline
 from skdpbayes.privacy import GaussianSteps, PrivacyLedger, calibrate_noise, compose, selection_epsilon
@@ -125,8 +131,11 @@ def test_nothing_of_losers_and_of_the_number_of_runs_is_kept_or_said(monkeypatch
 
 def test_rows_of_a_list_that_are_no_rows_raise_nothing():
     rows = X.tolist()
-    rows[7] = [1.0]
-    assert search(n_iter=1).fit(rows, Y).best_params_
+    rows[0] = [1.0]
+    schema = Schema({f"x{j}": {} for j in range(X.shape[1])}, outcome={"name": "y", "labels": [0, 1]})
+    found = search(n_iter=1)
+    found.set_params(estimator=clone(found.estimator).set_params(classes=schema))
+    assert found.fit(rows, Y).best_params_
 
 
 def test_searches_of_one_object_add_up_and_its_result_is_not_fitted_again():
