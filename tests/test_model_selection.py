@@ -8,10 +8,10 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from skdpbayes import (
-    Schema,
     DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
     DPGammaExponential,
+    Schema,
     model_selection,
 )
 from skdpbayes.model_selection import DPRandomizedSearchCV, search_spent

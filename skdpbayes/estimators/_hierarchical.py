@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from skdpbayes._declared import agree, as_declared, numbers, schema_of
 from skdpbayes._labels import as_labels, codes, declared, is_sequence, refuse_mixed
-from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, refuse_text_columns
+from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities, classes_of
 from skdpbayes.estimators._numpyro import ProgramEstimator
@@ -265,8 +265,9 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             own = X[:, [column]].toarray().ravel() if sparse.issparse(X) else X[:, column]
             others = np.delete(np.arange(X.shape[1]), column)
             rest = X[:, others]
-        if schema is not None and schema.columns[column].categories is not None:
-            own = as_labels(as_declared(own, schema.columns[column]))
+        if schema is not None:
+            kind = schema.columns[column]
+            own = parsed(as_labels(own)) if kind.categories is None else as_labels(as_declared(own, kind))
         refuse_mixed(own.dtype, groups, "the column of groups", "groups")
         of_rest = None if schema is None else schema.select([n for i, n in enumerate(schema.names) if i != column])
         rest = numbers(rest, of_rest, None)

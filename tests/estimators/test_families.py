@@ -13,8 +13,8 @@ from sklearn.exceptions import NotFittedError
 from whitebox import recorded
 
 from skdpbayes import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential, inference
-from skdpbayes.models.families import BetaBernoulli
 from skdpbayes._labels import codes
+from skdpbayes.models.families import BetaBernoulli
 from skdpbayes.privacy import GaussianSteps, PrivacyLeakWarning, compose
 from skdpbayes.privacy.mechanism import MechanismSpec
 from skdpbayes.privacy.random import fit_keys

@@ -43,7 +43,7 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPVariationalAutoencoder,
         Schema,
     )
-    from skdpbayes._labels import as_labels, codes
+    from skdpbayes._labels import as_labels, codes, is_sequence
     from skdpbayes._rows import as_numeric, bounded_rows, counted
     from skdpbayes.estimators._responses import response_numbers
     from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper
@@ -368,7 +368,7 @@ def labels(X, y):
 
 
 def clipper(X, y):
-    rows = dense(NormClipper(2.0).fit(np.zeros((1, Public.width))).transform(X))
+    rows = dense(NormClipper(2.0).fit(np.zeros((1, Public.width)) if is_sequence(X) else X).transform(X))
     null = np.isnan(rows).any(axis=1)
     check_norms(rows[~null], 2.0)
     return [rows]
@@ -388,7 +388,7 @@ def encoder(X, y):
 
 
 def standard_scaler(X, y):
-    model = DPStandardScaler(([-3] * Public.width, [4] * Public.width))
+    model = DPStandardScaler(Public.schema or ([-3] * Public.width, [4] * Public.width))
     numeric = model._dense(X, reset=True)
     d = model.n_features_in_
     model.mean_, model.scale_ = np.zeros(d), np.ones(d)
