@@ -143,12 +143,11 @@ def column_bounds(
         without = [column.name for column in bounds.columns if column.bounds is None]
         if without:
             raise ValueError(f"{parameter}: the schema gives no bounds of the columns {without}.")
-        ends: Any = zip(*(column.bounds for column in bounds.columns if column.bounds), strict=True)
-    elif isinstance(bounds, Mapping):
-        ends = np.array(by_name(bounds, names, parameter), dtype=object).T
+        pairs: Any = [column.bounds for column in bounds.columns]
     else:
-        ends = bounds
+        pairs = by_name(bounds, names, parameter) if isinstance(bounds, Mapping) else None
     try:
+        ends = bounds if pairs is None else zip(*((low, high) for low, high in pairs), strict=True)
         low, high = (np.broadcast_to(np.asarray(end, np.float64), (n,)) for end in ends)
         right = bool((low < high).all() and np.isfinite(high - low).all())
     except (TypeError, ValueError):
