@@ -68,9 +68,9 @@ def as_labels(y):
     """Array of labels, item by item for what has no dtype of NumPy's: one label must not decide the dtype of all."""
     if hasattr(y, "columns") and hasattr(y, "to_series"):  # a frame of polars, which has the first of its columns
         y = y.to_series() if y.shape[1] == 1 else y
-    items = is_sequence(y) or not isinstance(getattr(y, "dtype", np.dtype(object)), np.dtype)
-    if not items:
-        return y
+    dtype = None if is_sequence(y) else getattr(y, "dtype", np.dtype(object))
+    if isinstance(dtype, np.dtype):  # scikit-learn raises on complex ones, which pandas makes of one item
+        return np.asarray(y, object) if dtype.kind == "c" else y
     y = y if hasattr(y, "__len__") else list(y)
     out = np.empty(len(y), object)
     for i, label in enumerate(y):

@@ -398,6 +398,12 @@ def test_each_line_is_a_row_whatever_is_in_it():
     assert X.shape == (0, 3)
 
 
+@pytest.mark.parametrize("line", ["44,1,Oslo", "44,1,Oslo,no,", "44,1,Oslo,no,no", "44"])
+def test_a_line_with_too_few_or_too_many_cells_is_a_row_of_missing_cells(line):
+    X, y = read(f"age,children,city,ill\n{line}\n2,2,Oslo,no\n")
+    assert np.isnan(X["age"][0]) and X["city"].tolist() == [None, "Oslo"] and y.tolist() == [None, "no"]
+
+
 def test_a_huge_cell_is_a_row_of_missing_cells():
     cell = "1" * (csv.field_size_limit() + 1)
     X, y = read(f"age,children,city,ill\n{cell},1,Oslo,no\n2,2,Oslo,no\n")

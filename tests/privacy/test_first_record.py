@@ -103,6 +103,7 @@ def of_table(text):
 PAIRS = [[cell, 1.0] for cell in STRANGE]
 NUMBERS = [[cell, 1.0] for cell in (math.nan, math.inf, -math.inf, 1e300, 5e-324, -0.0, 1.7e308)]
 LINES = [
+    *(f"1,1{end}0,1,1".encode() for end in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"),
     *(b"", b",", b",,", b",,,,,", b'"', b'"1,1,1', b'1,1,"', b'1,"1"x,1', b"\xff,1,1", b"\0,1,1", b"1\r1,1,1", b"\r"),
     *(
         b"1" * 200_000 + b",1,1",
@@ -124,6 +125,9 @@ CONTAINERS = {
     "other sequence": (lambda first: collections.deque([first, *REST]), ROWS, True),
     "object array": (lambda first: np.stack([cells_of(first), *map(cells_of, REST)]), PAIRS, False),
     "float array": (floats, NUMBERS, False),
+    "array of longdoubles": (
+        lambda first: np.array([first, *REST], np.longdouble), [[np.longdouble("1e400"), 1.0]], False,
+    ),
     "frame of objects": (lambda first: frame(first, dtype=object), PAIRS, False),
     "frame of floats": (lambda first: frame(first, dtype=float), NUMBERS, False),
     "frame of strings": (lambda first: frame(first, dtype="str"), [["text", 1.0], ["", 1.0], [None, 1.0]], True),
@@ -276,6 +280,21 @@ def test_a_bad_cell_that_pandas_makes_a_text_column_of_does_not_decide_about_an_
     assert found == [([[3, 4], [5, 6]], [0, 1])] * 4
     with pytest.raises(ValueError, match=r"skdpbayes.Schema.read_csv"):
         DPBayesianLogisticRegression(classes=[0, 1])._validate(table[["a", "b"]], [0, 0, 1])
+
+
+def test_dtypes_that_a_record_decides_decide_nothing_under_a_schema():
+    """As libraries infer them, of a whole column."""
+    schema = Schema({"a": {}, "b": {}}, {"name": "y", "labels": [0, 1]})
+    firsts = [1.0, 1, 1j, True, None, "x", "1", 10**30, 2**63, -(2**63), decimal.Decimal(1), np.float32(1), pd.NaT]
+    firsts += [pd.Timestamp(0), pd.Timedelta(1), pd.Period("2020"), b"1", np.longdouble(1), [1], {}]
+    found = []
+    for first in firsts:
+        table = pd.DataFrame([[first, 0.5], [3, 0.25], [0, 1.5]], columns=["a", "b"])
+        labels = pd.Series([first, 1, 0])
+        for X, y in ((table, labels), (table.convert_dtypes(), labels.convert_dtypes())):
+            X, y, classes, _ = DPBayesianLogisticRegression(classes=schema)._validate(X, y)
+            found.append((X.dtype, X[1:].tolist(), codes(np.asarray(y), classes).tolist()[1:]))
+    assert found == [(np.float64, [[3, 0.25], [0, 1.5]], [1, 0])] * len(found)
 
 
 def test_an_interrupt_of_the_user_is_heard():
