@@ -22,6 +22,7 @@ __all__ = [
     "DPNumPyroModel",
     "DPSigmoidBeliefNet",
     "DPVariationalAutoencoder",
+    "Schema",
 ]
 
 if TYPE_CHECKING:
@@ -40,11 +41,16 @@ if TYPE_CHECKING:
         DPSigmoidBeliefNet,
         DPVariationalAutoencoder,
     )
+    from skdpbayes.schema import Schema
 
 
 def __getattr__(name: str):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Schema":
+        from skdpbayes.schema import Schema
+
+        return Schema
     from skdpbayes import estimators
 
     return getattr(estimators, name)

@@ -1,10 +1,50 @@
-"""Labels and categories as codes, one at a time: no label raises, and none is looked into beyond its own code."""
+"""Labels and categories as codes, one at a time: no label raises, and none is looked into beyond its own code.
+
+A cell may be an object of any class, and its methods may raise anything, `KeyboardInterrupt` included. So none of them
+is called: `plain` lets pass the classes of Python and NumPy that hold one value, and everything else is no value.
+"""
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import fractions
 import warnings
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+
+# By identity: to hash a class may run code of its metaclass.
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None), decimal.Decimal, datetime.date),
+    *(kind for kind in set(np.sctypeDict.values()) if kind not in (np.object_, np.void)),
+)
+_PLAIN_IDS = frozenset(map(id, _PLAIN))
+_BASES: tuple[tuple[type, Any], ...] = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+    (bytes, bytes.__bytes__),
+)
+NO_VALUE = float("nan")  # equal to no label, and no other object
+
+
+def plain(cell):
+    """The cell, if its class is known to run no code of its own; else `NO_VALUE`.
+
+    An object of a subclass of int, float, str or bytes becomes one of these, by their own conversion.
+    """
+    kind = type(cell)
+    if id(kind) in _PLAIN_IDS:
+        return cell
+    for base, converted in _BASES:
+        if issubclass(kind, base):
+            return converted(cell)
+    if kind is fractions.Fraction:
+        parts = (getattr(cell, "numerator", None), getattr(cell, "denominator", None))
+        return cell if all(type(part) is int for part in parts) else NO_VALUE
+    return NO_VALUE
 
 
 def declared(labels, name: str) -> np.ndarray:
@@ -28,12 +68,24 @@ def as_labels(y):
     """Array of labels, item by item for what has no dtype of NumPy's: one label must not decide the dtype of all."""
     if hasattr(y, "columns") and hasattr(y, "to_series"):  # a frame of polars, which has the first of its columns
         y = y.to_series() if y.shape[1] == 1 else y
-    if not isinstance(y, list | tuple) and isinstance(getattr(y, "dtype", np.dtype(object)), np.dtype):
-        return y
+    dtype = None if is_sequence(y) else getattr(y, "dtype", np.dtype(object))
+    if isinstance(dtype, np.dtype):  # scikit-learn raises on complex ones, which pandas makes of one item
+        return np.asarray(y, object) if dtype.kind == "c" else y
+    y = y if hasattr(y, "__len__") else list(y)
     out = np.empty(len(y), object)
     for i, label in enumerate(y):
         out[i] = label
     return out
+
+
+def is_sequence(X) -> bool:
+    """Whether a container holds its items one by one, as lists do, and arrays and data frames do not."""
+    if isinstance(X, list | tuple):
+        return True
+    array = isinstance(X, str | bytes | bytearray | memoryview | np.generic) or any(
+        hasattr(X, name) for name in ("__array__", "__array_interface__", "dtype", "typecode", "shape", "keys")
+    )
+    return isinstance(X, Iterable) and not array
 
 
 def kind_of(dtype) -> str:
@@ -72,6 +124,6 @@ def codes(y, labels: np.ndarray) -> np.ndarray:
 
 def _lookup(position, label):
     try:
-        return position.get(label, -1)
-    except Exception:  # not hashable, or worse: any error would tell that the record is there
+        return position.get(plain(label), -1)
+    except Exception:  # not hashable, as a signalling NaN: any error would tell that the record is there
         return -1

@@ -12,32 +12,75 @@ import warnings
 import numpy as np
 from scipy import sparse
 
-from skdpbayes._labels import kind_of
+from skdpbayes._labels import NO_VALUE, is_sequence, kind_of, plain
 
 _BLOCK = 65536  # rows handled at a time, to bound temporaries
 
 
-def as_numeric(X):
+def as_numeric(X, width=None, *, by_cell=False):
     """A two-dimensional float array or CSR matrix; cells that are not numbers become NaN.
+
+    Parameters
+    ----------
+    X : array-like, data frame, sparse matrix or list of rows
+    width : int, default=None
+        Public number of columns, which a list of rows does not have.
+    by_cell : bool, default=False
+        Read every cell of a data frame by itself, whatever the dtypes.
 
     Raises
     ------
     ValueError
-        For what is public: the number of dimensions, an empty axis, a complex dtype.
+        For what is public: the number of dimensions, an empty axis, a complex dtype, a list without a width.
     """
-    # Of other dtypes than NumPy's, one missing value may decide the precision of all.
-    own = hasattr(X, "columns") and not all(isinstance(dtype, np.dtype) for dtype in X.dtypes)
     if sparse.issparse(X):
         X = _within(sparse.csr_array(X))
-    elif isinstance(X, list | tuple):
-        X = from_list(X)
+    elif is_sequence(X):
+        X = from_list(X, width)
+    elif is_frame(X) and (by_cell or not all(_is_plain(dtype) for dtype in X.dtypes)):
+        X = _by_columns(X)
     else:
         X = np.asarray(X)
     check_table(X)
     if X.dtype.kind not in "fiub":
         return parsed(X)
     with np.errstate(all="ignore"):
-        return X if X.dtype.kind == "f" and not own else X.astype(np.float64)
+        return X if X.dtype.kind == "f" else X.astype(np.float64)
+
+
+def is_frame(X) -> bool:
+    """Whether X is a data frame, of pandas or polars."""
+    return hasattr(X, "columns") and hasattr(X, "dtypes")
+
+
+def _is_plain(dtype) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind in "fiubc"
+
+
+def columns_of(frame):
+    """Columns of a data frame, in their order."""
+    return [frame.iloc[:, j] if hasattr(frame, "iloc") else frame[:, j] for j in range(frame.shape[1])]
+
+
+def _by_columns(frame):
+    """Float array of a data frame; of other dtypes than NumPy's, one missing value may decide the precision of all."""
+    out = np.empty(frame.shape)
+    for j, column in enumerate(columns_of(frame)):
+        dtype = column.dtype
+        numeric = (
+            dtype.kind in "fiub" if isinstance(dtype, np.dtype) else hasattr(dtype, "is_float") and dtype.is_float()
+        )
+        with np.errstate(all="ignore"):
+            out[:, j] = column.to_numpy() if numeric else parsed(_objects(column.to_list()))
+    return out
+
+
+def _objects(items):
+    """Object array of items, none of which is looked into."""
+    out = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        out[i] = item
+    return out
 
 
 def check_table(X):
@@ -68,33 +111,38 @@ def _within(X):
     return sparse.csr_array((data, indices, X.indptr), shape=X.shape)
 
 
-def from_list(rows):
+def from_list(rows, width):
     """Cells of a list of rows, each by itself: `numpy.asarray` would let one cell decide the dtype of all.
 
-    The number of features is that of the first row; a row of another length, or of another kind, becomes NaN.
+    A row is a list, a tuple, a one-dimensional array or a Series of pandas. One of another length than `width`, or of
+    another kind, becomes NaN.
     """
-    if not rows or not _is_row(rows[0]):
+    if width is None:
         raise ValueError(
-            "Expected 2D array: X as a list must hold lists, tuples or one-dimensional arrays. Reshape your data, or "
-            "pass an array or a data frame."
+            "X is a list, and nothing public says how many columns it has: the length of a row is that of one record. "
+            "Pass numpy.asarray(X, float), whose shape you state, or a data frame; or declare the columns by a "
+            "skdpbayes.Schema, or by bounds or categories with an entry for each column."
         )
-    width = len(rows[0])
+    rows = list(rows)
     out = np.full((len(rows), width), np.nan, object)
     for i, row in enumerate(rows):
-        try:
-            if _is_row(row) and len(row) == width:
-                for j, cell in enumerate(row):
-                    out[i, j] = cell
-        except Exception:  # has no length, as rows of SciPy's one-dimensional sparse arrays, or not the one it says
-            out[i] = np.nan
+        cells = _cells(row)
+        if len(cells) == width:
+            for j, cell in enumerate(cells):
+                out[i, j] = cell
     return out
 
 
-def _is_row(row) -> bool:
-    try:
-        return isinstance(row, list | tuple) or getattr(row, "ndim", None) == 1
-    except Exception:  # whatever the object in a cell raises when asked: an error would tell of this one record
-        return False
+def _cells(row) -> list:
+    """Cells of a row; none, if its class could run code of its own."""
+    kind, pandas = type(row), sys.modules.get("pandas")
+    if issubclass(kind, list):
+        return list.copy(row)
+    if issubclass(kind, tuple):
+        return list(tuple.__getitem__(row, slice(None)))
+    if pandas is not None and kind is pandas.Series and isinstance(row.dtype, np.dtype | pandas.StringDtype):
+        row = kind.to_numpy(row, dtype=object)
+    return list(legible(row)) if type(row) is np.ndarray and row.ndim == 1 else []
 
 
 def parsed(X):
@@ -103,7 +151,7 @@ def parsed(X):
     # for arrays with a bad cell would let that cell change all others.
     with warnings.catch_warnings(), np.errstate(all="ignore"):  # of a longdouble that is too large for a float
         warnings.simplefilter("error")
-        return np.frompyfunc(_number, 1, 1)(legible(X).astype(object)).astype(np.float64)
+        return np.frompyfunc(number, 1, 1)(legible(X).astype(object)).astype(np.float64)
 
 
 def legible(X):
@@ -114,11 +162,15 @@ def legible(X):
     return np.where((points.reshape(*X.shape, -1) > sys.maxunicode).any(axis=-1), "", X)
 
 
-def _number(cell) -> float:
+def number(cell) -> float:
+    """A cell as a float; NaN, if it is no real number."""
+    cell = plain(cell)
     try:
-        return np.nan if isinstance(cell, complex | np.complexfloating) else float(cell)
+        if isinstance(cell, complex | np.complexfloating):
+            return float(cell.real) if cell.imag == 0 else NO_VALUE
+        return NO_VALUE if isinstance(cell, np.datetime64 | np.timedelta64) else float(cell)
     except Exception:  # any error at all would tell that the record is there
-        return np.nan
+        return NO_VALUE
 
 
 def bounded_rows(X, bound: float, *, intercept: bool, dtype=np.float64):
@@ -212,7 +264,7 @@ def _or_one(peak):
 
 def refuse_text_columns(X):
     """Raise for columns of a data frame whose dtype, which is public, cannot hold numbers."""
-    if not (hasattr(X, "columns") and hasattr(X, "dtypes")):
+    if not is_frame(X):
         return
     text = [
         f"{name!r} ({dtype})"
@@ -222,7 +274,8 @@ def refuse_text_columns(X):
     if text:
         raise ValueError(
             f"Columns {', '.join(text)} do not hold numbers. Encode them with public categories, as "
-            "skdpbayes.preprocessing.CategoryEncoder does, or, if they hold numbers as text, convert them by "
+            "skdpbayes.preprocessing.CategoryEncoder does. If one bad cell may have made a column of numbers one of "
+            "text, as in pandas.read_csv, read the file by skdpbayes.Schema.read_csv, or convert the column by "
             "pandas.to_numeric(column, errors='coerce')."
         )
 

@@ -22,6 +22,7 @@ from sklearn.model_selection import ParameterGrid
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
+from skdpbayes._declared import labels_of, width_of
 from skdpbayes._rows import as_numeric
 from skdpbayes._scoring import log_volume, scores, scorings
 from skdpbayes.estimators._base import SEEDED, PrivateEstimator, check_choice, check_number, diagram_and_card
@@ -412,7 +413,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.privacy import calibrate_noise
         from skdpbayes.privacy._audited import Fit
 
-        null = _null_rows(X)
+        null = _null_rows(X, width_of(self.estimator._declared_columns()))
         labels = None if y is None else np.full(null.shape[0], _a_label(self.estimator))
         adjacency, run_delta = self.estimator.adjacency, self.delta / self.n_iter
 
@@ -537,18 +538,18 @@ def _number_of_runs(rng, mean, eta):
     return k
 
 
-def _null_rows(X):
-    """A table of the shape and the kind of X in which nothing is known."""
+def _null_rows(X, width):
+    """A table of the shape and the kind of X in which nothing is known; `width` is that of a list."""
     if sparse.issparse(X):
         return sparse.csr_array(X.shape)
     if hasattr(X, "iloc"):
         return X.iloc[:0].reindex(range(len(X)))
-    shape = (X if hasattr(X, "shape") else as_numeric(X)).shape
+    shape = (X if hasattr(X, "shape") else as_numeric(X, width)).shape
     numbers = getattr(X, "dtype", np.dtype(object)).kind in "fiub"
     return np.full(shape, np.nan) if numbers else np.full(shape, None, object)
 
 
 def _a_label(estimator):
     """Something that may stand in the place of a response."""
-    labels = getattr(estimator, "classes", None)
+    labels = labels_of(getattr(estimator, "classes", None), "classes")
     return 0.0 if labels is None else next(iter(labels))

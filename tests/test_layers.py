@@ -13,8 +13,9 @@ ROOT = Path(skdpbayes.__file__).parent
 
 # What each part may import of ours (itself aside).
 ALLOWED = {
-    "": {"estimators"},
+    "": {"estimators", "schema"},
     "__main__": {"__version__", "privacy"},
+    "_declared": {"_labels", "_rows", "schema"},
     "_labels": set(),
     "_layers": set(),
     "_mixture_coordinates": {"posteriors"},
@@ -28,7 +29,19 @@ ALLOWED = {
     "_scoring": {"_labels", "_rows", "estimators"},
     "calibration": {"_plotting"},
     "datasets": {"preprocessing"},
-    "estimators": {"_labels", "_layers", "_rows", "inference", "models", "posteriors", "privacy", "records", "solvers"},
+    "estimators": {
+        "_declared",
+        "_labels",
+        "_layers",
+        "_rows",
+        "inference",
+        "models",
+        "posteriors",
+        "privacy",
+        "records",
+        "schema",
+        "solvers",
+    },
     "inference": {
         "models.base",
         "privacy.draws",
@@ -40,6 +53,7 @@ ALLOWED = {
     },
     "inspection": {"_plotting"},
     "model_selection": {
+        "_declared",
         "_rows",
         "_scoring",
         "preprocessing",
@@ -62,7 +76,18 @@ ALLOWED = {
         "privacy.mechanism",
     },
     "posteriors": set(),
-    "preprocessing": {"_labels", "_rows", "estimators", "model_selection", "models", "privacy", "records", "solvers"},
+    "preprocessing": {
+        "_declared",
+        "_labels",
+        "_rows",
+        "estimators",
+        "model_selection",
+        "models",
+        "privacy",
+        "records",
+        "schema",
+        "solvers",
+    },
     "privacy.accounting": set(),
     "privacy._audit_attack": {"inference", "privacy._audited", "privacy.accounting", "privacy.mechanism"},
     "privacy._audit_checks": {"inference", "privacy._audited"},
@@ -93,6 +118,7 @@ ALLOWED = {
     "privacy.report": {"privacy._card", "privacy.accounting"},
     "records": set(),
     "reference": {"_rows"},
+    "schema": {"_labels", "_rows"},
     "solvers": {"models.base", "posteriors", "privacy.contributions", "privacy.mechanism"},
 }
 
@@ -142,7 +168,7 @@ def test_the_check_of_layers_sees_imports():
 
 PUBLIC = (
     "", "estimators", "privacy", "datasets", "calibration", "inspection", "reference", "preprocessing",
-    "model_selection",
+    "model_selection", "schema",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from skdpbayes import (
     DPGammaExponential,
     DPGaussianMixture,
     DPLatentDirichletAllocation,
+    Schema,
     _scoring,
     model_selection,
 )
@@ -154,8 +155,11 @@ def test_nothing_of_losers_and_of_the_number_of_runs_is_kept_or_said(monkeypatch
 
 def test_rows_of_a_list_that_are_no_rows_raise_nothing():
     rows = X.tolist()
-    rows[7] = [1.0]
-    assert search(n_iter=1).fit(rows, Y).best_params_
+    rows[0] = [1.0]
+    schema = Schema({f"x{j}": {} for j in range(X.shape[1])}, outcome={"name": "y", "labels": [0, 1]})
+    found = search(n_iter=1)
+    found.set_params(estimator=clone(found.estimator).set_params(classes=schema))
+    assert found.fit(rows, Y).best_params_
 
 
 def test_searches_of_one_object_add_up_and_its_result_is_not_fitted_again():

@@ -46,37 +46,50 @@ def test_a_cell_of_a_list_is_as_one_of_an_array_and_warns_of_nothing(cell):
     kinds = [list, tuple] + ([np.array, pd.Series] if not isinstance(cell, list) else [])
     for kind in kinds:
         rows = [kind([1.0, cell]) if kind in (list, tuple) else kind([1.0, cell], dtype=object), kind([1.0, 1.0])]
-        np.testing.assert_array_equal(as_numeric(rows), want)  # warnings are errors
+        np.testing.assert_array_equal(as_numeric(rows, 2), want)  # warnings are errors
 
 
 def test_rows_of_a_list_do_not_influence_each_other():
     good = pd.Series([True, 2.0])
-    for other in (pd.Series([1.0, "x"]), pd.Series([1.0]), "x", None, {"a": 1}, 3.0):
-        np.testing.assert_array_equal(as_numeric([good, other])[0], [1, 2])
-    for first in ("x", None, {"a": 1}, 3.0):
-        with pytest.raises(ValueError, match="X as a list must hold lists"):
-            as_numeric([first, [1.0, 2.0]])
+    for other in (pd.Series([1.0, "x"]), pd.Series([1.0]), "x", None, {"a": 1}, 3.0, [], [[1.0, 2.0]]):
+        np.testing.assert_array_equal(as_numeric([other, good], 2)[1], [1, 2])
+        np.testing.assert_array_equal(as_numeric([good, other], 2)[0], [1, 2])
+    with pytest.raises(ValueError, match="nothing public says how many columns"):
+        as_numeric([[1.0, 2.0]])
 
 
 class NoLength(list):
     """A row that cannot be asked for its length."""
 
     def __len__(self):
-        raise RuntimeError
+        raise KeyboardInterrupt
 
 
-class Longer(list):
+class Longer(tuple):
     """A row that is longer than it says."""
+
+    __slots__ = ()
 
     def __iter__(self):
         return iter([1.0, 2.0, 3.0])
 
 
 @pytest.mark.parametrize(
-    "row", [NoLength([1.0, 2.0]), Longer([1.0, 2.0]), sparse.coo_array([1.0, 2.0])], ids=lambda row: type(row).__name__
+    ("row", "want"),
+    [
+        (NoLength([1.0, 2.0]), [1, 2]),
+        (Longer([1.0, 2.0]), [1, 2]),
+        (sparse.coo_array([1.0, 2.0]), [np.nan, np.nan]),
+        (np.ma.array([1.0, 2.0]), [np.nan, np.nan]),
+        (np.array(["1", "2"], object), [1, 2]),
+        (np.ones((1, 2)), [np.nan, np.nan]),
+        (pd.Series(["1", "x"]), [1, np.nan]),
+        (pd.Series(pd.array([1, 2], "Int64")), [np.nan, np.nan]),
+    ],
+    ids=lambda row: type(row).__name__,
 )
-def test_a_row_of_a_list_that_has_no_length_or_another_is_missing(row):
-    np.testing.assert_array_equal(as_numeric([[1.0, 2.0], row, [3.0, 4.0]]), [[1, 2], [np.nan, np.nan], [3, 4]])
+def test_a_row_is_read_by_the_methods_of_lists_tuples_and_arrays_alone(row, want):
+    np.testing.assert_array_equal(as_numeric([[1.0, 2.0], row, [3.0, 4.0]], 2), [[1, 2], want, [3, 4]])
 
 
 def test_a_longdouble_that_is_no_float_raises_nothing():

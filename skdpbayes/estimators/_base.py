@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 
+from skdpbayes._declared import public_schema
 from skdpbayes.privacy import PrivacyLeakWarning
 
 SEEDED = "random_state is set: other fits may share the noise, and whoever guesses the seed can remove it"
@@ -73,6 +74,10 @@ class PrivateEstimator(BaseEstimator):
     def _undeclared(self):
         """Names of the parameters that would be taken from the rows."""
         return [name for name in self._declared if getattr(self, name) is None]
+
+    def _public_schema(self):
+        """The schema that parameters hold, in JSON's types; None without one."""
+        return public_schema(self.get_params(deep=False).values())
 
     def _check_privacy_parameters(self):
         check_number("epsilon", self.epsilon, 0)
@@ -186,10 +191,6 @@ class PrivateEstimator(BaseEstimator):
                 *dict.fromkeys(why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited),
             ),
         )
-
-    def _public_schema(self):
-        """Declared schema of the table, as a dict, or None."""
-        return None
 
     def _charge(self, report):
         """Charge the ledger that is in force, if there is one, with what a fit is about to spend."""

@@ -11,18 +11,20 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skdpbayes._labels import codes, declared, refuse_mixed
+from skdpbayes._declared import labels_of, schema_of
+from skdpbayes._labels import codes, declared, kind_of, refuse_mixed
+from skdpbayes._rows import parsed
 from skdpbayes.estimators._base import check_number
 from skdpbayes.privacy import PrivacyLeakWarning
 
 
 def classes_of(classes, given, y):
-    """Sorted labels, and reasons that void the guarantee.
+    """The labels of the rows, the sorted set of labels, and reasons that void the guarantee.
 
     Parameters
     ----------
-    classes : array-like or None
-        What the user declares.
+    classes : array-like, Schema, Outcome or None
+        What the user declares. Under a schema with labels that are numbers, text is read as numbers.
     given : array-like
         The labels as the user gave them.
     y : array
@@ -34,9 +36,12 @@ def classes_of(classes, given, y):
         For declared labels that make no sense; without any, also for what `y` holds.
     """
     if classes is not None:
-        classes = declared(classes, "classes")
-        refuse_mixed(getattr(given, "dtype", y.dtype), classes, "y", "classes")
-        return classes, ()
+        public = labels_of(classes, "classes")
+        found, dtype = declared(public, "classes"), getattr(given, "dtype", y.dtype)
+        if public is not classes and found.dtype.kind not in "US" and kind_of(dtype) in "USO":
+            return parsed(y), found, ()
+        refuse_mixed(dtype, found, "y", "classes")
+        return y, found, ()
     warnings.warn(
         "classes=None takes the set of labels from y, which is not private. Pass classes=[...].",
         PrivacyLeakWarning,
@@ -47,7 +52,7 @@ def classes_of(classes, given, y):
     classes = np.unique(y)
     if len(classes) < 2:
         raise ValueError(f"Classifier can't train when only one class is present in y: {classes[0]!r}.")
-    return classes, ("the set of classes was taken from y (classes=None)",)
+    return y, classes, ("the set of classes was taken from y (classes=None)",)
 
 
 def class_probabilities(logits):
@@ -95,7 +100,10 @@ class BayesianClassifierMixin(ProbabilisticClassifierMixin):
         """Numbers and labels, from public metadata alone unless classes have to be inferred."""
         X = self._numeric(X, reset=True)
         given, y = y, self._response(y, X.shape[0], one_by_one=self.classes is not None)
-        return X, y, *classes_of(self.classes, given, y)
+        return X, *classes_of(self.classes, given, y)
+
+    def _declared_columns(self):
+        return schema_of(self.classes)
 
     def predict_proba(self, X):
         """Posterior predictive probability of each class, averaged over the posterior draws.

@@ -11,7 +11,9 @@ from scipy import sparse, special, stats
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
+from skdpbayes._declared import agree, as_declared, categories_of, schema_of
+from skdpbayes._labels import as_labels, codes, declared, is_sequence, refuse_mixed
+from skdpbayes._rows import from_list
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.posteriors import MappedPosterior
@@ -398,9 +400,10 @@ class DPDirichletCategorical(_FamilyEstimator):
     Parameters
     ----------
     {parameters}
-    categories : array-like of shape (n_categories,), default=None
-        The public set of categories. None takes it from X, which is not private: it warns, and `privacy_spent_` records
-        that the guarantee does not hold. Values outside of it make a row contribute nothing.
+    categories : array-like of shape (n_categories,) or Schema, default=None
+        The public set of categories; a `Schema` of one column has it. None takes it from X, which
+        is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
+        Values outside of it make a row contribute nothing.
     concentration : float or array-like of shape (n_categories,), default=1.0
         Of the Dirichlet prior, in the order of `categories` (sorted, if those are taken from X).
     {solver}
@@ -469,9 +472,9 @@ class DPDirichletCategorical(_FamilyEstimator):
     _declared = ("categories",)
 
     def _validate(self, X):
-        column = self._column(X, reset=True)
-        if self.categories is not None:
-            self._categories = declared(self.categories, "categories")
+        column, public = self._column(X, reset=True), self._public_categories()
+        if public is not None:
+            self._categories = declared(public, "categories")
             refuse_mixed(column.dtype, self._categories, "X", "categories")
             return column, ()
         warnings.warn(
@@ -484,19 +487,17 @@ class DPDirichletCategorical(_FamilyEstimator):
 
     def _column(self, X, *, reset):
         """The one column of X, each cell by itself."""
+        schema = schema_of(self.categories)
+        if schema is not None:
+            agree(schema, X)
         if hasattr(X, "columns"):
             validate_data(self, X, skip_check_array=True, reset=reset)
             # Cell by cell, unless the dtype is NumPy's: in others one missing value would decide the dtype of all.
             column, width = (X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]), X.shape[1]
             plain = isinstance(column.dtype, np.dtype)
             column = column.to_numpy() if plain else as_labels(column.to_list())
-        elif isinstance(X, list | tuple):
-            if not X or not isinstance(X[0], list | tuple):
-                raise ValueError("Expected 2D array: X as a list must hold rows, as in [['a'], ['b']].")
-            column, width = as_labels([_lone(row) for row in X]), 1
-            self.n_features_in_ = 1
         else:
-            X = np.asarray(X)
+            X = from_list(X, 1) if is_sequence(X) else np.asarray(X)
             if X.ndim != 2:
                 raise ValueError(f"Expected 2D array, got {X.ndim}D array instead. Reshape X by X.reshape(-1, 1).")
             validate_data(self, X, skip_check_array=True, reset=reset)
@@ -508,7 +509,12 @@ class DPDirichletCategorical(_FamilyEstimator):
             )
         if len(column) == 0:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
-        return column
+        return column if schema is None else as_labels(as_declared(column, schema.columns[0]))
+
+    def _public_categories(self):
+        """The categories that are declared, in their order; None without any."""
+        schema = schema_of(self.categories)
+        return self.categories if schema is None else categories_of(schema, 1)[0].tolist()
 
     def _model(self, n):
         from skdpbayes.models.families import DirichletCategorical
@@ -520,8 +526,9 @@ class DPDirichletCategorical(_FamilyEstimator):
             raise ValueError(
                 f"concentration must be a number or one for each category, got {self.concentration!r}."
             ) from None
-        if self.categories is not None:  # `categories_` are sorted
-            concentration = concentration[np.argsort(np.asarray(np.asarray(self.categories).tolist()), kind="stable")]
+        public = self._public_categories()
+        if public is not None:  # `categories_` are sorted
+            concentration = concentration[np.argsort(np.asarray(np.asarray(public).tolist()), kind="stable")]
         if not (np.isfinite(concentration) & (concentration > 0)).all():
             raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
         model = DirichletCategorical(concentration.copy())
@@ -552,12 +559,3 @@ class DPDirichletCategorical(_FamilyEstimator):
     def _draw_rows(self, rng, parameters):
         chosen = (rng.random((len(parameters), 1)) > parameters.cumsum(axis=1)[:, :-1]).sum(axis=1)
         return self.categories_[chosen][:, None]
-
-
-def _lone(row):
-    """The one cell of a row, None if it has none or more."""
-    try:
-        (cell,) = row if isinstance(row, list | tuple) else ()
-    except Exception:  # whatever the row raises when asked: an error would tell of this one record
-        return None
-    return cell

@@ -12,8 +12,9 @@ from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from skdpbayes._declared import numbers, schema_of, width_of
 from skdpbayes._labels import as_labels
-from skdpbayes._rows import as_numeric, refuse_text_columns
+from skdpbayes._rows import refuse_text_columns
 from skdpbayes.estimators._arviz import ArvizMixin
 from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
 from skdpbayes.estimators._progress import Progress, WatchedMixin
@@ -55,10 +56,17 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
 
     def _numeric(self, X, *, reset):
         """X as numbers, with feature names and their number checked (or remembered)."""
-        refuse_text_columns(X)
-        numeric = as_numeric(X)
+        declared = self._declared_columns()
+        schema = schema_of(declared)
+        if schema is None:
+            refuse_text_columns(X)
+        numeric = numbers(X, schema, width_of(declared) if reset else getattr(self, "n_features_in_", None))
         validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
         return numeric
+
+    def _declared_columns(self):
+        """What parameters declare of the columns of X: bounds or a schema; None if nothing."""
+        return None
 
     def _response(self, y, n, *, one_by_one):
         """The response, checked by its public shape; a list is taken item by item if so asked."""

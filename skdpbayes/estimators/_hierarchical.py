@@ -10,11 +10,13 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from skdpbayes._labels import as_labels, codes, declared, refuse_mixed
-from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, refuse_text_columns
+from skdpbayes._declared import agree, as_declared, numbers, schema_of
+from skdpbayes._labels import as_labels, codes, declared, is_sequence, refuse_mixed
+from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities, classes_of
 from skdpbayes.estimators._numpyro import ProgramEstimator
+from skdpbayes.schema import Schema
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
@@ -49,18 +51,20 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
     Parameters
     ----------
-    groups : int or array-like of shape (n_groups,)
-        The public set of groups; a number stands for ``0, 1, ...``. Rows of another group contribute nothing, and are
-        predicted by the mean of a group like the average of all.
+    groups : int, array-like of shape (n_groups,) or Schema
+        The public set of groups; a number stands for ``0, 1, ...``, a schema for the categories of
+        `group_column`. Rows of another group contribute nothing, and are predicted by the mean of a
+        group like the average of all.
     group_features : array-like of shape (n_groups, n_group_features), default=None
         What is known of each group, in the order of `groups`; a constant column is added. None: only that.
     group_column : int or str, default=-1
         Column of X that holds the group.
     epsilon, delta, solver, adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`; "vips" is refused.
-    classes : array-like of shape (2,), default=None
-        The public set of labels. None takes it from y, which is not private: it warns, and `privacy_spent_` records
-        that the guarantee does not hold. Other labels make a row contribute nothing.
+    classes : array-like of shape (2,), Schema or Outcome, default=None
+        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
+        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
+        not hold. Other labels make a row contribute nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it. None means the
         square root of the number of features.
@@ -185,7 +189,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         groups, table = self._groups_and_table()
         x, group = self._rows_and_groups(X, groups, reset=True)
         given, y = y, self._response(y, x.shape[0], one_by_one=self.classes is not None)
-        classes, voided_by = classes_of(self.classes, given, y)
+        y, classes, voided_by = classes_of(self.classes, given, y)
         if len(classes) != 2:
             raise ValueError(
                 "Only binary classification is supported. The type of the target is multiclass, with the classes "
@@ -210,10 +214,18 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.coef_, self.intercept_ = mean[:, :d], mean[:, d] if self.fit_intercept else np.zeros(len(groups))
         return self
 
+    def _declared_columns(self):
+        return schema_of(self.groups) or schema_of(self.classes)
+
     def _groups_and_table(self):
         """Labels of groups, sorted, and what is known of them, with a constant column."""
         number = isinstance(self.groups, int | np.integer) and not isinstance(self.groups, bool)
         labels = np.arange(self.groups) if number else self.groups
+        if isinstance(labels, Schema):
+            own = labels.columns[self._place(list(labels.names))]
+            if own.categories is None:
+                raise ValueError(f"groups: the schema gives no categories of the column of groups, {own.name!r}.")
+            labels = list(own.categories)
         groups = declared(labels, "groups")
         table = np.zeros((len(groups), 0)) if self.group_features is None else np.asarray(self.group_features, float)
         if table.ndim != 2 or len(table) != len(groups) or not np.isfinite(table).all():
@@ -226,29 +238,39 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
     def _rows_and_groups(self, X, groups, *, reset):
         """X without its column of groups, and the codes of those; each row by itself."""
-        column, name = self.group_column, isinstance(self.group_column, str)
-        if isinstance(X, list | tuple):
-            X = from_list(X)
+        schema, name = self._declared_columns(), isinstance(self.group_column, str)
+        if is_sequence(X):
+            width = (None if schema is None else len(schema.columns)) if reset else self.n_features_in_
+            X = from_list(X, width)
+        if schema is not None:
+            agree(schema, X)
         if hasattr(X, "columns"):
             validate_data(self, X, skip_check_array=True, reset=reset)
             names = list(X.columns)
-            column = self._position(names.index(column) if column in names else column, len(names))
+            column = self._place(names)
             rest = X[[n for i, n in enumerate(names) if i != column]]
             own = X[names[column]]
             own = own.to_numpy() if isinstance(own.dtype, np.dtype) else as_labels(own.to_list())
-            refuse_text_columns(rest)
+            if schema is None:
+                refuse_text_columns(rest)
         else:
             if name:
-                raise ValueError(f"group_column={column!r} is a name, and X is not a data frame. Pass a position.")
+                raise ValueError(
+                    f"group_column={self.group_column!r} is a name, and X is not a data frame. Pass a position."
+                )
             X = as_numeric(X) if sparse.issparse(X) else np.asarray(X)
             check_table(X)
             validate_data(self, X, skip_check_array=True, reset=reset)
-            column = self._position(column, X.shape[1])
+            column = self._place(list(range(X.shape[1])))
             own = X[:, [column]].toarray().ravel() if sparse.issparse(X) else X[:, column]
             others = np.delete(np.arange(X.shape[1]), column)
             rest = X[:, others]
+        if schema is not None:
+            kind = schema.columns[column]
+            own = parsed(as_labels(own)) if kind.categories is None else as_labels(as_declared(own, kind))
         refuse_mixed(own.dtype, groups, "the column of groups", "groups")
-        rest = as_numeric(rest)
+        of_rest = None if schema is None else schema.select([n for i, n in enumerate(schema.names) if i != column])
+        rest = numbers(rest, of_rest, None)
         return rest.toarray() if sparse.issparse(rest) else rest, codes(column_or_1d(own), groups)
 
     def _coordinates(self):
@@ -256,7 +278,10 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         del columns[columns.index(self.group_column) if self.group_column in columns else self.group_column]
         return super()._coordinates() | {"column": columns + ["intercept"] * bool(self.fit_intercept)}
 
-    def _position(self, column, n):
+    def _place(self, names):
+        """Position of the column of groups among columns of these names."""
+        column, n = self.group_column, len(names)
+        column = names.index(column) if isinstance(column, str) and column in names else column
         if not isinstance(column, int | np.integer) or not -n <= column < n:
             raise ValueError(f"group_column={self.group_column!r} is no column of X, which has {n}.")
         if n < 2:

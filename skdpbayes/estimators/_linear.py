@@ -29,8 +29,10 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         Privacy budget; ``float("inf")`` gives a non-private fit, robust with "na-dpvi" and exact with "vips".
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
-    bounds : tuple (X_bounds, y_bounds), default=None
-        Public ranges of features and response, each a pair ``(low, high)`` of numbers or of arrays of shape
+    bounds : tuple (X_bounds, y_bounds) or Schema, default=None
+        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs. Those of features may
+        be a dict by column name or a schema, that of the response its outcome; else each is ``(low, high)``, of numbers
+        or of arrays of shape
         (n_features,). They say in which units the data are; priors are in units of half a range. With "na-dpvi" rows
         beyond them are not altered: a long row counts less, and a residual beyond two standard deviations counts as
         two. With "vips" a long row counts less and responses are cut at their bounds. None takes the ranges from the
@@ -219,7 +221,8 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         return super()._numeric(X, reset=reset)
 
     def _scaling(self, X, y):
-        return scales_of(self.bounds, X, y, centred=self.fit_intercept)
+        names = getattr(self, "feature_names_in_", None)
+        return scales_of(self.bounds, X, y, centred=self.fit_intercept, names=names)
 
     def _model(self, d):
         """Model and public bounds; a typical row of scaled features is that of uniform ones."""

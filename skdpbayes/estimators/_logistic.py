@@ -49,9 +49,10 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
-    classes : array-like of shape (n_classes,), default=None
-        The public set of labels. None takes it from y, which is not private: it warns, and `privacy_spent_`
-        records that the guarantee does not hold. Labels outside `classes` make a row contribute nothing.
+    classes : array-like of shape (n_classes,), Schema or Outcome, default=None
+        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
+        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
+        not hold. Labels outside `classes` make a row contribute nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row (the intercept not counted); longer rows are scaled down to it, here and
         in predictions. None means ``sqrt(n_features)``, the typical norm of standardised features: it shortens

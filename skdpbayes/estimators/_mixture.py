@@ -11,6 +11,7 @@ from scipy import sparse, special
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdpbayes._declared import column_bounds
 from skdpbayes.estimators._base import check_choice, check_number
 from skdpbayes.estimators._gradient import Bounds
 from skdpbayes.estimators._rounds import RoundsEstimator
@@ -36,8 +37,9 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     n_components : int, default=1
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
         The fewer numbers there are, the less noise each has.
-    bounds : tuple (low, high), default=None
-        Public ranges of the features, each end a number or an array of shape (n_features,). A row far outside counts
+    bounds : tuple (low, high), dict or Schema, default=None
+        Public ranges of the features, each end a number or an array of shape (n_features,); or, for data frames, a dict
+        from each column's name to its pair; or a `Schema` that has them. A row far outside counts
         less, and one that is finite but huge (1e30) for no more than one bounded contribution to each release, of no
         meaning; the others are not altered. Bounds up to about twice too wide cost little, since only the first release
         depends on them; far wider ones, or ones that cut much of the data off, ruin a fit of a few thousand rows
@@ -278,6 +280,9 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             )
         return super()._numeric(X, reset=reset)
 
+    def _declared_columns(self):
+        return self.bounds
+
     def _scaling(self, X):
         """Centres and half ranges of the features, and what voids the guarantee."""
         d = X.shape[1]
@@ -291,14 +296,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             low, high = (finite.min(axis=0), finite.max(axis=0)) if len(finite) else (-np.ones(d), np.ones(d))
             half = np.where(high > low, high / 2 - low / 2, 1.0)
             return self._round(low / 2 + high / 2, half), ("the ranges of X were taken from the data (bounds=None)",)
-        try:
-            low, high = (np.broadcast_to(np.asarray(end, np.float64), d) for end in self.bounds)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"bounds must be (low, high), numbers or one for each of {d} columns, got {self.bounds!r}."
-            ) from None
-        if not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
-            raise ValueError(f"bounds must be finite with low < high, got {self.bounds!r}.")
+        low, high = column_bounds(self.bounds, d, getattr(self, "feature_names_in_", None))
         return self._round(low / 2 + high / 2, high / 2 - low / 2), ()
 
     def _round(self, centre, half):

@@ -140,9 +140,10 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         Of the samplers with momentum; at most 1.
     adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`.
-    classes : array-like of shape (n_classes,), default=None
-        The public set of labels. None takes it from y, which is not private: it warns, and `privacy_spent_` records
-        that the guarantee does not hold. A row with another label contributes nothing.
+    classes : array-like of shape (n_classes,), Schema or Outcome, default=None
+        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
+        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
+        not hold. A row with another label contributes nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row; longer rows are scaled down to it. None: the square root of the number of
         features, which suits features of about unit size.
@@ -339,8 +340,10 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         Of the hidden units.
     epsilon, delta : float, default=1.0 and 1e-5
         Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
-    bounds : tuple (X_bounds, y_bounds), default=None
-        Public ranges of features and response, each a pair ``(low, high)`` of numbers or of arrays of shape
+    bounds : tuple (X_bounds, y_bounds) or Schema, default=None
+        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs. Those of features may
+        be a dict by column name or a schema, that of the response its outcome; else each is ``(low, high)``, of numbers
+        or of arrays of shape
         (n_features,): they say in which units data are, and rows beyond them are not altered. None takes them from the
         data, which is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
     solver : {"dpvi", "sgld"}, default="dpvi"
@@ -515,7 +518,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         return self
 
     def _scaling(self, X, y):
-        return scales_of(self.bounds, X, y)
+        return scales_of(self.bounds, X, y, names=getattr(self, "feature_names_in_", None))
 
     @staticmethod
     def _pack(X, y, scales):

@@ -13,7 +13,7 @@ from scipy import sparse, special
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpbayes._labels import as_labels
+from skdpbayes._labels import as_labels, is_sequence
 from skdpbayes._rows import as_numeric, check_table, dense, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator, n_parameters
@@ -158,8 +158,8 @@ def _separated(public):
     return constants, arrays
 
 
-def _array(name, value):
-    """An array of numbers; cells that are none become NaN.
+def _array(name, value, width=None):
+    """An array of numbers; cells that are none become NaN. A list X has a public `width`.
 
     Raises
     ------
@@ -171,8 +171,8 @@ def _array(name, value):
         return as_numeric(value)
     # Whether a list is one of rows must not depend on what a record holds. Dtypes of data frames' own become others
     # where one value is missing, and what has none gets one from its values: these are read item by item, as floats.
-    if isinstance(value, list | tuple) and name == "X":
-        return as_numeric(value)
+    if is_sequence(value) and name == "X":
+        return as_numeric(value, width)
     if isinstance(value, Iterable) and not isinstance(getattr(value, "dtype", None), np.dtype):
         return parsed(as_labels(list(value)))
     array = np.asarray(value)
@@ -341,7 +341,7 @@ class DPNumPyroModel(ProgramEstimator):
 
         Parameters
         ----------
-        X : array of shape (n_records, ...), data frame, list of rows, sparse matrix, or dict of arrays and lists
+        X : array of shape (n_records, ...), data frame, sparse matrix, or dict of arrays and lists
             Those of a dict have a common first axis; a list in it is one of numbers.
         y : array of shape (n_records, ...) or list of numbers, default=None
             The second argument of the model, if X is not a dict.
@@ -382,7 +382,7 @@ class DPNumPyroModel(ProgramEstimator):
                 raise ValueError(f"X as a dict must name arguments of the model, got {list(X)}.")
             fields = {name: _array(f"X[{name!r}]", value) for name, value in X.items()}
         else:
-            fields = {"0": _array("X", X)}
+            fields = {"0": _array("X", X, None if reset else getattr(self, "n_features_in_", None))}
             if fields["0"].ndim == 2:
                 validate_data(self, X if hasattr(X, "columns") else fields["0"], skip_check_array=True, reset=reset)
             if y is not None:

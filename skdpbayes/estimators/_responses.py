@@ -11,21 +11,25 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from skdpbayes._declared import column_bounds, of_columns_and_response
 from skdpbayes._rows import parsed
 from skdpbayes.estimators._base import check_number
 from skdpbayes.privacy import PrivacyLeakWarning
+from skdpbayes.schema import Outcome, Schema
 
 
-def scales_of(bounds, X, y, *, centred=True):
+def scales_of(bounds, X, y, *, centred=True, names=None):
     """Centres and half ranges of X and y, and what voids the guarantee.
 
     Parameters
     ----------
-    bounds : tuple (X_bounds, y_bounds) or None
+    bounds : tuple (X_bounds, y_bounds), Schema or None
         What the user declares.
     X, y : arrays
     centred : bool
         Whether centres may be other than zero.
+    names : iterable of str, default=None
+        Of the columns, if X is a data frame.
 
     Returns
     -------
@@ -46,19 +50,14 @@ def scales_of(bounds, X, y, *, centred=True):
         x_range = (finite.min(axis=0), finite.max(axis=0)) if len(finite) else (-1.0, 1.0)
         pairs = x_range, (y.min(), y.max())
     else:
-        try:
-            (x_low, x_high), (y_low, y_high) = bounds
-            pairs = (x_low, x_high), (float(y_low), float(y_high))
-        except (TypeError, ValueError):
-            raise ValueError(f"bounds must be ((X_low, X_high), (y_low, y_high)), got {bounds!r}.") from None
+        of_columns, of_response = of_columns_and_response(bounds)
+        pairs = (
+            column_bounds(of_columns, X.shape[1], names, "bounds of X"),
+            column_bounds(of_response, 1, parameter="bounds of y"),
+        )
     scales: list[np.ndarray] = []
-    for name, pair, size in (("X", pairs[0], X.shape[1]), ("y", pairs[1], 1)):
-        try:
-            low, high = (np.broadcast_to(np.asarray(end, np.float64), size) for end in pair)
-        except (TypeError, ValueError):
-            raise ValueError(f"bounds of {name} must be numbers, or one for each column, got {pair!r}.") from None
-        if bounds is not None and not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
-            raise ValueError(f"bounds of {name} must be finite with low < high, got {pair!r}.")
+    for pair, size in zip(pairs, (X.shape[1], 1), strict=True):
+        low, high = (np.broadcast_to(np.asarray(end, np.float64), size) for end in pair)
         half = np.where(high > low, (high - low) / 2, 1.0)
         scales += [(low + high) / 2, half] if centred else [np.zeros(size), np.maximum(-low, high)]
     scales[1], scales[3] = (np.where(half > 0, half, 1.0) for half in (scales[1], scales[3]))
@@ -67,7 +66,8 @@ def scales_of(bounds, X, y, *, centred=True):
 
 def response_numbers(y, bounds):
     """The response as numbers, each by itself; one that is taken for its own bounds must be finite."""
-    if y.dtype.kind in "US":
+    by_cell = isinstance(bounds, Schema) or (isinstance(bounds, list | tuple) and isinstance(bounds[-1], Outcome))
+    if y.dtype.kind in "US" and not by_cell:
         raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
     if bounds is None:
         assert_all_finite(y, input_name="y")
@@ -82,6 +82,9 @@ class BayesianRegressorMixin(RegressorMixin):
     each row given each draw (rows, draws), and the noise's standard deviation in each draw; and `posterior_samples_`
     and `sample_posterior`.
     """
+
+    def _declared_columns(self):
+        return None if self.bounds is None else of_columns_and_response(self.bounds)[0]
 
     def _mean(self, rows, means=None):
         """Posterior mean of the mean of each row; `means` are those given each draw, if they are known."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import RegressorMixin
 
-from skdpbayes._labels import as_labels, codes
-from skdpbayes._rows import as_numeric
+from skdpbayes._declared import column_bounds, labels_of, numbers, of_columns_and_response, schema_of
+from skdpbayes._labels import as_labels, codes, is_sequence
+from skdpbayes.schema import as_category
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     X : array-like, data frame or sparse matrix of shape (n_samples, n_features)
     y : array-like of shape (n_samples,), optional
     estimator : estimator of this package, optional
-        Its ``classes``, ``data_norm``, ``bounds`` and ``delta`` are held against the data.
+        Its ``classes``, ``data_norm``, ``bounds`` (or the `Schema` that is one of them) and ``delta`` are held against
+        the data.
 
     Returns
     -------
@@ -82,7 +86,13 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
         )
     parameters = {} if estimator is None else estimator.get_params(deep=False)
     parameters["names"] = list(getattr(X, "columns", ()))
-    numeric = as_numeric(X)
+    if isinstance(estimator, RegressorMixin) and parameters.get("bounds") is not None:
+        parameters["bounds"], parameters["y_bounds"] = of_columns_and_response(parameters["bounds"])
+    schema = next((own for own in map(schema_of, parameters.values()) if own is not None), None)
+    width = None
+    if is_sequence(X):  # of most rows, which a private fit must not ask
+        width = Counter(len(row) for row in X if isinstance(row, list | tuple | np.ndarray)).most_common(1)[0][0]
+    numeric = numbers(X, schema, width)
     dense = numeric.toarray() if sparse.issparse(numeric) else numeric
     return DataReport(
         tuple(
@@ -128,17 +138,19 @@ def _norms(X, y, parameters):
 
 
 def _bounds(X, y, parameters):
-    bounds = parameters.get("bounds")
-    if bounds is None or isinstance(bounds, dict):
+    bounds, of_response = parameters.get("bounds"), parameters.get("y_bounds")
+    if bounds is None:
         return
-    pairs = np.asarray(bounds, object)
-    of_response = y is not None and pairs.shape == (2, 2)  # ((low, high) of X, (low, high) of y)
-    for name, values, own in (("X", X, bounds[0]), ("y", y, bounds[1])) if of_response else (("X", X, bounds),):
-        values = np.asarray(values, float)
-        low, high = (np.asarray(b, float) for b in own)
-        outside = (values < low) | (values > high)
-        if outside.any():
-            yield f"{outside.sum()} of {values.size} values of {name} lie outside of bounds and will be cut there"
+    low, high = column_bounds(bounds, X.shape[1], parameters["names"] or None)
+    yield from _outside("X", X, low, high)
+    if y is not None and of_response is not None:
+        yield from _outside("y", np.asarray(y, float), *of_response)
+
+
+def _outside(name, values, low, high):
+    outside = (values < low) | (values > high)
+    if outside.any():
+        yield f"{outside.sum()} of {values.size} values of {name} lie outside of bounds and will be cut there"
 
 
 def _columns(X, y, parameters):
@@ -155,7 +167,10 @@ def _labels(X, y, parameters):
     classes = parameters.get("classes")
     if y is None or classes is None:
         return
-    labels = as_labels(list(y))
+    labels = list(y)
+    if classes is not (public := labels_of(classes, "classes")):
+        classes, labels = public, [as_category(label, public[0]) for label in labels]
+    labels = as_labels(labels)
     unknown = codes(labels, np.unique(np.asarray(classes))) < 0
     if unknown.any():
         example = labels[np.argmax(unknown)]

@@ -13,9 +13,20 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpbayes._labels import as_labels, codes
-from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, legible
+from skdpbayes._declared import (
+    agree,
+    as_declared,
+    by_name,
+    categories_of,
+    column_bounds,
+    numbers,
+    schema_of,
+    width_of,
+)
+from skdpbayes._labels import as_labels, codes, is_sequence
+from skdpbayes._rows import bounded_rows, check_table, columns_of, from_list, legible
 from skdpbayes.estimators._base import check_number
+from skdpbayes.schema import Schema
 
 
 class _Public(TransformerMixin, BaseEstimator):
@@ -46,8 +57,16 @@ class _Public(TransformerMixin, BaseEstimator):
         self._check_parameters()
         return self
 
+    def _declared_columns(self):
+        """What parameters declare of the columns of X: bounds, categories or a schema; None if nothing."""
+        return None
+
+    def _width(self, *, reset):
+        """Public number of columns, for lists of rows."""
+        return width_of(self._declared_columns()) if reset else getattr(self, "n_features_in_", None)
+
     def _columns(self, X, *, reset):
-        numeric = as_numeric(X)
+        numeric = numbers(X, schema_of(self._declared_columns()), self._width(reset=reset))
         if sparse.issparse(numeric) and not self._sparse:
             raise TypeError("Sparse data was passed, but dense data is required: zeros would not stay zero.")
         validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
@@ -74,8 +93,9 @@ class NormClipper(OneToOneFeatureMixin, _Public):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from skdpbayes.preprocessing import NormClipper
-    >>> NormClipper(norm=5.0).fit_transform([[3.0, 4.0], [6.0, 8.0]]).tolist()
+    >>> NormClipper(norm=5.0).fit_transform(np.array([[3.0, 4.0], [6.0, 8.0]])).tolist()
     [[3.0, 4.0], [3.0, 4.0]]
     """
 
@@ -114,8 +134,9 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
 
     Parameters
     ----------
-    bounds : tuple (low, high), or dict
-        Numbers, or arrays with one for each column; or, for data frames, a dict from each column's name to its pair.
+    bounds : tuple (low, high), dict or Schema
+        Numbers, or arrays with one for each column; or, for data frames, a dict from each column's name to its pair; or
+        a `Schema` that has them, whose values of missing cells are taken as well.
     feature_range : tuple (low, high), default=(0, 1)
     missing : float, array-like of shape (n_features,), or dict, default=None
         Public value, in the units of the column, that takes the place of a cell that is no number: a usual one that is
@@ -132,7 +153,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
     >>> from skdpbayes.preprocessing import BoundedScaler
     >>> BoundedScaler(bounds=([0, 0], [100, 10])).fit_transform([[50, 5], [200, -1]]).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
-    >>> BoundedScaler(bounds=(0, 100), missing=40).fit_transform([[50, None]]).tolist()
+    >>> BoundedScaler(bounds=([0, 0], [100, 100]), missing=40).fit_transform([[50, None]]).tolist()
     [[0.5, 0.4]]
     """
 
@@ -141,6 +162,9 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         self.feature_range = feature_range
         self.missing = missing
 
+    def _declared_columns(self):
+        return self.bounds
+
     def _check_parameters(self):
         self._map()
         self._instead()
@@ -148,7 +172,8 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
     def _instead(self):
         """What takes the place of a missing cell of each column."""
         given = np.nan if self.missing is None else self.missing
-        given = by_name(self, given, "missing") if isinstance(given, Mapping) else given
+        if isinstance(given, Mapping):
+            given = by_name(given, getattr(self, "feature_names_in_", None), "missing")
         try:
             values = np.broadcast_to(np.asarray(given, float), (self.n_features_in_,))
             right = self.missing is None or bool(np.isfinite(values).all())
@@ -162,7 +187,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         return values
 
     def _map(self):
-        low, high = column_bounds(self)
+        low, high = column_bounds(self.bounds, self.n_features_in_, getattr(self, "feature_names_in_", None))
         try:
             start, end = (float(value) for value in self.feature_range)
         except (TypeError, ValueError):
@@ -194,7 +219,8 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         """Values within their bounds, from those within `feature_range`."""
         check_is_fitted(self)
         low, high, start, end = self._map()
-        return low + (as_numeric(X).astype(np.float64) - start) / (end - start) * (high - low)
+        X = numbers(X, None, self.n_features_in_).astype(np.float64)
+        return low + (X - start) / (end - start) * (high - low)
 
 
 class CategoryEncoder(_Public):
@@ -205,9 +231,10 @@ class CategoryEncoder(_Public):
 
     Parameters
     ----------
-    categories : dict, list of lists, or list
+    categories : dict, list of lists, list or Schema
         For data frames, a dict from each column's name to its categories; for arrays, the categories of each column,
-        or those of all.
+        or those of all: texts, numbers or dates. Or a `Schema` that has them, whose values of missing cells take the
+        place of unknown ones.
 
     Attributes
     ----------
@@ -233,24 +260,28 @@ class CategoryEncoder(_Public):
         self._lists()
 
     def _lists(self):
-        lists = self.categories
-        if isinstance(lists, Mapping):
-            lists = by_name(self, lists, "categories")
-        if not any(isinstance(own, list | tuple | np.ndarray) for own in lists):
-            lists = [lists] * self.n_features_in_
-        lists = [np.asarray(list(own), object) for own in lists]
-        if len(lists) != self.n_features_in_:
-            raise ValueError(f"categories has {len(lists)} lists, X has {self.n_features_in_} columns.")
-        for own in lists:
-            if not len(own) or len(set(own.tolist())) < len(own):
-                raise ValueError(f"The categories of a column must be one or more different values, got {list(own)}.")
-        return lists
+        return categories_of(self.categories, self.n_features_in_, getattr(self, "feature_names_in_", None))
+
+    def _declared_columns(self):
+        return self.categories
+
+    def _width(self, *, reset):
+        if not reset or isinstance(self.categories, Schema | Mapping):
+            return super()._width(reset=reset)
+        each = isinstance(self.categories, list | tuple) and isinstance(self.categories[0], list | tuple | np.ndarray)
+        return len(self.categories) if each else None
 
     def _columns(self, X, *, reset):
+        schema = schema_of(self.categories)
         if not hasattr(X, "columns"):
-            X = _cells(X)
+            X = _cells(X, self._width(reset=reset))
+        if schema is not None:
+            agree(schema, X)
         validate_data(self, X, skip_check_array=True, reset=reset)
-        return X
+        columns = columns_of(X) if hasattr(X, "columns") else X.T
+        if schema is None:
+            return [as_labels(list(column)) for column in columns]
+        return [as_labels(as_declared(column, own)) for column, own in zip(columns, schema.columns, strict=True)]
 
     def transform(self, X):
         """Zeros, and a one for the category of each cell.
@@ -264,11 +295,10 @@ class CategoryEncoder(_Public):
         X_new : float array of shape (n_samples, n_categories)
         """
         check_is_fitted(self)
-        X = self._columns(X, reset=False)
+        columns = self._columns(X, reset=False)
         out = []
-        for j, own in enumerate(self._lists()):
-            column = X.iloc[:, j] if hasattr(X, "iloc") else X[:, j]
-            code = codes(as_labels(list(column)), own)
+        for column, own in zip(columns, self._lists(), strict=True):
+            code = codes(column, own)
             out.append((code[:, None] == np.arange(len(own))).astype(np.float64))
         return np.concatenate(out, axis=1)
 
@@ -280,42 +310,12 @@ class CategoryEncoder(_Public):
         return np.array([f"{name}_{c}" for name, own in zip(names, self._lists(), strict=True) for c in own], object)
 
 
-def _cells(X):
+def _cells(X, width):
     """Object array of cells, of which a list is taken one by one."""
     if sparse.issparse(X):
         raise TypeError("Sparse data was passed, but dense data is required: use X.toarray().")
-    if isinstance(X, list | tuple):
-        return from_list(X)
+    if is_sequence(X):
+        return from_list(X, width)
     X = np.asarray(X)
     check_table(X)
     return legible(X)
-
-
-def by_name(estimator, values, parameter):
-    """Values of a dict in the order of the columns, whose names must be the same."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is None:
-        raise ValueError(f"{parameter} given by column names needs a data frame.")
-    if set(names) != set(values):
-        differing = sorted(map(str, set(names) ^ set(values)))
-        raise ValueError(f"{parameter} must name the columns of X, all and no others; it differs by {differing}.")
-    return [values[name] for name in names]
-
-
-def column_bounds(estimator):
-    """Bounds of each column, (low, high), of a fitted estimator with a parameter `bounds`."""
-    bounds = estimator.bounds
-    if isinstance(bounds, Mapping):
-        bounds = np.array(by_name(estimator, bounds, "bounds"), float).T
-    try:
-        low, high = (np.broadcast_to(np.asarray(b, float), (estimator.n_features_in_,)) for b in bounds)
-        right = bool((low < high).all() and np.isfinite(high - low).all())
-    except (TypeError, ValueError):
-        right = False
-    if not right:
-        raise ValueError(
-            "bounds must be a pair (low, high) of numbers or of arrays with one number for each of the "
-            f"{estimator.n_features_in_} columns, low below high (or, for data frames, a dict of pairs by name), "
-            f"got {bounds!r}."
-        )
-    return low, high

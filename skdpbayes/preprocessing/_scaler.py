@@ -7,8 +7,8 @@ from scipy import sparse
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from skdpbayes._declared import column_bounds
 from skdpbayes.estimators._gradient import GradientEstimator
-from skdpbayes.preprocessing._public import column_bounds
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator):
@@ -19,9 +19,9 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
 
     Parameters
     ----------
-    bounds : tuple (low, high), or dict
+    bounds : tuple (low, high), dict or Schema
         Public bounds of the columns: numbers, or arrays with one for each column; or, for data frames, a dict from each
-        column's name to its pair.
+        column's name to its pair; or a `Schema` that has them.
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` adds no noise.
     delta : float, default=1e-5
@@ -107,7 +107,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         del y
         self._check_privacy_parameters()
         X = self._dense(X, reset=True)
-        low, high = column_bounds(self)
+        low, high = self._column_bounds()
 
         from skdpbayes.models.moments import ColumnMoments
 
@@ -119,6 +119,12 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         self.var_ = half**2 * variance
         self.scale_ = np.sqrt(self.var_)
         return self
+
+    def _declared_columns(self):
+        return self.bounds
+
+    def _column_bounds(self):
+        return column_bounds(self.bounds, self.n_features_in_, getattr(self, "feature_names_in_", None))
 
     def _plan_solver(self, model, bounds, n):
         del bounds
@@ -154,7 +160,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         """
         check_is_fitted(self)
         with np.errstate(all="ignore"):
-            X = np.clip(self._dense(X, reset=False).astype(np.float64), *column_bounds(self))
+            X = np.clip(self._dense(X, reset=False).astype(np.float64), *self._column_bounds())
             return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
     def inverse_transform(self, X):

@@ -240,7 +240,8 @@ def test_frames_lists_clones_and_pickles(data, fitted):
     named = DPBayesianLinearRegression(1.0, bounds=BOUNDS, random_state=0).fit(frame, pd.Series(y))
     np.testing.assert_array_equal(named.coef_, fitted.coef_)
     assert list(named.feature_names_in_) == ["a", "b", "c"]
-    small = DPBayesianLinearRegression(1.0, bounds=BOUNDS).fit(X[:50].tolist(), y[:50].tolist())
+    each = tuple(np.broadcast_to(end, 3).tolist() for end in BOUNDS[0])
+    small = DPBayesianLinearRegression(1.0, bounds=(each, BOUNDS[1])).fit(X[:50].tolist(), y[:50].tolist())
     assert small.predict(X[:2].tolist()).shape == (2,)
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict(X[:3]), fitted.predict(X[:3]))

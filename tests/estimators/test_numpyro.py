@@ -17,7 +17,7 @@ from scipy import sparse, special, stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from skdpbayes import DPBayesianLogisticRegression, DPHierarchicalLogisticRegression, DPNumPyroModel
+from skdpbayes import DPBayesianLogisticRegression, DPHierarchicalLogisticRegression, DPNumPyroModel, Schema
 from skdpbayes.estimators._hierarchical import hierarchical_logistic
 from skdpbayes.posteriors import DrawsPosterior
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -132,11 +132,11 @@ def test_records_come_in_many_forms():
 
     fits = [
         DPNumPyroModel(linear, epsilon=np.inf, random_state=0).fit(x, NUMBERS)
-        for x in (X, X.tolist(), pd.DataFrame(X, columns=["a", "b"]), sparse.csr_matrix(X))
+        for x in (X, pd.DataFrame(X, columns=["a", "b"]), sparse.csr_matrix(X))
     ]
     for fitted in fits:
         np.testing.assert_allclose(fitted.posterior_.mean, fits[0].posterior_.mean, atol=1e-5)
-    assert fits[2].feature_names_in_.tolist() == ["a", "b"] and fits[0].n_features_in_ == 2
+    assert fits[1].feature_names_in_.tolist() == ["a", "b"] and fits[0].n_features_in_ == 2
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,9 @@ def test_columns_of_groups_are_found_and_others_contribute_nothing():
     by_place = hierarchical(groups=3, group_column=-1).fit(table, GROUP_LABELS)
     np.testing.assert_allclose(named.posterior_.mean, by_place.posterior_.mean, atol=1e-6)
     np.testing.assert_allclose(named.predict_proba(frame()), by_place.predict_proba(table), atol=1e-6)
-    lists = hierarchical(groups=3, group_column=-1).fit(table.tolist(), GROUP_LABELS.tolist())
+    columns = {f"x{j}": {} for j in range(table.shape[1] - 1)} | {"group": {"categories": range(3)}}
+    schema = Schema(columns, outcome={"name": "y", "labels": [0, 1]})
+    lists = hierarchical(groups=schema, classes=schema, group_column=-1).fit(table.tolist(), GROUP_LABELS.tolist())
     np.testing.assert_allclose(lists.posterior_.mean, by_place.posterior_.mean, atol=1e-6)
 
     unknown = GROUPS.astype(object)

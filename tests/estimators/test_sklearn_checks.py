@@ -1,5 +1,6 @@
-"""scikit-learn's own checks of estimators, none of them expected to fail."""
+"""scikit-learn's own checks of estimators, of which one must fail: it fits to lists, whose width is not public."""
 
+import contextlib
 import re
 
 import numpyro
@@ -68,6 +69,7 @@ LARGE = (
     DPHierarchicalLogisticRegression, DPNumPyroModel,
     DPBayesianMLPClassifier, DPBayesianMLPRegressor, DPVariationalAutoencoder,
 )  # fmt: skip
+REFUSED = "check_transformer_data_not_an_array"
 CHECKS = parametrize_with_checks(ESTIMATORS)
 
 
@@ -89,4 +91,6 @@ def is_slow(estimator, check):
 def test_scikit_learn_check(estimator, check, compiled_quickly, monkeypatch):
     if isinstance(estimator, LARGE):  # few shapes
         monkeypatch.setattr(records, "padded_size", lambda n: 256 if n <= 256 else 1024)
-    check(estimator)
+    refused = pytest.raises(ValueError, match="nothing public says how many columns")
+    with refused if check.func.__name__ == REFUSED else contextlib.nullcontext():
+        check(estimator)

@@ -41,8 +41,9 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPNumPyroModel,
         DPSigmoidBeliefNet,
         DPVariationalAutoencoder,
+        Schema,
     )
-    from skdpbayes._labels import as_labels, codes
+    from skdpbayes._labels import as_labels, codes, is_sequence
     from skdpbayes._rows import as_numeric, bounded_rows, counted
     from skdpbayes.estimators._responses import response_numbers
     from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper
@@ -50,6 +51,10 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
 LARGE = 2**53  # the next integer is no float
 CATEGORIES = [0, 1, "a", LARGE, LARGE + 1]
 LONGEST_INPUT = 128
+
+
+class Refused(BaseException):
+    """What a hostile cell raises; no handler of errors catches it."""
 
 
 class Finding(Exception):
@@ -85,7 +90,7 @@ def refusing(name, base=object):
     """An object that raises when asked for one thing."""
 
     def refuse(self, *arguments):
-        raise RuntimeError(name)
+        raise Refused(name)
 
     # Hashes as a label does, so that it is compared with it.
     return type(f"Refuses{name}", (base,), {"__hash__": lambda self: 1, name: refuse})
@@ -94,10 +99,10 @@ def refusing(name, base=object):
 class Hostile:
     """A cell that objects to everything."""
 
-    def __getattr__(self, name):
-        raise RuntimeError(name)
+    def refuse(self, *other):
+        raise Refused
 
-    __hash__ = __eq__ = __float__ = lambda self, *other: 1 / 0
+    __getattr__ = __hash__ = __eq__ = __float__ = refuse
 
 
 class Warns:
@@ -209,11 +214,7 @@ def lists(source, d):
         ]
         return source.of(usual * 4 + strange)()
 
-    def build(rows):  # The first row says how many columns there are, which is public.
-        regular = type(rows[0]) in (list, tuple) and len(rows[0]) == d
-        return outer([rows[0] if regular else [1.0] * d, *rows[1:]])
-
-    return row, [1.0] * d, build
+    return row, [1.0] * d, outer
 
 
 def objects(source, d):
@@ -314,12 +315,32 @@ def responses(source):
 # What is asked: each returns arrays with a row for each row of X
 
 
+class Public:
+    """What is declared of the table that is asked about."""
+
+    width = 1
+    schema: Schema | None = None
+
+    @classmethod
+    def of(cls, d, by_schema):
+        columns = {f"column {j}": {"bounds": (-3, 3)} for j in range(d)}
+        cls.width, cls.schema = d, Schema(columns, {"name": "y", "labels": [0, 1]}) if by_schema else None
+
+    @classmethod
+    def classes(cls):
+        return cls.schema or [0, 1]
+
+    @classmethod
+    def bounds(cls):
+        return cls.schema or (-3, 3)
+
+
 def numbers(X, y):
-    return [dense(as_numeric(X))]
+    return [dense(as_numeric(X, Public.width))]
 
 
 def bounded(X, y, bound=2.0):
-    X = as_numeric(X)
+    X = as_numeric(X, Public.width)
     outputs = []
     for dtype in (np.float32, np.float64):
         rows, null = bounded_rows(X, bound, intercept=True, dtype=dtype)
@@ -331,7 +352,7 @@ def bounded(X, y, bound=2.0):
 
 
 def counts(X, y):
-    rows, null = counted(as_numeric(X))
+    rows, null = counted(as_numeric(X, Public.width))
     skdpbayes.records.pack_ragged(rows)
     require(np.isfinite(rows.data).all() and (rows.data > 0).all(), "not a count")
     require(not rows[np.flatnonzero(null)].nnz, "a null row is not empty")
@@ -347,27 +368,27 @@ def labels(X, y):
 
 
 def clipper(X, y):
-    rows = dense(NormClipper(2.0).fit(X).transform(X))
+    rows = dense(NormClipper(2.0).fit(np.zeros((1, Public.width)) if is_sequence(X) else X).transform(X))
     null = np.isnan(rows).any(axis=1)
     check_norms(rows[~null], 2.0)
     return [rows]
 
 
 def scaler(X, y):
-    rows = BoundedScaler((-3, 4), (-1, 1)).fit(X).transform(X)
+    rows = BoundedScaler(Public.schema or ([-3] * Public.width, [4] * Public.width), (-1, 1)).fit(X).transform(X)
     check_range(rows, -1, 1)
     return [rows]
 
 
 def encoder(X, y):
-    rows = CategoryEncoder(CATEGORIES).fit(X).transform(X)
+    rows = CategoryEncoder([CATEGORIES] * Public.width).fit(X).transform(X)
     require(np.isin(rows, [0, 1]).all(), "not zero or one")
     require((rows.reshape(len(rows), -1, len(CATEGORIES)).sum(axis=2) <= 1).all(), "two categories in one cell")
     return [rows]
 
 
 def standard_scaler(X, y):
-    model = DPStandardScaler((-3, 4))
+    model = DPStandardScaler(Public.schema or ([-3] * Public.width, [4] * Public.width))
     numeric = model._dense(X, reset=True)
     d = model.n_features_in_
     model.mean_, model.scale_ = np.zeros(d), np.ones(d)
@@ -378,7 +399,7 @@ def standard_scaler(X, y):
 
 
 def logistic(X, y):
-    model = DPBayesianLogisticRegression(classes=[0, 1], data_norm=2.0)
+    model = DPBayesianLogisticRegression(classes=Public.classes(), data_norm=2.0)
     X, y, classes, _ = model._validate(X, y)
     rows, labels = fields(model._pack(X, y, classes, 2.0), X.shape[0])
     check_norms(rows[:, :-1], 2.0)
@@ -387,7 +408,7 @@ def logistic(X, y):
 
 
 def linear(X, y):
-    model = DPBayesianLinearRegression(bounds=((-3, 3), (-3, 3)))
+    model = DPBayesianLinearRegression(bounds=(Public.bounds(), (-3, 3)))
     X, y = model._validate(X, y)
     rows, response = fields(model._pack(X, y, model._scaling(X, y)[0]), len(X))
     require(np.isfinite(rows).all(), "not finite")
@@ -395,7 +416,7 @@ def linear(X, y):
 
 
 def mixture(X, y):
-    model = DPGaussianMixture(bounds=(-3, 3))
+    model = DPGaussianMixture(bounds=Public.bounds())
     X = model._numeric(X, reset=True)
     return fields(model._pack(X, model._scaling(X)[0]), len(X))
 
@@ -438,7 +459,7 @@ def auto_encoder(X, y):
 
 
 def network(X, y):
-    X, y, classes, _ = DPBayesianMLPClassifier(classes=[0, 1])._validate(X, y)
+    X, y, classes, _ = DPBayesianMLPClassifier(classes=Public.classes())._validate(X, y)
     rows, labels = fields(DPBayesianMLPClassifier._pack(X, y, classes, 2.0), X.shape[0])
     check_norms(rows, 2.0)
     check_range(labels, -1, 1)
@@ -446,7 +467,7 @@ def network(X, y):
 
 
 def network_regression(X, y):
-    model = DPBayesianMLPRegressor(bounds=((-3, 3), (-3, 3)))
+    model = DPBayesianMLPRegressor(bounds=(Public.bounds(), (-3, 3)))
     X = dense(model._numeric(X, reset=True))
     y = response_numbers(model._response(y, len(X), one_by_one=True), model.bounds)
     return fields(model._pack(X, y, model._scaling(X, y)[0]), len(X))
@@ -464,7 +485,7 @@ def program(X, y):
 
 
 def hierarchical(X, y):
-    model = DPHierarchicalLogisticRegression(3, group_column=0, classes=[0, 1], data_norm=2.0)
+    model = DPHierarchicalLogisticRegression(3, group_column=0, classes=Public.classes(), data_norm=2.0)
     rows, groups, found = given(model, X, y)
     check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0)
     check_range(groups, 0, 2)
@@ -533,6 +554,8 @@ def outcome(subject, X, y):
             outputs = subject(X, y)
         except Finding:
             raise
+        except Refused as refusal:
+            raise Finding(f"a cell's own code runs: {refusal}") from None
         except Exception as error:
             return [f"{type(error).__name__}: {error}"], None
     return [f"{item.category.__name__}: {item.message}" for item in said], outputs
@@ -551,6 +574,7 @@ def run(data):
     subject, container = source.of(SUBJECTS), source.of(CONTAINERS)
     n, d = 2 + source.below(4), 1 if subject is dirichlet else source.of([1, 2, 3, 9])
     row, harmless, table = container(source, d)
+    Public.of(d, by_schema=container is lists or source.below(2))
     response, good, column = responses(source)
     changed = source.below(n)
     rows = [(row(source), response(source)) for _ in range(n)]

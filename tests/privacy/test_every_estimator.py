@@ -140,26 +140,27 @@ def test_an_interrupted_refit_is_charged_and_leaves_nothing_of_the_fit_before(na
 
 
 class Hostile:
-    """A cell that objects to everything."""
+    """A cell that objects to everything, by what no handler of errors catches."""
 
     def __getattr__(self, name):
-        raise RuntimeError(name)
+        raise KeyboardInterrupt(name)
 
     def __hash__(self):
-        raise RuntimeError("hash")
+        raise SystemExit("hash")
 
     def __eq__(self, other):
-        raise RuntimeError("eq")
+        raise KeyboardInterrupt("eq")
 
     def __float__(self):
-        raise RuntimeError("float")
+        raise GeneratorExit("float")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cell", [Hostile(), "x", [1, 2], None, 1j, 10**400], ids=lambda c: type(c).__name__)
-def test_a_cell_of_a_list_raises_nothing_and_changes_no_other_row(name, cell):
+def test_a_cell_raises_nothing_and_changes_no_other_row(name, cell):
     X, y = data(name)
-    rows, labels = X.tolist(), y.tolist()
+    # Of the others nothing says how many columns there are: tests/test_schema.py has lists of these.
+    rows, labels = X.tolist() if name == "dirichlet" else X.astype(object), y.tolist()
     means = []
     for bad in (np.nan, cell):
         rows[0][0], labels[0] = bad, bad

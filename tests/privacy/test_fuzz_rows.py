@@ -6,7 +6,7 @@ import fuzz_rows
 import numpy as np
 import pytest
 
-from skdpbayes import _rows
+from skdpbayes import _labels, _rows
 
 
 def test_seeds_find_nothing():
@@ -15,7 +15,7 @@ def test_seeds_find_nothing():
 
 
 def refuses_decimals(cell):
-    if isinstance(cell, decimal.Decimal) and cell.is_nan():
+    if type(cell) is decimal.Decimal and cell.is_nan():
         raise ValueError("not a number")
     return NUMBER(cell)
 
@@ -24,11 +24,36 @@ def peak_of_all(peak):
     return np.full_like(peak, max(np.max(peak, initial=0), 1))
 
 
-NUMBER = _rows._number
+NUMBER = _rows.number
 
 
-@pytest.mark.parametrize(("name", "mutant"), [("_number", refuses_decimals), ("_or_one", peak_of_all)])
-def test_seeds_find_mutants(name, mutant, monkeypatch):
-    monkeypatch.setattr(_rows, name, mutant)
+def believes(cell):
+    return cell
+
+
+def asks_for_the_class(cell):
+    return cell if isinstance(cell, str | int | float | bytes) else float("nan")
+
+
+def width_of_the_first(rows, width):
+    return FROM_LIST(rows, len(rows[0]) if isinstance(rows[0], list) else width)
+
+
+FROM_LIST = _rows.from_list
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "mutant"),
+    [
+        (_rows, "number", refuses_decimals),
+        (_rows, "_or_one", peak_of_all),
+        (_rows, "plain", believes),
+        (_labels, "plain", believes),
+        (_rows, "plain", asks_for_the_class),
+        (_rows, "from_list", width_of_the_first),
+    ],
+)
+def test_seeds_find_mutants(module, name, mutant, monkeypatch):
+    monkeypatch.setattr(module, name, mutant)
     with pytest.raises(fuzz_rows.Finding, match="make fuzz FUZZ_INPUT="):
         test_seeds_find_nothing()

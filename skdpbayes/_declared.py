@@ -1,0 +1,230 @@
+"""How parameters say what is public of a table: pairs, dicts by column name, or a `Schema`; read in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from skdpbayes._labels import plain
+from skdpbayes._rows import as_numeric, is_frame
+from skdpbayes.schema import Column, Outcome, Schema, Value, as_category
+
+
+def schema_of(declared: object) -> Schema | None:
+    """The schema that a parameter is, if it is one."""
+    return declared if isinstance(declared, Schema) else None
+
+
+def public_schema(values: Iterable[object]) -> dict[str, Any] | None:
+    """What the schemas and outcomes among the values of parameters say, in JSON's types; None without any."""
+    flat = [own for value in values for own in (value if isinstance(value, list | tuple) else [value])]
+    schemas = [own for own in flat if isinstance(own, Schema)]
+    outcomes = [own for own in flat if isinstance(own, Outcome)] + [own.outcome for own in schemas if own.outcome]
+    found = {"columns": schemas[0].to_dict()["columns"]} if schemas else {}
+    return found | ({"outcome": outcomes[0].to_dict()} if outcomes else {}) or None
+
+
+def width_of(declared: object) -> int | None:
+    """Number of columns that bounds, categories or a schema declare; None if they are alike for all columns."""
+    if isinstance(declared, Schema):
+        return len(declared.columns)
+    if isinstance(declared, Mapping):
+        return len(declared)
+    if not isinstance(declared, list | tuple | np.ndarray):
+        return None
+    sizes = {len(own) for own in declared if isinstance(own, list | tuple | np.ndarray) and np.ndim(own) == 1}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def agree(schema: Schema, X: Any) -> None:
+    """Raise a `ValueError` if names, order or number of the columns of X, which are public, are not the schema's."""
+    if not is_frame(X):
+        width = X.shape[1] if hasattr(X, "shape") and len(X.shape) == 2 else len(schema.columns)
+        if width != len(schema.columns):
+            raise ValueError(
+                f"X has {width} columns, and the schema {len(schema.columns)}: {list(schema.names)}. Behind a step "
+                "that makes other columns pass schema.outcome, and for some of the columns schema.select(names)."
+            )
+        return
+    names = list(X.columns)
+    missing = [name for name in schema.names if name not in names]
+    more = [name for name in names if name not in schema.names]
+    if missing or more:
+        raise ValueError(
+            f"X must have the columns of the schema and no others: it lacks {missing}, and has {more} beside them. "
+            "Take X[list(schema.names)] or schema.select(names); behind a step that makes other columns, "
+            "schema.outcome."
+        )
+    if names != list(schema.names):
+        raise ValueError(f"X must have the columns in the order of the schema, {list(schema.names)}; got {names}.")
+
+
+def numbers(X: Any, schema: Schema | None, width: int | None) -> Any:
+    """X as numbers; under a schema cell by cell, with its substitutes in the place of what is missing.
+
+    Raises
+    ------
+    ValueError
+        For what is public: shapes, dtypes, column names, a list without a declared width.
+    """
+    if schema is None:
+        return as_numeric(X, width)
+    agree(schema, X)
+    for column in schema.columns:
+        if column.categories is not None and isinstance(column.categories[0], str):
+            raise ValueError(
+                f"Column {column.name!r} of the schema is a category of text, and numbers are needed: encode it by "
+                "skdpbayes.preprocessing.CategoryEncoder first, and pass schema.outcome behind it."
+            )
+    numeric = as_numeric(X, len(schema.columns), by_cell=True)
+    agree(schema, numeric)
+    return numeric if sparse.issparse(numeric) else _substituted(numeric, schema.columns)
+
+
+def _substituted(numeric: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray:
+    with np.errstate(all="ignore"):  # of a longdouble that is too large for a float
+        numeric = numeric.astype(np.float64)
+    for j, column in enumerate(columns):
+        values = numeric[:, j]
+        if column.categories is not None:
+            values = np.where(np.isin(values, np.array(column.categories, float)), values, np.nan)
+        values = column.of_kind(values)
+        numeric[:, j] = values if column.missing is None else np.where(np.isnan(values), float(column.missing), values)
+    return numeric
+
+
+def as_declared(cells: Iterable[object], column: Column) -> list[object]:
+    """Cells as values of a column of categories; what is none of them is the public value of missing cells, or None."""
+    assert column.categories is not None
+    own = dict.fromkeys(column.categories)
+    return [value if _is_in(own, value := as_category(c, column.categories[0])) else column.missing for c in cells]
+
+
+def _is_in(own: dict[Value, None], value: Any) -> bool:
+    try:
+        return plain(value) in own
+    except Exception:  # not hashable, as a signalling NaN
+        return False
+
+
+def by_name(values: Mapping[str, Any], names: Iterable[str] | None, parameter: str) -> list[Any]:
+    """Values of a dict in the order of the columns, whose names must be the same."""
+    if names is None:
+        raise ValueError(f"{parameter} given by column names needs a data frame.")
+    if set(names) != set(values):
+        differing = sorted(map(str, set(names) ^ set(values)))
+        raise ValueError(f"{parameter} must name the columns of X, all and no others; it differs by {differing}.")
+    return [values[name] for name in names]
+
+
+def column_bounds(
+    bounds: Any, n: int, names: Iterable[str] | None = None, parameter: str = "bounds"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of each of `n` columns, (low, high).
+
+    Parameters
+    ----------
+    bounds : pair (low, high) of numbers or arrays, dict of pairs by column name, or Schema
+    n : int
+    names : iterable of str, default=None
+        Of the columns, if X is a data frame.
+    parameter : str
+        For errors.
+
+    Raises
+    ------
+    ValueError
+        For bounds that are not finite, not in order, or not as many as columns.
+    """
+    if isinstance(bounds, Schema):
+        without = [column.name for column in bounds.columns if column.bounds is None]
+        if without:
+            raise ValueError(f"{parameter}: the schema gives no bounds of the columns {without}.")
+        pairs: Any = [column.bounds for column in bounds.columns]
+    else:
+        pairs = by_name(bounds, names, parameter) if isinstance(bounds, Mapping) else None
+    try:
+        ends = bounds if pairs is None else zip(*((low, high) for low, high in pairs), strict=True)
+        low, high = (np.broadcast_to(np.asarray(end, np.float64), (n,)) for end in ends)
+        right = bool((low < high).all() and np.isfinite(high - low).all())
+    except (TypeError, ValueError):
+        right = False
+    if not right:
+        raise ValueError(
+            f"{parameter} must be a pair (low, high) of finite numbers or of arrays with one number for each of the "
+            f"{n} columns, low below high (or, for data frames, a dict of pairs by name; or a Schema), got {bounds!r}."
+        )
+    return low, high
+
+
+def of_columns_and_response(bounds: Any) -> tuple[Any, tuple[float, float]]:
+    """Bounds of the columns, as they are, and of the response, of a parameter for both.
+
+    Parameters
+    ----------
+    bounds : pair (X_bounds, y_bounds), or Schema with an outcome that has bounds
+        `y_bounds` is a pair (low, high), or the outcome of a schema.
+    """
+    if isinstance(bounds, Schema):
+        bounds = bounds, bounds.outcome
+    try:
+        of_columns, of_response = bounds
+        if isinstance(of_response, Outcome):
+            of_response = of_response.bounds
+        low, high = (float(end) for end in of_response)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"bounds must be ((X_low, X_high), (y_low, y_high)), or a Schema whose outcome has bounds, got {bounds!r}."
+        ) from None
+    return of_columns, (low, high)
+
+
+def labels_of(labels: Any, parameter: str) -> Any:
+    """Labels that a parameter declares: as they are, or those of the outcome of a schema."""
+    outcome = labels.outcome if isinstance(labels, Schema) else labels
+    if isinstance(labels, Schema) and outcome is None:
+        raise ValueError(f"{parameter}: the schema has no outcome, so no labels.")
+    if isinstance(outcome, Outcome):
+        if outcome.labels is None:
+            raise ValueError(f"{parameter}: the outcome {outcome.name!r} of the schema has bounds, and no labels.")
+        return list(outcome.labels)
+    return labels
+
+
+def categories_of(categories: Any, n: int, names: Iterable[str] | None = None) -> list[np.ndarray]:
+    """Categories of each of `n` columns, as object arrays.
+
+    Parameters
+    ----------
+    categories : dict of lists by column name, list of lists, list for all columns, or Schema
+    """
+    if isinstance(categories, Schema):
+        without = [column.name for column in categories.columns if column.categories is None]
+        if without:
+            raise ValueError(f"categories: the schema gives no categories of the columns {without}.")
+        lists: list[Any] = [column.categories for column in categories.columns]
+    elif isinstance(categories, Mapping):
+        lists = by_name(categories, names, "categories")
+    else:
+        lists = list(categories)
+        if not any(isinstance(own, list | tuple | np.ndarray) for own in lists):
+            lists = [lists] * n
+    if len(lists) != n:
+        raise ValueError(f"categories has {len(lists)} lists, X has {n} columns.")
+    return [_distinct(own) for own in lists]
+
+
+def _distinct(own: Any) -> np.ndarray:
+    found = np.empty(len(own), object)
+    found[:] = list(own)
+    if not len(own) or len(set(found.tolist())) < len(own):
+        raise ValueError(f"The categories of a column must be one or more different values, got {list(own)}.")
+    if any(plain(value) is not value for value in found):
+        raise ValueError(
+            f"The categories of a column must be texts, numbers or dates, got {list(own)}: no cell of another class "
+            "is looked at."
+        )
+    return found
