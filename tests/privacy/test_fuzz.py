@@ -67,12 +67,13 @@ def test_no_cell_raises_or_counts_for_more_than_its_bound(name, cells, bits, lab
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message="delta=|random_state")  # of parameters and N, which are public
         fit = Fit(estimator(name), X, y)
+        records = fit.records  # as this fit would have them, before the next
         fit.estimator.fit(X, y)
     with jax.enable_x64(True):
-        mechanism, records = jax.device_put(fit.spec.traced()), jax.device_put(fit.records)
+        mechanism, records = jax.device_put(fit.spec.traced()), jax.device_put(records)
         width = int(sizes_of_steps(fit.model, fit.solver, mechanism, records, fit.spec.n_steps).max())
         releases, noise = np.zeros((fit.spec.n_steps, width), np.float32), np.zeros(width, np.int64)
-        indices, bounds = np.arange(N, dtype=np.int32), np.array(fit.records.bounds())
+        indices, bounds = np.arange(N, dtype=np.int32), np.array(records.bounds())
         keys = fit.keys(0).solver[0]
         longest = np.asarray(
             _longest(keys, releases, noise, records, indices, bounds, fit.model, fit.solver, mechanism)
