@@ -231,7 +231,9 @@ def test_a_notebook_shows_what_a_fit_has_cost():
     assert "differential privacy" not in model._repr_html_()
     model.fit(ROWS)
     card = model.privacy_spent_._repr_html_()
-    assert "guarantee holds" in card and card in model._repr_html_() and model._repr_html_().endswith(f"usable records: {model.usable_records_}</div>")
+    shown = model._repr_html_()
+    assert "guarantee holds" in card and card in shown
+    assert shown.endswith(f"usable records: {model.usable_records_}</div>")
     assert card in model._repr_mimebundle_()["text/html"]
 
 
