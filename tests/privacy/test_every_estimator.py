@@ -3,6 +3,7 @@
 import collections
 import io
 import pickle
+import re
 import warnings
 
 import jax
@@ -36,6 +37,7 @@ from skdpbayes._labels import as_labels
 from skdpbayes.estimators import _numpyro
 from skdpbayes.estimators._numpyro import _array, _typed
 from skdpbayes.privacy import GaussianSteps, NoisyCount, PrivacyLeakWarning, mechanism
+from skdpbayes.privacy._audited import Fit
 from skdpbayes.privacy.mechanism import MechanismSpec
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -113,6 +115,18 @@ def test_nothing_of_the_records_is_kept(name):
                 assert len(item) != N, "a container as long as the data is kept"
 
     Lengths(io.BytesIO()).dump(fitted)
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name not in ALSO])
+@pytest.mark.parametrize("times", [1, 60])
+def test_default_plans_are_confirmed_by_the_second_accountant(name, times):
+    """Of all rows and of samples, with the count of usable records in them: a ratio, and not "not applicable"."""
+    cls, own = ESTIMATORS[name]
+    X, y = data(name)
+    planned = cls(**{key: value for key, value in own.items() if key not in QUICK})
+    spent = Fit(planned, np.tile(X, (times, 1)), np.tile(y, times)).estimator.privacy_spent_
+    ratio = re.search(r"delta\(.*\) is ([\d.]+) of the reported 1e-05", str(spent.crosscheck))
+    assert ratio and 0.97 < float(ratio[1]) < 1.005, spent.crosscheck
 
 
 @pytest.mark.parametrize("name", NAMES)
