@@ -197,11 +197,9 @@ class PrivacyLedger:
                 )
             return spending.divergence(self.order, self.adjacency)
         if self.order is not None:
-            from .accounting._rdp import step_rdp
+            from .accounting._rdp import rdp_at
 
-            replace, orders = self.adjacency == "replace_one", (self.order,)
-            rounds = ((s.steps, step_rdp(s.noise_multiplier, s.sampling_rate, replace, orders)) for s in spending)
-            return math.fsum(count * float(each[0]) for count, each in rounds)
+            return rdp_at(spending, self.order, self.adjacency)
         if self.plan is not None:
             return 1.0
         if any(step.sampling_rate < 1 for step in spending):
@@ -268,7 +266,7 @@ class PrivacyLedger:
         cost = self._cost(spending)
         may_be_first = self._renyi and self._limit < cost and self._alone(spending) <= self.epsilon * _KEPT
         with self._store.exclusive() as entries:
-            spent = math.fsum(entry["cost"] for entry in entries)
+            spent = _cost_of(entries)
             if self.plan is not None and not isinstance(spending, Selection) and len(entries) < len(self.plan):
                 planned = self.plan[len(entries)]
                 if merge(spending) != planned:
@@ -303,11 +301,11 @@ class PrivacyLedger:
 
     @property
     def entries(self) -> list[dict[str, Any]]:
-        """What was charged, a dict each.
+        """Charges, one dict each.
 
-        Who (``label``, ``version`` of the package), what (``steps``, or the ``selection`` of a
-        private search), ``when`` (UTC, ISO 8601), ``cost`` in the ledger's own currency, and
-        ``voided_by``. Version and time are None in entries of versions that did not record them.
+        Keys: ``label``, ``version`` (of the package), ``steps`` or the ``selection`` of a private
+        search, ``when`` (UTC, ISO 8601), ``cost`` in the ledger's own currency, and ``voided_by``.
+        Version and time are None in entries of versions that did not record them.
         """
         return [_SINCE_FIRST | entry for entry in self._store.entries()]
 
@@ -330,7 +328,7 @@ class PrivacyLedger:
     @property
     def spent(self) -> float:
         """Share of the budget that is spent, from 0 to 1: all of it if the first fit leaves nothing for others."""
-        return min(1.0, math.fsum(entry["cost"] for entry in self.entries) / self._limit)
+        return min(1.0, _cost_of(self.entries) / self._limit)
 
     @property
     def spent_epsilon(self) -> float:
@@ -344,7 +342,6 @@ class PrivacyLedger:
         from .accounting._rdp import rdp_epsilon
 
         entries = self.entries
-        cost = math.fsum(entry["cost"] for entry in entries)
         if not entries:
             return 0.0
         if self._renyi and len(entries) == 1:  # nothing was chosen after looking yet
@@ -352,9 +349,9 @@ class PrivacyLedger:
         if self.order is not None:
             import numpy as np
 
-            return rdp_epsilon(np.array([cost]), self.delta, np.array([self.order]))
+            return rdp_epsilon(np.array([_cost_of(entries)]), self.delta, np.array([self.order]))
         if self.plan is None:
-            return gaussian_epsilon(self.delta, math.sqrt(cost))
+            return gaussian_epsilon(self.delta, math.sqrt(_cost_of(entries)))
         return compose([step for steps in self.plan for step in steps], self.adjacency).epsilon(self.delta)
 
     def affordable_epsilon(self, delta: float | None = None, *, n_fits: int = 1) -> float:
@@ -369,21 +366,19 @@ class PrivacyLedger:
         """
         if isinstance(n_fits, bool) or n_fits != int(n_fits) or n_fits < 1:
             raise ValueError(f"n_fits must be a whole number, at least 1, got {n_fits!r}.")
-        from .accounting._gaussian import gaussian_epsilon
-
         if self.plan is not None:
             raise ValueError("A plan leaves no choice: see `plan` for what its next fit is.")
-        from .accounting._gaussian import gaussian_mu
+        from .accounting._gaussian import gaussian_epsilon, gaussian_mu
 
         entries = self.entries
-        left = max(0.0, self._limit - math.fsum(entry["cost"] for entry in entries)) * (1 - 1e-9)
+        left = max(0.0, self._limit - _cost_of(entries)) * _KEPT
         # An order's divergence of a Gaussian release is order * mu^2 / 2, and the filter of Gaussian ones counts mu^2.
         square = (left if self.order is None else 2 * left / self.order) / n_fits
         if self._renyi and not entries and n_fits == 1:  # the only one, if it takes all
-            square = max(square, gaussian_mu(self.epsilon * _KEPT, self.delta) ** 2 * (1 - 1e-9))
-        return (
-            gaussian_epsilon(self.delta if delta is None else check_delta(delta), math.sqrt(square)) if square else 0.0
-        )
+            square = max(square, gaussian_mu(self.epsilon * _KEPT, self.delta) ** 2 * _KEPT)
+        if not square:
+            return 0.0
+        return gaussian_epsilon(self.delta if delta is None else check_delta(delta), math.sqrt(square))
 
     # Where it is in force
 
@@ -457,7 +452,7 @@ class PrivacyLedger:
 
 
 class Prepaid:
-    """In the place of a ledger, for fits whose cost was charged as a whole by what runs them."""
+    """Stands in for a ledger in the fits of a private search, whose cost was charged as a whole."""
 
     def charge(self, *spending: Any, **about: Any) -> None:
         """Nothing more to record."""
@@ -508,6 +503,10 @@ def _spending(entry: dict[str, Any]) -> tuple[GaussianSteps, ...] | Selection:
     return tuple(GaussianSteps(**step) for step in entry["steps"])
 
 
+def _cost_of(entries: list[dict[str, Any]]) -> float:
+    return math.fsum(entry["cost"] for entry in entries)
+
+
 def _percent(share: float, *, up: bool = True) -> str:
     return f"{rounded(100 * share, 3, up=up)}%"
 
@@ -542,7 +541,7 @@ def _best_order(epsilon: float, delta: float) -> float:
 
 
 def stored_json(path: str | Path) -> str:
-    """What `PrivacyLedger.to_json` gives of the ledger in a file, which stays as it is; of other files their text."""
+    """Text of `PrivacyLedger.to_json` for a ledger's file, which stays as it is; the text of any other file."""
     path = Path(path)
     with path.open("rb") as file:
         if file.read(16) != b"SQLite format 3\0":

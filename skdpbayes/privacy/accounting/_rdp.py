@@ -81,6 +81,13 @@ def _divergence(pair: Pair, order: float) -> float:
     return max(log_moment, 0.0) / (order - 1.0)
 
 
+def rdp_at(blocks: Iterable[GaussianSteps], order: float, adjacency: str) -> float:
+    """Return the composed Renyi divergence at one order, which need not be one of `ORDERS`."""
+    replace = adjacency == "replace_one"
+    rounds = ((b.steps, step_rdp(b.noise_multiplier, b.sampling_rate, replace, (order,))) for b in blocks)
+    return math.fsum(count * float(each[0]) for count, each in rounds)
+
+
 def total_rdp(blocks: Iterable[GaussianSteps], adjacency: str) -> Floats:
     """Return the composed Renyi divergence at `ORDERS`: divergences of the rounds add up."""
     replace = adjacency == "replace_one"

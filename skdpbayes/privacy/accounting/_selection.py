@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._curve import PrivacyCurve, compose
-from ._rdp import ORDERS, step_rdp, total_rdp
+from ._rdp import ORDERS, rdp_at, total_rdp
 from ._steps import GaussianSteps, as_steps, check_delta
 
 
@@ -75,11 +75,7 @@ class Selection:
         D is that of the worst alternative: which one a run draws may be known, and does not depend
         on the records.
         """
-        replace = adjacency == "replace_one"
-        at_order = max(
-            math.fsum(s.steps * float(step_rdp(s.noise_multiplier, s.sampling_rate, replace, (order,))[0]) for s in run)
-            for run in self.runs
-        )
+        at_order = max(rdp_at(run, order, adjacency) for run in self.runs)
         elsewhere = np.max([total_rdp(run, adjacency) for run in self.runs], axis=0)
         log_inverse = math.log1p(truncated_negative_binomial_odds(self.mean, self.eta))  # log(1 / g)
         both = (1 - 1 / ORDERS) * elsewhere + log_inverse / ORDERS
