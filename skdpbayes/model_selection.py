@@ -24,7 +24,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes._declared import labels_of, width_of
 from skdpbayes._rows import as_numeric
-from skdpbayes._scoring import log_volume, scores, scorings
+from skdpbayes._scoring import scores
 from skdpbayes.estimators._base import SEEDED, PrivateEstimator, check_choice, check_number, diagram_and_card
 from skdpbayes.privacy import GaussianSteps, Selection
 from skdpbayes.privacy._card import guarantee, rounded
@@ -354,7 +354,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         check_number("eta", self.eta, 0, 100, closed=True)
         check_number("test_size", self.test_size, 0, 1, open_above=True)
         if not callable(self.scoring):
-            known = scorings(self.estimator)
+            known = self.estimator._scorings
             if not known:
                 raise ValueError(f"There is no score for {type(self.estimator).__name__}: give scoring a callable.")
             if self.scoring is not None:
@@ -433,10 +433,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         voided_by = dict.fromkeys(why for report in reports for why in report.voided_by)
         if self.random_state is not None:
             voided_by[SEEDED] = None
-        scoring, volume = self.scoring or scorings(self.estimator)[0], 0.0
-        if scoring == "log_density":
-            own = planned({}, self.epsilon).estimator
-            volume = log_volume(own, own.n_features_in_)
+        scoring = self.scoring or self.estimator._scorings[0]
+        volume = planned({}, self.epsilon).estimator._log_volume() if scoring == "log_density" else 0.0
         finished = partial(_Plan, scoring=scoring, log_volume=volume, voided_by=tuple(voided_by))
         if math.isinf(self.epsilon):
             free = (GaussianSteps(0.0, 1.0, 1),)

@@ -260,7 +260,7 @@ def test_log_density_is_a_comparison_with_the_uniform_one():
     draws = np.full((9, 2), 0.5)
     half = as_fitted(DPBetaBernoulli(), posterior_=0, posterior_samples_=draws, n_features_in_=2)
     rows = np.array([[0.0, 1.0], [1.0, 1.0], [np.nan, 0.0]])
-    found = _scoring.scores("log_density", half, rows, None, _scoring.log_volume(half, 2))
+    found = _scoring.scores("log_density", half, rows, None, half._log_volume())
     np.testing.assert_allclose(found[:2], 0.5, atol=1e-6)
     sure = as_fitted(DPBetaBernoulli(), posterior_=0, posterior_samples_=np.full((9, 2), 0.9), n_features_in_=2)
     found = _scoring.scores("log_density", sure, rows[:2], None, np.log(2))
@@ -270,13 +270,13 @@ def test_log_density_is_a_comparison_with_the_uniform_one():
 def test_a_response_that_is_no_number_changes_no_other_score(monkeypatch):
     """Nor the way in which others are worked out: rounding would differ."""
     draws = {"coef": np.zeros((9, 2)), "intercept": np.zeros(9), "noise_std": np.ones(9)}
-    model = as_fitted(DPBayesianLinearRegression(bounds=((-3, 3), (-4, 4))), posterior_samples_=draws)
+    model = as_fitted(DPBayesianLinearRegression(bounds=((-3, 3), (-4, 4))), posterior_samples_=draws, n_features_in_=2)
     monkeypatch.setattr(model, "_features", lambda X: X, raising=False)
     monkeypatch.setattr(model, "_means_and_noise", lambda rows, draws: (rows[:, :1], np.ones(1)), raising=False)
     monkeypatch.setattr(DPBayesianLinearRegression, "__sklearn_is_fitted__", lambda self: True)
     monkeypatch.setattr(_scoring, "_score_of_one", lambda *rest: pytest.fail("one by one"))
     rows, y = X[:5], [0.0, "many", None, [1, 2], 1e400]
-    found = _scoring.scores("log_density", model, rows, y, _scoring.log_volume(model, 2))
+    found = _scoring.scores("log_density", model, rows, y, model._log_volume())
     density = 8 * np.exp(-0.5 * rows[0, 0] ** 2) / np.sqrt(2 * np.pi)
     assert found[0] == pytest.approx(density / (1 + density)) and np.isnan(found[1:4]).all() and found[4] == 0
 
@@ -291,7 +291,7 @@ def test_topics_are_judged_by_words_that_they_have_not_seen():
         )  # fmt: skip
 
     documents = np.array([[9, 9, 0, 0], [0, 0, 8, 8], [4, 4, 4, 4], [0, 0, 0, 0], [np.nan, 1, 1, 1]])
-    volume = _scoring.log_volume(fitted(topics), 4)
+    volume = fitted(topics)._log_volume()
     found = _scoring.scores("log_density", fitted(topics), documents, None, volume)
     assert found[:2] == pytest.approx([0.48 / 0.73] * 2, abs=0.01) and found[2] == pytest.approx(0.5, abs=0.01)
     assert np.isnan(found[3:]).all()
@@ -344,7 +344,7 @@ def test_every_estimator_has_a_score_but_those_that_only_prepare():
     import skdpbayes
 
     every = {name: getattr(skdpbayes, name) for name in skdpbayes.__all__ if name.startswith("DP")}
-    without = {name for name, own in every.items() if not _scoring.scorings(own.__new__(own))}
+    without = {name for name, own in every.items() if not own._scorings}
     assert without == set()
     with pytest.raises(ValueError, match="no score for DPStandardScaler: give scoring a callable"):
         DPRandomizedSearchCV(DPStandardScaler((-1, 1)), {"with_mean": [True]}).fit(X)

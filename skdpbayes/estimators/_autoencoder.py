@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import ClassVar
 
@@ -239,6 +240,11 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         check_number("n_samples", n_samples, 0, integral=True)
         latent = np.random.default_rng(random_state).standard_normal((n_samples, self.n_components))
         return self.inverse_transform(latent)
+
+    _scorings = ("log_density",)
+
+    def _log_volume(self):
+        return math.log(2)
 
     def score_samples(self, X, n_draws=10, random_state=0):
         """Evidence lower bound of each row, in nats.

@@ -69,11 +69,21 @@ class PrivateEstimator(BaseEstimator):
     _html_repr = diagram_and_card
 
     _record = "row"  # what one is
+    _scorings: tuple[str, ...] = ()  # named scores of rows by which a private search compares models, the default first
     _declared: tuple[str, ...] = ()  # parameters that, if None, are taken from the rows, which voids the guarantee
 
     def _undeclared(self):
         """Names of the parameters that would be taken from the rows."""
         return [name for name in self._declared if getattr(self, name) is None]
+
+    def _log_density(self, X, y):
+        """Log predictive density of each record, per column."""
+        del y
+        return self.score_samples(X) / self.n_features_in_
+
+    def _log_volume(self):
+        """Log of the range on which the uniform density is compared with the model's; from public parameters alone."""
+        return 0.0
 
     def _public_schema(self):
         """The schema that parameters hold, in JSON's types; None without one."""

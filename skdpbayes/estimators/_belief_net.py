@@ -219,6 +219,11 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         """Probabilities of the visible units given what rows tell of the hidden ones, shaped as X."""
         return self.inverse_transform(self.transform(X))
 
+    _scorings = ("log_density",)
+
+    def _log_volume(self):
+        return math.log(2)
+
     def score_samples(self, X):
         """Lower bound of the log-likelihood of each row, in nats.
 

@@ -65,6 +65,8 @@ def class_probabilities(logits):
 class ProbabilisticClassifierMixin(ClassifierMixin):
     """What follows from ``predict_proba``."""
 
+    _scorings: tuple[str, ...] = ("log_loss", "accuracy")
+
     def predict_log_proba(self, X):
         """Logarithm of `predict_proba`, of shape (n_samples, n_classes)."""
         with np.errstate(divide="ignore"):

@@ -67,6 +67,7 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
 
     _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
     _fitted = (*GradientEstimator._fitted, "posterior_samples_")
+    _scorings = ("log_density",)
 
     def fit(self, X, y=None):
         """Fit the posterior to private data.
@@ -261,6 +262,9 @@ class DPGammaExponential(_FamilyEstimator):
         score, curvature = model.bounds(most)
         return model, Bounds(score, curvature, self.prior_shape)
 
+    def _log_volume(self):
+        return math.log(self.upper or 2 * self.prior_rate / self.prior_shape)
+
     def _best_upper(self, n):
         """Bound that minimises the posterior variance of the log rate, averaged over the prior."""
         prior = stats.gamma(self.prior_shape, scale=1 / self.prior_rate)
@@ -369,6 +373,9 @@ class DPBetaBernoulli(_FamilyEstimator):
     _draws_name = "probability"
     _dims: ClassVar = {"probability": ("feature",)}
     _fitted = (*_FamilyEstimator._fitted, "probability_")
+
+    def _log_volume(self):
+        return math.log(2)
 
     def _model(self, n):
         from skdpbayes.models.families import BetaBernoulli
@@ -510,6 +517,9 @@ class DPDirichletCategorical(_FamilyEstimator):
         if len(column) == 0:
             raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
         return column if schema is None else as_labels(as_declared(column, schema.columns[0]))
+
+    def _log_volume(self):
+        return math.log(len(self._public_categories()))
 
     def _public_categories(self):
         """The categories that are declared, in their order; None without any."""

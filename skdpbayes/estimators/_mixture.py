@@ -280,6 +280,12 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             )
         return super()._numeric(X, reset=reset)
 
+    _scorings = ("log_density",)
+
+    def _log_volume(self):
+        (_, half), _ = self._scaling(np.zeros((1, self.n_features_in_)))
+        return float(np.log(2 * half).mean())
+
     def _declared_columns(self):
         return self.bounds
 

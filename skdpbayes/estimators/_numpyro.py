@@ -396,6 +396,11 @@ class DPNumPyroModel(ProgramEstimator):
 
     # --------------------------------------------------------------- predicting
 
+    _scorings = ("log_density",)
+
+    def _log_density(self, X, y):
+        return self.log_predictive_density(X, y)
+
     def log_predictive_density(self, X, y=None):
         """Log posterior predictive density of each record.
 

@@ -12,6 +12,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdpbayes._declared import column_bounds, of_columns_and_response
+from skdpbayes._labels import as_labels
 from skdpbayes._rows import parsed
 from skdpbayes.estimators._base import check_number
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -82,6 +83,15 @@ class BayesianRegressorMixin(RegressorMixin):
     each row given each draw (rows, draws), and the noise's standard deviation in each draw; and `posterior_samples_`
     and `sample_posterior`.
     """
+
+    _scorings: tuple[str, ...] = ("log_density",)
+
+    def _log_density(self, X, y):
+        return self.log_predictive_density(X, parsed(np.asarray(as_labels(y))))
+
+    def _log_volume(self):
+        scales, _ = self._scaling(np.zeros((1, self.n_features_in_)), np.zeros(1))
+        return float(np.log(2 * scales[3]).mean())
 
     def _declared_columns(self):
         return None if self.bounds is None else of_columns_and_response(self.bounds)[0]

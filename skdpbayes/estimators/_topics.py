@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._rows import counted
+from skdpbayes._rows import as_numeric, counted
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._rounds import DecompositionEstimator
 
@@ -284,6 +284,27 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     def perplexity(self, X):
         """Exponential of minus the bound per word, as scikit-learn has it; the lower the better."""
         return float(self._scikit_learn().perplexity(self._documents(X)))
+
+    _scorings = ("log_density",)
+
+    def _log_volume(self):
+        return math.log(self.n_features_in_)
+
+    def _log_density(self, X, y):
+        """Log probability per word of half of each document, given its other half; NaN for one without words.
+
+        Counts are halved; of an odd one the larger half is taken from columns of even number.
+        """
+        del y
+        X, _ = counted(as_numeric(X))
+        given = X.copy()
+        given.data = np.floor((X.data + 1 - X.indices % 2) / 2)
+        left = X.data - given.data
+        proportions = self.transform(given)
+        row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        log = np.log(np.einsum("ik,ki->i", proportions[row], self.topics_[:, X.indices]))
+        total, words = (np.bincount(row, values, X.shape[0]) for values in (left * log, left))
+        return total / words
 
     def completion_perplexity(self, X, random_state=0):
         """Perplexity of half of the words of each document, given its other half.
