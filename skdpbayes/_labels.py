@@ -71,11 +71,23 @@ def as_labels(y):
     dtype = None if is_sequence(y) else getattr(y, "dtype", np.dtype(object))
     if isinstance(dtype, np.dtype):  # scikit-learn raises on complex ones, which pandas makes of one item
         return np.asarray(y, object) if dtype.kind == "c" else y
-    y = y if hasattr(y, "__len__") else list(y)
-    out = np.empty(len(y), object)
-    for i, label in enumerate(y):
-        out[i] = label
+    return objects(y if hasattr(y, "__len__") else list(y))
+
+
+def objects(items) -> np.ndarray:
+    """Object array of items, none of which is looked into."""
+    out = np.empty(len(items), object)
+    for i, item in enumerate(items):
+        out[i] = item
     return out
+
+
+def column_labels(column):
+    """Labels of a column of a data frame, cell by cell unless its dtype is NumPy's.
+
+    In other dtypes one missing value would decide the dtype of all.
+    """
+    return column.to_numpy() if isinstance(column.dtype, np.dtype) else as_labels(column.to_list())
 
 
 def is_sequence(X) -> bool:

@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 from scipy import sparse
 
-from skdpbayes._labels import NO_VALUE, is_sequence, kind_of, plain
+from skdpbayes._labels import NO_VALUE, is_sequence, kind_of, objects, plain
 
 _BLOCK = 65536  # rows handled at a time, to bound temporaries
 
@@ -71,15 +71,7 @@ def _by_columns(frame):
             dtype.kind in "fiub" if isinstance(dtype, np.dtype) else hasattr(dtype, "is_float") and dtype.is_float()
         )
         with np.errstate(all="ignore"):
-            out[:, j] = column.to_numpy() if numeric else parsed(_objects(column.to_list()))
-    return out
-
-
-def _objects(items):
-    """Object array of items, none of which is looked into."""
-    out = np.empty(len(items), object)
-    for i, item in enumerate(items):
-        out[i] = item
+            out[:, j] = column.to_numpy() if numeric else parsed(objects(column.to_list()))
     return out
 
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from skdpbayes._labels import plain
+from skdpbayes._labels import objects, plain
 from skdpbayes._rows import number
 
 __all__ = ["Column", "Outcome", "Schema"]
@@ -446,9 +446,7 @@ def _read(column: Column | Outcome, cells: list[str | None]) -> np.ndarray:
     """Values of one column of text: numbers as float64, categories and labels of text or Booleans as objects."""
     values = column.categories if isinstance(column, Column) else column.labels
     if values is not None and isinstance(values[0], str | bool):
-        out = np.empty(len(cells), object)
-        out[:] = [as_category(cell, values[0]) for cell in cells]
-        return out
+        return objects([as_category(cell, values[0]) for cell in cells])
     found = np.array([number(cell) for cell in cells], np.float64)
     return column.of_kind(found) if isinstance(column, Column) else found
 
