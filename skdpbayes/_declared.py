@@ -1,4 +1,4 @@
-"""How parameters say what is public of a table: pairs, dicts by column name, or a `Schema`; read in one place."""
+"""Public bounds, categories and labels, as parameters declare them: pairs, dicts by column name, or a `Schema`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from skdpbayes.schema import Column, Outcome, Schema, Value, as_category
 
 
 def schema_of(declared: object) -> Schema | None:
-    """The schema that a parameter is, if it is one."""
+    """The value of a parameter if it is a schema, else None."""
     return declared if isinstance(declared, Schema) else None
 
 
 def public_schema(values: Iterable[object]) -> dict[str, Any] | None:
-    """What the schemas and outcomes among the values of parameters say, in JSON's types; None without any."""
+    """Schemas and outcomes among the values of parameters, in JSON's types; None without any."""
     flat = [own for value in values for own in (value if isinstance(value, list | tuple) else [value])]
     schemas = [own for own in flat if isinstance(own, Schema)]
     outcomes = [own for own in flat if isinstance(own, Outcome)] + [own.outcome for own in schemas if own.outcome]
@@ -97,7 +97,7 @@ def _substituted(numeric: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray
 
 
 def as_declared(cells: Iterable[object], column: Column) -> list[object]:
-    """Cells as values of a column of categories; what is none of them is the public value of missing cells, or None."""
+    """Cells as values of a column of categories; others become the public value of missing cells, or None."""
     assert column.categories is not None
     own = dict.fromkeys(column.categories)
     return [value if _is_in(own, value := as_category(c, column.categories[0])) else column.missing for c in cells]
@@ -183,7 +183,7 @@ def of_columns_and_response(bounds: Any) -> tuple[Any, tuple[float, float]]:
 
 
 def labels_of(labels: Any, parameter: str) -> Any:
-    """Labels that a parameter declares: as they are, or those of the outcome of a schema."""
+    """Labels that a parameter declares: a list as it is, or the labels of a schema's outcome."""
     outcome = labels.outcome if isinstance(labels, Schema) else labels
     if isinstance(labels, Schema) and outcome is None:
         raise ValueError(f"{parameter}: the schema has no outcome, so no labels.")

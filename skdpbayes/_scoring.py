@@ -1,8 +1,8 @@
 """Scores of single records, in [0, 1], by which a private search compares models.
 
 A search adds noise for the most that one record may move the sum of all scores, which is 1. So a
-score must depend on its own record alone. The named ones do. A function of a user's is shown one
-record at a time.
+score must depend on its own record alone. The named ones do. A callable is shown one record at a
+time.
 """
 
 from __future__ import annotations

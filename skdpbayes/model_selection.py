@@ -31,6 +31,7 @@ from skdpbayes.privacy._card import guarantee, rounded
 
 _MOST_CANDIDATES = 200
 _WORST = -math.inf
+_NOT_FOR_ARITHMETIC = 1 - 1e-6  # share of epsilon; integer arithmetic adds far less than the rest
 
 
 def search_spent(search: Any) -> str:
@@ -129,7 +130,7 @@ class SelectionSpent:
 
     @property
     def cumulative(self):
-        """Not there: it is what a fit of the same object would build on.
+        """Raise: the cost of a search is no sum of steps, on which a second fit of its model could build.
 
         Raises
         ------
@@ -305,27 +306,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         plan = self._planned(candidates, X_fit, y_fit)
         self._charge(plan)
-        voided_by = plan.voided_by
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
-        earlier = getattr(self, "privacy_spent_", None)
-        if earlier is not None:
-            voided_by += tuple(
-                f"an earlier search: {why.removeprefix('an earlier search: ')}" for why in earlier.voided_by
-            )
-        self.privacy_spent_ = SelectionSpent(
-            epsilon=plan.epsilon,
-            delta=float(self.delta),
-            total_epsilon=plan.epsilon + (0.0 if earlier is None else earlier.total_epsilon),
-            total_delta=float(self.delta) + (0.0 if earlier is None else earlier.total_delta),
-            numerics=self.estimator.numerics,
-            adjacency=self.estimator.adjacency,
-            unit=self.estimator._record,
-            run_epsilon=plan.run_epsilon,
-            n_iter=float(self.n_iter),
-            seeded=self.random_state is not None,
-            voided_by=voided_by,
-        )
+        self.privacy_spent_ = self._report(plan)
 
         def seed():
             return None if self.random_state is None else int(rng.integers(2**31))
@@ -393,6 +376,27 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 voided_by=plan.voided_by,
             )
 
+    def _report(self, plan):
+        """`SelectionSpent` of this search, earlier ones of the same object added."""
+        earlier, voided_by = getattr(self, "privacy_spent_", None), plan.voided_by
+        if earlier is not None:
+            voided_by += tuple(
+                f"an earlier search: {why.removeprefix('an earlier search: ')}" for why in earlier.voided_by
+            )
+        return SelectionSpent(
+            epsilon=plan.epsilon,
+            delta=float(self.delta),
+            total_epsilon=plan.epsilon + (0.0 if earlier is None else earlier.total_epsilon),
+            total_delta=float(self.delta) + (0.0 if earlier is None else earlier.total_delta),
+            numerics=self.estimator.numerics,
+            adjacency=self.estimator.adjacency,
+            unit=self.estimator._record,
+            run_epsilon=plan.run_epsilon,
+            n_iter=float(self.n_iter),
+            seeded=self.random_state is not None,
+            voided_by=voided_by,
+        )
+
     def _candidate(self, parameters, epsilon, seed):
         """An estimator that tells nobody of its run; parts that are estimators keep silent, too."""
         from skdpbayes.privacy.ledger import Prepaid
@@ -409,7 +413,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         return model
 
     def _planned(self, candidates, X, y):
-        """What is known before anything is run; from the shape of X alone."""
+        """`_Plan` of the search, from the shape of X alone."""
         from skdpbayes.privacy import calibrate_noise
         from skdpbayes.privacy._audited import Fit
 
@@ -439,7 +443,11 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         if math.isinf(self.epsilon):
             free = (GaussianSteps(0.0, 1.0, 1),)
             return finished(math.inf, math.inf, free, Selection((free,), self.n_iter, self.eta))
-        target = self.epsilon * (1 - 1e-6)  # what integer arithmetic adds is far less
+        run_epsilon = self._affordable(cost, self.epsilon * _NOT_FOR_ARITHMETIC)
+        return finished(run_epsilon, float(cost(run_epsilon) / _NOT_FOR_ARITHMETIC), *plan(run_epsilon))
+
+    def _affordable(self, cost, target):
+        """Largest epsilon of a run, to a few percent, for which the search costs at most `target`."""
         low, high = target / (2 + self.eta) / 4, target
         while cost(low) > target:
             high, low = low, low / 2
@@ -448,7 +456,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         for _ in range(6):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if cost(middle) <= target else (low, middle)
-        return finished(low, float(cost(low) / (1 - 1e-6)), *plan(low))
+        return low
 
     def _private_score(self, fitted, X, y, plan, seed):
         """Mean score of the rows, with noise; the worst if it is not a number."""
@@ -494,7 +502,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
 @dataclass(frozen=True)
 class _Plan:
-    """Of a search, before anything is run: what each run and all of it cost, and how rows are scored."""
+    """Costs of a run and of the whole search, and how rows are scored; known before anything is run."""
 
     run_epsilon: float
     epsilon: float
@@ -537,7 +545,7 @@ def _number_of_runs(rng, mean, eta):
 
 
 def _null_rows(X, width):
-    """A table of the shape and the kind of X in which nothing is known; `width` is that of a list."""
+    """A table of missing cells with the shape and kind of X; `width` is needed if X is a list."""
     if sparse.issparse(X):
         return sparse.csr_array(X.shape)
     if hasattr(X, "iloc"):

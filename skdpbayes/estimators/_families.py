@@ -7,13 +7,13 @@ import warnings
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse, special, stats
+from scipy import special, stats
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes._declared import agree, as_declared, categories_of, schema_of
 from skdpbayes._labels import as_labels, codes, column_labels, declared, is_sequence, refuse_mixed
-from skdpbayes._rows import from_list
+from skdpbayes._rows import dense, from_list
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.posteriors import MappedPosterior
@@ -102,8 +102,7 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         return self._numeric(X, reset=True), ()
 
     def _numeric(self, X, *, reset):
-        numeric = super()._numeric(X, reset=reset)
-        return numeric.toarray() if sparse.issparse(numeric) else numeric
+        return dense(super()._numeric(X, reset=reset))
 
     def _pack(self, X):
         from skdpbayes.records import pack_records

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from skdpbayes._declared import agree, as_declared, numbers, schema_of
 from skdpbayes._labels import as_labels, codes, column_labels, declared, is_sequence, refuse_mixed
-from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, parsed, refuse_text_columns
+from skdpbayes._rows import as_numeric, bounded_rows, check_table, dense, from_list, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities, classes_of
 from skdpbayes.estimators._numpyro import ProgramEstimator
@@ -270,7 +270,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         refuse_mixed(own.dtype, groups, "the column of groups", "groups")
         of_rest = None if schema is None else schema.select([n for i, n in enumerate(schema.names) if i != column])
         rest = numbers(rest, of_rest, None)
-        return rest.toarray() if sparse.issparse(rest) else rest, codes(column_or_1d(own), groups)
+        return dense(rest), codes(column_or_1d(own), groups)
 
     def _coordinates(self):
         columns = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))

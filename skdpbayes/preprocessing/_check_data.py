@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import RegressorMixin
 
 from skdpbayes._declared import column_bounds, labels_of, numbers, of_columns_and_response, schema_of
 from skdpbayes._labels import as_labels, codes, is_sequence
+from skdpbayes._rows import dense
 from skdpbayes.schema import as_category
 
 
@@ -92,13 +92,12 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     width = None
     if is_sequence(X):  # of most rows, which a private fit must not ask
         width = Counter(len(row) for row in X if isinstance(row, list | tuple | np.ndarray)).most_common(1)[0][0]
-    numeric = numbers(X, schema, width)
-    dense = numeric.toarray() if sparse.issparse(numeric) else numeric
+    rows = dense(numbers(X, schema, width)).astype(float)
     return DataReport(
         tuple(
             finding
             for check in (_cells, _norms, _bounds, _columns, _labels, _budget)
-            for finding in check(dense.astype(float), y, parameters)
+            for finding in check(rows, y, parameters)
         )
     )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes._declared import column_bounds
+from skdpbayes._rows import dense
 from skdpbayes.estimators._gradient import GradientEstimator
 
 
@@ -137,8 +137,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         return solver.posterior(model, state)
 
     def _dense(self, X, *, reset):
-        numeric = self._numeric(X, reset=reset)
-        return numeric.toarray() if sparse.issparse(numeric) else numeric
+        return dense(self._numeric(X, reset=reset))
 
     def _pack(self, X, low, high):
         from skdpbayes.records import pack_records

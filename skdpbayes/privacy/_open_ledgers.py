@@ -1,10 +1,10 @@
-"""Open ledgers: those of this context, of other threads of the process, and of the processes above it.
+"""Open ledgers, in this context, in other threads of the process, and in the processes above it.
 
 A context variable holds the ledgers that ``with`` has opened here. Threads and worker processes do
 not inherit it, and their fits must not escape. So each process also keeps the list of all its open
 ledgers, and shows it to the processes that it starts: in a file named by its number, in a folder
-that only its user can enter. The file is locked for as long as it counts, so that one left by a
-killed process is known for what it is. A worker that was started before a ledger was opened finds
+that only its user can enter. The process locks the file while ledgers are open: a file without a
+lock was left by a killed process, and does not count. A worker that was started before a ledger was opened finds
 the file, too.
 """
 

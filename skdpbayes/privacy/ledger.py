@@ -311,7 +311,7 @@ class PrivacyLedger:
 
     @property
     def voided_by(self) -> tuple[str, ...]:
-        """Reasons for which the budget's guarantee is void: those of its entries, with their labels."""
+        """Reasons why the budget's guarantee is void, each with the label of its entry."""
         given = (f"{entry['label'] or 'a fit'}: {why}" for entry in self.entries for why in entry["voided_by"])
         return tuple(dict.fromkeys(given))
 
@@ -334,8 +334,8 @@ class PrivacyLedger:
     def spent_epsilon(self) -> float:
         """Epsilon, at the ledger's delta, of all that was charged: what may be said now. Zero before the first fit.
 
-        Of a single charge it is that of its exact composition; of several what the filter's sum
-        implies.
+        A single charge has the epsilon of its exact composition; several have the epsilon that the
+        filter's sum implies.
         """
         from .accounting import compose
         from .accounting._gaussian import gaussian_epsilon

@@ -51,7 +51,7 @@ def check_noise():
 
 
 def check_grid():
-    """Before it becomes a floating-point number the release is a sum of integers, of which the noise is a fine one."""
+    """Before it becomes a floating-point number the release is a sum of integers, on the fine grid of the noise."""
     drawn, original = [], mechanism.noise_source
     with pytest.MonkeyPatch.context() as patch:
 

@@ -17,7 +17,7 @@ from ._steps import GaussianSteps, as_steps, check_delta
 
 @dataclass(frozen=True)
 class Selection:
-    """The best of a random number of private runs, as something to charge a ledger with.
+    """Cost of releasing the best of a random number of private runs, for a ledger.
 
     The number of runs is truncated negative binomial, as in `selection_epsilon`.
 
@@ -72,8 +72,8 @@ class Selection:
 
         ``D(order) + (1 + eta) * ((1 - 1 / a) * D(a) + log(1 / g) / a) + log(m) / (order - 1)``.
 
-        D is that of the worst alternative: which one a run draws may be known, and does not depend
-        on the records.
+        D is the largest divergence of all alternatives: which one a run draws may be known, and does
+        not depend on the records.
         """
         at_order = max(rdp_at(run, order, adjacency) for run in self.runs)
         elsewhere = np.max([total_rdp(run, adjacency) for run in self.runs], axis=0)
