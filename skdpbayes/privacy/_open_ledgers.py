@@ -72,9 +72,9 @@ def leave(ledger: Any) -> None:
 def innermost() -> Opened | Elsewhere | None:
     """The ledger that this context opened last; else those that are open elsewhere; None if none is open."""
     here = _HERE.get()
-    if here and (here[-1] not in _inherited or here[-1] in _process):
+    if here and (here[-1] not in _inherited or here[-1] in _process):  # opened by this process
         return here[-1]
-    if _process or (_inherited and not here):
+    if _process or (_inherited and not here):  # opened by another thread, before or after a fork
         return Elsewhere(False, [opened.description for opened in _process or _inherited])
     above = next(filter(None, map(_shown_by, _ancestors())), [])
     if here and above in ([], [opened.description for opened in _inherited]):
