@@ -86,8 +86,8 @@ class PrivacyLedger:
         (``sampling_rate=1``, which is the default for small tables and for `vips`). ``"plan"``: the
         steps of all fits are given by `plan`, and each fit has to be the next of them.
     plan : sequence of sequences of GaussianSteps, default=None
-        For each fit, in this order, what it will release: ``privacy_spent_.releases`` of a fit to public or simulated rows
-        with the same parameters.
+        For each fit, in this order, what it will release: ``privacy_spent_.releases`` of a fit to
+        public or simulated rows with the same parameters.
     order : float, default=None
         Renyi order. None takes the one at which the budget buys most of releases of all records; releases of small
         samples may get more from a smaller one.
