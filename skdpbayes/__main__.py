@@ -146,6 +146,8 @@ def report(args: argparse.Namespace) -> Answer:
         record = json.loads(Path(args.file).read_text("utf-8"))
         if "ledger" in record:
             raise ValueError("it is a ledger, which `skdpbayes ledger` reads.")
+        if "run_epsilon" in record:
+            raise ValueError("it is the report of a private search, which lists no rounds to check: read it as JSON.")
         spent = PrivacySpent.from_dict(record)
     again = spent.epsilon_at(spent.delta)
     if again > 1.01 * spent.epsilon:  # accountants of other versions differ by less

@@ -452,5 +452,5 @@ def _summary(pairs: list[tuple[float, int]]) -> float | tuple[tuple[float, int],
 def _words(summary: float | tuple[tuple[float, int], ...]) -> str:
     if isinstance(summary, float):
         return f"{summary:.6g}"
-    shown = ", ".join(f"{value:.4g} ({count} steps)" for value, count in summary[:4])
+    shown = ", ".join(f"{value:.4g} ({count} step{'s' * (count != 1)})" for value, count in summary[:4])
     return shown + (f" and {len(summary) - 4} more blocks" if len(summary) > 4 else "")
