@@ -10,8 +10,8 @@ holds even if each fit is chosen after looking at the results of the earlier one
 # %%
 # The plan
 # --------
-# The patients are simulated. The study may spend epsilon 3 at delta 1e-5 in all: on a mixture, for a first look, a
-# regression, and a private search for the parameters of a classifier.
+# The patients are simulated. The study may spend epsilon 2 at delta 1e-5 in all. One ledger holds that budget: for two
+# models, for a private search for parameters, and for whatever comes to mind later.
 
 import json
 
@@ -29,12 +29,12 @@ pressure = np.clip(95 + 0.6 * age + 8 * rng.normal(size=4000), 80, 220)
 ill = np.where((age - 55) / 10 + rng.logistic(size=4000) > 0, "ill", "well")
 patients = np.column_stack([age, pressure])
 
-ledger = PrivacyLedger(epsilon=3.0, delta=1e-5)
+ledger = PrivacyLedger(epsilon=2.0, delta=1e-5)
 
 # %%
-# Two models
-# ----------
-# Each asks for its own epsilon; ranges are public. No seed is set, so
+# Two models on the ledger
+# ------------------------
+# A mixture, for a first look, then a regression. Each asks for its own epsilon; ranges are public. No seed is set, so
 # the guarantee holds; the page prints what the fits cost, which is the same for all noise.
 
 with ledger:
@@ -47,16 +47,17 @@ for fitted in (mixture, regression):
     print(fitted.privacy_spent_)
 
 # %%
-# A search
-# --------
-# The search draws candidates, scores them with noise and shows the best alone. It is charged as a whole. In the
-# ledger's currency, which holds for fits chosen after looking, it costs more than its own epsilon says.
+# A search on the same ledger
+# ---------------------------
+# The search draws candidates, scores them with noise and shows the best alone. It is charged once, before it runs, for
+# the whole selection. A ledger counts a search as dearer than its own report does, so it takes a larger share than a
+# fit of the same epsilon.
 
 scaled = (patients - [59, 150]) / [41, 70]
 search = DPRandomizedSearchCV(
     DPBayesianLogisticRegression(classes=["ill", "well"], solver="vips", data_norm=2**0.5),
     {"prior_scale": [0.1, 1.0, 10.0]},
-    epsilon=1.0,
+    epsilon=0.8,
     n_iter=3,
     ledger=ledger,
 ).fit(scaled, ill)
@@ -68,14 +69,15 @@ print(search.privacy_spent_)
 # One more idea, and it is refused. Nothing was run, and nothing was spent.
 
 try:
-    DPBayesianLinearRegression(epsilon=2.0, bounds=((18, 100), (80, 220)), ledger=ledger).fit(
+    DPBayesianLinearRegression(epsilon=1.0, bounds=((18, 100), (80, 220)), ledger=ledger).fit(
         patients[:, [0]], patients[:, 1]
     )
 except BudgetError as error:
     print(error)
 
 # %%
-# Bars are shares of the budget. They add up, which epsilons do not: noise adds by its squares.
+# Bars are shares of the budget. They add up, which epsilons do not: noise adds by its squares, so the fits of 0.5 and
+# 0.6 together take less than a quarter of a budget of 2.
 
 LedgerDisplay.from_ledger(ledger)
 
@@ -83,12 +85,11 @@ LedgerDisplay.from_ledger(ledger)
 # The record
 # ----------
 # What the study has cost, as JSON, to be kept with what it publishes. Nothing in it depends on a patient's values. The
-# page shows the total, and how many noisy sums each fit has released.
+# page shows how many noisy sums each fit has released.
 
 record = json.loads(ledger.to_json())
-print(ledger)
 for entry in record["entries"]:
-    what = "a private search" if "selection" in entry else f"{sum(step['steps'] for step in entry['steps'])} releases"
-    print(f"{entry['label']}, skdpbayes {entry['version']}: {what}")
+    n_releases = sum(step["steps"] for step in entry["steps"])
+    print(f"{entry['label']}: {'one selection' if 'selection' in entry else f'{n_releases} releases'}")
 
 plt.show()

@@ -280,7 +280,7 @@ class PrivacyLedger:
                 raise BudgetError(
                     f"{about['label'] or 'This fit'} would spend more than is left: {self._share(cost)} of the budget "
                     f"of epsilon={self.epsilon:g}, delta={self.delta:g}, of which "
-                    f"{_percent(max(0.0, 1 - spent / self._limit), up=False)} are left. Nothing was run. "
+                    f"{_percent(max(0.0, 1 - spent / self._limit), up=False)} is left. Nothing was run. "
                     f"{self._advice()}"
                 )
             entry = about | {"cost": min(cost, _MOST), "steps": []}
@@ -603,7 +603,9 @@ class _File:
             if found is None:
                 database.execute("INSERT INTO ledger VALUES (?)", (text,))
             elif found[0] != text:
-                raise ValueError(f"{path} is a ledger with other parameters: {found[0]}.")
+                raise ValueError(
+                    f"{path} is a ledger with other parameters: open it with these, or take another path: {found[0]}."
+                )
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[list[dict[str, Any]]]:
