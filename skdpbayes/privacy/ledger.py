@@ -459,6 +459,9 @@ class PrivacyLedger:
 class Prepaid:
     """In the place of a ledger, for fits whose cost was charged as a whole by what runs them."""
 
+    def __repr__(self) -> str:
+        return "Prepaid()"
+
     def charge(self, *spending: Any, **about: Any) -> None:
         """Nothing more to record."""
 
