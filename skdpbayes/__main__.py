@@ -143,7 +143,12 @@ def report(args: argparse.Namespace) -> Answer:
     from .privacy import PrivacySpent
 
     with _reading(args.file, "a report (PrivacySpent.to_json)"):
-        spent = PrivacySpent.from_json(Path(args.file).read_text("utf-8"))
+        record = json.loads(Path(args.file).read_text("utf-8"))
+        if "ledger" in record:
+            raise ValueError("it is a ledger, which `skdpbayes ledger` reads.")
+        if "run_epsilon" in record:
+            raise ValueError("it is the report of a private search, which lists no rounds to check: read it as JSON.")
+        spent = PrivacySpent.from_dict(record)
     again = spent.epsilon_at(spent.delta)
     if again > 1.01 * spent.epsilon:  # accountants of other versions differ by less
         raise ValueError(
@@ -388,7 +393,7 @@ def _parser() -> argparse.ArgumentParser:
         **several,
     )
 
-    own = command(ledger, "what a saved PrivacyLedger has spent and has left, and leave it as it is", "budget.db")
+    own = command(ledger, "what a saved PrivacyLedger has spent and has left (read only)", "budget.db")
     own.add_argument("file", help="its path, or a file of its to_json()")
     return parser
 

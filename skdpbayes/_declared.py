@@ -204,7 +204,10 @@ def categories_of(categories: Any, n: int, names: Iterable[str] | None = None) -
     if isinstance(categories, Schema):
         without = [column.name for column in categories.columns if column.categories is None]
         if without:
-            raise ValueError(f"categories: the schema gives no categories of the columns {without}.")
+            raise ValueError(
+                f"The schema gives no categories of the columns {without}: encode only the others, by "
+                "categories=schema.select([...])."
+            )
         lists: list[Any] = [column.categories for column in categories.columns]
     elif isinstance(categories, Mapping):
         lists = by_name(categories, names, "categories")

@@ -7,10 +7,11 @@ best by a private score, which costs little more than one run (Papernot and Stei
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from skdpbayes._scoring import scores
 from skdpbayes.estimators._base import SEEDED, PrivateEstimator, check_choice, check_number, diagram_and_card
 from skdpbayes.privacy import GaussianSteps, Selection
 from skdpbayes.privacy._card import guarantee, rounded
+from skdpbayes.privacy.report import finite
 
 _MOST_CANDIDATES = 200
 _WORST = -math.inf
@@ -138,6 +140,18 @@ class SelectionSpent:
             Always.
         """
         raise ValueError("The result of a private search cannot be fitted again, as its cost is no sum: clone it.")
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return the fields as strict JSON with sorted keys; infinity becomes the string ``"inf"``."""
+        return json.dumps(finite(asdict(self)), sort_keys=True, indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> SelectionSpent:
+        """Rebuild from `to_json`."""
+        record = json.loads(text)
+        numeric = ("epsilon", "total_epsilon", "run_epsilon")
+        record |= {name: float(record[name]) for name in numeric} | {"voided_by": tuple(record["voided_by"])}
+        return cls(**record)
 
     def __str__(self) -> str:
         kept = "" if self.guarantee_holds else f"; NO GUARANTEE: {'; '.join(self.voided_by)}"

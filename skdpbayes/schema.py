@@ -306,9 +306,10 @@ class Schema:
         missing = [column.name for column in wanted if column.name not in header]
         twice = [column.name for column in wanted if header.count(column.name) > 1]
         if missing or twice:
+            wrong = [f"it lacks {missing}"] * bool(missing) + [f"it repeats {twice}"] * bool(twice)
             raise ValueError(
-                f"The header must have each column of the schema once; it lacks {missing} and repeats {twice}. It has "
-                f"{header}, read with the delimiter {delimiter!r}."
+                f"The header must name each column of the schema once, but {' and '.join(wrong)}. Read with "
+                f"delimiter={delimiter!r}, it has {header}."
             )
         places = [header.index(column.name) for column in wanted]
         cells: list[list[str | None]] = [[] for _ in wanted]
@@ -346,7 +347,7 @@ def _put(self: object, **values: object) -> None:
 
 def _named(what: str, name: object) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"The name of a {what} must be a text that is not empty, got {name!r}.")
+        raise ValueError(f"Each {what} needs a name, a text that is not empty; got {name!r}.")
     return f"{what} {name!r}"
 
 

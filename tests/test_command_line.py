@@ -244,6 +244,10 @@ def test_a_file_that_is_missing_or_something_else(complaint, tmp_path, spent):
             assert f"{file.name} is not a" in complaint(f"{command} {file}")
     other.write_text(spent.to_json())
     assert "it has no 'ledger'" in complaint(f"ledger {other}")
+    other.write_text(PrivacyLedger(1.0, 1e-5).to_json())
+    assert "it is a ledger, which `skdpbayes ledger` reads" in complaint(f"report {other}")
+    other.write_text('{"epsilon": 1.0, "run_epsilon": 0.5}')
+    assert "report of a private search" in complaint(f"report {other}")
     PrivacyLedger(1.0, 1e-5, path=missing)
     assert "is not a report" in complaint(f"report {missing}")
 

@@ -1,5 +1,6 @@
 """A private search costs what it says, chooses well, and exposes nothing of its losers."""
 
+import json
 import pickle
 from dataclasses import replace
 
@@ -75,6 +76,12 @@ def test_the_total_is_the_bound_of_one_run():
     curve = compose(calibrate_noise(spent.run_epsilon, delta / 6, 1.0, 1).steps)
     assert spent.epsilon == pytest.approx(selection_epsilon(curve, delta, 6, 0.0), rel=0.02)
     assert 0.9 * 2 < spent.epsilon <= 2 and spent.run_epsilon < 2
+
+
+def test_a_report_is_kept_as_json():
+    spent = search(epsilon=2.0).fit(X, Y).privacy_spent_
+    for own in (spent, replace(spent, epsilon=np.inf, voided_by=("no noise was added",))):
+        assert type(own).from_json(own.to_json()) == own and json.loads(own.to_json())["delta"] == 1e-5
 
 
 def test_the_bound_is_of_the_worst_candidate_at_every_delta(monkeypatch):

@@ -357,6 +357,13 @@ def test_what_is_wrong_with_data_is_said():
     assert len(said) == 7
 
 
+def test_the_labels_that_are_not_declared_are_shown_the_most_frequent_first():
+    model = DPBayesianLogisticRegression(classes=["no", "yes"])
+    labels = np.array([None, *["Yes"] * 3, "jes", "jes", *["no", "yes"] * 10], dtype=object)
+    said = check_data(np.ones((len(labels), 1)), labels, estimator=model).findings
+    assert any(finding.endswith("such as 'Yes', 'jes', None") for finding in said)
+
+
 def test_bounds_are_held_against_the_data():
     scaled = check_data([[0.0, 5.0], [2.0, 30.0]], estimator=DPStandardScaler((0, [1.0, 10.0]), delta=0.1)).findings
     assert any("2 of 4 values of X lie outside" in finding for finding in scaled)

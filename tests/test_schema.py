@@ -101,9 +101,9 @@ MALFORMED = [
     (lambda: Schema(FRAME), "A column must be a Column or a dict"),  # never from rows
     (lambda: Schema.from_dict(FRAME), "made of a dict"),
     (lambda: Schema({"a": 3}), "column 'a' must be a dict"),
-    (lambda: Schema({3: {}}), "name of a column"),
-    (lambda: Schema([{}]), "name of a column"),
-    (lambda: Schema([{"name": " "}]), "name of a column"),
+    (lambda: Schema({3: {}}), "each column needs a name"),
+    (lambda: Schema([{}]), "each column needs a name"),
+    (lambda: Schema([{"name": " "}]), "each column needs a name"),
     (lambda: Schema({"a": {"name": "b"}}), "column 'a' is given under another name"),
     (lambda: Schema({"a": Column("b")}), "column 'a' is given under another name"),
     (lambda: Schema([{"name": "a"}, {"name": "a"}]), "'a' comes twice"),
@@ -284,7 +284,7 @@ def test_an_outcome_alone_says_nothing_of_the_columns():
     X, _, classes, voided = model._validate(np.ones((2, 7)), [0, 1])
     assert X.shape == (2, 7) and classes.tolist() == [0, 1] and not voided
     with pytest.raises(ValueError, match="nothing public says"):
-        model._validate([[1.0], [2.0]], [0, 1])
+        clone(model)._validate([[1.0], [2.0]], [0, 1])
 
 
 def test_text_where_numbers_are_needed_is_refused_by_the_schema_and_never_by_the_dtype():
@@ -413,11 +413,12 @@ def test_a_huge_cell_is_a_row_of_missing_cells():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("age,children,ill\n", r"lacks \['city'\] and repeats \[\]"),
+        ("age,children,ill\n", r"lacks \['city'\]\. Read with"),
         ("age,children,city\n1,1,Oslo\n", r"lacks \['ill'\]"),
         ("age,age,children,city,ill\n", r"repeats \['age'\]"),
         ("", r"lacks \['age', 'children', 'city', 'ill'\]"),
-        ("age;children;city;ill\n", "read with the delimiter ','"),
+        ("age;children;city;ill\n", r"Read with delimiter=',', it has \['age;children;city;ill'\]"),
+        ("age,age,children,ill\n", r"lacks \['city'\] and it repeats \['age'\]"),
         (b"age,\xff\n", "header cannot be read"),
         ('age,"city\n', "header cannot be read"),
     ],
@@ -443,6 +444,13 @@ def test_without_pandas_there_are_arrays(monkeypatch):
     assert X.dtype == object and X[0].tolist() == [44, 1, "Oslo"] and np.isnan(X[1, 0]) and y.tolist() == ["no", "yes"]
     X, y = read("b,a,y\n1,2,3\n", NUMBERS)
     assert X.dtype == np.float64 and X.tolist() == [[2, 1]] and y.tolist() == [3]
+
+
+@pytest.mark.parametrize("schema", [PEOPLE, PEOPLE.select(["age", "children"])], ids=["mixed", "numbers"])
+def test_an_encoder_refuses_a_schema_with_columns_of_numbers(schema):
+    X, _ = read("age,children,city,ill\n44,1,Oslo,no\n")
+    with pytest.raises(ValueError, match=r"no categories of the columns \['age', 'children'\]: encode only the others"):
+        CategoryEncoder(schema).fit(X[list(schema.names)])
 
 
 def test_from_a_file_to_a_model_in_a_pipeline():

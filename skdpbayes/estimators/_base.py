@@ -262,7 +262,8 @@ class PrivateEstimator(BaseEstimator):
         if usable.estimate < _USUAL * n_records - _SURE * usable.std:
             warnings.warn(
                 f"About {usable} of {n_records} {self._record}s can be used. The others hold missing or unreadable "
-                "cells, or labels that were not declared: check `classes`, `categories` and units of `bounds`, or see "
+                "cells (such as text in a column that was not encoded), or labels that were not declared: check "
+                "`classes`, the preparation of columns and units of `bounds`, or see "
                 "skdpbayes.preprocessing.check_data (not private).",
                 UserWarning,
                 stacklevel=4,

@@ -60,7 +60,8 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
         schema = schema_of(declared)
         if schema is None:
             refuse_text_columns(X)
-        numeric = numbers(X, schema, width_of(declared) if reset else getattr(self, "n_features_in_", None))
+        # Of a list: what is declared, or what an earlier fit of this object was told.
+        numeric = numbers(X, schema, width_of(declared) or getattr(self, "n_features_in_", None))
         validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
         return numeric
 

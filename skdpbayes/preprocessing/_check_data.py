@@ -172,10 +172,10 @@ def _labels(X, y, parameters):
     labels = as_labels(labels)
     unknown = codes(labels, np.unique(np.asarray(classes))) < 0
     if unknown.any():
-        example = labels[np.argmax(unknown)]
+        often = Counter(map(repr, labels[unknown])).most_common(5)
         yield (
             f"{unknown.sum()} of {len(labels)} labels are not among classes, and their rows will be left out, such as "
-            f"{example!r}"
+            f"{', '.join(label for label, _ in often)}"
         )
     for label in classes:
         if not any(own == label for own in labels[~unknown]):

@@ -179,6 +179,15 @@ def _is_identity(step):
     return type(step) is FunctionTransformer and step.func is None and step.inverse_func is None and not step.validate
 
 
+_INSTEAD = {
+    "MinMaxScaler": "BoundedScaler of",
+    "Normalizer": "NormClipper of",
+    "OneHotEncoder": "CategoryEncoder of",
+    "SimpleImputer": "BoundedScaler(bounds, missing=...) of",
+    "StandardScaler": "BoundedScaler or DPStandardScaler of",
+}
+
+
 def _judged(step):
     """Verdict and reason; of the very classes of this package, as a subclass may do anything."""
     if type(step) in (BoundedScaler, CategoryEncoder, NormClipper):
@@ -187,9 +196,10 @@ def _judged(step):
         return _judged_private(step)
     if hasattr(step, "param_grid") or hasattr(step, "param_distributions"):
         return LEAKS, "a search scores candidates on the rows themselves, without noise"
+    instead = _INSTEAD.get(type(step).__name__, "a step of")
     return LEAKS, (
-        "not known to be safe: most learn from the rows, or raise on single cells; see skdpbayes.preprocessing, or "
-        "name it in `trusted`"
+        f"not known to be safe: most learn from the rows, or raise on single cells; take {instead} "
+        "skdpbayes.preprocessing, or name it in `trusted`"
     )
 
 
@@ -286,8 +296,8 @@ class PrivatePipeline(Pipeline):
     >>> try:
     ...     PrivatePipeline([("scale", StandardScaler()), ("model", model)]).fit([[0.0], [1.0]], [0, 1])
     ... except ValueError as error:
-    ...     print(str(error)[:36])
-    No private fit: scale (StandardScale
+    ...     print(str(error)[:48])
+    The pipeline is not private: scale (StandardScal
     """
 
     def __init__(self, steps, *, trusted=(), transform_input=None, memory=None, verbose=False):
@@ -302,9 +312,9 @@ class PrivatePipeline(Pipeline):
         report = check_pipeline(clone(self), trusted=self.trusted)  # what is about to run, whatever ran before
         if report.leaks:
             leaks = "; ".join(f"{step.name} ({step.estimator}): {step.reason}" for step in report.leaks)
-            raise ValueError(f"No private fit: {leaks}")
+            raise ValueError(f"The pipeline is not private: {leaks}")
         if not report.passed:
-            raise ValueError("No private fit: no step of the pipeline is private.")
+            raise ValueError("The pipeline is not private: none of its steps is.")
 
     def fit(self, X, y=None, **params):
         """Fit all steps, unless one leaks.

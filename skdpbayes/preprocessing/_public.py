@@ -273,6 +273,8 @@ class CategoryEncoder(_Public):
 
     def _columns(self, X, *, reset):
         schema = schema_of(self.categories)
+        if schema is not None:
+            categories_of(schema, len(schema.columns))  # refuses columns without categories
         if not hasattr(X, "columns"):
             X = _cells(X, self._width(reset=reset))
         if schema is not None:

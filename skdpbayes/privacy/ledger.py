@@ -86,8 +86,8 @@ class PrivacyLedger:
         (``sampling_rate=1``, which is the default for small tables and for `vips`). ``"plan"``: the
         steps of all fits are given by `plan`, and each fit has to be the next of them.
     plan : sequence of sequences of GaussianSteps, default=None
-        For each fit, in this order, what it will release: ``privacy_spent_.steps`` of a fit to public or simulated rows
-        with the same parameters.
+        For each fit, in this order, what it will release: ``privacy_spent_.releases`` of a fit to
+        public or simulated rows with the same parameters.
     order : float, default=None
         Renyi order. None takes the one at which the budget buys most of releases of all records; releases of small
         samples may get more from a smaller one.
@@ -278,7 +278,7 @@ class PrivacyLedger:
                 raise BudgetError(
                     f"{about['label'] or 'This fit'} would spend more than is left: {self._share(cost)} of the budget "
                     f"of epsilon={self.epsilon:g}, delta={self.delta:g}, of which "
-                    f"{_percent(max(0.0, 1 - spent / self._limit), up=False)} are left. Nothing was run. "
+                    f"{_percent(max(0.0, 1 - spent / self._limit), up=False)} is left. Nothing was run. "
                     f"{self._advice()}"
                 )
             entry = about | {"cost": min(cost, _MOST), "steps": []}
@@ -454,6 +454,9 @@ class PrivacyLedger:
 class Prepaid:
     """Stands in for a ledger in the fits of a private search, whose cost was charged as a whole."""
 
+    def __repr__(self) -> str:
+        return "Prepaid()"
+
     def charge(self, *spending: Any, **about: Any) -> None:
         """Nothing more to record."""
 
@@ -602,7 +605,9 @@ class _File:
             if found is None:
                 database.execute("INSERT INTO ledger VALUES (?)", (text,))
             elif found[0] != text:
-                raise ValueError(f"{path} is a ledger with other parameters: {found[0]}.")
+                raise ValueError(
+                    f"{path} is a ledger with other parameters: open it with these, or take another path: {found[0]}."
+                )
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[list[dict[str, Any]]]:

@@ -342,8 +342,11 @@ class PrivacySpent:
             If fields are missing or unknown, or values are out of range.
         """
         known = {item.name for item in fields(cls)}
-        if set(record) - known or {"epsilon", "delta", "adjacency", "steps", "clipping_norm"} - set(record):
-            raise ValueError(f"not a PrivacySpent record: expected the fields {sorted(known)}, got {sorted(record)}.")
+        unknown = sorted(set(record) - known)
+        missing = sorted({"epsilon", "delta", "adjacency", "steps", "clipping_norm"} - set(record))
+        if unknown or missing:
+            wrong = [f"it lacks {missing}"] * bool(missing) + [f"it has the unknown fields {unknown}"] * bool(unknown)
+            raise ValueError(f"not a PrivacySpent record: {' and '.join(wrong)}.")
         values = dict(record)
         values["epsilon"] = float(values["epsilon"])
         for name in ("steps", "along", "cumulative"):
@@ -449,5 +452,5 @@ def _summary(pairs: list[tuple[float, int]]) -> float | tuple[tuple[float, int],
 def _words(summary: float | tuple[tuple[float, int], ...]) -> str:
     if isinstance(summary, float):
         return f"{summary:.6g}"
-    shown = ", ".join(f"{value:.4g} ({count} steps)" for value, count in summary[:4])
+    shown = ", ".join(f"{value:.4g} ({count} step{'s' * (count != 1)})" for value, count in summary[:4])
     return shown + (f" and {len(summary) - 4} more blocks" if len(summary) > 4 else "")

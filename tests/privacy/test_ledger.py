@@ -162,7 +162,7 @@ def test_fits_are_charged_before_they_run_and_refused_before_they_look(monkeypat
     assert entry["label"] == "DPBetaBernoulli"
     before = pickle.dumps(model.posterior_), model.privacy_spent_
     monkeypatch.setattr(model, "_pack", None)  # would fail
-    with pytest.raises(BudgetError, match=r"is left: .* were? left|are left. Nothing was run. A fit on all rows"):
+    with pytest.raises(BudgetError, match=r"is left\. Nothing was run\. A fit on all rows"):
         model.set_params(epsilon=0.49).fit(X)
     assert (pickle.dumps(model.posterior_), model.privacy_spent_) == before
     assert len(ledger.entries) == 1
@@ -504,7 +504,7 @@ def test_the_first_fit_may_take_all_of_epsilon_and_then_nothing_is_left(rate, ad
     assert ledger.entries[0]["cost"] > ledger._limit, "the filter alone would have taken it"
     assert ledger.spent == ledger.shares[0][1] == 1 and ledger.affordable_epsilon() == 0
     assert 0.99 < ledger.spent_epsilon <= 1 and ledger.spent_epsilon == compose(noise.steps, adjacency).epsilon(1e-5)
-    with pytest.raises(BudgetError, match=r"0% are left\. Nothing was run\. Nothing is left"):
+    with pytest.raises(BudgetError, match=r"0% is left\. Nothing was run\. Nothing is left"):
         ledger.charge(GaussianSteps(1e9, 1.0, 1), adjacency=adjacency)  # next to nothing
     again = PrivacyLedger.from_json(ledger.to_json())
     assert again.entries == ledger.entries and again.spent_epsilon == ledger.spent_epsilon

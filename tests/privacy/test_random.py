@@ -6,7 +6,7 @@ import numpy as np
 from jax.extend.random import threefry_2x32
 from whitebox import drawn
 
-from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes import DPBayesianLogisticRegression, Schema
 from skdpbayes.privacy import GaussianSteps, random
 from skdpbayes.privacy.mechanism import Block, MechanismSpec, private_sum
 from skdpbayes.records import pack_records
@@ -103,15 +103,15 @@ def test_a_fit_leaves_nothing_else_behind():
 
 def test_one_cell_of_a_list_changes_no_other_record():
     X, y = np.random.default_rng(0).normal(size=(90, 2)).tolist(), (np.arange(90) % 2).tolist()
-    fits = []
+    fits, two = [], Schema({"a": {}, "b": {}}, outcome={"name": "y", "labels": [0, 1]})
     for cell, label in ((1.0, 1), ("x", "x"), (1j, [1]), ([1], None)):
         X[5][0], y[5] = cell, label
-        fits.append(DPBayesianLogisticRegression(np.inf, classes=[0, 1], n_steps=50, random_state=1).fit(X, y))
+        fits.append(DPBayesianLogisticRegression(np.inf, classes=two, n_steps=50, random_state=1).fit(X, y))
     for other in fits[1:]:
         np.testing.assert_allclose(other.coef_, fits[0].coef_, atol=0.1)
         np.testing.assert_array_equal(other.coef_, fits[1].coef_)
     X[5] = [1.0]
-    DPBayesianLogisticRegression(classes=[0, 1], n_steps=20).fit(X, y)
+    DPBayesianLogisticRegression(classes=two, n_steps=20).fit(X, y)
 
 
 def test_an_interrupted_refit_leaves_no_posterior(monkeypatch):
