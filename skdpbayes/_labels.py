@@ -28,6 +28,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (bytes, bytes.__bytes__),
 )
 NO_VALUE = float("nan")  # equal to no label, and no other object
+_FIRST_DAY, _LAST_DAY = ((day - datetime.date(1970, 1, 1)).days for day in (datetime.date.min, datetime.date.max))
 
 
 def plain(cell):
@@ -71,11 +72,38 @@ def as_labels(y):
     dtype = None if is_sequence(y) else getattr(y, "dtype", np.dtype(object))
     if isinstance(dtype, np.dtype):  # scikit-learn raises on complex ones, which pandas makes of one item
         return np.asarray(y, object) if dtype.kind == "c" else y
-    y = y if hasattr(y, "__len__") else list(y)
+    y = items(y)
     out = np.empty(len(y), object)
     for i, label in enumerate(y):
         out[i] = label
     return out
+
+
+def items(column) -> list:
+    """Items of a column or Series, each by itself; what its library cannot hand out is no value.
+
+    Some dates are none of Python's: pandas raises on those, and polars panics.
+    """
+    dtype = getattr(column, "dtype", None)
+    if hasattr(dtype, "is_temporal"):  # polars
+        if str(dtype) == "Date":
+            days = column.to_physical().fill_null(0).to_numpy()
+            fine = (days >= _FIRST_DAY) & (days <= _LAST_DAY)
+            found = iter(column.gather(np.flatnonzero(fine)).to_list())
+            return [next(found) if own else NO_VALUE for own in fine]
+        if dtype.is_temporal() or dtype.is_nested():  # of classes that are not looked at
+            return [NO_VALUE] * len(column)
+    try:
+        return list(column)
+    except Exception:
+        return [_item(column, i) for i in range(len(column))]
+
+
+def _item(column, i):
+    try:
+        return column.iloc[i] if hasattr(column, "iloc") else column[i]
+    except Exception:  # an error would tell of this one record
+        return NO_VALUE
 
 
 def is_sequence(X) -> bool:

@@ -12,7 +12,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes._declared import agree, as_declared, categories_of, schema_of
-from skdpbayes._labels import as_labels, codes, declared, is_sequence, refuse_mixed
+from skdpbayes._labels import as_labels, codes, declared, is_sequence, items, refuse_mixed
 from skdpbayes._rows import from_list
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
@@ -495,7 +495,7 @@ class DPDirichletCategorical(_FamilyEstimator):
             # Cell by cell, unless the dtype is NumPy's: in others one missing value would decide the dtype of all.
             column, width = (X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]), X.shape[1]
             plain = isinstance(column.dtype, np.dtype)
-            column = column.to_numpy() if plain else as_labels(column.to_list())
+            column = column.to_numpy() if plain else as_labels(items(column))
         else:
             X = from_list(X, 1) if is_sequence(X) else np.asarray(X)
             if X.ndim != 2:

@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from skdpbayes._declared import agree, as_declared, numbers, schema_of
-from skdpbayes._labels import as_labels, codes, declared, is_sequence, refuse_mixed
+from skdpbayes._labels import as_labels, codes, declared, is_sequence, items, refuse_mixed
 from skdpbayes._rows import as_numeric, bounded_rows, check_table, from_list, parsed, refuse_text_columns
 from skdpbayes.estimators._base import check_number
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities, classes_of
@@ -250,7 +250,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             column = self._place(names)
             rest = X[[n for i, n in enumerate(names) if i != column]]
             own = X[names[column]]
-            own = own.to_numpy() if isinstance(own.dtype, np.dtype) else as_labels(own.to_list())
+            own = own.to_numpy() if isinstance(own.dtype, np.dtype) else as_labels(items(own))
             if schema is None:
                 refuse_text_columns(rest)
         else:
