@@ -69,6 +69,8 @@ def as_labels(y):
     """Array of labels, item by item for what has no dtype of NumPy's: one label must not decide the dtype of all."""
     if hasattr(y, "columns") and hasattr(y, "to_series"):  # a frame of polars, which has the first of its columns
         y = y.to_series() if y.shape[1] == 1 else y
+    elif hasattr(y, "columns") and y.shape[1] == 1 and not isinstance(y.dtypes.iloc[0], np.dtype):
+        y = y.iloc[:, 0]
     dtype = None if is_sequence(y) else getattr(y, "dtype", np.dtype(object))
     if isinstance(dtype, np.dtype):  # scikit-learn raises on complex ones, which pandas makes of one item
         return np.asarray(y, object) if dtype.kind == "c" else y

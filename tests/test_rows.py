@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
+from sklearn.utils.validation import column_or_1d
 
 from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel, Schema
 from skdpbayes._declared import numbers
@@ -366,4 +367,6 @@ def test_a_date_that_is_none_of_pythons_raises_nothing(library, capfd):
     own = [datetime.date(1970, 1, 1), datetime.date(2000, 1, 1)] if library == "polars" else ["a", "b"]
     encoded = CategoryEncoder([own]).fit_transform(frame)
     assert encoded.tolist() == [[float(library == "polars"), 0.0], [0.0, 0.0], [0.0, 0.0]]
-    assert len(as_labels(dates)) == 3 and not capfd.readouterr().err
+    for labels in (dates, frame):
+        assert np.shape(column_or_1d(as_labels(labels))) == (3,)
+    assert not capfd.readouterr().err
