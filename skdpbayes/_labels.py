@@ -86,7 +86,7 @@ def items(column) -> list:
 
     Some dates are none of Python's: pandas raises on those, and polars panics.
     """
-    dtype = getattr(column, "dtype", None)
+    dtype: Any = getattr(column, "dtype", None)
     if hasattr(dtype, "is_temporal"):  # polars
         if str(dtype) == "Date":
             days = column.to_physical().fill_null(0).to_numpy()
