@@ -28,6 +28,7 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (bytes, bytes.__bytes__),
 )
 NO_VALUE = float("nan")  # equal to no label, and no other object
+_FIRST_DAY, _LAST_DAY = ((day - datetime.date(1970, 1, 1)).days for day in (datetime.date.min, datetime.date.max))
 
 
 def plain(cell):
@@ -68,16 +69,18 @@ def as_labels(y):
     """Array of labels, item by item for what has no dtype of NumPy's: one label must not decide the dtype of all."""
     if hasattr(y, "columns") and hasattr(y, "to_series"):  # a frame of polars, which has the first of its columns
         y = y.to_series() if y.shape[1] == 1 else y
+    elif hasattr(y, "columns") and y.shape[1] == 1 and not isinstance(y.dtypes.iloc[0], np.dtype):
+        y = y.iloc[:, 0]
     dtype = None if is_sequence(y) else getattr(y, "dtype", np.dtype(object))
     if isinstance(dtype, np.dtype):  # scikit-learn raises on complex ones, which pandas makes of one item
         return np.asarray(y, object) if dtype.kind == "c" else y
-    return objects(y if hasattr(y, "__len__") else list(y))
+    return objects(items(y))
 
 
-def objects(items) -> np.ndarray:
-    """Object array of items, none of which is looked into."""
-    out = np.empty(len(items), object)
-    for i, item in enumerate(items):
+def objects(values) -> np.ndarray:
+    """Object array of values, none of which is looked into."""
+    out = np.empty(len(values), object)
+    for i, item in enumerate(values):
         out[i] = item
     return out
 
@@ -87,7 +90,34 @@ def column_labels(column):
 
     In other dtypes one missing value would decide the dtype of all.
     """
-    return column.to_numpy() if isinstance(column.dtype, np.dtype) else as_labels(column.to_list())
+    return column.to_numpy() if isinstance(column.dtype, np.dtype) else objects(items(column))
+
+
+def items(column) -> list:
+    """Items of a column or Series, each by itself; what its library cannot hand out is no value.
+
+    Some dates are none of Python's: pandas raises on those, and polars panics.
+    """
+    dtype: Any = getattr(column, "dtype", None)
+    if hasattr(dtype, "is_temporal"):  # polars
+        if str(dtype) == "Date":
+            days = column.to_physical().fill_null(0).to_numpy()
+            fine = (days >= _FIRST_DAY) & (days <= _LAST_DAY)
+            found = iter(column.gather(np.flatnonzero(fine)).to_list())
+            return [next(found) if own else NO_VALUE for own in fine]
+        if dtype.is_temporal() or dtype.is_nested():  # of classes that are not looked at
+            return [NO_VALUE] * len(column)
+    try:
+        return list(column)
+    except Exception:
+        return [_item(column, i) for i in range(len(column))]
+
+
+def _item(column, i):
+    try:
+        return column.iloc[i] if hasattr(column, "iloc") else column[i]
+    except Exception:  # an error would tell of this one record
+        return NO_VALUE
 
 
 def is_sequence(X) -> bool:

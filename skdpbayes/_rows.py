@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 from scipy import sparse
 
-from skdpbayes._labels import NO_VALUE, is_sequence, kind_of, objects, plain
+from skdpbayes._labels import NO_VALUE, is_sequence, items, kind_of, objects, plain
 
 _BLOCK = 65536  # rows handled at a time, to bound temporaries
 
@@ -71,7 +71,7 @@ def _by_columns(frame):
             dtype.kind in "fiub" if isinstance(dtype, np.dtype) else hasattr(dtype, "is_float") and dtype.is_float()
         )
         with np.errstate(all="ignore"):
-            out[:, j] = column.to_numpy() if numeric else parsed(objects(column.to_list()))
+            out[:, j] = column.to_numpy() if numeric else parsed(objects(items(column)))
     return out
 
 

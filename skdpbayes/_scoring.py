@@ -13,6 +13,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 
 from skdpbayes._labels import as_labels, codes
+from skdpbayes.estimators._classes import classes_of
 
 LONGEST_LOSS = 3.0  # nats of log-loss beyond which a row counts as wholly wrong
 
@@ -53,7 +54,8 @@ def _score_of_one(call, model, X, y, i):
 
 
 def _probability_of_label(model, X, y):
-    probability, code = model.predict_proba(X), codes(np.asarray(as_labels(y)), model.classes_)
+    labels, _, _ = classes_of(model.classes, y, np.asarray(as_labels(y)))  # as in its fit
+    probability, code = model.predict_proba(X), codes(labels, model.classes_)
     return np.where(code >= 0, probability[np.arange(len(code)), code], np.nan), probability.max(axis=1)
 
 

@@ -1,10 +1,12 @@
 """A private pipeline refuses what leaks, says what all its steps spend, and is used like its model."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import GridSearchCV
@@ -15,6 +17,7 @@ from skdpbayes import DPBayesianLogisticRegression, DPBetaBernoulli
 from skdpbayes.preprocessing import (
     BoundedScaler,
     DPStandardScaler,
+    NormClipper,
     PrivatePipeline,
     check_pipeline,
     make_private_pipeline,
@@ -127,3 +130,57 @@ def test_every_report_lists_what_it_cannot_see():
     said = " ".join(search.best_estimator_.privacy_spent_.not_covered)
     assert "by scores on the records" in said and "GridSearchCV" in said
     assert said in search.best_estimator_.privacy_spent_._repr_html_().replace("; ", " ")
+
+
+BERNOULLI = DPBetaBernoulli(1.0)
+COINS = (RNG.random((200, 4)) < 0.3).astype(float)
+UNITS = DPStandardScaler(bounds=(0, 1), epsilon=0.5)
+
+
+def test_refits_of_what_a_column_transformer_copies_add_up():
+    columns = ColumnTransformer([("scale", UNITS, [0, 1])], remainder="passthrough")
+    pipeline = make_private_pipeline(columns, clone(BERNOULLI))
+    reports = []
+    for _ in range(3):
+        pipeline.fit(COINS)
+        reports += [pipeline[0].named_transformers_["scale"].privacy_spent_, pipeline[1].privacy_spent_]
+    own = [block for report in reports for block in report.releases]
+    spent = pipeline.privacy_spent_
+    assert sorted(map(repr, spent.cumulative + spent.releases)) == sorted(map(repr, own))
+    assert spent.epsilon >= compose(own).epsilon(spent.delta) > 1.5
+    assert not hasattr(clone(pipeline), "privacy_spent_")
+    seeded = make_private_pipeline(columns, clone(BERNOULLI)).fit(COINS)
+    report = replace(seeded[0].named_transformers_["scale"].privacy_spent_, voided_by=("a seed",), numerics="fast")
+    seeded[0].named_transformers_["scale"].privacy_spent_ = report
+    spent = seeded.fit(COINS).privacy_spent_
+    assert spent.voided_by == ("an earlier fit: a seed",) and spent.numerics == "fast"
+
+
+@pytest.mark.parametrize("parameter", [{"delta": 1e-12}, {"adjacency": "zero_out"}, {"epsilon": 0.1}])
+def test_its_report_is_of_what_was_fitted_whatever_parameters_are_now(parameter):
+    steps = (clone(own).set_params(adjacency="replace_one") for own in (UNITS, BERNOULLI))
+    pipeline = make_private_pipeline(*steps).fit(COINS)
+    before = pipeline.privacy_spent_
+    for _, step in pipeline.steps:
+        step.set_params(**parameter)
+    assert pipeline.privacy_spent_ == before
+
+
+def test_a_private_step_is_counted_although_it_is_trusted():
+    steps = [("scale", clone(UNITS)), ("model", clone(BERNOULLI))]
+    pipeline = PrivatePipeline(steps, trusted=["scale"]).fit(COINS)
+    assert pipeline.privacy_spent_.delta == pytest.approx(2e-5) and pipeline.privacy_spent_.epsilon > 1.05
+    steps[0][1].set_params(epsilon=np.inf)
+    with pytest.raises(ValueError, match="No private fit: scale"):
+        PrivatePipeline(steps, trusted=["scale"])._refuse_leaks(COINS)
+
+
+def test_what_zeros_or_lengths_of_rows_would_decide_is_refused():
+    def pipeline(**options):
+        columns = ColumnTransformer([("clip", NormClipper(2.0), [0, 1])], remainder="passthrough", **options)
+        return make_private_pipeline(columns, clone(BERNOULLI))
+
+    for rows, why in ((sparse.csr_array(COINS), "sparse_threshold=0"), (COINS.tolist(), "list")):
+        with pytest.raises(ValueError, match=why):
+            pipeline().fit(rows)
+    assert not pipeline(sparse_threshold=0).fit(sparse.csr_array(COINS))[0].sparse_output_

@@ -1,19 +1,24 @@
 """Rows as numbers: total, and one row at a time."""
 
+import datetime
 import math
 import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
+from sklearn.utils.validation import column_or_1d
 
-from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel
-from skdpbayes._labels import codes
+from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel, Schema
+from skdpbayes._declared import numbers
+from skdpbayes._labels import as_labels, codes
 from skdpbayes._rows import as_numeric, bounded_rows, counted
+from skdpbayes.preprocessing import CategoryEncoder
 
 CELLS = [1.5, "2.5", "two", None, 10**400, -(10**30), np.nan, np.inf, -np.inf, 1e300, 5e-324, True, b"3", object(), [1]]
 
@@ -341,3 +346,27 @@ def test_a_first_response_that_objects_raises_nothing():
 
     fields = DPNumPyroModel(print)._fields(np.zeros((2, 1)), [Hostile(), 1.0], reset=True)
     np.testing.assert_array_equal(fields["1"], [np.nan, 1])
+
+
+_FARTHEST = {
+    "pandas": lambda: (
+        pd.Series(np.array([0, 0, 2**63 - 1], "M8[ns]")).dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
+    ),
+    "polars": lambda: pl.Series([0, None, 2**31 - 1], dtype=pl.Int32).cast(pl.Date),
+    "polars, times": lambda: pl.Series([0, None, 2**62], dtype=pl.Int64).cast(pl.Datetime("ms", "Asia/Tokyo")),
+    "polars, lists": lambda: pl.Series([[0], None, [2**31 - 1]], dtype=pl.List(pl.Int32)).cast(pl.List(pl.Date)),
+}
+
+
+@pytest.mark.parametrize("library", _FARTHEST)
+def test_a_date_that_is_none_of_pythons_raises_nothing(library, capfd):
+    dates = _FARTHEST[library]()
+    frame = (pd if isinstance(dates, pd.Series) else pl).DataFrame({"when": dates})
+    days = Schema({"when": {"bounds": [0, 1]}})
+    assert np.isnan(numbers(frame, days, None)).all()
+    own = [datetime.date(1970, 1, 1), datetime.date(2000, 1, 1)] if library == "polars" else ["a", "b"]
+    encoded = CategoryEncoder([own]).fit_transform(frame)
+    assert encoded.tolist() == [[float(library == "polars"), 0.0], [0.0, 0.0], [0.0, 0.0]]
+    for labels in (dates, frame):
+        assert np.shape(column_or_1d(as_labels(labels))) == (3,)
+    assert not capfd.readouterr().err

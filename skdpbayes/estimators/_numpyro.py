@@ -174,7 +174,7 @@ def _array(name, value, width=None):
     if is_sequence(value) and name == "X":
         return as_numeric(value, width)
     if isinstance(value, Iterable) and not isinstance(getattr(value, "dtype", None), np.dtype):
-        return parsed(as_labels(list(value)))
+        return parsed(as_labels(value if hasattr(value, "dtype") else list(value)))
     array = np.asarray(value)
     if array.ndim == 2 or array.dtype.kind == "c":
         check_table(array)

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from scipy import sparse
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.metaestimators import available_if
 
+from skdpbayes._labels import is_sequence
 from skdpbayes.estimators._base import SEEDED, PrivateEstimator, diagram_and_card
 from skdpbayes.model_selection import DPRandomizedSearchCV, SelectionSpent
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
@@ -112,7 +115,8 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
     trusted : iterable of str
         Names of steps, as the report has them, that map each row by itself, learn nothing, and neither raise nor warn
         whatever a cell holds. In a `ColumnTransformer` they must return dense arrays, or set ``sparse_threshold=0``:
-        else the type of its output tells how many zeros there are.
+        else the type of its output tells how many zeros there are. (So it does where its rows are sparse.) Private
+        estimators are judged, and counted, all the same.
 
     Returns
     -------
@@ -140,24 +144,26 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
     for name, step in _walk("", pipeline):
         if step is None or isinstance(step, str) or _is_identity(step):
             continue
-        verdict = (PUBLIC, "trusted") if name in trusted else _judged(step)
+        spends = isinstance(step, PrivateEstimator | DPRandomizedSearchCV)
+        verdict = (PUBLIC, "trusted") if name in trusted and not spends else _judged(step)
         steps.append(StepReport(name or type(step).__name__, type(step).__name__, *verdict))
         if verdict[0] == PRIVATE:
             private.append(step)
     unknown = trusted - {step.name for step in steps}
     if unknown:
         raise ValueError(f"trusted names no step: {sorted(unknown)}; there are {[step.name for step in steps]}.")
-    return PipelineReport(tuple(steps), *_total(private))
+    return PipelineReport(tuple(steps), *_total(private, getattr(pipeline, "_replaced", ())))
 
 
-def _walk(name, step):
-    """Steps that are not made of others, with their names; selectors of columns count as steps."""
-    from sklearn.compose import ColumnTransformer, make_column_selector
+def _walk(name, step, fitted=True):
+    """Steps that are not made of others, with their names; selectors of columns count as steps.
 
+    Of a `ColumnTransformer` that is fitted those are copies of what it was given, or, on demand, the latter.
+    """
     if type(step) in (Pipeline, PrivatePipeline):
         parts = [part[:2] for part in step.steps]
     elif type(step) is ColumnTransformer:
-        parts = [part[:2] for part in getattr(step, "transformers_", step.transformers)]
+        parts = [part[:2] for part in (getattr(step, "transformers_", None) if fitted else None) or step.transformers]
         if "remainder" not in [own for own, _ in parts]:
             parts.append(("remainder", step.remainder))
         parts += [
@@ -171,7 +177,12 @@ def _walk(name, step):
         yield name, step
         return
     for own, part in parts:
-        yield from _walk(f"{name}__{own}" if name else own, part)
+        yield from _walk(f"{name}__{own}" if name else own, part, fitted)
+
+
+def _parts(pipeline):
+    """A pipeline and all that it is made of."""
+    return [pipeline, *(part for part in pipeline.get_params(deep=True).values() if hasattr(part, "get_params"))]
 
 
 def _is_identity(step):
@@ -237,30 +248,40 @@ def _spent(step):
     return spent.total_epsilon if isinstance(spent, SelectionSpent) else spent.cumulative_epsilon
 
 
-def _total(private):
-    """Epsilon and delta of all private steps together."""
+def _total(private, replaced=()):
+    """Epsilon and delta of all private steps together, and of reports of steps that others have replaced."""
     from skdpbayes.privacy import compose
 
     if not private:
         return 0.0, 0.0
-    fits = [step.estimator if isinstance(step, DPRandomizedSearchCV) else step for step in private]
-    if len({(fit.adjacency, fit._record) for fit in fits}) > 1:
+    meanings = {_meaning(step) for step in private} | {(own.adjacency, own.unit) for own in replaced}
+    if len(meanings) > 1:
         raise ValueError("The private steps have different adjacencies or units: no total can be given.")
     fitted = [step for step in private if hasattr(step, "privacy_spent_")]
     simple = sum(_spent(step) if hasattr(step, "privacy_spent_") else step.epsilon for step in private)
-    delta = float(sum(_delta(step) for step in private))
-    if fits != private or len(fitted) < len(private):  # a selection is no sum of steps
+    simple += sum(own.epsilon for own in replaced)
+    delta = float(sum(map(_delta, private)) + sum(own.delta for own in replaced))
+    reports = [step.privacy_spent_ for step in fitted] + list(replaced)
+    if len(fitted) < len(private) or any(isinstance(own, SelectionSpent) for own in reports):  # no sum of steps
         return float(simple), delta
-    reports = [step.privacy_spent_ for step in fitted]
-    curve = compose([block for own in reports for block in own.cumulative + own.releases], private[0].adjacency)
+    ((adjacency, _),) = meanings
+    curve = compose([block for own in reports for block in own.cumulative + own.releases], adjacency)
     more = sum(own.epsilon_overhead for own in reports)
     together = curve.epsilon(delta - sum(own.delta_overhead for own in reports)) + more
     return float(min(simple, together)), delta
 
 
+def _meaning(step):
+    """Adjacency and unit: of what was fitted, else of what will be."""
+    if hasattr(step, "privacy_spent_"):
+        return step.privacy_spent_.adjacency, step.privacy_spent_.unit
+    inner = step.estimator if isinstance(step, DPRandomizedSearchCV) else step
+    return inner.adjacency, inner._record
+
+
 def _delta(step):
-    spent = getattr(step, "privacy_spent_", None)
-    return spent.total_delta if isinstance(spent, SelectionSpent) else step.delta
+    spent = getattr(step, "privacy_spent_", step)
+    return spent.total_delta if isinstance(spent, SelectionSpent) else spent.delta
 
 
 def _last_step_has(name):
@@ -306,15 +327,29 @@ class PrivatePipeline(Pipeline):
 
     _html_repr = diagram_and_card
 
-    def _refuse_leaks(self):
+    _replaced: tuple[Any, ...] = ()  # reports of steps whose places a later fit gave to copies
+
+    def _refuse_leaks(self, X):
         if self.memory is not None:
             raise ValueError("memory keeps rows on disk: take memory=None.")
+        transformers = [part for part in _parts(self) if type(part) is ColumnTransformer]
+        if transformers and is_sequence(X):
+            raise ValueError("X is a list, and a ColumnTransformer raises on some rows of lists: pass an array.")
+        if sparse.issparse(X) and any(part.sparse_threshold != 0 for part in transformers):
+            raise ValueError(
+                "X is sparse, and the number of its zeros would decide the type of a ColumnTransformer's output: set "
+                "sparse_threshold=0."
+            )
         report = check_pipeline(clone(self), trusted=self.trusted)  # what is about to run, whatever ran before
         if report.leaks:
             leaks = "; ".join(f"{step.name} ({step.estimator}): {step.reason}" for step in report.leaks)
             raise ValueError(f"The pipeline is not private: {leaks}")
         if not report.passed:
             raise ValueError("The pipeline is not private: none of its steps is.")
+        stay = [step for _, step in _walk("", self, fitted=False)]
+        fitted = [step for _, step in _walk("", self) if hasattr(step, "privacy_spent_")]
+        copies = [step for step in fitted if not any(step is own for own in stay)]
+        self._replaced += tuple(step.privacy_spent_ for step in copies)
 
     def fit(self, X, y=None, **params):
         """Fit all steps, unless one leaks.
@@ -335,19 +370,19 @@ class PrivatePipeline(Pipeline):
         ValueError
             If `check_pipeline` does not pass it; nothing was read and nothing spent.
         """
-        self._refuse_leaks()
+        self._refuse_leaks(X)
         return super().fit(X, y, **params)
 
     @_last_step_has("fit_transform")
     def fit_transform(self, X, y=None, **params):
         """Fit all steps, unless one leaks, and transform the rows; the result is not private."""
-        self._refuse_leaks()
+        self._refuse_leaks(X)
         return super().fit_transform(X, y, **params)
 
     @_last_step_has("fit_predict")
     def fit_predict(self, X, y=None, **params):
         """Fit all steps, unless one leaks, and predict the rows; the result is not private."""
-        self._refuse_leaks()
+        self._refuse_leaks(X)
         return super().fit_predict(X, y, **params)
 
     @property
@@ -356,11 +391,13 @@ class PrivatePipeline(Pipeline):
         reports = [step.privacy_spent_ for _, step in _walk("", self) if hasattr(step, "privacy_spent_")]
         if not reports:
             raise AttributeError("This pipeline is not fitted: there is no privacy_spent_ yet.")
-        if len(reports) == 1:
+        if len(reports) == 1 and not self._replaced:
             return reports[0]
         found = check_pipeline(self, trusted=self.trusted)
         epsilon, delta = found.epsilon, found.delta
-        voided_by = tuple(dict.fromkeys(why for own in reports for why in own.voided_by))
+        voids = [why for own in reports for why in own.voided_by]
+        voids += [f"an earlier fit: {why}" for own in self._replaced for why in own.voided_by]
+        voided_by = tuple(dict.fromkeys(voids))
         if isinstance(reports[-1], SelectionSpent):
             whole = replace(reports[-1], epsilon=epsilon, delta=delta, voided_by=voided_by)
             return replace(whole, total_epsilon=epsilon, total_delta=delta)
@@ -371,14 +408,17 @@ class PrivatePipeline(Pipeline):
             voided_by=voided_by,
             steps=tuple(block for own in reports for block in own.steps),
             along=tuple(block for own in reports for block in own.along),
-            cumulative=tuple(block for own in reports for block in own.cumulative),
+            cumulative=tuple(
+                [block for own in reports for block in own.cumulative]
+                + [block for own in self._replaced for block in own.cumulative + own.releases]
+            ),
             clipping_norm=None,
-            numerics="fast" if any(own.numerics == "fast" for own in reports) else "secure",
+            numerics="fast" if any(own.numerics == "fast" for own in (*reports, *self._replaced)) else "secure",
             estimator=" + ".join(own.estimator for own in reports),
             public={own.estimator: dict(own.public) for own in reports},
             crosscheck={own.estimator: own.crosscheck for own in reports},
-            epsilon_overhead=sum(own.epsilon_overhead for own in reports),
-            delta_overhead=sum(own.delta_overhead for own in reports),
+            epsilon_overhead=sum(own.epsilon_overhead for own in (*reports, *self._replaced)),
+            delta_overhead=sum(own.delta_overhead for own in (*reports, *self._replaced)),
         )
 
     def _transformed(self, X):

@@ -23,7 +23,7 @@ from skdpbayes._declared import (
     schema_of,
     width_of,
 )
-from skdpbayes._labels import as_labels, codes, is_sequence
+from skdpbayes._labels import as_labels, codes, is_sequence, items
 from skdpbayes._rows import bounded_rows, check_table, columns_of, from_list, legible
 from skdpbayes.estimators._base import check_number
 from skdpbayes.schema import Schema
@@ -282,8 +282,8 @@ class CategoryEncoder(_Public):
         validate_data(self, X, skip_check_array=True, reset=reset)
         columns = columns_of(X) if hasattr(X, "columns") else X.T
         if schema is None:
-            return [as_labels(list(column)) for column in columns]
-        return [as_labels(as_declared(column, own)) for column, own in zip(columns, schema.columns, strict=True)]
+            return [as_labels(items(column)) for column in columns]
+        return [as_labels(as_declared(items(column), own)) for column, own in zip(columns, schema.columns, strict=True)]
 
     def transform(self, X):
         """Zeros, and a one for the category of each cell.

@@ -426,7 +426,8 @@ class PrivacyLedger:
         about = "" if self._renyi else f", composition={self.composition!r}"
         about += "" if self.path is None else f", path={self.path!r}"
         if isinstance(self._store, _Elsewhere):
-            state = "kept in the memory of another process"
+            where = "in the memory of another process" if self.path is None else "in a file that is not here"
+            state = f"kept {where}"
         else:
             left = rounded(self.affordable_epsilon(), up=False) if self.plan is None else self._planned_left()
             state = f"spent epsilon={rounded(self.spent_epsilon)}, left {left}"
@@ -489,7 +490,7 @@ def ledger_in_force(own: PrivacyLedger | None = None) -> PrivacyLedger | None:
             "This process was started by one in which a ledger is open that it cannot charge: it is kept in memory, or "
             "there are several. Give the estimator a ledger with a path, which processes can share."
         )
-    return PrivacyLedger(**_given(one["parameters"]), path=one["path"])
+    return _opened_again(one["parameters"], one["path"])
 
 
 def ledger_to_take_along() -> PrivacyLedger | None:
@@ -520,9 +521,10 @@ def _given(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _opened_again(parameters: dict[str, Any], path: str | None) -> PrivacyLedger:
-    ledger = PrivacyLedger(**_given(parameters), path=path)
-    if path is None:
-        ledger.__dict__["_store"] = _Elsewhere()
+    there = path is not None and Path(path).is_file()  # else a new file would have the whole budget once more
+    ledger = PrivacyLedger(**_given(parameters), path=path if there else None)
+    if not there:
+        ledger.__dict__.update(path=path, _store=_Elsewhere(_IN_MEMORY if path is None else _NO_FILE.format(path)))
     return ledger
 
 
@@ -561,6 +563,9 @@ _IN_MEMORY = (
 )
 
 
+_NO_FILE = "This is a copy of a ledger whose file, {}, is not here: it cannot tell what is left."
+
+
 class _Memory:
     """Entries of this process."""
 
@@ -585,9 +590,13 @@ class _Memory:
 class _Elsewhere(_Memory):
     """Of a copy in another process, which cannot know what is spent."""
 
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self._why = why
+
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[list[dict[str, Any]]]:
-        raise BudgetError(_IN_MEMORY)
+        raise BudgetError(self._why)
         yield []
 
 

@@ -19,6 +19,7 @@ from sklearn.exceptions import NotFittedError
 
 from skdpbayes import DPBayesianLogisticRegression, DPHierarchicalLogisticRegression, DPNumPyroModel, Schema
 from skdpbayes.estimators._hierarchical import hierarchical_logistic
+from skdpbayes.estimators._numpyro import _packed
 from skdpbayes.posteriors import DrawsPosterior
 from skdpbayes.privacy import PrivacyLeakWarning
 
@@ -423,3 +424,8 @@ def test_the_ready_made_estimator_is_its_model():
         ready.predict_proba(frame().assign(x=np.nan))
     # The label is in the records: its log predictive density is that of the classifier.
     assert own.score(records) == pytest.approx(ready.log_predictive_density(frame(), GROUP_LABELS).mean(), abs=1e-5)
+
+
+def test_negative_integers_can_contribute():
+    packed = _packed({"x": np.array([-1, 2], np.int32), "y": np.array([[0.0], [np.nan]])})
+    assert packed.usable.tolist() == [True, False]

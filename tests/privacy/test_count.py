@@ -160,6 +160,14 @@ def test_a_fit_accounts_for_it(fitted):
     assert "quadrature" in str(spent.crosscheck) and "1.000" in str(spent.crosscheck)
 
 
+def test_a_fit_draws_its_noise_from_its_own_key(monkeypatch):
+    given, used, fit_keys, count = [], [], random.fit_keys, mechanism.noisy_count
+    monkeypatch.setattr(random, "fit_keys", lambda *how: given.append(fit_keys(*how)) or given[-1])
+    monkeypatch.setattr(mechanism, "noisy_count", lambda key, *what: used.append(key) or count(key, *what))
+    DPBetaBernoulli(solver="vips").fit(X[:, :1] < 0.3)
+    assert used == [keys.counting for keys in given] and len(used) == 1
+
+
 def test_a_notebook_shows_it(fitted):
     assert f"usable records: {fitted.usable_records_}" in fitted._repr_html_()
 
@@ -193,7 +201,9 @@ def test_rows_with_mistyped_labels_cannot_be_used():
 def test_nothing_is_said_where_the_number_of_rows_is_private(monkeypatch):
     model = DPBetaBernoulli(epsilon=1.0, solver="dpvi", adjacency="add_remove", sampling_rate=0.5, n_steps=2)
     counts(monkeypatch, 5.0)
-    model.fit(BITS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(BITS)
     assert model.usable_records_ == (5.0, 10.0)
 
 
@@ -213,3 +223,18 @@ def test_a_share_of_one_hundredth(fitted):
     assert alone(fitted, 1, 1.0).along == (fitted._count_step(),)
     precision = [1 / block.noise_multiplier**2 for block in fitted.privacy_spent_.releases]
     assert precision[-1] / sum(precision) == pytest.approx(0.01, rel=0.01)
+
+
+def test_its_share_is_the_same_where_a_record_counts_twice():
+    spent = DPBetaBernoulli(solver="vips", adjacency="replace_one").fit(X[:, :1] < 0.3).privacy_spent_
+    precision = [4 / block.noise_multiplier**2 for block in spent.releases]
+    assert precision[-1] / sum(precision) == pytest.approx(0.01, rel=0.02)
+    assert spent.epsilon == pytest.approx(1, rel=1e-3)
+
+
+def test_a_refit_carries_it_along():
+    model = DPBetaBernoulli(solver="vips").fit(X[:, :1] < 0.3)
+    first = model.privacy_spent_
+    second = model.fit(X[:, :1] < 0.3).privacy_spent_
+    assert second.cumulative == first.releases and len(second.releases) == 2
+    assert second.cumulative_epsilon == pytest.approx(compose(first.releases * 2, "zero_out").epsilon(1e-5))

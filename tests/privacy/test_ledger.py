@@ -36,7 +36,7 @@ from skdpbayes.privacy import (
     compose,
 )
 from skdpbayes.privacy.accounting._rdp import rdp_epsilon, step_rdp
-from skdpbayes.privacy.ledger import _File
+from skdpbayes.privacy.ledger import _File, ledger_in_force
 from skdpbayes.privacy.report import rounded
 
 X = (np.random.default_rng(0).random((200, 1)) < 0.3).astype(float)
@@ -600,3 +600,20 @@ def test_what_is_left_can_be_shared_in_equal_parts(composition):
     for wrong in (0, 1.5, True):
         with pytest.raises(ValueError, match="n_fits must be"):
             ledger.affordable_epsilon(n_fits=wrong)
+
+
+def test_a_copy_whose_file_is_not_there_refuses_and_makes_none(tmp_path, monkeypatch):
+    path = tmp_path / "budget.db"
+    ledger, steps = PrivacyLedger(1.0, 1e-5, path=path), calibrate_noise(0.3, 1e-5, 1.0, 5).steps
+    text = pickle.dumps(ledger)
+    assert pickle.loads(text).path == str(path)
+    path.unlink()
+    copies = [pickle.loads(text)]
+    own = {"path": str(path), "parameters": ledger._parameters(), "key": 1}
+    monkeypatch.setattr(_open_ledgers, "innermost", lambda: _open_ledgers.Elsewhere(True, [own]))
+    copies += [ledger_in_force(), pickle.loads(pickle.dumps(copies[0]))]
+    for again in copies:
+        with pytest.raises(BudgetError, match="not here"):
+            again.charge(steps)
+        assert "kept in a file that is not here" in repr(again)
+    assert not path.exists()
