@@ -562,3 +562,16 @@ def test_labels_of_text_are_scored_as_they_are_fitted():
     model = DPBayesianLogisticRegression(epsilon=50.0, classes=schema, solver="vips", n_steps=1).fit(rows, text)
     np.testing.assert_array_equal(_scoring.scores("accuracy", model, rows, text), 1)
     assert np.isnan(_scoring.scores("accuracy", model, rows[:1], np.array(["2"], object)))
+
+
+def test_a_run_is_charged_for_its_score_and_for_its_fit_with_its_count():
+    ledger, rows = PrivacyLedger(2.0, 1e-5), np.random.default_rng(0).random((300, 1)) < 0.3
+    model = DPBetaBernoulli(solver="vips")
+    search = DPRandomizedSearchCV(model, {"prior_b": [1, 9]}, n_iter=2, ledger=ledger).fit(rows)
+    score, fit = ledger.entries[0]["selection"]["runs"]
+    assert len(score) == 1 and fit[1:] == [search.best_estimator_._count_step().to_dict()]
+
+
+def test_a_candidate_without_a_guarantee_voids_that_of_the_search():
+    search = DPRandomizedSearchCV(DPGaussianMixture(bounds=(0, 1)), {"bounds": [(0, 1), None]}, n_iter=2)
+    assert any("bounds=None" in why for why in search._planned(search._check(), X[:50], None).voided_by)

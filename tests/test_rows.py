@@ -1,6 +1,7 @@
 """Rows as numbers: total, and one row at a time."""
 
 import datetime
+import fractions
 import math
 import warnings
 
@@ -16,7 +17,7 @@ from sklearn.utils.validation import column_or_1d
 
 from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel, Schema
 from skdpbayes._declared import numbers
-from skdpbayes._labels import as_labels, codes
+from skdpbayes._labels import as_labels, codes, plain
 from skdpbayes._rows import as_numeric, bounded_rows, counted
 from skdpbayes.preprocessing import CategoryEncoder
 
@@ -370,3 +371,14 @@ def test_a_date_that_is_none_of_pythons_raises_nothing(library, capfd):
     for labels in (dates, frame):
         assert np.shape(column_or_1d(as_labels(labels))) == (3,)
     assert not capfd.readouterr().err
+
+
+def test_parts_of_a_fraction_run_no_code():
+    class Part:
+        def __truediv__(self, other):
+            raise KeyboardInterrupt
+
+    cell = fractions.Fraction(1, 2)
+    cell._numerator = Part()
+    assert as_numeric(np.array([[cell], [fractions.Fraction(1, 4)]], object)).tolist()[1] == [0.25]
+    assert math.isnan(plain(cell))

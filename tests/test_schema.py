@@ -485,3 +485,8 @@ def test_an_estimator_without_bounds_takes_no_list():
     for rows in ([[0, 1]], [None]):
         with pytest.raises(ValueError, match="nothing public says how many columns"):
             DPBetaBernoulli().fit(rows)
+
+
+def test_half_a_character_spoils_its_own_line_alone():
+    rows, _ = Schema({"a": {}, "b": {}}).read_csv(io.StringIO("a,b\n\ud800,1\n2,3\n"))
+    np.testing.assert_array_equal(rows, [[np.nan, np.nan], [2, 3]])

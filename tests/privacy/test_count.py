@@ -238,3 +238,10 @@ def test_a_refit_carries_it_along():
     second = model.fit(X[:, :1] < 0.3).privacy_spent_
     assert second.cumulative == first.releases and len(second.releases) == 2
     assert second.cumulative_epsilon == pytest.approx(compose(first.releases * 2, "zero_out").epsilon(1e-5))
+
+
+def test_whatever_a_report_works_out_holds_it():
+    spent = DPBetaBernoulli(solver="vips").fit(X[:, :1] < 0.3).privacy_spent_
+    assert spent.epsilon_at(1e-5) == pytest.approx(compose(spent.releases).epsilon(1e-5), rel=1e-9)
+    assert spent.compose(spent).epsilon(1e-5) == pytest.approx(compose(spent.releases * 2).epsilon(1e-5), rel=1e-9)
+    assert compose(spent.steps).epsilon(1e-5) < 0.999 * spent.curve.epsilon(1e-5)
