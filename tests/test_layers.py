@@ -26,7 +26,7 @@ ALLOWED = {
     "_noisy_topics": set(),
     "_noisy_weights": set(),
     "_rows": {"_labels"},
-    "_scoring": {"_labels"},
+    "_scoring": {"_labels", "estimators"},
     "calibration": {"_plotting"},
     "datasets": {"preprocessing"},
     "estimators": {

@@ -171,7 +171,7 @@ def test_a_private_step_is_counted_although_it_is_trusted():
     pipeline = PrivatePipeline(steps, trusted=["scale"]).fit(COINS)
     assert pipeline.privacy_spent_.delta == pytest.approx(2e-5) and pipeline.privacy_spent_.epsilon > 1.05
     steps[0][1].set_params(epsilon=np.inf)
-    with pytest.raises(ValueError, match="No private fit: scale"):
+    with pytest.raises(ValueError, match="not private: scale"):
         PrivatePipeline(steps, trusted=["scale"])._refuse_leaks(COINS)
 
 
