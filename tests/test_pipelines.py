@@ -23,6 +23,7 @@ from skdpbayes.preprocessing import (
     make_private_pipeline,
 )
 from skdpbayes.privacy import PrivacySpent, compose
+from skdpbayes.privacy.report import BEFORE_THE_MODEL
 
 MODEL = DPBayesianLogisticRegression(1.0, classes=[0, 1], solver="vips", n_steps=1)
 SCALER = DPStandardScaler(bounds=(0, 100), epsilon=0.5)
@@ -43,10 +44,24 @@ def test_its_report_is_of_all_steps(fitted):
     assert spent.epsilon == pytest.approx(compose(spent.releases).epsilon(2e-5), rel=1e-6)
     assert spent.estimator == "DPStandardScaler + DPBayesianLogisticRegression"
     assert PrivacySpent.from_json(spent.to_json()) == spent
-    assert spent.public["DPStandardScaler"]["n_samples"] == 300
+    assert spent.public["dpstandardscaler"]["n_samples"] == 300
+    assert spent.crosscheck.startswith("dpstandardscaler: quadrature: delta(")
     assert "guarantee holds" in fitted._repr_html_() and "DPStandardScaler" in fitted._repr_html_()
-    lone = make_private_pipeline(BoundedScaler((0, 100)), fitted[-1])
-    assert lone.privacy_spent_ is fitted[-1].privacy_spent_
+    lone = make_private_pipeline(BoundedScaler((0, 100)), fitted[-1]).privacy_spent_
+    assert lone.releases == own[1].releases and lone.epsilon == pytest.approx(own[1].epsilon, rel=1e-9)
+    assert lone.public["boundedscaler"] == "BoundedScaler(bounds=(0, 100))"
+    assert set(own[1].not_covered) - set(lone.not_covered) == {BEFORE_THE_MODEL} == {own[1].not_covered[0]}
+    trusting = make_private_pipeline(BoundedScaler((0, 100)), fitted[-1], trusted=["boundedscaler"])
+    assert BEFORE_THE_MODEL in trusting.privacy_spent_.not_covered
+
+
+def test_two_steps_of_a_class_are_told_apart_and_a_subclass_has_a_report(fitted):
+    class Own(PrivatePipeline):
+        pass
+
+    twice = Own([("first", fitted[0]), ("second", clone(SCALER).fit(X)), ("model", fitted[-1])])
+    assert set(twice.privacy_spent_.public) == {"first", "second", "model"}
+    assert twice.privacy_spent_.n_steps == sum(step.privacy_spent_.n_steps for step in twice)
 
 
 def test_it_is_used_like_its_model(fitted):

@@ -17,8 +17,9 @@ from skdpbayes._labels import is_sequence
 from skdpbayes.estimators._base import SEEDED, PrivateEstimator, diagram_and_card
 from skdpbayes.model_selection import DPRandomizedSearchCV, SelectionSpent
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
-from skdpbayes.privacy.report import rounded
+from skdpbayes.privacy.report import BEFORE_THE_MODEL, rounded
 
+_LEARN_NOTHING = (BoundedScaler, CategoryEncoder, NormClipper)
 PUBLIC, PRIVATE, LEAKS = "learns nothing", "private", "LEAKS"
 
 
@@ -201,7 +202,7 @@ _INSTEAD = {
 
 def _judged(step):
     """Verdict and reason; of the very classes of this package, as a subclass may do anything."""
-    if type(step) in (BoundedScaler, CategoryEncoder, NormClipper):
+    if type(step) in _LEARN_NOTHING:
         return PUBLIC, "public bounds or categories"
     if type(step).__module__.startswith("skdpbayes.") and isinstance(step, PrivateEstimator | DPRandomizedSearchCV):
         return _judged_private(step)
@@ -387,38 +388,42 @@ class PrivatePipeline(Pipeline):
 
     @property
     def privacy_spent_(self):
-        """What all private steps spent together: a `PrivacySpent`, or a `SelectionSpent` if the last is a search."""
-        reports = [step.privacy_spent_ for _, step in _walk("", self) if hasattr(step, "privacy_spent_")]
+        """What all private steps spent together, in all of their fits.
+
+        A `PrivacySpent`, or a `SelectionSpent` if the last step is a search. A step that is replaced between fits takes
+        what it spent with it: for several objects open a `PrivacyLedger`.
+        """
+        steps = [own for name, step in self.steps for own in _walk(name, step)]
+        reports = {name: step.privacy_spent_ for name, step in steps if hasattr(step, "privacy_spent_")}
         if not reports:
             raise AttributeError("This pipeline is not fitted: there is no privacy_spent_ yet.")
-        if len(reports) == 1 and not self._replaced:
-            return reports[0]
-        found = check_pipeline(self, trusted=self.trusted)
-        epsilon, delta = found.epsilon, found.delta
-        voids = [why for own in reports for why in own.voided_by]
-        voids += [f"an earlier fit: {why}" for own in self._replaced for why in own.voided_by]
-        voided_by = tuple(dict.fromkeys(voids))
-        if isinstance(reports[-1], SelectionSpent):
-            whole = replace(reports[-1], epsilon=epsilon, delta=delta, voided_by=voided_by)
+        private = [step for _, step in steps if hasattr(step, "privacy_spent_")]
+        (epsilon, delta), own = _total(private, self._replaced), tuple(reports.values())
+        every = own + self._replaced
+        voided_by = [why for report in own for why in report.voided_by]
+        voided_by += [f"an earlier fit: {why}" for report in self._replaced for why in report.voided_by]
+        whole = replace(
+            own[-1], epsilon=epsilon, delta=delta, voided_by=tuple(dict.fromkeys(voided_by))
+        )  # fmt: skip
+        if isinstance(whole, SelectionSpent):
             return replace(whole, total_epsilon=epsilon, total_delta=delta)
+        learn_nothing = {name: repr(step) for name, step in steps if type(step) in _LEARN_NOTHING}
         return replace(
-            reports[-1],
-            epsilon=epsilon,
-            delta=delta,
-            voided_by=voided_by,
-            steps=tuple(block for own in reports for block in own.steps),
-            along=tuple(block for own in reports for block in own.along),
-            cumulative=tuple(
-                [block for own in reports for block in own.cumulative]
-                + [block for own in self._replaced for block in own.cumulative + own.releases]
+            whole,
+            steps=tuple(block for report in own for block in report.steps),
+            along=tuple(block for report in own for block in report.along),
+            cumulative=(
+                *(block for report in own for block in report.cumulative),
+                *(block for report in self._replaced for block in report.cumulative + report.releases),
             ),
-            clipping_norm=None,
-            numerics="fast" if any(own.numerics == "fast" for own in (*reports, *self._replaced)) else "secure",
-            estimator=" + ".join(own.estimator for own in reports),
-            public={own.estimator: dict(own.public) for own in reports},
-            crosscheck={own.estimator: own.crosscheck for own in reports},
-            epsilon_overhead=sum(own.epsilon_overhead for own in (*reports, *self._replaced)),
-            delta_overhead=sum(own.delta_overhead for own in (*reports, *self._replaced)),
+            clipping_norm=own[0].clipping_norm if len(own) == 1 else None,
+            numerics="fast" if any(report.numerics == "fast" for report in every) else "secure",
+            estimator=" + ".join(report.estimator for report in own),
+            public=learn_nothing | {name: dict(report.public) for name, report in reports.items()},
+            crosscheck="; ".join(f"{name}: {report.crosscheck}" for name, report in reports.items()),
+            not_covered=tuple(why for why in whole.not_covered if self.trusted or why != BEFORE_THE_MODEL),
+            epsilon_overhead=sum(report.epsilon_overhead for report in every),
+            delta_overhead=sum(report.delta_overhead for report in every),
         )
 
     def _transformed(self, X):

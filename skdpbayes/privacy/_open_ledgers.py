@@ -45,6 +45,7 @@ class Elsewhere(NamedTuple):
     descriptions: list[Description]
 
 
+_FOLDER = "SKDPBAYES_OPEN_LEDGERS"  # environment variable
 _HERE: ContextVar[tuple[Opened, ...]] = ContextVar("open ledgers", default=())
 _lock = threading.Lock()
 _process: list[Opened] = []  # of all threads
@@ -105,7 +106,7 @@ if hasattr(os, "register_at_fork"):
 
 def _folder() -> Path:
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    return Path(tempfile.gettempdir()) / f"skdpbayes-{user}"
+    return Path(os.environ.get(_FOLDER) or Path(tempfile.gettempdir()) / f"skdpbayes-{user}")
 
 
 def _is_ours(folder: Path) -> bool:
@@ -135,6 +136,7 @@ def _mark(opened: list[Opened]) -> None:
                 f"{folder} must be a folder of yours that nobody else can enter: open ledgers are shown there to "
                 "worker processes. Remove it, or set TMPDIR to another place."
             )
+        os.environ[_FOLDER] = str(folder)  # a process that is started now may have another TMPDIR
         descriptor, name = tempfile.mkstemp(dir=folder)
         new = os.fdopen(descriptor, "w")
         if fcntl is not None:

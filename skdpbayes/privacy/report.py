@@ -19,9 +19,12 @@ from .accounting._steps import GaussianSteps, as_steps, check_adjacency, check_d
 if TYPE_CHECKING:
     from .accounting import Calibration, PrivacyCurve
 
-_NOT_COVERED = (
+BEFORE_THE_MODEL = (
     "steps before the model that learn from the records, such as scalers, encoders, imputers and selectors of columns "
-    "(`check_pipeline` names them)",
+    "(`check_pipeline` names them)"
+)
+_NOT_COVERED = (
+    BEFORE_THE_MODEL,
     "choosing a model, its parameters or its features by scores on the records, as GridSearchCV does",
     "scoring or validating on the records",
     "more than one record of the same person",

@@ -387,6 +387,7 @@ def test_fits_made_in_workers_of_joblib_are_charged_or_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["link", "open to others", "file"])
 def test_a_folder_that_is_not_ours_is_not_used(kind, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv(_open_ledgers._FOLDER, "")
     folder = _open_ledgers._folder()
     with PrivacyLedger(1.0, 1e-5):
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -405,6 +406,18 @@ def test_a_folder_that_is_not_ours_is_not_used(kind, tmp_path, monkeypatch):
         pass
     charged()  # none is open
     assert _open_ledgers._shown_by(os.getpid()) == []
+
+
+def test_a_process_with_another_folder_for_temporary_files_does_not_escape(tmp_path):
+    command = [sys.executable, str(Path(__file__).with_name("open_ledgers.py")), "fit"]
+
+    def outcome():
+        environment = os.environ | {"TMPDIR": str(tmp_path)}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert outcome() == "not charged"
+    with PrivacyLedger(1.0, 1e-5):
+        assert outcome() == "refused"
 
 
 def test_a_copy_in_another_process_of_what_is_in_memory_refuses():
