@@ -74,6 +74,18 @@ def printed(command, capsys):
     return "".join(capsys.readouterr()).rstrip("\n")
 
 
+def test_parts_of_pages_that_others_include_are_there():
+    """Or the docs are not built, which takes minutes to find out."""
+    found = 0
+    for page in PAGES:
+        for block in re.finditer(r"```{include} (\S+)\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+            included = (page.parent / block[1]).read_text("utf-8")
+            for marker in re.findall(r":(?:start-after|end-before): (.+)", block[2]):
+                found += 1
+                assert marker.strip('"') in included, f"{page.name} looks for {marker} in {block[1]}"
+    assert found >= 2
+
+
 def test_commands_and_what_they_print_are_found():
     found = COMMAND.findall("$ skdpbayes noise\na\n\nb\n\n$ make demo\nc\n$ skdpbayes --version\n")
     assert found == [("noise", "a\n\nb\n\n"), ("--version", "")]
