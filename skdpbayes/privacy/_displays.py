@@ -377,7 +377,8 @@ class LedgerDisplay:
         """
         ledger = self.ledger
         charges = ledger.shares
-        names, shares = [label or "(no label)" for label, _ in charges], [100 * share for _, share in charges]
+        names = [label.replace("(", "\n(") or "(no label)" for label, _ in charges]  # of a search: what it fits, below
+        shares = [100 * share for _, share in charges]
         more = max(len(shares) - self.max_shown, 0)
         if more:
             more += 1  # one bar is theirs
@@ -385,7 +386,7 @@ class LedgerDisplay:
         left = max(0.0, 100 - math.fsum(shares))
         widths = [*shares, left]
         starts = np.concatenate([[0.0], np.cumsum(widths)[:-1]])
-        self.ax_, self.figure_ = axes(ax, figsize=(6.4, 1.4 + 0.32 * len(widths)))
+        self.ax_, self.figure_ = axes(ax, figsize=(6.4, 1.4 + 0.36 * len(widths)))
         self.bars_ = self.ax_.barh(
             range(len(widths)), widths, left=starts, color=[COLOURS[0]] * len(shares) + [LEFT], height=0.7
         )
@@ -399,11 +400,11 @@ class LedgerDisplay:
         self.ax_.set_yticks(range(len(widths)), [*names, "left"])
         self.ax_.set(xlim=(0, 100), ylim=(len(widths) - 0.4, -0.6))
         budget = f"epsilon {rounded(ledger.epsilon)} at delta {rounded(ledger.delta, 3)}"
-        self.ax_.set_xlabel(f"percent of the budget: {budget}")
+        self.ax_.set_xlabel(f"percent of the budget: {budget}", loc="right")
         title = f"spent: epsilon {rounded(ledger.spent_epsilon)}"
         if ledger.plan is None:
             title += f"; a fit on all rows may take {rounded(ledger.affordable_epsilon(), up=False)}"
-        self.ax_.set_title(title, loc="left", fontsize="medium")
+        self.ax_.set_title(title, loc="right", fontsize="medium")
         return self
 
 

@@ -144,7 +144,7 @@ def test_bars_are_shares_one_after_the_other():
     assert [bar.get_x() for bar in display.bars_] == pytest.approx([0, *np.cumsum(widths[:-1])])
     ticks = [tick.get_text() for tick in display.ax_.get_yticklabels()]
     assert ticks == ["noise 20", "noise 30", "noise 40", "left"]
-    may = float(display.ax_.get_title(loc="left").rpartition(" ")[2])
+    may = float(display.ax_.get_title(loc="right").rpartition(" ")[2])
     assert 0.999 * ledger.affordable_epsilon() < may <= ledger.affordable_epsilon()
     assert display.ax_.get_ylim()[0] > display.ax_.get_ylim()[1]  # the first fit is on top
 
@@ -162,7 +162,7 @@ def test_many_fits_none_and_a_plan():
     plan.charge(STEPS)
     display = LedgerDisplay.from_ledger(plan)
     assert [bar.get_width() for bar in display.bars_] == [50, 50]
-    assert "may take" not in display.ax_.get_title(loc="left")
+    assert "may take" not in display.ax_.get_title(loc="right")
 
 
 def test_axes_are_taken_as_given():
