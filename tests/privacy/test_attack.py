@@ -119,12 +119,15 @@ def test_no_record_is_longer_than_the_clipping_norm_in_exact_arithmetic(kind, un
 @pytest.mark.parametrize("size", [64, 4096])
 def test_records_with_more_entries_than_rounding_leaves_room_for_count_as_zero(size):
     """Half a grid step in each of many entries is longer than a clipping norm of few steps."""
+    one = jnp.zeros((1, size), jnp.float32).at[0, 0].set(1)
     with jax.enable_x64(True):
-        rows, units = jnp.ones((3, size), jnp.float32), jnp.float64(0.49 * size**0.5)
-        total = mechanism._clipped_sum(rows, jnp.float32(1.0), jnp.ones(3, bool), units, exact=True)
-        assert not np.any(total)
-        wider = mechanism._clipped_sum(rows, jnp.float32(1.0), jnp.ones(3, bool), 40 * units, exact=True)
-        assert 0 < np.linalg.norm(wider) <= 3 * 40 * units
+        for rows in (jnp.ones((1, size), jnp.float32), one, -one):
+            for share in (0.01, 0.1, 0.49):  # of the root of the number of entries, of which rounding takes a half
+                units = jnp.float64(share * size**0.5)
+                total = mechanism._clipped_sum(rows, jnp.float32(1.0), jnp.ones(1, bool), units, exact=True)
+                assert not np.any(total)
+            total = mechanism._clipped_sum(rows, jnp.float32(1.0), jnp.ones(1, bool), 40 * units, exact=True)
+            assert 0 < np.linalg.norm(total) <= 40 * units
 
 
 def test_sums_of_the_longest_records_are_exact():
