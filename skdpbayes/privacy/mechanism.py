@@ -206,12 +206,12 @@ def _clipped_sum(contributions, clipping_norm, included, units, exact):
     if exact:  # rounding moves each entry of a head by at most one half
         halves = [math.sqrt(math.prod(head.shape[1:])) / 2 for head in heads]
         most = most - sum(half * gain for half, gain in zip(halves, gains, strict=True))
-    usable = included & (square > 0) & jnp.isfinite(square) & (most > 0)  # NaN compares false
+    usable = included & (square > 0) & jnp.isfinite(square)  # NaN compares false
     weight = jnp.where(usable, jnp.minimum(1, most / jnp.sqrt(jnp.where(usable, square, 1))), 0)
 
     def clipped(part, head):
         column = weight.reshape((-1,) + (1,) * (head.ndim - 1))
-        head = jnp.where(column > 0, head * column, 0)
+        head = jnp.where(column > 0, head * column, 0)  # below zero where rounding alone is longer than the norm
         if exact:
             return part.with_head(jnp.round(head)).total().astype(jnp.int64)
         head = head.astype(jnp.float32)
