@@ -90,7 +90,7 @@ ALLOWED = {
     },
     "privacy.accounting": set(),
     "privacy._audit_attack": {"inference", "privacy._audited", "privacy.accounting", "privacy.mechanism"},
-    "privacy._audit_checks": {"inference", "privacy._audited"},
+    "privacy._audit_checks": {"inference", "privacy._audited", "privacy.report"},
     "privacy._audited": {"inference", "privacy.draws", "privacy.mechanism", "privacy.random"},
     "privacy._card": set(),
     "privacy._displays": {"_plotting", "privacy._card", "privacy.accounting", "privacy.ledger", "privacy.report"},

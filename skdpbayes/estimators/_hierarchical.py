@@ -240,7 +240,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         """X without its column of groups, and the codes of those; each row by itself."""
         schema, name = self._declared_columns(), isinstance(self.group_column, str)
         if is_sequence(X):
-            width = (None if schema is None else len(schema.columns)) if reset else self.n_features_in_
+            width = getattr(self, "n_features_in_", None) if schema is None else len(schema.columns)
             X = from_list(X, width)
         if schema is not None:
             agree(schema, X)

@@ -351,7 +351,7 @@ def test_what_holds_records_voids_the_guarantee():
     X, y = data("NumPyro")
     records = X.astype(np.float32), y.astype(np.float32)
     new = AutoNormal(poisson)
-    fitted = [DPNumPyroModel(poisson, new, random_state=0, **QUICK).fit(X[:n], y[:n]) for n in (N, N - 1)]
+    fitted = [DPNumPyroModel(poisson, new, **QUICK).fit(X[:n], y[:n]) for n in (N, N - 1)]
     assert new.prototype_trace is None and all(one.privacy_spent_.guarantee_holds for one in fitted)
     assert fitted[0].privacy_spent_.public["guide"] == "AutoNormal, and all that it holds"
 
@@ -362,13 +362,13 @@ def test_what_holds_records_voids_the_guarantee():
         poisson(x + 0 * table[0, 0], y)
 
     for voided in (
-        DPNumPyroModel(closes, random_state=0, **QUICK),
-        DPNumPyroModel(takes, public={"table": X}, random_state=0, **QUICK),
-        DPNumPyroModel(takes, public={"table": X[:1]}, random_state=0, **QUICK),
+        DPNumPyroModel(closes, **QUICK),
+        DPNumPyroModel(takes, public={"table": X}, **QUICK),
+        DPNumPyroModel(takes, public={"table": X[:1]}, **QUICK),
     ):
         (why,) = voided.fit(X, y).privacy_spent_.voided_by
         assert "seems to hold records" in why
-    few = DPNumPyroModel(takes, public={"table": X[:1].copy()}, random_state=0, **QUICK).fit(X, y)
+    few = DPNumPyroModel(takes, public={"table": X[:1].copy()}, **QUICK).fit(X, y)
     assert few.privacy_spent_.guarantee_holds and few.privacy_spent_.public["arguments"] == ["table"]
 
 
