@@ -10,6 +10,7 @@ import gc
 import ipaddress
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +25,12 @@ def seeds_are_for_tests(monkeypatch):
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
     monkeypatch.setattr(_base, "now", lambda: "2026-11-20T09:30:00+00:00")  # reports of two fits are compared
+
+
+def pytest_configure(config):
+    """Import ArviZ once before processes do so at the same time: they would race for its note of the day."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        subprocess.run([sys.executable, "-W", "ignore", "-c", "import arviz"], check=False, capture_output=True)
 
 
 def pytest_runtest_setup(item):
