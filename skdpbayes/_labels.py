@@ -109,7 +109,7 @@ def items(column) -> list:
             return [NO_VALUE] * len(column)
     try:
         return list(column)
-    except Exception:
+    except Exception:  # one item cannot be handed out: the others are, one by one
         return [_item(column, i) for i in range(len(column))]
 
 
