@@ -34,7 +34,8 @@ FEW_STEPS = {"logistic": {"n_steps": 2}, "linear": {"n_steps": 2, "sampling_rate
 
 def estimator(name):
     cls, own = ESTIMATORS[name]
-    return cls(**({"n_posterior_samples": 5, "delta": 1e-3} | own | FEW_STEPS.get(name, {})))
+    draws = {} if name == "auto-encoder" else {"n_posterior_samples": 5}  # which has none
+    return cls(**({"delta": 1e-3} | draws | own | FEW_STEPS.get(name, {})))
 
 
 def table(name, cells, bits, labels, as_list, dtype):
