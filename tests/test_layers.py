@@ -106,7 +106,7 @@ ALLOWED = {
     "privacy.draws": {"privacy.lattice", "privacy.random"},
     "privacy.lattice": set(),
     "privacy._open_ledgers": set(),
-    "privacy.ledger": {"privacy._card", "privacy._open_ledgers", "privacy.accounting"},
+    "privacy.ledger": {"privacy._card", "privacy._open_ledgers", "privacy.accounting", "privacy.report"},
     "privacy.mechanism": {
         "privacy.accounting",
         "privacy.contributions",

@@ -6,7 +6,6 @@ import math
 import numbers
 import warnings
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import version
 
@@ -16,6 +15,7 @@ from sklearn.utils import estimator_html_repr
 
 from skdpbayes._declared import public_schema
 from skdpbayes.privacy import PrivacyLeakWarning
+from skdpbayes.privacy.report import now
 
 SEEDED = "random_state is set: other fits may share the noise, and whoever guesses the seed can remove it"
 
@@ -40,11 +40,6 @@ def check_number(name, value, low, high=math.inf, *, none=False, integral=False,
         wanted = "an integer" if integral else "a number"
         interval = f"{'[' if closed else '('}{low}, {high}{')' if open_above else ']'}"
         raise ValueError(f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got {value!r}.")
-
-
-def now():
-    """Date and time of this second, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def check_choice(name, value, choices):

@@ -25,7 +25,6 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,7 @@ from .accounting._steps import (
     check_epsilon,
     merge,
 )
+from .report import now
 
 if TYPE_CHECKING:
     from .accounting import Selection
@@ -255,7 +255,7 @@ class PrivacyLedger:
         about = {
             "label": str(label),
             "version": version("skdpbayes"),
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "when": now(),
             "voided_by": [str(why) for why in voided_by],
         }
         self._record(steps if isinstance(steps, Selection) else as_steps(steps), about)

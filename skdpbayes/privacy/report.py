@@ -11,6 +11,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._card import guarantee, rounded
@@ -48,6 +49,11 @@ class PrivacyLeakWarning(UserWarning):
     >>> caught[0].category.__name__, model.privacy_spent_.guarantee_holds
     ('PrivacyLeakWarning', False)
     """
+
+
+def now() -> str:
+    """Date and time of this second, UTC (ISO 8601)."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class NoisyCount(NamedTuple):
