@@ -1,9 +1,10 @@
 """Differentially private variational inference with a guide that the user wrote.
 
-What is released is the gradient of the likelihood in the latent variables at one draw of the guide. The gradient of the
-evidence lower bound in the guide's parameters follows from it by the chain rule, through the path from parameters to
-draw, and prior and entropy are added without noise: whatever the guide, a release is as long as the latent variables
-are many (Jalko et al. 2023 for normal guides; d3p clips the gradient in all parameters of the guide).
+What is released is the gradient of the likelihood in the latent variables at one draw of the guide.
+The gradient of the evidence lower bound in the guide's parameters follows from it by the chain
+rule, through the path from parameters to draw, and prior and entropy are added without noise:
+whatever the guide, a release is as long as the latent variables are many (Jalko et al. 2023 for
+normal guides; d3p clips the gradient in all parameters of the guide).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, flat_start, score_unit, weighted_score
-from skdpbayes.posteriors import SampledPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism
-from skdpbayes.solvers._guides import adam
+from skdpbayes.posteriors.base import SampledPosterior
 from skdpbayes.solvers.base import Round
+from skdpbayes.solvers.guides import adam
 
 _AVERAGED_FROM = 0.5  # fraction of the run after which parameters are averaged
 
@@ -42,8 +43,9 @@ class OwnGuide:
     Attributes
     ----------
     guide : object
-        With ``init()``, unconstrained parameters, and ``draw(parameters, key)``: coordinates of the model that are a
-        differentiable function of the parameters, and ``log p - log q`` of what the guide covers.
+        With ``init()``, unconstrained parameters, and ``draw(parameters, key)``: coordinates of the
+        model that are a differentiable function of the parameters, and ``log p - log q`` of what
+        the guide covers.
     learning_rate : float
     clipping_norm : float
         Of the score, over the model's `score_unit`.
