@@ -14,7 +14,7 @@ import pytest
 from fuzz_rows import Hostile, Public, bits, cells_of, refusing
 from scipy import sparse
 
-from skdpbayes import DPBayesianLogisticRegression, DPDirichletCategorical, Schema
+from skdpbayes import DPBayesianLogisticRegression, DPDirichletCategorical, Schema, read_csv
 from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.preprocessing import CategoryEncoder
 
@@ -139,8 +139,8 @@ def out_of_range(first):
 
 
 def of_table(text):
-    return Public.schema.read_csv(
-        io.BytesIO(b"column 0,y,column 1\n" + text + b"\n1,1,2\n0,0,.5\n2,1,1\n")
+    return read_csv(
+        io.BytesIO(b"column 0,y,column 1\n" + text + b"\n1,1,2\n0,0,.5\n2,1,1\n"), Public.schema
     )
 
 
@@ -290,7 +290,8 @@ def test_a_hostile_first_category_changes_no_other(intake, container):
     assert len(firsts) > 9
     for first in firsts:
         if container == "file":
-            X, y = WARDS.read_csv(io.BytesIO(b"ward\n" + first.replace(b",", b"") + b"\na\nb\n"))
+            text = b"ward\n" + first.replace(b",", b"") + b"\na\nb\n"
+            X, y = read_csv(io.BytesIO(text), WARDS)
             assert y is None
         else:
             X = build[container](first)
@@ -367,7 +368,7 @@ def test_a_bad_cell_that_pandas_makes_a_text_column_of_does_not_decide_about_an_
         X, y, classes, _ = model._validate(table[["a", "b"]], table["y"])
         found.append((X[1:].tolist(), codes(y, classes).tolist()[1:]))
     assert found == [([[3, 4], [5, 6]], [0, 1])] * 4
-    with pytest.raises(ValueError, match=r"skdpbayes.Schema.read_csv"):
+    with pytest.raises(ValueError, match=r"skdpbayes.read_csv"):
         DPBayesianLogisticRegression(classes=[0, 1])._validate(table[["a", "b"]], [0, 0, 1])
 
 

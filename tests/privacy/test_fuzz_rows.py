@@ -6,8 +6,10 @@ import fuzz_rows
 import numpy as np
 import pytest
 
+from skdpbayes import cells as _cells
 from skdpbayes.intake import labels as _labels
 from skdpbayes.intake import rows as _rows
+from skdpbayes.intake import tables as _tables
 
 
 def test_seeds_find_nothing():
@@ -25,7 +27,7 @@ def peak_of_all(peak):
     return np.full_like(peak, max(np.max(peak, initial=0), 1))
 
 
-NUMBER = _rows.number
+NUMBER = _cells.number
 
 
 def believes(cell):
@@ -40,18 +42,18 @@ def width_of_the_first(rows, width):
     return FROM_LIST(rows, len(rows[0]) if isinstance(rows[0], list) else width)
 
 
-FROM_LIST = _rows.from_list
+FROM_LIST = _tables.from_list
 
 
 @pytest.mark.parametrize(
     ("module", "name", "mutant"),
     [
-        (_rows, "number", refuses_decimals),
+        (_cells, "number", refuses_decimals),
         (_rows, "_or_one", peak_of_all),
-        (_rows, "plain", believes),
+        (_cells, "plain", believes),
         (_labels, "plain", believes),
-        (_rows, "plain", asks_for_the_class),
-        (_rows, "from_list", width_of_the_first),
+        (_cells, "plain", asks_for_the_class),
+        (_tables, "from_list", width_of_the_first),
     ],
 )
 def test_seeds_find_mutants(module, name, mutant, monkeypatch):
