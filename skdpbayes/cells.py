@@ -51,7 +51,7 @@ def plain(cell: Any) -> Any:
 
 
 def objects(values: Sequence[object]) -> np.ndarray:
-    """Object array of values, none of which is looked into."""
+    """Object array of values; their own code does not run."""
     out = np.empty(len(values), object)
     for i, item in enumerate(values):
         out[i] = item
@@ -70,7 +70,7 @@ def number(cell: Any) -> float:
 
 
 def parsed(X: np.ndarray) -> np.ndarray:
-    """Float array of the cells of an array; what is not a number is NaN."""
+    """Float array of the cells of an array; cells that are no numbers are NaN."""
     # Cell by cell, always: NumPy converts some kinds (dates) in whole arrays but not by themselves,
     # so that a fallback for arrays with a bad cell would let that cell change all others.
     with (

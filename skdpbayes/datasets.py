@@ -2,8 +2,8 @@
 
 Everything a private fit must know about a table beside its rows (column names, categories, bounds,
 labels) is a constant of this module, copied from the documentation that its publishers wrote.
-Nothing is measured on the rows: a bound that is computed from the data is a data release that
-nobody accounted for.
+Nothing is measured on the rows: a bound that is computed from the data is a release of data that
+no budget pays for.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from skdpbayes.schema import Outcome, Schema
 
 @dataclass(frozen=True, eq=False)
 class Declared:
-    """Content of one parameter: what it declares of the columns of a table, and of its response.
+    """Content of one parameter: public facts of the columns of a table, and of its response.
 
     Made once from the parameter, by `of_columns`, `of_regression` or `of_classes`. Values of single
     columns need their public number and names, which `bounds` and `categories` take.

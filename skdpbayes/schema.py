@@ -32,8 +32,8 @@ class Column:
     ----------
     name : str
     kind : {"number", "integer", "count", "category"}, default=None
-        An integer is a whole number, a count one that is not negative; any other number in such a
-        column is no value. None: a category if there are categories, else a number.
+        An integer is a whole number, a count a whole number that is not negative; any other number
+        in such a column is no value. None: a category if there are categories, else a number.
     bounds : pair of float, default=None
         Smallest and largest value that a cell is taken for; others are cut there.
     categories : sequence of str, numbers or bool, default=None
@@ -277,13 +277,13 @@ class Schema:
         return cls(data["columns"], data.get("outcome"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema in JSON's types, without what is None."""
+        """The schema in JSON's types, without entries that are None."""
         own: dict[str, Any] = {"columns": [column.to_dict() for column in self.columns]}
         return own if self.outcome is None else own | {"outcome": self.outcome.to_dict()}
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
-        """A schema of a JSON text; the order of columns is that of the text."""
+        """A schema of a JSON text; columns are in the order of the text."""
         return cls.from_dict(json.loads(text, object_pairs_hook=_without_repeats))
 
     def to_json(self, indent: int | None = None) -> str:
@@ -292,7 +292,7 @@ class Schema:
 
     @classmethod
     def from_toml(cls, text: str) -> Schema:
-        """A schema of a TOML text; the order of columns is that of the text."""
+        """A schema of a TOML text; columns are in the order of the text."""
         return cls.from_dict(tomllib.loads(text))
 
     @classmethod

@@ -46,7 +46,7 @@ def numbers(X: Any, schema: Schema | None, width: int | None) -> Numbers:
     Raises
     ------
     ValueError
-        For what is public: shapes, dtypes, column names, a list without a declared width.
+        For public facts: shapes, dtypes, column names, a list without a declared width.
     """
     if schema is None:
         return as_table(X, width).numeric()

@@ -57,7 +57,7 @@ def codes(y: np.ndarray, labels: np.ndarray) -> np.ndarray:
     if y.dtype.kind == "O":
         position = {label: k for k, label in enumerate(labels.tolist())}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what an item says when it is hashed or compared
+            warnings.simplefilter("ignore")  # of an item that is hashed or compared
             return np.array([_lookup(position, label) for label in y], np.int32)
     out = np.full(len(y), -1, np.int32)
     with np.errstate(all="ignore"):  # of a signalling NaN

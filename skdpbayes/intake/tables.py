@@ -1,4 +1,4 @@
-"""Tables and columns of every library behind one type: no other code knows NumPy's from pandas'.
+"""Tables and columns of every library behind one type: no other code tells the libraries apart.
 
 A library is recognised by its classes where it is loaded, and is never imported. Shapes, names and
 dtypes are public. No cell decides anything here, and none raises: each is read by itself.
@@ -178,7 +178,7 @@ def as_table(X: Any, width: int | None = None) -> Table:
     Raises
     ------
     ValueError
-        For what is public: the number of dimensions, an empty axis, a complex dtype, a list without
+        For public facts: the number of dimensions, an empty axis, a complex dtype, a list without
         a width.
     """
     if isinstance(X, Table):
@@ -223,7 +223,7 @@ def _is_a(value: object, kind: str, libraries: tuple[str, ...]) -> bool:
 
 
 def kind_of(dtype: Any) -> str:
-    """NumPy's letter for a dtype of any library: "U" for texts, "O" for what is not known."""
+    """NumPy's letter for a dtype of any library: "U" for texts, "O" for unknown ones."""
     if isinstance(dtype, np.dtype):
         return dtype.kind
     if _is_a(dtype, "DataType", _POLARS):
@@ -232,7 +232,9 @@ def kind_of(dtype: Any) -> str:
         if dtype.is_numeric():
             return "f"
         return "b" if str(dtype) == "Boolean" else "M" if dtype.is_temporal() else "O"
-    return "U" if getattr(dtype, "type", None) is str else getattr(dtype, "kind", "O")
+    if _is_of_pandas(dtype):
+        return "U" if dtype.type is str else dtype.kind
+    return "O"
 
 
 def may_hold_numbers(dtype: Any) -> bool:
@@ -241,7 +243,8 @@ def may_hold_numbers(dtype: Any) -> bool:
 
 
 def _is_of_pandas(dtype: object) -> bool:
-    return type(dtype).__module__.partition(".")[0] == "pandas"
+    """Whether a dtype is pandas' own, or an extension of pandas."""
+    return _is_a(dtype, "ExtensionDtype", ("pandas.api.extensions",))
 
 
 def _is_float(dtype: Any) -> bool:
@@ -250,7 +253,7 @@ def _is_float(dtype: Any) -> bool:
 
 
 def dtype_of(column: Any) -> Any:
-    """Public dtype of a column of any library; None for lists, frames, and what has none."""
+    """Public dtype of a column of any library; None for lists, frames and things without one."""
     if is_sequence(column) or frame_of(column) is not None:
         return None
     return getattr(column, "dtype", None)
@@ -268,9 +271,9 @@ def column_labels(column: Any) -> np.ndarray:
 
 
 def items(column: Any) -> list[object]:
-    """Items of a column or Series, each by itself; what its library cannot hand out is no value.
+    """Items of a column or Series, each by itself; `NO_VALUE` where its library fails.
 
-    Some dates are none of Python's: pandas raises on those, and polars panics.
+    Python has no date before year 1 or after 9999: pandas raises on those, and polars panics.
     """
     if _is_a(column, "Series", _POLARS):
         dtype = column.dtype
@@ -339,7 +342,7 @@ def _floats(X: Numbers) -> Numbers:
 
 
 def _within(X: sparse.csr_array) -> sparse.csr_array:
-    """A CSR array of floats; entries outside of its columns, which move to other rows, are NaN."""
+    """A CSR array of floats; entries outside of its columns would land in other rows, and are NaN."""
     if X.dtype.kind not in "fiub":
         return X
     # Not by X.astype: it adds up entries that repeat, as integers, and moves those that `outside`

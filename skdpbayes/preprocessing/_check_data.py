@@ -57,8 +57,8 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
 
     **This is not private**: its findings depend on single rows. A private `fit` cannot raise on a
     missing value or an unknown label, since the error would tell that the row is there; it leaves
-    the row out. This function counts what would be left out, shortened or cut. Use it where you may
-    look at the data, and publish nothing of it.
+    the row out. This function counts the rows and values that would be left out, shortened or cut.
+    Use it where you may look at the data, and publish nothing of it.
 
     Parameters
     ----------
