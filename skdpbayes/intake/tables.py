@@ -342,7 +342,7 @@ def _floats(X: Numbers) -> Numbers:
 
 
 def _within(X: sparse.csr_array) -> sparse.csr_array:
-    """A CSR array of floats; entries outside of its columns would land in other rows, and are NaN."""
+    """A CSR array of floats; entries outside of its columns would go to other rows: NaN."""
     if X.dtype.kind not in "fiub":
         return X
     # Not by X.astype: it adds up entries that repeat, as integers, and moves those that `outside`
