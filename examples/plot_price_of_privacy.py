@@ -36,7 +36,7 @@ def people(n, rng, coef):
 
 
 def excess(proba, X, coef):
-    """Mean log-loss over that of the true probabilities, in expectation over the labels."""
+    """Mean excess log-loss over the true probabilities, in expectation over the labels."""
     true = expit(X @ coef)
     cross = -(true * np.log(proba) + (1 - true) * np.log1p(-proba))
     return np.mean(cross + true * np.log(true) + (1 - true) * np.log1p(-true))
