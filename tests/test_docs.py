@@ -25,7 +25,10 @@ BLOCK = re.compile(r"^```(python|console|output)\n(.*?)^```$", re.MULTILINE | re
 COMMAND = re.compile(r"^\$ skdpbayes (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 PAGES = sorted(
     path
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "models").glob("*.md")]
+    for path in [
+        ROOT / "README.md",
+        *(path for folder in (".", "models", "solvers") for path in (ROOT / "docs" / folder).glob("*.md")),
+    ]
     if BLOCK.search(path.read_text("utf-8"))
 )
 MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
