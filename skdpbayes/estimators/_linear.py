@@ -43,7 +43,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         `privacy_spent_` records that the guarantee does not hold.
     solver : {"na-dpvi", "vips"}, default="na-dpvi"
         Noise-aware inference from scores and curvatures over 20 rounds, or one release of sums of
-        products and the posterior given the noisy sums (``docs/solvers.md``). The second has wider
+        products and the posterior given the noisy sums (``docs/solvers/vips.md``). The second has wider
         intervals.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private

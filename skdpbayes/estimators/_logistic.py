@@ -39,7 +39,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Variational inference with a Gaussian posterior; the posterior given all that the noisy
         releases say, whose intervals cover better; Langevin dynamics; or noisy sufficient
         statistics: a few closed-form rounds, with intervals that cover well too and predictions
-        somewhat behind (``docs/solvers.md`` has the figures). Langevin dynamics is experimental:
+        somewhat behind (``docs/solvers/vips.md``). Langevin dynamics is experimental:
         under small budgets it seldom mixes at its defaults (it warns). "vips" takes neither
         `clipping_norm`, `sampling_rate` nor ``adjacency="add_remove"``.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
@@ -132,7 +132,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et
     al. (2019) with the temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and
-    Honkela (2025). See ``docs/solvers.md`` for where and why we differ.
+    Honkela (2025). See ``docs/differences.md`` for where and why we differ.
 
     Examples
     --------

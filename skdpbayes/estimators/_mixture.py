@@ -22,7 +22,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
 
     Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The start
     comes from two releases of its own, the moments of all rows and a sketch of them, and never from
-    the rows themselves (``docs/solvers.md``). From there sums of expected statistics, or of
+    the rows themselves (``docs/solvers/vips-mixtures.md``). From there sums of expected statistics, or of
     gradients, are released in a fixed number of rounds. What is private, and against whom, is as
     for `DPBayesianLogisticRegression`.
 
