@@ -233,11 +233,6 @@ def schema_of(declared: object) -> Schema | None:
     return declared if isinstance(declared, Schema) else None
 
 
-def width_of(declared: object) -> int | None:
-    """See `Declared.width`."""
-    return Declared.of_columns(declared).width
-
-
 def column_bounds(
     bounds: Any, n: int, names: Iterable[str] | None = None, parameter: str = "bounds"
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -250,13 +245,3 @@ def of_columns_and_response(bounds: Any) -> tuple[Any, tuple[float, float]]:
     declared = Declared.of_regression(bounds)
     assert declared.response is not None
     return declared.columns, declared.response
-
-
-def labels_of(labels: Any, parameter: str) -> Any:
-    """See `Declared.of_classes`."""
-    return Declared.of_classes(labels, parameter).labels
-
-
-def categories_of(categories: Any, n: int, names: Iterable[str] | None = None) -> list[np.ndarray]:
-    """See `Declared.categories`."""
-    return Declared.of_columns(categories, "categories").categories(n, names)

@@ -60,7 +60,7 @@ class Probabilities(Documents):
 
 
 def known_probabilities(X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Rows cut to [0, 1], as a dense float32 array, zero where they hold NaN or infinity; and which do not."""
+    """Rows cut to [0, 1] in float32, zero where one holds NaN or infinity; and a mask of others."""
     X = dense(X)
     with np.errstate(all="ignore"):
         known = np.isfinite(X).all(axis=1)

@@ -14,8 +14,6 @@ from numpy.typing import DTypeLike
 from scipy import sparse
 
 from skdpbayes.intake.tables import Numbers, as_table, frame_of, may_hold_numbers
-from skdpbayes.intake.tables import check_table as check_table
-from skdpbayes.intake.tables import from_list as from_list
 
 _BLOCK = 65536  # rows handled at a time, to bound temporaries
 
