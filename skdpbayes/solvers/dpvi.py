@@ -152,7 +152,7 @@ class DPVI:
             prior_factor = guide.prior_factor(state.guide, averaged_noise, precision)
             rates = self._rates(step, score.size, scale, mechanism)
             mu, guide_state, averaged = guide.step(
-                state.mu, state.guide, score, prior_gradient(point[0]), point, step, rates, prior_factor, precision
+                state.mu, state.guide, score, prior_gradient(point[0]), point, rates, prior_factor, precision
             )
             counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(score.dtype)
             n = state.n_averaged + counted
