@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from skdpbayes import __version__
+from skdpbayes._version import __version__
 
 from .privacy.accounting._steps import ADJACENCIES, GaussianSteps
 from .privacy.report import finite, rounded

@@ -14,7 +14,7 @@ ROOT = Path(skdpbayes.__file__).parent
 # What each part may import of ours (itself aside).
 ALLOWED = {
     "": {"estimators", "schema"},
-    "__main__": {"__version__", "privacy"},
+    "__main__": {"_version", "privacy"},
     "_declared": {"_labels", "_rows", "schema"},
     "_labels": set(),
     "_layers": set(),
@@ -26,6 +26,7 @@ ALLOWED = {
     "_noisy_topics": set(),
     "_noisy_weights": set(),
     "_rows": {"_labels"},
+    "_version": set(),
     "_scoring": {"_labels", "estimators"},
     "calibration": {"_plotting"},
     "datasets": {"preprocessing"},
@@ -34,6 +35,7 @@ ALLOWED = {
         "_labels",
         "_layers",
         "_rows",
+        "_version",
         "inference",
         "models",
         "posteriors",
@@ -106,7 +108,7 @@ ALLOWED = {
     "privacy.draws": {"privacy.lattice", "privacy.random"},
     "privacy.lattice": set(),
     "privacy._open_ledgers": set(),
-    "privacy.ledger": {"privacy._card", "privacy._open_ledgers", "privacy.accounting", "privacy.report"},
+    "privacy.ledger": {"_version", "privacy._card", "privacy._open_ledgers", "privacy.accounting", "privacy.report"},
     "privacy.mechanism": {
         "privacy.accounting",
         "privacy.contributions",

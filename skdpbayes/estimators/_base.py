@@ -7,13 +7,13 @@ import numbers
 import warnings
 from dataclasses import replace
 from functools import lru_cache
-from importlib.metadata import version
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 
 from skdpbayes._declared import public_schema
+from skdpbayes._version import __version__
 from skdpbayes.privacy import PrivacyLeakWarning
 from skdpbayes.privacy.report import now
 
@@ -185,7 +185,7 @@ class PrivateEstimator(BaseEstimator):
             seeded=self.random_state is not None,
             public=public,
             estimator=type(self).__name__,
-            version=version("skdpbayes"),
+            version=__version__,
             date=now(),
             schema=self._public_schema(),
             voided_by=(
@@ -218,11 +218,11 @@ class PrivateEstimator(BaseEstimator):
         state = super().__getstate__()
         if self.ledger is None and not hasattr(self, "privacy_spent_"):
             state["ledger"] = ledger_to_take_along()
-        return state | {"_skdpbayes_version": version("skdpbayes")}
+        return state | {"_skdpbayes_version": __version__}
 
     def __setstate__(self, state):
         """As in scikit-learn, with a warning if another version has saved it."""
-        saved, own = state.get("_skdpbayes_version"), version("skdpbayes")
+        saved, own = state.get("_skdpbayes_version"), __version__
         if saved != own:
             warnings.warn(
                 f"This {type(self).__name__} was saved by skdpbayes {saved} and is read by {own}: it may not work, or "
