@@ -108,7 +108,7 @@ lint: env-dev ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-docs: env-dev ## build and check the documentation in docs/_build (SPHINX_ARGS="-D plot_gallery=0": examples do not run)
+docs: env-dev ## build and check the pages in docs/_build (SPHINX_ARGS="-D plot_gallery=0": no examples)
 	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
 	$(PY) -m sphinx -W -b html $(SPHINX_ARGS) docs docs/_build/html
 	$(PY) tools/check_pages.py docs/_build/html
