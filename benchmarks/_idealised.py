@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from skdpbayes.inference import loop, release_sizes, start
-from skdpbayes.privacy.draws import Draws
-from skdpbayes.privacy.mechanism import MechanismSpec, private_sum
-from skdpbayes.privacy.random import wrap_keys
+from skdpbayes.mechanism.draws import Draws
+from skdpbayes.mechanism.keys import wrap_keys
+from skdpbayes.mechanism.private_sum import private_sum
+from skdpbayes.mechanism.spec import MechanismSpec
 
 
 def final_state(key: Any, records: Any, model: Any, solver: Any, spec: MechanismSpec) -> Any:

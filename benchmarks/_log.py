@@ -29,7 +29,9 @@ def context() -> dict[str, Any]:
         "uncommitted_changes": None if changes is None else bool(changes),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("skdpbayes", "jax", "numpyro", "scikit-learn", "numpy")},
+        "versions": {
+            name: version(name) for name in ("skdpbayes", "jax", "numpyro", "scikit-learn", "numpy")
+        },
     }
 
 
@@ -47,7 +49,10 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
 
     def line(cells: list[str]) -> str:
-        padded = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        padded = [
+            c.ljust(w) if i == 0 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        ]
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * w for w in widths), *map(line, rows)])

@@ -21,7 +21,9 @@ def load(holdout: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     home = os.environ.get("SKDPBAYES_DATA_HOME")
     path = Path(home or ".") / "mnist.npz"
     if not home or not path.exists():
-        raise SystemExit(f"{path} is not there; SKDPBAYES_DATA_HOME must name a folder that holds mnist.npz.")
+        raise SystemExit(
+            f"{path} is not there; SKDPBAYES_DATA_HOME must name a folder that holds mnist.npz."
+        )
     with np.load(path) as arrays:
         X, X_test = (arrays[name].reshape(-1, 784) for name in ("x_train", "x_test"))
         y, y_test = (arrays[name].astype(int) for name in ("y_train", "y_test"))
@@ -35,8 +37,8 @@ def load(holdout: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def gradient_histograms(X: np.ndarray) -> np.ndarray:
     """Histograms of oriented gradients (Dalal and Triggs 2005) of images in rows: nine directions, in 2x2 cells of 4x4.
 
-    A function of one image, which knows nothing of the others: it costs no privacy. Each of the 36 blocks has a norm
-    below one.
+    A function of one image, which knows nothing of the others: it costs no privacy. Each of the 36
+    blocks has a norm below one.
     """
     found = []
     for part in np.array_split(X.reshape(-1, 28, 28).astype(np.float32), max(1, len(X) // 2000)):
@@ -44,6 +46,8 @@ def gradient_histograms(X: np.ndarray) -> np.ndarray:
         turn = (np.arctan2(down, right) % np.pi) * 9 / np.pi
         cells = np.hypot(down, right)[..., None] * (turn.astype(int)[..., None] % 9 == np.arange(9))
         cells = cells.reshape(-1, 7, 4, 7, 4, 9).sum(axis=(2, 4))
-        blocks = np.concatenate([cells[:, i : i + 6, j : j + 6] for i in (0, 1) for j in (0, 1)], axis=-1)
+        blocks = np.concatenate(
+            [cells[:, i : i + 6, j : j + 6] for i in (0, 1) for j in (0, 1)], axis=-1
+        )
         found.append(blocks / np.sqrt((blocks**2).sum(axis=-1, keepdims=True) + 1))
     return np.concatenate(found).reshape(len(X), -1)

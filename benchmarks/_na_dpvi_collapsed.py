@@ -1,19 +1,21 @@
 """Where a trace of noisy gradients has its zero: a Bayesian regression that needs sums of the trace only.
 
-Near its optimum x* a loss has gradient ``A (x - x*)``. With a diagonal A, what a private run releases is, for each
-coordinate by itself (NA-DPVI, equations 20 and A60),
+Near its optimum x* a loss has gradient ``A (x - x*)``. With a diagonal A, what a private run
+releases is, for each coordinate by itself (NA-DPVI, equations 20 and A60),
 
     g_t ~ N(kappa a (x_t - x*), V + omega^2),   a = softplus(v),  v ~ N(m, s^2),  x* ~ N(p, r(a)),
 
-V being the variance of the privacy noise, kappa the sampling rate and omega^2 what subsampling adds: zero, or unknown
-with a half-normal prior of omega. The trace enters through its number of rounds n, two means and three second moments
-(`TraceSums`). With ``b = kappa a``, ``W = V + omega^2`` and ``D = W + n b^2 r``, x* is integrated out:
+V being the variance of the privacy noise, kappa the sampling rate and omega^2 what subsampling
+adds: zero, or unknown with a half-normal prior of omega. The trace enters through its number of
+rounds n, two means and three second moments (`TraceSums`). With ``b = kappa a``, ``W = V +
+omega^2`` and ``D = W + n b^2 r``, x* is integrated out:
 
     x* | v, omega ~ N(p - n r b h / D, r W / D),   h = mean(g) - b (mean(x) - p)
     log p(v, omega | trace) = -(v - m)^2 / (2 s^2) - omega^2 / (2 scale^2) - (n - 1)/2 log W - 1/2 log D
         - (Sgg - 2 b Sxg + b^2 Sxx) / (2 W) - n h^2 / (2 D) + constant
 
-which leaves one or two dimensions for a grid (`exact`). `laplace` and `nuts`, which the paper uses, are for comparison.
+which leaves one or two dimensions for a grid (`exact`). `laplace` and `nuts`, which the paper uses,
+are for comparison.
 """
 
 from __future__ import annotations
@@ -28,9 +30,15 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_PANELS, _OMEGA_PANELS = 96, 12  # of the final grid in v and omega, eight nodes each; with omega, half of those in v
+_PANELS, _OMEGA_PANELS = (
+    96,
+    12,
+)  # of the final grid in v and omega, eight nodes each; with omega, half of those in v
 _REFINED = 256, 48  # nodes, in v and omega, of the grid that locates the mass
-_NEGLIGIBLE, _OMEGA_NEGLIGIBLE = 45.0, 28.0  # log densities below the maximum (v can have a tail of any length)
+_NEGLIGIBLE, _OMEGA_NEGLIGIBLE = (
+    45.0,
+    28.0,
+)  # log densities below the maximum (v can have a tail of any length)
 _TINY = 1e-300
 
 
@@ -69,7 +77,8 @@ def accumulate(sums: TraceSums, x, g, weight=1.0) -> TraceSums:
     x, g : arrays of shape (..., d)
         The point, and the noisy gradient released there.
     weight : scalar or array of shape (..., d)
-        Zero leaves a round out. If the noise differs between rounds, its variance is ``V / weight``.
+        Zero leaves a round out. If the noise differs between rounds, its variance is ``V /
+        weight``.
     """
     n = sums.n + weight
     share = weight / (n + (n == 0))
@@ -106,10 +115,11 @@ class Regression:
     prior_mean : array
         p, of the normal prior of x*.
     prior_variance : callable ``(a) -> variance``
-        r, of the normal prior of x* given a; `a` has shape (..., d) behind one more axis, and is a JAX array in
-        `nuts`. Positive and bounded.
+        r, of the normal prior of x* given a; `a` has shape (..., d) behind one more axis, and is a
+        JAX array in `nuts`. Positive and bounded.
     subsampling : array, optional
-        Scale of the half-normal prior of omega. None takes omega for zero, which weights other than 0 and 1 need.
+        Scale of the half-normal prior of omega. None takes omega for zero, which weights other than
+        0 and 1 need.
     """
 
     sums: TraceSums
@@ -144,7 +154,9 @@ class _Rows:
 
     def __init__(self, regression: Regression):
         self.regression, self.shape = regression, regression.shape
-        self.n, self.mean_x, self.mean_g, self.sxx, self.sxg, self.sgg = map(self._row, regression.sums)
+        self.n, self.mean_x, self.mean_g, self.sxx, self.sxg, self.sgg = map(
+            self._row, regression.sums
+        )
         self.V, self.kappa = self._row(regression.noise_variance), self._row(regression.kappa)
         self.m, self.s = self._row(regression.v_mean), self._row(regression.v_sd)
         self.p = self._row(regression.prior_mean)
@@ -161,7 +173,9 @@ class _Rows:
         """``kappa a``, and the prior variance of x* there; `v` has shape (rows, grid)."""
         a = np.maximum(softplus(v), _TINY)
         first = np.moveaxis(a, -1, 0)
-        variance = np.asarray(self.regression.prior_variance(first.reshape(-1, *self.shape)), np.float64)
+        variance = np.asarray(
+            self.regression.prior_variance(first.reshape(-1, *self.shape)), np.float64
+        )
         variance = np.broadcast_to(variance, (len(first), *self.shape)).reshape(first.shape)
         return self.kappa * a, np.moveaxis(variance, 0, -1)
 
@@ -198,7 +212,10 @@ class _Rows:
         W = self.V
         if self.scale is not None:
             relative = 1 + np.linspace(-8, 8, 33) * np.sqrt(2 / np.maximum(self.n, 1))
-            modes = [np.sqrt(np.maximum(x / np.maximum(self.n, 1) * relative - self.V, 0)) for x in residual]
+            modes = [
+                np.sqrt(np.maximum(x / np.maximum(self.n, 1) * relative - self.V, 0))
+                for x in residual
+            ]
             omega = np.sort(np.concatenate([self.scale * np.linspace(0, 9, 33), *modes], axis=1))
             W = np.maximum(self.V, residual[0] / np.maximum(self.n, 1))
         error = np.sqrt(W / sxx)
@@ -208,7 +225,9 @@ class _Rows:
         likely = np.where(np.isfinite(likely) & (self.sxx > 0), likely, self.m)
         v = np.concatenate([prior, likely], axis=1)
         low, high = v.min(axis=1, keepdims=True), v.max(axis=1, keepdims=True)
-        return np.sort(np.concatenate([v, low + (high - low) * np.linspace(0, 1, 48)], axis=1)), omega
+        return np.sort(
+            np.concatenate([v, low + (high - low) * np.linspace(0, 1, 48)], axis=1)
+        ), omega
 
 
 def _interpolate(at: Array, x: Array, y: Array) -> Array:
@@ -222,11 +241,13 @@ def _interpolate(at: Array, x: Array, y: Array) -> Array:
     return y0 + share * (y1 - y0)
 
 
-def _equidistributed(grid: Array, log_densities: tuple[Array, ...], n: int, negligible: float) -> Array:
+def _equidistributed(
+    grid: Array, log_densities: tuple[Array, ...], n: int, negligible: float
+) -> Array:
     """`n` points of each row that follow unnormalised densities, their fourth roots, and the changes of those roots.
 
-    The roots cover tails. Their changes find the edge of a plateau: the prior's tail, where a is too small for the
-    trace to see.
+    The roots cover tails. Their changes find the edge of a plateau: the prior's tail, where a is
+    too small for the trace to see.
     """
     width = np.diff(grid, axis=1)
     total, kept = np.zeros_like(width), np.zeros(width.shape, bool)
@@ -234,9 +255,15 @@ def _equidistributed(grid: Array, log_densities: tuple[Array, ...], n: int, negl
         relative = log_density - log_density.max(axis=1, keepdims=True)
         inside = np.maximum(relative[:, 1:], relative[:, :-1]) > -negligible
         height, root = np.exp(relative), np.exp(0.25 * relative)
-        cells = width * (height[:, 1:] + height[:, :-1]), width * (root[:, 1:] + root[:, :-1]), np.abs(np.diff(root))
+        cells = (
+            width * (height[:, 1:] + height[:, :-1]),
+            width * (root[:, 1:] + root[:, :-1]),
+            np.abs(np.diff(root)),
+        )
         for cell in cells:
-            total += np.where(inside, cell / np.maximum(np.sum(cell * inside, axis=1, keepdims=True), _TINY), 0)
+            total += np.where(
+                inside, cell / np.maximum(np.sum(cell * inside, axis=1, keepdims=True), _TINY), 0
+            )
         kept |= inside
     reached = np.concatenate([np.zeros((len(grid), 1)), np.cumsum(total, axis=1)], axis=1)
     reached /= np.maximum(reached[:, -1:], _TINY)
@@ -278,14 +305,22 @@ class ExactPosterior:
         self._rows, self._v, self._omega = rows, v, omega
         self._probability = probability  # (rows, omega nodes, v nodes)
         k = probability.shape[1:]
-        of_v = np.broadcast_to(v.nodes[:, None, :], (len(probability), *k)).reshape(len(probability), -1)
-        of_omega = np.broadcast_to(omega.nodes[:, :, None], (len(probability), *k)).reshape(len(probability), -1)
+        of_v = np.broadcast_to(v.nodes[:, None, :], (len(probability), *k)).reshape(
+            len(probability), -1
+        )
+        of_omega = np.broadcast_to(omega.nodes[:, :, None], (len(probability), *k)).reshape(
+            len(probability), -1
+        )
         flat = probability.reshape(len(probability), -1)
-        mean, variance = rows.conditional(of_v, of_omega) if k[0] > 1 else rows.conditional(v.nodes, omega.nodes)
+        mean, variance = (
+            rows.conditional(of_v, of_omega) if k[0] > 1 else rows.conditional(v.nodes, omega.nodes)
+        )
         centre = np.sum(flat * mean, axis=1, keepdims=True)
         spread = np.sum(flat * (variance + (mean - centre) ** 2), axis=1)
         self.mean, self.sd = centre.reshape(rows.shape), np.sqrt(spread).reshape(rows.shape)
-        self.a_mean = np.sum(probability.sum(axis=1) * softplus(v.nodes), axis=1).reshape(rows.shape)
+        self.a_mean = np.sum(probability.sum(axis=1) * softplus(v.nodes), axis=1).reshape(
+            rows.shape
+        )
         self.omega_mean = np.sum(probability.sum(axis=2) * omega.nodes, axis=1).reshape(rows.shape)
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
@@ -293,7 +328,9 @@ class ExactPosterior:
         rows, n_v = len(self._probability), self._probability.shape[2]
         reached = np.cumsum(self._probability.reshape(rows, -1), axis=1)
         reached /= reached[:, -1:]
-        cell = np.stack([np.searchsorted(r, u) for r, u in zip(reached, rng.random((rows, n)), strict=True)])
+        cell = np.stack(
+            [np.searchsorted(r, u) for r, u in zip(reached, rng.random((rows, n)), strict=True)]
+        )
         cell = np.minimum(cell, reached.shape[1] - 1)
 
         def within(panels: _Panels, index) -> Array:
@@ -301,7 +338,11 @@ class ExactPosterior:
             return left + width * rng.random((rows, n))
 
         v = within(self._v, cell % n_v)
-        omega = within(self._omega, cell // n_v) if self._rows.scale is not None else np.zeros((rows, 1))
+        omega = (
+            within(self._omega, cell // n_v)
+            if self._rows.scale is not None
+            else np.zeros((rows, 1))
+        )
         mean, variance = self._rows.conditional(v, omega)
         x = mean + np.sqrt(variance) * rng.standard_normal((rows, n))
         return self._rows.unflatten(x), self._rows.unflatten(softplus(v))
@@ -310,9 +351,10 @@ class ExactPosterior:
 def exact(regression: Regression) -> ExactPosterior:
     """Posterior by Gauss-Legendre quadrature over v (and omega), on panels that follow the mass.
 
-    Three coarse grids, each placed by the one before, look for the mass. The errors of the final one are below 1e-6
-    standard deviations where a posterior has one peak, and far below Monte Carlo's where the prior of v is thousands of
-    times wider than the likelihood or contradicts it. Time does not depend on the length of the trace.
+    Three coarse grids, each placed by the one before, look for the mass. The errors of the final
+    one are below 1e-6 standard deviations where a posterior has one peak, and far below Monte
+    Carlo's where the prior of v is thousands of times wider than the likelihood or contradicts it.
+    Time does not depend on the length of the trace.
     """
     rows = _Rows(regression)
     v, omega = rows.first_grids()
@@ -322,14 +364,17 @@ def exact(regression: Regression) -> ExactPosterior:
         best = np.take_along_axis(omega, density.max(axis=2).argmax(axis=1)[:, None], 1)
         if rows.scale is not None:
             omega = _equidistributed(omega, (density.max(axis=2),), n_omega, _OMEGA_NEGLIGIBLE)
-        # Second moments of x* can come from where there is little mass: from small a, which leave x* to its prior.
+        # Second moments of x* can come from where there is little mass: from small a, which leave
+        # x* to its prior.
         along = density.max(axis=1)
         mean, variance = rows.conditional(v, best)
         centre = np.take_along_axis(mean, along.argmax(axis=1)[:, None], 1)
         moment = along + np.log(variance + (mean - centre) ** 2)
         v = _equidistributed(v, (along, moment), n_v, _NEGLIGIBLE)
     of_v = _Panels.between(v)
-    of_omega = _Panels(omega, np.ones_like(omega), omega) if rows.scale is None else _Panels.between(omega)
+    of_omega = (
+        _Panels(omega, np.ones_like(omega), omega) if rows.scale is None else _Panels.between(omega)
+    )
     density = rows.log_density(of_v.nodes, of_omega.nodes)
     density = np.exp(density - density.max(axis=(1, 2), keepdims=True))
     density *= of_omega.weight[:, :, None] * of_v.weight[:, None, :]
@@ -346,7 +391,9 @@ class LaplacePosterior:
         self.mean = mean.reshape(rows.shape)
         self.sd = np.sqrt(self._variance + (slope * v_sd) ** 2).reshape(rows.shape)
         nodes, weights = np.polynomial.hermite_e.hermegauss(40)
-        self.a_mean = (softplus(mode + v_sd * nodes) @ (weights / weights.sum())).reshape(rows.shape)
+        self.a_mean = (softplus(mode + v_sd * nodes) @ (weights / weights.sum())).reshape(
+            rows.shape
+        )
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
         """`n` draws of (x*, a), two arrays of shape (n, ..., d)."""
@@ -359,8 +406,8 @@ class LaplacePosterior:
 def laplace(regression: Regression) -> LaplacePosterior:
     """Laplace's approximation in (v, x*), the coordinates in which the prior is normal: no Jacobian enters.
 
-    Given v the posterior of x* is normal, so the joint mode lies on x* = E[x* | v], and minus the inverse Hessian
-    follows from derivatives of the density along that line.
+    Given v the posterior of x* is normal, so the joint mode lies on x* = E[x* | v], and minus the
+    inverse Hessian follows from derivatives of the density along that line.
 
     Raises
     ------
@@ -368,7 +415,9 @@ def laplace(regression: Regression) -> LaplacePosterior:
         If omega is unknown.
     """
     if regression.subsampling is not None:
-        raise ValueError("laplace takes omega for zero: got a prior of omega, expected subsampling=None.")
+        raise ValueError(
+            "laplace takes omega for zero: got a prior of omega, expected subsampling=None."
+        )
     return _laplace(_Rows(regression))
 
 
@@ -390,7 +439,8 @@ def _laplace(rows: _Rows) -> LaplacePosterior:
         if np.all(high - low <= 1e-7 * (1 + np.abs(low))):
             break
     mode = (last[0] + last[1]) / 2
-    # Derivatives by differences of fourth order, over a step that is small beside the scale of the density.
+    # Derivatives by differences of fourth order, over a step that is small beside the scale of the
+    # density.
     step = np.full_like(mode, 1e-3)
     for _ in range(2):
         values = along(mode + step * np.arange(-2, 3))
@@ -409,15 +459,20 @@ class DrawsPosterior:
     draws : pair of arrays of shape (chains, draws, ..., d)
         Of x* and a.
     r_hat, ess : arrays of shape (..., d)
-        Split R-hat and effective sample size, the worst of x*, its square about the mean, and a: the tails of x*
-        can be long, and chains that agree on its mean need not agree on its standard deviation.
+        Split R-hat and effective sample size, the worst of x*, its square about the mean, and a:
+        the tails of x* can be long, and chains that agree on its mean need not agree on its
+        standard deviation.
     """
 
     def __init__(self, x: Array, a: Array):
         from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
         self.draws = x, a
-        self.mean, self.sd, self.a_mean = x.mean(axis=(0, 1)), x.std(axis=(0, 1)), a.mean(axis=(0, 1))
+        self.mean, self.sd, self.a_mean = (
+            x.mean(axis=(0, 1)),
+            x.std(axis=(0, 1)),
+            a.mean(axis=(0, 1)),
+        )
         monitored = x, (x - self.mean) ** 2, a
         self.r_hat = np.max([split_gelman_rubin(y) for y in monitored], axis=0)
         self.ess = np.min([effective_sample_size(y) for y in monitored], axis=0)
@@ -430,12 +485,18 @@ class DrawsPosterior:
 
 
 def nuts(
-    regression: Regression, *, n_warmup: int = 1000, n_samples: int = 1000, n_chains: int = 4, seed: int = 0
+    regression: Regression,
+    *,
+    n_warmup: int = 1000,
+    n_samples: int = 1000,
+    n_chains: int = 4,
+    seed: int = 0,
 ) -> DrawsPosterior:
     """Posterior by the No-U-Turn sampler over v, x* (and log omega) of all coordinates, given the sums.
 
-    The joint density is written out here without integrating anything, which makes it a check of `exact`. Coordinates
-    are centred and scaled by Laplace's approximation, which leaves the target as it is.
+    The joint density is written out here without integrating anything, which makes it a check of
+    `exact`. Coordinates are centred and scaled by Laplace's approximation, which leaves the target
+    as it is.
     """
     import jax
     import jax.numpy as jnp
@@ -457,10 +518,16 @@ def nuts(
         b, r = regression.kappa * a, regression.prior_variance(a)
         # Sum over the rounds of (g_t - b (x_t - x))^2.
         squares = s.sgg - 2 * b * s.sxg + b**2 * s.sxx + s.n * (s.mean_g - b * (s.mean_x - x)) ** 2
-        prior = ((v - regression.v_mean) / regression.v_sd) ** 2 + (x - regression.prior_mean) ** 2 / r + jnp.log(r)
+        prior = (
+            ((v - regression.v_mean) / regression.v_sd) ** 2
+            + (x - regression.prior_mean) ** 2 / r
+            + jnp.log(r)
+        )
         total = prior + squares / W
         if "omega" in z:  # and the Jacobian of the logarithm
-            total = total + s.n * jnp.log(W) + (omega / regression.subsampling) ** 2 - 2 * z["omega"]
+            total = (
+                total + s.n * jnp.log(W) + (omega / regression.subsampling) ** 2 - 2 * z["omega"]
+            )
         return 0.5 * jnp.sum(jnp.broadcast_to(total, shape))
 
     with jax.enable_x64(True):
@@ -468,7 +535,9 @@ def nuts(
         names = ["v", "x"] if regression.subsampling is None else ["v", "x", "omega"]
         keys = jax.random.split(jax.random.fold_in(key, 1), len(names))
         chains = (n_chains, *shape) if n_chains > 1 else shape
-        start = {name: 0.5 * jax.random.normal(k, chains) for name, k in zip(names, keys, strict=True)}
+        start = {
+            name: 0.5 * jax.random.normal(k, chains) for name, k in zip(names, keys, strict=True)
+        }
         sampler = MCMC(
             NUTS(potential_fn=minus_log_density),
             num_warmup=n_warmup,

@@ -2,9 +2,9 @@
 
 And the model of its Table 3, whose records are real.
 
-All coordinates are unconstrained: softplus for a positive number, log-odds for a probability, log-ratios to the last
-category for several. Each problem draws parameters from its prior, records given parameters, and parameters given
-records (the non-private posterior, exactly).
+All coordinates are unconstrained: softplus for a positive number, log-odds for a probability,
+log-ratios to the last category for several. Each problem draws parameters from its prior, records
+given parameters, and parameters given records (the non-private posterior, exactly).
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class GammaExponential:
         return rng.exponential(1 / softplus(theta), N_RECORDS).astype(np.float32)
 
     def draw_posterior(self, rng: np.random.Generator, records, n: int) -> Array:
-        return softplus_inverse(rng.gamma(8 + len(records), 1 / (2 + records.sum(dtype=float)), (n, 1)))
+        return softplus_inverse(
+            rng.gamma(8 + len(records), 1 / (2 + records.sum(dtype=float)), (n, 1))
+        )
 
 
 @jax.tree_util.register_static
@@ -102,7 +104,9 @@ class DirichletCategorical:
     def mean_scores(self, thetas, noise, record):
         """Means over draws of the score and of its product with the noise, without forming each draw's score."""
         p = jax.nn.softmax(jnp.pad(thetas, ((0, 0), (0, 1))), axis=1)[:, :2]
-        return record[:2] - jnp.mean(p, axis=0), record[:2] * jnp.mean(noise, axis=0) - jnp.mean(p * noise, axis=0)
+        return record[:2] - jnp.mean(p, axis=0), record[:2] * jnp.mean(noise, axis=0) - jnp.mean(
+            p * noise, axis=0
+        )
 
     def draw_prior(self, rng: np.random.Generator, n: int) -> Array:
         p = rng.dirichlet([5, 5, 5], n)
@@ -142,7 +146,9 @@ class LinearRegression:
     def score(self, theta, record):
         s2 = jax.nn.softplus(theta[11])
         residual = (record[11] - record[:11] @ theta[:11]) / s2
-        return jnp.append(residual * record[:11], (residual**2 - 1 / s2) / 2 * jax.nn.sigmoid(theta[11]))
+        return jnp.append(
+            residual * record[:11], (residual**2 - 1 / s2) / 2 * jax.nn.sigmoid(theta[11])
+        )
 
     def mean_scores(self, thetas, noise, record):
         """Means over draws of the score and of its product with the noise, without forming each draw's score."""
@@ -151,11 +157,15 @@ class LinearRegression:
         of_s2 = (residual**2 - 1 / s2) / 2 * jax.nn.sigmoid(thetas[:, 11])
         # Products with all of the record, and a choice, are faster than slices and concatenation.
         own = jnp.where(last, jnp.mean(of_s2), record * jnp.mean(residual))
-        return own, jnp.where(last, jnp.mean(of_s2 * noise[:, 11]), record * (residual @ noise) / len(thetas))
+        return own, jnp.where(
+            last, jnp.mean(of_s2 * noise[:, 11]), record * (residual @ noise) / len(thetas)
+        )
 
     def draw_prior(self, rng: np.random.Generator, n: int) -> Array:
         s2 = 0.5 / rng.gamma(20, 1, (n, 1))
-        return np.concatenate([rng.normal(size=(n, 11)) * np.sqrt(4 * s2), softplus_inverse(s2)], axis=1)
+        return np.concatenate(
+            [rng.normal(size=(n, 11)) * np.sqrt(4 * s2), softplus_inverse(s2)], axis=1
+        )
 
     def draw_records(self, rng: np.random.Generator, theta: Array) -> NDArray[np.float32]:
         Z = np.concatenate([rng.normal(size=(N_RECORDS, 10)), np.ones((N_RECORDS, 1))], axis=1)
@@ -168,7 +178,9 @@ class LinearRegression:
         mean = np.linalg.solve(precision, Z.T @ y)
         s2 = (0.5 + (y @ y - mean @ precision @ mean) / 2) / rng.gamma(20 + len(y) / 2, 1, (n, 1))
         root = np.linalg.inv(np.linalg.cholesky(precision))
-        return np.concatenate([mean + np.sqrt(s2) * (rng.normal(size=(n, 11)) @ root), softplus_inverse(s2)], axis=1)
+        return np.concatenate(
+            [mean + np.sqrt(s2) * (rng.normal(size=(n, 11)) @ root), softplus_inverse(s2)], axis=1
+        )
 
 
 @jax.tree_util.register_static
@@ -221,7 +233,10 @@ PROBLEMS: dict[str, tuple[Any, Settings]] = {
     "Gamma-Exponential": (GammaExponential(), Settings(2.0, 100.0, 1.0, -4.0)),
     "Beta-Bernoulli": (BetaBernoulli(), Settings(2.0, 120.0, 1.0, -4.0)),
     "Dirichlet-Categorical": (DirichletCategorical(), Settings(2**0.5, 100.0, 1.0, -6.0)),
-    "linear regression": (LinearRegression(), Settings(260.0, 1500.0, (4.0,) * 11 + (4 / 28,), -6.0)),
+    "linear regression": (
+        LinearRegression(),
+        Settings(260.0, 1500.0, (4.0,) * 11 + (4 / 28,), -6.0),
+    ),
 }
 
 

@@ -1,9 +1,9 @@
 """The paper's NA-DPVI and DPVIm as solvers, on our mechanism and driver; only for the comparison.
 
-What each record contributes follows the paper (A56 to A59) and is not what our solvers do: prior and entropy go
-through the clip, and u is released beside mu although its gradient follows from that of mu. The ten draws inside a
-record's loss are shared by the records of a round: what that adds to a gradient is below a thousandth of the privacy
-noise here.
+What each record contributes follows the paper (A56 to A59) and is not what our solvers do: prior
+and entropy go through the clip, and u is released beside mu although its gradient follows from that
+of mu. The ten draws inside a record's loss are shared by the records of a round: what that adds to
+a gradient is below a thousandth of the privacy noise here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from benchmarks._na_dpvi_collapsed import Regression, TraceSums, accumulate
 from benchmarks._na_dpvi_problems import N_RECORDS, Settings
 from skdpbayes import inference
+from skdpbayes.mechanism.keys import FitKeys, fit_keys
+from skdpbayes.mechanism.records import Records
+from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
 from skdpbayes.models.base import Model, prior_score, score
 from skdpbayes.privacy import GaussianSteps, calibrate_noise
-from skdpbayes.privacy.mechanism import Block, Mechanism, MechanismSpec
-from skdpbayes.privacy.random import FitKeys, fit_keys
-from skdpbayes.records import Records
 from skdpbayes.solvers.base import Round
 
 N_STEPS, SAMPLING_RATE, DROPPED = 10_000, 0.1, 0.2
@@ -69,7 +69,9 @@ class Published:
     def init(self, model: Model, key) -> TraceState:
         """Start at public values."""
         del model, key
-        return TraceState(jnp.asarray(self.start, jnp.float32), TraceSums.zeros(self.start.shape[-1], np.float64))
+        return TraceState(
+            jnp.asarray(self.start, jnp.float32), TraceSums.zeros(self.start.shape[-1], np.float64)
+        )
 
     def _draw(self, state, key):
         mu, u = jnp.split(state.phi, 2)
@@ -101,7 +103,9 @@ class Published:
             sums = accumulate(state.sums, state.phi, gradient / self.beta, weight)
             return TraceState(state.phi - self.step_size * gradient, sums)
 
-        return (Round(self._draw, query, lambda state: {"gradient": Block(self.clipping_norm)}, update),)
+        return (
+            Round(self._draw, query, lambda state: {"gradient": Block(self.clipping_norm)}, update),
+        )
 
 
 @jax.tree_util.register_dataclass
@@ -109,8 +113,9 @@ class Published:
 class Aligned(Published):
     """DPVIm (Jalko et al. 2023): only the gradient in mu is released, and that in u follows from it.
 
-    The paper does not say with which step sizes. Here mu takes the published steps and u takes those of the standard
-    deviation (its gradient over sigmoid(u)), so that the noise moves both alike.
+    The paper does not say with which step sizes. Here mu takes the published steps and u takes
+    those of the standard deviation (its gradient over sigmoid(u)), so that the noise moves both
+    alike.
     """
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
@@ -133,18 +138,28 @@ class Aligned(Published):
             sums = accumulate(state.sums, state.phi, gradient, weight)
             return TraceState(state.phi - self.step_size * gradient, sums)
 
-        return (Round(self._draw, query, lambda state: {"gradient": Block(self.clipping_norm)}, update),)
+        return (
+            Round(self._draw, query, lambda state: {"gradient": Block(self.clipping_norm)}, update),
+        )
 
 
 def solver(
-    kind: type[Published], model, settings: Settings, noise_multiplier: float, n_records: int = N_RECORDS
+    kind: type[Published],
+    model,
+    settings: Settings,
+    noise_multiplier: float,
+    n_records: int = N_RECORDS,
 ) -> Published:
     """Step sizes by the paper's heuristic, ``sqrt(2) lambda_c / (sigma C sqrt(T d))``, d released dimensions."""
     n, aligned = model.size, kind is Aligned
     released = n if aligned else 2 * n
     beta = np.repeat([1.0, 1.0 if aligned else settings.beta_u], n)
     rate = np.tile(np.broadcast_to(settings.learning_rate, n), 2)
-    step_size = np.sqrt(2) * rate / (noise_multiplier * settings.clipping_norm * np.sqrt(N_STEPS * released))
+    step_size = (
+        np.sqrt(2)
+        * rate
+        / (noise_multiplier * settings.clipping_norm * np.sqrt(N_STEPS * released))
+    )
     start = np.concatenate([np.asarray(model.init()), np.full(n, settings.start_u)])
     arrays = (np.asarray(x, np.float32) for x in (beta, step_size, start, n_records))
     return kind(np.float32(settings.clipping_norm), *arrays)
@@ -153,9 +168,10 @@ def solver(
 def regression(state: TraceState, settings: Settings, noise_multiplier: float, beta) -> Regression:
     """The regression of a run's trace with the paper's priors (H.3), which use the trace a second time.
 
-    H.3 prints the variance of a least-squares slope where it should print its standard deviation. Taken literally, the
-    prior of v is hundreds of times wider than the slope, half of it means no slope at all, and the posterior of x* is
-    its prior; NUTS, started at the slope, does not get there.
+    H.3 prints the variance of a least-squares slope where it should print its standard deviation.
+    Taken literally, the prior of v is hundreds of times wider than the slope, half of it means no
+    slope at all, and the posterior of x* is its prior; NUTS, started at the slope, does not get
+    there.
     """
     sums = TraceSums(*(np.asarray(x, np.float64) for x in state.sums))
     variance = (noise_multiplier * settings.clipping_norm / np.asarray(beta, np.float64)) ** 2
@@ -164,7 +180,9 @@ def regression(state: TraceState, settings: Settings, noise_multiplier: float, b
     return Regression(sums, variance, SAMPLING_RATE, v_mean, v_sd, prior_mean=sums.mean_x)
 
 
-def fit(kind: type[Published], model, settings: Settings, epsilon: float, delta: float, records, rng) -> Any:
+def fit(
+    kind: type[Published], model, settings: Settings, epsilon: float, delta: float, records, rng
+) -> Any:
     """Private runs on each of several sets of records, (R, n_records, ...): final states, and their regressions."""
     sigma = calibrate_noise(epsilon, delta, SAMPLING_RATE, N_STEPS).noise_multiplier
     spec = MechanismSpec((GaussianSteps(sigma, SAMPLING_RATE, N_STEPS),))
@@ -184,6 +202,8 @@ def run(keys: FitKeys, fields, model, own: Published, spec: MechanismSpec) -> Tr
     """
     states = []
     for i, rows in enumerate(fields):
-        state, _ = inference.run(keys.chain(i), model, own, spec, Records(rows, np.int32(len(rows))))
+        state, _ = inference.run(
+            keys.chain(i), model, own, spec, Records(rows, np.int32(len(rows)))
+        )
         states.append(state)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)

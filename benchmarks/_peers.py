@@ -30,12 +30,16 @@ class Unavailable(Exception):
 def add_python(parser: argparse.ArgumentParser) -> None:
     """What makes the environments."""
     default = sys.executable if sys.version_info[:2] == (3, 11) else "python3.11"
-    parser.add_argument("--python", default=default, help="Python 3.11 to make them with (default: %(default)s)")
+    parser.add_argument(
+        "--python", default=default, help="Python 3.11 to make them with (default: %(default)s)"
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Where d3p's environment lies and what makes it."""
-    parser.add_argument("--env", type=Path, default=ENVIRONMENTS / "d3p", help="environment of d3p's own")
+    parser.add_argument(
+        "--env", type=Path, default=ENVIRONMENTS / "d3p", help="environment of d3p's own"
+    )
     add_python(parser)
 
 
@@ -49,9 +53,12 @@ def environment(name: str, python: str, folder: Path | None = None) -> Path:
     """
     folder = (folder or ENVIRONMENTS / name).resolve()
     if shutil.which(python) is None:
-        raise Unavailable(f"{name} needs Python 3.11, and {python!r} is not on the path: give one with --python.")
+        raise Unavailable(
+            f"{name} needs Python 3.11, and {python!r} is not on the path: give one with --python."
+        )
     command = [python, str(_log.ROOT / "tools" / "bootstrap.py"), "--env", str(folder)]
-    # The lock is complete. Left to resolve it with hashes, pip stumbles over the extras that d3p asks for.
+    # The lock is complete. Left to resolve it with hashes, pip stumbles over the extras that d3p
+    # asks for.
     complete = {**os.environ, "PIP_NO_DEPS": "1"}
     made = subprocess.run([*command, "--lock", str(PEERS / f"{name}.lock")], env=complete)
     if made.returncode:
@@ -67,14 +74,18 @@ def clean_environment() -> dict[str, str]:
     return own
 
 
-def run(python: Path, script: str, arrays: dict[str, Any], plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def run(
+    python: Path, script: str, arrays: dict[str, Any], plan: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """What a script released, one record a fit, in the order of the plan; `arrays` have an axis of data sets first."""
     with tempfile.TemporaryDirectory() as folder:
         data, entries = Path(folder) / "data.npz", Path(folder) / "plan.json"
         np.savez(data, **arrays)
         entries.write_text(json.dumps(plan))
         command = [str(python), str(PEERS / script), str(data), str(entries)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=clean_environment())
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, env=clean_environment()
+        )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -114,7 +125,9 @@ class Worker:
         for line in self._process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        raise Unavailable(f"{Path(self._process.args[1]).name} ended with status {self._process.wait()}")  # type: ignore[index]
+        raise Unavailable(
+            f"{Path(self._process.args[1]).name} ended with status {self._process.wait()}"
+        )  # type: ignore[index]
 
     def close(self) -> None:
         """End the script."""

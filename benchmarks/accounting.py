@@ -2,8 +2,9 @@
 
 Three tables, about two minutes in all:
 
-1. epsilon at delta = 1e-5 over a grid of (rate, noise, rounds): excess over the limit of ever finer grids
-   (extrapolated from two finer ones, the error being quadratic in the spacing), RDP's excess, cross-check;
+1. epsilon at delta = 1e-5 over a grid of (rate, noise, rounds): excess over the limit of ever finer
+   grids (extrapolated from two finer ones, the error being quadratic in the spacing), RDP's excess,
+   cross-check;
 2. calibration: time and number of digits, cache empty;
 3. dp_accounting's PLD at its default interval on some of the points: excess and time.
 """
@@ -28,7 +29,10 @@ DELTA = 1e-5
 def limit(steps, used):
     """Extrapolate epsilon to spacing 0 from the spacings used / 2 and used / 4."""
     half, quarter = (
-        max(loss_distribution((steps,), kind, used * share).epsilon(DELTA) for kind in ("remove", "add"))
+        max(
+            loss_distribution((steps,), kind, used * share).epsilon(DELTA)
+            for kind in ("remove", "add")
+        )
         for share in (0.5, 0.25)
     )
     return quarter - (half - quarter) / 3
@@ -36,7 +40,9 @@ def limit(steps, used):
 
 def accuracy():
     rows = []
-    grid = itertools.product((1e-4, 1e-3, 1e-2, 0.1, 0.5), (0.5, 1.0, 2.0, 5.0, 20.0), (1, 100, 10**4, 10**5))
+    grid = itertools.product(
+        (1e-4, 1e-3, 1e-2, 0.1, 0.5), (0.5, 1.0, 2.0, 5.0, 20.0), (1, 100, 10**4, 10**5)
+    )
     for rate, sigma, count in grid:
         steps = GaussianSteps(sigma, rate, count)
         start = time.perf_counter()
@@ -61,11 +67,21 @@ def accuracy():
 def calibration():
     rows = []
     calibrate_noise(1.0, DELTA, 0.02, 10)  # imports
-    for eps, rate, count in itertools.product((0.1, 1.0, 8.0), (1e-3, 1e-2, 0.1), (100, 10**4, 10**5)):
+    for eps, rate, count in itertools.product(
+        (0.1, 1.0, 8.0), (1e-3, 1e-2, 0.1), (100, 10**4, 10**5)
+    ):
         start = time.perf_counter()
         found = calibrate_noise(eps, DELTA, rate, count)
         seconds = time.perf_counter() - start
-        rows.append({"epsilon": eps, "q": rate, "T": count, "sigma": found.noise_multiplier, "ms": 1e3 * seconds})
+        rows.append(
+            {
+                "epsilon": eps,
+                "q": rate,
+                "T": count,
+                "sigma": found.noise_multiplier,
+                "ms": 1e3 * seconds,
+            }
+        )
         rows[-1]["below"] = 1 - found.epsilon / eps
     return rows
 
@@ -85,7 +101,15 @@ def library():
         theirs = one.self_compose(count).get_epsilon_for_delta(DELTA)
         seconds = time.perf_counter() - start
         ours = compose(GaussianSteps(sigma, rate, count)).epsilon(DELTA)
-        rows.append({"q": rate, "sigma": sigma, "T": count, "theirs/ours": theirs / ours, "their_ms": 1e3 * seconds})
+        rows.append(
+            {
+                "q": rate,
+                "sigma": sigma,
+                "T": count,
+                "theirs/ours": theirs / ours,
+                "their_ms": 1e3 * seconds,
+            }
+        )
     return rows
 
 

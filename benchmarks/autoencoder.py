@@ -1,13 +1,14 @@
 """Private auto-encoders on MNIST, beside NumPyro without privacy: ``make bench-autoencoder``.
 
-The network of d3p's Table 2 (784-400-50 and back, 688 884 weights; Prediger et al. 2021) and this package's default.
-First the seconds of an epoch of batches of 128 (NumPyro without privacy, ours in ``fast`` and ``secure`` numerics) and
-peak memory; then how the loss after some steps compares with that of gradients of records, all formed; and the held-out
-loss after 20 epochs, at the epsilon that d3p's setting (noise multiplier 1.5, delta 1/60000) has by exact
-accounting. d3p prints a loss of 174.06 for it, and 99.63 without privacy.
+The network of d3p's Table 2 (784-400-50 and back, 688 884 weights; Prediger et al. 2021) and this
+package's default. First the seconds of an epoch of batches of 128 (NumPyro without privacy, ours in
+``fast`` and ``secure`` numerics) and peak memory; then how the loss after some steps compares with
+that of gradients of records, all formed; and the held-out loss after 20 epochs, at the epsilon that
+d3p's setting (noise multiplier 1.5, delta 1/60000) has by exact accounting. d3p prints a loss of
+174.06 for it, and 99.63 without privacy.
 
-The folder that ``SKDPBAYES_DATA_HOME`` names holds the images as ``mnist.npz``. With ``--holdout`` losses are of 10 000
-training images that fits do not see, for those who choose defaults.
+The folder that ``SKDPBAYES_DATA_HOME`` names holds the images as ``mnist.npz``. With ``--holdout``
+losses are of 10 000 training images that fits do not see, for those who choose defaults.
 """
 
 from __future__ import annotations
@@ -37,14 +38,21 @@ def true_epsilon() -> float:
     """What d3p's setting spends, by exact accounting."""
     from skdpbayes.privacy import GaussianSteps, compose
 
-    return compose((GaussianSteps(SIGMA, BATCH / N, EPOCHS * N // BATCH),), "zero_out").epsilon(1 / N)
+    return compose((GaussianSteps(SIGMA, BATCH / N, EPOCHS * N // BATCH),), "zero_out").epsilon(
+        1 / N
+    )
 
 
 def private(images: np.ndarray, epsilon: float, n_steps: int, batch: int, **parameters: Any) -> Any:
     """The estimator under test."""
     from skdpbayes import DPVariationalAutoencoder
 
-    own = {"epsilon": epsilon, "delta": (1 - 1e-9) / N, "n_steps": n_steps, "sampling_rate": batch / len(images)}
+    own = {
+        "epsilon": epsilon,
+        "delta": (1 - 1e-9) / N,
+        "n_steps": n_steps,
+        "sampling_rate": batch / len(images),
+    }
     return DPVariationalAutoencoder(random_state=0, **own | parameters).fit(images)
 
 
@@ -115,7 +123,7 @@ def formed_gradients(images: np.ndarray, scored: np.ndarray, n_steps: int) -> tu
     """Losses after a few steps: by products that are not formed, and by gradients of every record."""
     import jax
 
-    from skdpbayes.models.autoencoder import Autoencoder
+    from skdpbayes.models.networks.autoencoder import Autoencoder
 
     ours = private(images, 8.0, n_steps, BATCH, numerics="fast", **PAPER)
     original = Autoencoder.score
@@ -132,32 +140,54 @@ def formed_gradients(images: np.ndarray, scored: np.ndarray, n_steps: int) -> tu
 def main() -> None:
     """Run what the command line asks for, print, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--parts", nargs="+", default=["speed", "formed", "loss"], choices=["speed", "formed", "loss"])
-    parser.add_argument("--holdout", action="store_true", help="score held-out training images, not the test images")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        default=["speed", "formed", "loss"],
+        choices=["speed", "formed", "loss"],
+    )
+    parser.add_argument(
+        "--holdout", action="store_true", help="score held-out training images, not the test images"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     train, test = mnist(options.holdout)
     epsilon, record = true_epsilon(), {"holdout": options.holdout}
-    print(f"Noise multiplier {SIGMA}, batches of {BATCH}, {EPOCHS} epochs: epsilon {epsilon:.3f} at delta 1/{N}")
+    print(
+        f"Noise multiplier {SIGMA}, batches of {BATCH}, {EPOCHS} epochs: epsilon {epsilon:.3f} at delta 1/{N}"
+    )
     if "speed" in options.parts:
         fast = seconds_per_epoch(train, "fast")
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         floor, secure = numpyro_seconds_per_epoch(train), seconds_per_epoch(train, "secure")
         rows = [["NumPyro, not private", f"{floor:.2f}", "1.0"]]
-        rows += [[f"ours, {name}", f"{s:.2f}", f"{s / floor:.1f}"] for name, s in (("fast", fast), ("secure", secure))]
+        rows += [
+            [f"ours, {name}", f"{s:.2f}", f"{s / floor:.1f}"]
+            for name, s in (("fast", fast), ("secure", secure))
+        ]
         print(_log.table(["batches of 128, 688 884 weights", "s/epoch", "ratio"], rows), flush=True)
         print(f"peak memory of the private fits: {memory:.2f} GB")
         record |= {"numpyro": floor, "fast": fast, "secure": secure, "gigabytes": memory}
     if "formed" in options.parts:
         record["formed"] = formed_gradients(train[:10_000], test, 40)
-        print("loss after 40 steps, products and formed gradients: {:.4f} {:.4f}".format(*record["formed"]), flush=True)
+        print(
+            "loss after 40 steps, products and formed gradients: {:.4f} {:.4f}".format(
+                *record["formed"]
+            ),
+            flush=True,
+        )
     if "loss" in options.parts:
         rows = []
         for name, own in (("784-400-50", PAPER), ("default", {})):
-            model = private(train, epsilon, EPOCHS * len(train) // 1024, 1024, numerics="fast", **own)
+            model = private(
+                train, epsilon, EPOCHS * len(train) // 1024, 1024, numerics="fast", **own
+            )
             rows.append([name, f"{model.privacy_spent_.epsilon:.3f}", f"{-model.score(test):.2f}"])
         print(
-            _log.table([f"{EPOCHS} epochs", "epsilon", "loss"], [*rows, ["d3p, Table 2", f"{epsilon:.3f}", "174.06"]])
+            _log.table(
+                [f"{EPOCHS} epochs", "epsilon", "loss"],
+                [*rows, ["d3p, Table 2", f"{epsilon:.3f}", "174.06"]],
+            )
         )
         record["loss"] = rows
     print(f"Written to {_log.append('autoencoder', record).relative_to(_log.ROOT)}")

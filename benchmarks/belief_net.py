@@ -1,10 +1,11 @@
 """Private sigmoid belief networks on binarised MNIST, as in section 7 of the VIPS paper: ``make bench-belief-net``.
 
-Images are black and white at a threshold of one half; the folder that ``SKDPBAYES_DATA_HOME`` names holds them as
-``mnist.npz``. Fits see the training images and are scored on the test images, or, with ``--holdout``, on 10 000
-training images that fits do not see, for those who choose defaults. Scores are the bound of the log-likelihood in nats
-per image and the share of pixels that are reconstructed. The paper prints its figures (8 and 9) without numbers, so no
-column holds them; what privacy its settings have, by its accounting, is a table of its own.
+Images are black and white at a threshold of one half; the folder that ``SKDPBAYES_DATA_HOME`` names
+holds them as ``mnist.npz``. Fits see the training images and are scored on the test images, or,
+with ``--holdout``, on 10 000 training images that fits do not see, for those who choose defaults.
+Scores are the bound of the log-likelihood in nats per image and the share of pixels that are
+reconstructed. The paper prints its figures (8 and 9) without numbers, so no column holds them; what
+privacy its settings have, by its accounting, is a table of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def private(images: Images, hidden: int, epsilon: float, seed: int) -> Any:
     """The estimator under test: default parameters."""
     from skdpbayes import DPSigmoidBeliefNet
 
-    return DPSigmoidBeliefNet(hidden, epsilon=epsilon, delta=DELTA, random_state=seed).fit(images.train)
+    return DPSigmoidBeliefNet(hidden, epsilon=epsilon, delta=DELTA, random_state=seed).fit(
+        images.train
+    )
 
 
 def independent(images: Images) -> tuple[float, float]:
@@ -58,7 +61,9 @@ def restricted_boltzmann(images: Images, hidden: int, seed: int) -> tuple[float,
     from sklearn.neural_network import BernoulliRBM
 
     start = time.perf_counter()
-    model = BernoulliRBM(hidden, learning_rate=0.05, n_iter=10, batch_size=100, random_state=seed).fit(images.train)
+    model = BernoulliRBM(
+        hidden, learning_rate=0.05, n_iter=10, batch_size=100, random_state=seed
+    ).fit(images.train)
     seconds = time.perf_counter() - start
     pixels = expit(model.transform(images.test) @ model.components_ + model.intercept_visible_)
     return float(((pixels > 0.5) == images.test).mean()), seconds
@@ -78,7 +83,9 @@ def run(
             model = fit(images, hidden, epsilon, seed)
             record["seconds"].append(time.perf_counter() - start)
             record["nats"].append(float(model.score(images.test)))
-            record["pixels"].append(float(((model.reconstruct(images.test) > 0.5) == images.test).mean()))
+            record["pixels"].append(
+                float(((model.reconstruct(images.test) > 0.5) == images.test).mean())
+            )
             models[epsilon] = model
         records.append(record)
         print(": ".join(row_of(record)), flush=True)
@@ -131,12 +138,24 @@ def draw(models: dict[float, Any], path: Path) -> Path:
 def main() -> None:
     """Run what the command line asks for, print the tables, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--hidden", nargs="+", type=int, default=[50, 100], help="hidden units (default: 50 100)")
-    parser.add_argument("--epsilons", nargs="+", type=float, default=[0.5, 1.0, 8.0, math.inf], help="levels")
-    parser.add_argument("--seeds", type=int, default=2, help="fits per level (default: %(default)s)")
-    parser.add_argument("--holdout", action="store_true", help="score held-out training images, not the test images")
-    parser.add_argument("--no-rbm", action="store_true", help="leave out scikit-learn's BernoulliRBM")
-    parser.add_argument("--picture", action="store_true", help="write weights to results/belief_net_<hidden>.png")
+    parser.add_argument(
+        "--hidden", nargs="+", type=int, default=[50, 100], help="hidden units (default: 50 100)"
+    )
+    parser.add_argument(
+        "--epsilons", nargs="+", type=float, default=[0.5, 1.0, 8.0, math.inf], help="levels"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="fits per level (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--holdout", action="store_true", help="score held-out training images, not the test images"
+    )
+    parser.add_argument(
+        "--no-rbm", action="store_true", help="leave out scikit-learn's BernoulliRBM"
+    )
+    parser.add_argument(
+        "--picture", action="store_true", help="write weights to results/belief_net_<hidden>.png"
+    )
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
@@ -144,7 +163,11 @@ def main() -> None:
 
     images = mnist(options.holdout)
     nats, pixels = independent(images)
-    rows, records, pictures = [["independent pixels, not private", f"{nats:.2f}", f"{pixels:.4f}", ""]], [], []
+    rows, records, pictures = (
+        [["independent pixels, not private", f"{nats:.2f}", f"{pixels:.4f}", ""]],
+        [],
+        [],
+    )
     for hidden in options.hidden:
         if not options.no_rbm:
             share, seconds = restricted_boltzmann(images, hidden, 0)
@@ -155,11 +178,20 @@ def main() -> None:
         rows += [row_of(record) for record in found]
         if options.picture:
             pictures.append(draw(models, _log.ROOT / "results" / f"belief_net_{hidden}.png"))
-    scored = "10 000 training images that were held out" if options.holdout else "the 10 000 test images"
+    scored = (
+        "10 000 training images that were held out" if options.holdout else "the 10 000 test images"
+    )
     print(f"\nOn {scored}, delta {DELTA:g}: mean and half of the range of {options.seeds} fits.\n")
     print(_log.table(["model", "bound, nats", "pixels right", "s/fit"], rows))
-    print(f"\nEpsilon at the paper's settings, one pass over the images, delta 1e-4.\n\n{paper_table()}")
-    record = {"seeds": options.seeds, "holdout": options.holdout, "independent": [nats, pixels], "records": records}
+    print(
+        f"\nEpsilon at the paper's settings, one pass over the images, delta 1e-4.\n\n{paper_table()}"
+    )
+    record = {
+        "seeds": options.seeds,
+        "holdout": options.holdout,
+        "independent": [nats, pixels],
+        "records": records,
+    }
     path = _log.append("belief_net", record)
     for written in [*pictures, path]:
         print(f"\nWritten to {written.relative_to(_log.ROOT)}")

@@ -1,10 +1,11 @@
 """Calibration of predictions on Adult, Table 3 and Figure 4 of the NA-DPVI paper: ``make bench-calibration``.
 
-Beside bench-utility the only program that may read Adult's test split to judge defaults, so each run is appended to
-``results/calibration.jsonl`` with its commit. ``--holdout`` splits the training rows into halves instead, for those who
-choose defaults. Pictures go to ``results/`` too.
+Beside bench-utility the only program that may read Adult's test split to judge defaults, so each
+run is appended to ``results/calibration.jsonl`` with its commit. ``--holdout`` splits the training
+rows into halves instead, for those who choose defaults. Pictures go to ``results/`` too.
 
-A contender is a function ``(problem, epsilon, seed) -> {line of the table: probabilities of class 1}`` in `PRIVATE`.
+A contender is a function ``(problem, epsilon, seed) -> {line of the table: probabilities of class
+1}`` in `PRIVATE`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ N_CALIBRATED = 20  # sets of labels, drawn from the predictions, behind each "pe
 BINS = ("uniform", "quantile")
 CURVE = ("predicted", "observed", "lower", "upper")
 
-# The paper's Table 3, mean and standard deviation over 20 repeats, and what we are after: half of its best line.
+# The paper's Table 3, mean and standard deviation over 20 repeats, and what we are after: half of
+# its best line.
 PAPER = {
     "NA-DPVI (NUTS)": {0.1: (0.061, 0.031), 0.3: (0.026, 0.005), 1.0: (0.024, 0.007)},
     "NA-DPVI (Laplace)": {0.1: (0.084, 0.043), 0.3: (0.044, 0.011), 1.0: (0.046, 0.014)},
@@ -87,7 +89,9 @@ def na_dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
     """Our noise-aware solver, with its default prior and with a Student t prior."""
     priors = {"na-dpvi": {}, "na-dpvi, prior_df=4": {"prior_df": 4}}
     fit = partial(_fitted, DPBayesianLogisticRegression, problem, epsilon, seed, solver="na-dpvi")
-    return {line: fit(**prior).predict_proba(problem.X_test)[:, 1] for line, prior in priors.items()}
+    return {
+        line: fit(**prior).predict_proba(problem.X_test)[:, 1] for line, prior in priors.items()
+    }
 
 
 def published(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
@@ -134,7 +138,8 @@ PRIVATE: dict[str, Contender] = {"dpvi": dpvi, "na-dpvi": na_dpvi, "published": 
 def score(y: Array, proba: Array, rng: np.random.Generator) -> dict[str, Any]:
     """Calibration by both kinds of bins, log-loss, AUC, and the reliability curve.
 
-    "perfect" is what these predictions would score if they were calibrated: the mean error with labels drawn from them.
+    "perfect" is what these predictions would score if they were calibrated: the mean error with
+    labels drawn from them.
     """
     from sklearn.metrics import log_loss, roc_auc_score
 
@@ -148,27 +153,38 @@ def score(y: Array, proba: Array, rng: np.random.Generator) -> dict[str, Any]:
     found["AUC"] = float(roc_auc_score(y, proba))
     curve = reliability(y, proba)
     # JSON has no NaN, which is what empty bins hold.
-    return found | {name: [x if x == x else None for x in getattr(curve, name).tolist()] for name in CURVE}
+    return found | {
+        name: [x if x == x else None for x in getattr(curve, name).tolist()] for name in CURVE
+    }
 
 
 def run(
-    problem_of: Callable[[int], Problem], epsilons: Iterable[float], contenders: Iterable[str], repeats: int
+    problem_of: Callable[[int], Problem],
+    epsilons: Iterable[float],
+    contenders: Iterable[str],
+    repeats: int,
 ) -> list[dict[str, Any]]:
     """Fit and score; one record for each level and line (infinity: not private), with every repeat's values."""
     records: dict[tuple[float, str], dict[str, Any]] = {}
     problem = None
     runs = [(e, PRIVATE[name]) for e in epsilons for name in contenders] + [(math.inf, not_private)]
     for seed in range(repeats):
-        if problem is None or problem_of is not adult:  # Adult is the same rows for every seed: read once.
+        if (
+            problem is None or problem_of is not adult
+        ):  # Adult is the same rows for every seed: read once.
             problem = problem_of(seed)
         for epsilon, contender in runs:
             start = time.perf_counter()
             lines = contender(problem, epsilon, seed)
             seconds = time.perf_counter() - start
             for i, (line, proba) in enumerate(lines.items()):
-                record = records.setdefault((epsilon, line), {"epsilon": epsilon, "line": line, "seconds": []})
+                record = records.setdefault(
+                    (epsilon, line), {"epsilon": epsilon, "line": line, "seconds": []}
+                )
                 record["seconds"].append(seconds)
-                for key, value in score(problem.y_test, proba, np.random.default_rng([seed, i])).items():
+                for key, value in score(
+                    problem.y_test, proba, np.random.default_rng([seed, i])
+                ).items():
                     record.setdefault(key, []).append(value)
         print(f"repeat {seed + 1} of {repeats}: done", flush=True)
     return list(records.values())
@@ -194,7 +210,9 @@ def row(record: dict[str, Any]) -> list[str]:
 def theirs(epsilon: float) -> list[list[str]]:
     """The paper's lines of a level, and the target."""
     lines = [
-        (f"paper: {line}", f"{v[epsilon][0]:.3f} ±{v[epsilon][1]:.3f}") for line, v in PAPER.items() if epsilon in v
+        (f"paper: {line}", f"{v[epsilon][0]:.3f} ±{v[epsilon][1]:.3f}")
+        for line, v in PAPER.items()
+        if epsilon in v
     ]
     lines += [("target", f"{TARGET[epsilon]:.3f}")] if epsilon in TARGET else []
     return [[f"    {line}", figure, *[""] * (len(HEADER) - 2)] for line, figure in lines]
@@ -214,8 +232,8 @@ def report(records: list[dict[str, Any]], *, with_paper: bool) -> str:
 def draw(records: list[dict[str, Any]], path: Path) -> list[Path]:
     """Write the paper's Figure 4: frequency observed, and its error, against predicted probability, at each level.
 
-    Lines are means over repeats and bands their standard deviations; in grey, what calibrated predictions give by
-    chance in 95% of the cases, for the first line of each level.
+    Lines are means over repeats and bands their standard deviations; in grey, what calibrated
+    predictions give by chance in 95% of the cases, for the first line of each level.
     """
     from matplotlib.figure import Figure
 
@@ -232,12 +250,18 @@ def draw(records: list[dict[str, Any]], path: Path) -> list[Path]:
                 # Bins that some repeat leaves empty have no mean over repeats.
                 common = np.isfinite(predicted).all(axis=0)
                 at = predicted[:, common].mean(axis=0)
-                curve, lower, upper = (y[:, common] - (predicted[:, common] if error else 0) for y in others)
+                curve, lower, upper = (
+                    y[:, common] - (predicted[:, common] if error else 0) for y in others
+                )
                 if i == 0:
                     grey = {"color": "0.5", "alpha": 0.25, "linewidth": 0}
                     band = ax.fill_between(at, lower.mean(axis=0), upper.mean(axis=0), **grey)
                     shown["calibrated, 95%"] = band
-                color, mean, sd = f"C{names.index(record['line'])}", curve.mean(axis=0), curve.std(axis=0)
+                color, mean, sd = (
+                    f"C{names.index(record['line'])}",
+                    curve.mean(axis=0),
+                    curve.std(axis=0),
+                )
                 ax.fill_between(at, mean - sd, mean + sd, color=color, alpha=0.15, linewidth=0)
                 (shown[record["line"]],) = ax.plot(at, mean, ".-", color=color, linewidth=1)
             ax.plot([0, 1], [0, 0 if error else 1], color="0.3", linestyle="--", linewidth=0.8)
@@ -246,7 +270,9 @@ def draw(records: list[dict[str, Any]], path: Path) -> list[Path]:
     axes[1, 0].set_ylabel("fraction observed minus predicted")
     figure.supxlabel("mean predicted probability")
     order = ["calibrated, 95%", *names]
-    figure.legend([shown[name] for name in order], order, loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(
+        [shown[name] for name in order], order, loc="outside upper center", ncols=4, frameon=False
+    )
     path.parent.mkdir(exist_ok=True)
     paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
     for to in paths:
@@ -257,10 +283,18 @@ def draw(records: list[dict[str, Any]], path: Path) -> list[Path]:
 def main() -> None:
     """Run what the command line asks for, print the tables, draw, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--repeats", type=int, default=10, help="fits per level (default: %(default)s)")
-    parser.add_argument("--epsilons", nargs="+", type=float, default=EPSILONS, help="(default: %(default)s)")
+    parser.add_argument(
+        "--repeats", type=int, default=10, help="fits per level (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--epsilons", nargs="+", type=float, default=EPSILONS, help="(default: %(default)s)"
+    )
     parser.add_argument("--contenders", nargs="+", choices=list(PRIVATE), default=list(PRIVATE))
-    parser.add_argument("--holdout", action="store_true", help="halves of the training rows instead of the test split")
+    parser.add_argument(
+        "--holdout",
+        action="store_true",
+        help="halves of the training rows instead of the test split",
+    )
     options = parser.parse_args()
     if options.repeats < 1 or not all(0 < e < math.inf for e in options.epsilons):
         parser.error("--repeats must be at least 1, and --epsilons positive and finite")
@@ -268,17 +302,27 @@ def main() -> None:
     problem_of = partial(adult_held_out, kept=0.5) if options.holdout else adult
     split = "holdout" if options.holdout else "test"
     records = run(problem_of, options.epsilons, options.contenders, options.repeats)
-    print(f"\nAdult, {split} split: RMSE of calibration over ten bins, mean of {options.repeats} fits and standard")
-    print(f"deviation. Private lines: (epsilon, {DELTA:g}). The paper does not say which bins it takes; its figures")
+    print(
+        f"\nAdult, {split} split: RMSE of calibration over ten bins, mean of {options.repeats} fits and standard"
+    )
+    print(
+        f"deviation. Private lines: (epsilon, {DELTA:g}). The paper does not say which bins it takes; its figures"
+    )
     print("stand under equal widths. perfect: calibrated predictions with the same probabilities.")
     if options.holdout:
         print("Half as many records as in the paper, whose figures do not compare.")
     print(f"\n{report(records, with_paper=not options.holdout)}")
     name = "calibration_holdout" if options.holdout else "calibration"
     pictures = draw(records, _log.ROOT / "results" / name)
-    loggable = [{**record, "epsilon": f"{record['epsilon']:g}"} for record in records]  # JSON has no infinity.
-    path = _log.append("calibration", {"split": split, "repeats": options.repeats, "records": loggable})
-    print(f"\nPictures: {', '.join(p.name for p in pictures)}. Appended to {path.relative_to(_log.ROOT)}")
+    loggable = [
+        {**record, "epsilon": f"{record['epsilon']:g}"} for record in records
+    ]  # JSON has no infinity.
+    path = _log.append(
+        "calibration", {"split": split, "repeats": options.repeats, "records": loggable}
+    )
+    print(
+        f"\nPictures: {', '.join(p.name for p in pictures)}. Appended to {path.relative_to(_log.ROOT)}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,18 @@
 """Our figures beside the peers', measured in the same run: ``make bench-peers``.
 
-A line has our figure, the peer's, by how much we are ahead, and the target. ``ratio`` is the peer's over ours of
-whatever should be small (seconds, perplexity, errors: one less the accuracy or the AUC), so that above 1 we are ahead:
-`ahead`, `level` (closer than can be told from one run) or `BEHIND`. A target is met or not.
+A line has our figure, the peer's, by how much we are ahead, and the target. ``ratio`` is the peer's
+over ours of whatever should be small (seconds, perplexity, errors: one less the accuracy or the
+AUC), so that above 1 we are ahead: `ahead`, `level` (closer than can be told from one run) or
+`BEHIND`. A target is met or not.
 
-Each peer has an environment of its own, which this makes from ``benchmarks/peers/*.lock`` (Python 3.11). What cannot
-run is named and left out. ``SKDPBAYES_NA_DPVI_REFERENCE`` names the folder of the NA-DPVI authors' code.
+Each peer has an environment of its own, which this makes from ``benchmarks/peers/*.lock`` (Python
+3.11). What cannot run is named and left out. ``SKDPBAYES_NA_DPVI_REFERENCE`` names the folder of
+the NA-DPVI authors' code.
 
-Test splits are read as by ``make bench-utility``, with default parameters, and our figures go to its log too.
-The guarantees differ: diffprivlib's is pure epsilon, ours is (epsilon, 1e-5). diffprivlib takes the best C on the test
-split, for accuracy and AUC each; noisy gradient descent is untuned, and private if one row is exchanged for another.
+Test splits are read as by ``make bench-utility``, with default parameters, and our figures go to
+its log too. The guarantees differ: diffprivlib's is pure epsilon, ours is (epsilon, 1e-5).
+diffprivlib takes the best C on the test split, for accuracy and AUC each; noisy gradient descent is
+untuned, and private if one row is exchanged for another.
 """
 
 from __future__ import annotations
@@ -102,11 +105,32 @@ class Line:
         def figure(value: float | None, sign: str = "") -> str:
             if value is None:
                 return ""
-            return sign + (f"{value:.4f}" if self.score else f"{value:.0f}" if value >= 1000 else f"{value:.3g}")
+            return sign + (
+                f"{value:.4f}"
+                if self.score
+                else f"{value:.0f}"
+                if value >= 1000
+                else f"{value:.3g}"
+            )
 
-        ratio = "" if self.ratio is None else f"{self.ratio:.2f}" if self.ratio < 100 else f"{self.ratio:.0f}"
+        ratio = (
+            ""
+            if self.ratio is None
+            else f"{self.ratio:.2f}"
+            if self.ratio < 100
+            else f"{self.ratio:.0f}"
+        )
         target = figure(self.target, ">=" if self.score else "<=")
-        return [self.name, figure(self.ours), figure(self.theirs), self.peer, ratio, self.mark, target, self.met]
+        return [
+            self.name,
+            figure(self.ours),
+            figure(self.theirs),
+            self.peer,
+            ratio,
+            self.mark,
+            target,
+            self.met,
+        ]
 
 
 HEADER = ["", "ours", "peer's", "peer", "ratio", "", "target", ""]
@@ -172,7 +196,9 @@ def printed(python: Path | str, *arguments: str) -> dict[str, Any]:
         If it fails.
     """
     own = dict(os.environ) if str(python) == sys.executable else _peers.clean_environment()
-    done = subprocess.run([str(python), *arguments], stdout=subprocess.PIPE, text=True, env=own, cwd=_log.ROOT)
+    done = subprocess.run(
+        [str(python), *arguments], stdout=subprocess.PIPE, text=True, env=own, cwd=_log.ROOT
+    )
     if done.returncode:
         raise _peers.Unavailable(f"{' '.join(arguments[:2])} ended with status {done.returncode}")
     return last_json(done.stdout)
@@ -200,7 +226,9 @@ def steps(run: Run) -> list[Line]:
         d3p = skipped("steps of d3p", error)
     found = printed(sys.executable, "-m", "benchmarks.speed", *options)
     us = {name: figures["us_per_step"] for name, figures in found["figures"].items()}
-    floor, secure, fast, full_floor, full_secure, full_fast = (us[name] for name in speed.CONTENDERS)
+    floor, secure, fast, full_floor, full_secure, full_fast = (
+        us[name] for name in speed.CONTENDERS
+    )
     theirs = us.get(speed.D3P)
     twentieth = None if theirs is None else theirs / 20
     line = partial(Line, "speed")
@@ -213,12 +241,16 @@ def steps(run: Run) -> list[Line]:
         line("step, us: full rank, fast", full_fast, full_floor, "NumPyro, not private"),
         line("step, us: full rank, secure", full_secure, full_floor, "NumPyro, not private"),
     ]
-    skipped("d3p's Poisson sampler", _peers.Unavailable("d3p 0.2.0, the last release, does not have it"))
+    skipped(
+        "d3p's Poisson sampler", _peers.Unavailable("d3p 0.2.0, the last release, does not have it")
+    )
     for numerics, by_size in found["sizes"].items():
         few = by_size[str(sizes[0])]["us_per_step"]
         for n in sizes[1:]:
             own = by_size[str(n)]["ratio"] * few
-            lines.append(line(f"step, us: {numerics}, {n:.0e} rows", own, few, "ours, 1e+04 rows", 1.2 * few))
+            lines.append(
+                line(f"step, us: {numerics}, {n:.0e} rows", own, few, "ours, 1e+04 rows", 1.2 * few)
+            )
     return lines
 
 
@@ -226,7 +258,10 @@ def calibration(run: Run) -> list[Line]:
     """Seconds to find the noise of a budget, and that noise."""
     rounds = 1 if run.quick else 3
     arguments = [script("noise_calibration.py")], [f"{number:g}" for number in BUDGET]
-    interpreters: dict[str, Path | str] = {"skdpbayes": sys.executable, "dp_accounting": sys.executable}
+    interpreters: dict[str, Path | str] = {
+        "skdpbayes": sys.executable,
+        "dp_accounting": sys.executable,
+    }
     try:
         interpreters["d3p"] = run.python("d3p")
     except _peers.Unavailable as error:
@@ -235,7 +270,10 @@ def calibration(run: Run) -> list[Line]:
     for _ in range(rounds):
         for library, python in interpreters.items():
             turns[library].append(printed(python, *arguments[0], library, *arguments[1]))
-    seconds = {library: float(np.median([turn["seconds"] for turn in each])) for library, each in turns.items()}
+    seconds = {
+        library: float(np.median([turn["seconds"] for turn in each]))
+        for library, each in turns.items()
+    }
     noise = {library: each[0]["noise_multiplier"] for library, each in turns.items()}
     lines = [
         Line("speed", "noise calibration, s", seconds["skdpbayes"], seconds[library], library, 0.3)
@@ -243,7 +281,9 @@ def calibration(run: Run) -> list[Line]:
         if library != "skdpbayes"
     ]
     line = partial(Line, "speed", level=0.01)
-    lines.append(line("noise multiplier", noise["skdpbayes"], noise["dp_accounting"], "dp_accounting"))
+    lines.append(
+        line("noise multiplier", noise["skdpbayes"], noise["dp_accounting"], "dp_accounting")
+    )
     if "d3p" in noise:
         exchanged = turns["skdpbayes"][0]["replace_one"]
         lines.append(line("noise multiplier, one row exchanged", exchanged, noise["d3p"], "d3p"))
@@ -283,8 +323,20 @@ def adult_fits(run: Run) -> list[Line]:
 
     line = partial(Line, "speed")
     return [
-        line("Adult, first fit of a process, s", least("dpvi", "first"), least("diffprivlib", "first"), peer, 5.0),
-        line("Adult, second fit, s", least("dpvi", "second"), least("diffprivlib", "second"), peer, 0.5),
+        line(
+            "Adult, first fit of a process, s",
+            least("dpvi", "first"),
+            least("diffprivlib", "first"),
+            peer,
+            5.0,
+        ),
+        line(
+            "Adult, second fit, s",
+            least("dpvi", "second"),
+            least("diffprivlib", "second"),
+            peer,
+            0.5,
+        ),
         line("Adult, programs compiled for it", least("dpvi", "recompiled"), target=0.0),
         line("Adult, programs of 45 more fits", search["recompiled"], target=0.0),
         line("Adult, seconds of those", search["seconds"]),
@@ -295,7 +347,13 @@ def imports(run: Run) -> list[Line]:
     """Seconds to import, beyond scikit-learn, and how many heavy libraries come with it."""
     heavy = ("jax", "numpyro", "dp_accounting")
     own = [
-        printed(sys.executable, script("import_time.py"), "skdpbayes", "DPBayesianLogisticRegression", *heavy)
+        printed(
+            sys.executable,
+            script("import_time.py"),
+            "skdpbayes",
+            "DPBayesianLogisticRegression",
+            *heavy,
+        )
         for _ in range(5)
     ]
     theirs, peer = None, "diffprivlib"
@@ -306,7 +364,14 @@ def imports(run: Run) -> list[Line]:
     except _peers.Unavailable as error:
         peer = skipped("diffprivlib's import", error)
     return [
-        Line("speed", "import beyond scikit-learn, s", min(x["seconds"] for x in own), theirs, peer, 0.3),
+        Line(
+            "speed",
+            "import beyond scikit-learn, s",
+            min(x["seconds"] for x in own),
+            theirs,
+            peer,
+            0.3,
+        ),
         Line("speed", "jax, numpyro, dp_accounting imported", len(own[0]["loaded"]), target=0.0),
     ]
 
@@ -317,7 +382,9 @@ def noise_aware(run: Run) -> list[Line]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "adult.npz"
         np.savez(path, **arrays)
-        whole = printed(sys.executable, script("adult_fits.py"), "na_dpvi", str(time.time()), str(path))["cpu"]
+        whole = printed(
+            sys.executable, script("adult_fits.py"), "na_dpvi", str(time.time()), str(path)
+        )["cpu"]
     nuts = adult_theirs = None
     names = ["the authors' NUTS, {} draws", "the authors' run, without NUTS, extrapolated"]
     own = own_postprocessing()
@@ -330,7 +397,9 @@ def noise_aware(run: Run) -> list[Line]:
             from skdpbayes.privacy import calibrate_noise
 
             noise = calibrate_noise(1.0, 1e-5, 0.1, 10_000).noise_multiplier
-            draws = {"warmup": 100, "samples": 200} if run.quick else {"warmup": 1000, "samples": 4000}
+            draws = (
+                {"warmup": 100, "samples": 200} if run.quick else {"warmup": 1000, "samples": 4000}
+            )
             answer = worker.ask(what="posterior", noise=noise, iterations=10_000, **draws)
             nuts = answer["nuts_cpu"]
             names[0] = names[0].format(sum(draws.values()))
@@ -352,7 +421,9 @@ def own_postprocessing() -> float:
     from benchmarks._na_dpvi_recipe import Published
 
     rng = np.random.default_rng(0)
-    cell = next(cell for cell in na_dpvi.CELLS if cell.problem == "linear regression" and cell.epsilon == 1)
+    cell = next(
+        cell for cell in na_dpvi.CELLS if cell.problem == "linear regression" and cell.epsilon == 1
+    )
     _, regression = na_dpvi._run(Published, cell, na_dpvi.simulate(cell, 0, 1), rng)
     times = []
     for _ in range(5):
@@ -369,7 +440,9 @@ def same_posterior(answer: dict[str, Any]) -> str:
     x = {name: np.asarray(values, float) for name, values in answer.items()}
     sums = TraceSums(*(x[name] for name in TraceSums._fields))
     given = (x[name] for name in ("noise_variance", "kappa", "v_mean", "v_sd", "prior_mean"))
-    draws = exact(Regression(sums, *given, subsampling=1.0)).sample(np.random.default_rng(0), 4000)[0]
+    draws = exact(Regression(sums, *given, subsampling=1.0)).sample(np.random.default_rng(0), 4000)[
+        0
+    ]
     gap, width = np.abs(draws.mean(axis=0) - x["mean"]) / x["sd"], draws.std(axis=0) / x["sd"]
     return (
         f"NA-DPVI: our posterior of the authors' trace differs from their NUTS in means by {np.median(gap):.2f} "
@@ -388,7 +461,9 @@ def autoencoders(run: Run) -> list[Line]:
         skipped("auto-encoders", error)
         return []
     floor = autoencoder.numpyro_seconds_per_epoch(images)
-    fast, secure = (autoencoder.seconds_per_epoch(images, numerics) for numerics in ("fast", "secure"))
+    fast, secure = (
+        autoencoder.seconds_per_epoch(images, numerics) for numerics in ("fast", "secure")
+    )
     peer = "NumPyro, not private"
     return [
         Line("autoencoder", "auto-encoder, s an epoch: fast", fast, floor, peer, 4 * floor),
@@ -399,7 +474,9 @@ def autoencoders(run: Run) -> list[Line]:
 # --- Utility ------------------------------------------------------------------------------------------------
 
 
-def noisy_gradient_descent(problem: Problem, epsilon: float, seed: int, n_steps: int = 100) -> dict[str, float]:
+def noisy_gradient_descent(
+    problem: Problem, epsilon: float, seed: int, n_steps: int = 100
+) -> dict[str, float]:
     """Untuned, full batch: rows and a constant on a scale where gradients have length 1 at most, and steps of 4.
 
     Private if one row is exchanged for any other, which moves a sum by 2.
@@ -411,7 +488,9 @@ def noisy_gradient_descent(problem: Problem, epsilon: float, seed: int, n_steps:
     def rows(X: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.column_stack([X / problem.data_norm, np.ones(len(X))]) / math.sqrt(2)
 
-    noise = calibrate_noise(epsilon, utility.DELTA, 1.0, n_steps, adjacency="replace_one").noise_multiplier
+    noise = calibrate_noise(
+        epsilon, utility.DELTA, 1.0, n_steps, adjacency="replace_one"
+    ).noise_multiplier
     X, rng = rows(problem.X_train), np.random.default_rng(seed)
     w = np.zeros(X.shape[1])
     for _ in range(n_steps):
@@ -442,15 +521,24 @@ def problems_of(task: str, seeds: int) -> list[Problem]:
     return [make(0)] * seeds if make is utility.adult else [make(seed) for seed in range(seeds)]
 
 
-def diffprivlib(problems: list[Problem], epsilons: tuple[float, ...], python: Path) -> NDArray[np.float64]:
+def diffprivlib(
+    problems: list[Problem], epsilons: tuple[float, ...], python: Path
+) -> NDArray[np.float64]:
     """Accuracy and AUC, an array of shape (seeds, epsilons, Cs, 2)."""
     found: list[Any] = []
     for seed, problem in enumerate(problems):
-        arrays = {"X": problem.X_train, "y": problem.y_train, "X_test": problem.X_test, "y_test": problem.y_test}
+        arrays = {
+            "X": problem.X_train,
+            "y": problem.y_train,
+            "X_test": problem.X_test,
+            "y_test": problem.y_test,
+        }
         with _peers.Worker(
             [str(python), script("diffprivlib_fits.py")], {**arrays, "norm": problem.data_norm}
         ) as worker:
-            found.append(worker.ask(epsilons=list(epsilons), cs=list(CS), seed=seed)["accuracy_auc"])
+            found.append(
+                worker.ask(epsilons=list(epsilons), cs=list(CS), seed=seed)["accuracy_auc"]
+            )
     return np.array(found)
 
 
@@ -460,12 +548,16 @@ def best(found: NDArray[np.float64], level: int, metric: int) -> NDArray[np.floa
     return by_c[:, by_c.mean(axis=0).argmax()]
 
 
-def score_line(name: str, ours: list[float], theirs: Any, peer: str, target: float | None = None) -> Line:
+def score_line(
+    name: str, ours: list[float], theirs: Any, peer: str, target: float | None = None
+) -> Line:
     """Line of an accuracy or an AUC by seed; level within two standard errors of the differences by seed."""
     own, other = np.asarray(ours, float), np.asarray(theirs, float)
     error = (own - other).std(ddof=1) / math.sqrt(len(own)) if len(own) == len(other) > 1 else 0.0
     figures = float(own.mean()), (float(other.mean()) if len(other) else None)
-    return Line("utility", name, *figures, peer, target, score=True, level=max(LEVEL_SCORE, 2 * error))
+    return Line(
+        "utility", name, *figures, peer, target, score=True, level=max(LEVEL_SCORE, 2 * error)
+    )
 
 
 def target_of(task: str, epsilon: float) -> dict[str, float]:
@@ -474,7 +566,9 @@ def target_of(task: str, epsilon: float) -> dict[str, float]:
     if "to reach" in frozen:
         return frozen["to reach"]
     names = {metric for figures in frozen.values() for metric in figures}
-    return {metric: max(figures.get(metric, 0.0) for figures in frozen.values()) for metric in names}
+    return {
+        metric: max(figures.get(metric, 0.0) for figures in frozen.values()) for metric in names
+    }
 
 
 def classification(run: Run, tasks: tuple[str, ...] = TASKS) -> list[Line]:
@@ -495,26 +589,42 @@ def classification(run: Run, tasks: tuple[str, ...] = TASKS) -> list[Line]:
         floor = [not_private(problem) for problem in problems] if task == "adult" else []
         for level, record in enumerate(records):
             epsilon = epsilons[level]
-            descent = [noisy_gradient_descent(problem, epsilon, seed) for seed, problem in enumerate(problems)]
+            descent = [
+                noisy_gradient_descent(problem, epsilon, seed)
+                for seed, problem in enumerate(problems)
+            ]
             targets = target_of(task, epsilon)
             for k, metric in enumerate(("accuracy", "auc")):
                 line = partial(score_line, f"{task}, epsilon {epsilon:g}, {metric}", record[metric])
-                lines.append(line(best(found, level, k) if len(found) else [], peer, targets.get(metric)))
+                lines.append(
+                    line(best(found, level, k) if len(found) else [], peer, targets.get(metric))
+                )
                 lines.append(line([each[metric] for each in descent], "noisy gradient descent"))
                 if floor:
-                    lines.append(line([each[metric] for each in floor], "scikit-learn, not private"))
+                    lines.append(
+                        line([each[metric] for each in floor], "scikit-learn, not private")
+                    )
         print(f"{task}: done", flush=True)
-    _log.append("utility", {"seeds": run.seeds, "solver": "dpvi", "records": [utility.loggable(r) for r in log]})
+    _log.append(
+        "utility",
+        {"seeds": run.seeds, "solver": "dpvi", "records": [utility.loggable(r) for r in log]},
+    )
     return lines
 
 
 def synth_b(run: Run) -> list[Line]:
     """AUC on synth-B at epsilon 1, beside scikit-learn without privacy."""
     (record,) = utility.run("synth-B", (1.0,), run.seeds)
-    _log.append("utility", {"seeds": run.seeds, "solver": "dpvi", "records": [utility.loggable(record)]})
+    _log.append(
+        "utility", {"seeds": run.seeds, "solver": "dpvi", "records": [utility.loggable(record)]}
+    )
     floor = [not_private(problem)["auc"] for problem in problems_of("synth-B", run.seeds)]
     target = target_of("synth-B", 1.0)["auc"]
-    return [score_line("synth-B, epsilon 1, auc", record["auc"], floor, "scikit-learn, not private", target)]
+    return [
+        score_line(
+            "synth-B, epsilon 1, auc", record["auc"], floor, "scikit-learn, not private", target
+        )
+    ]
 
 
 def lda(run: Run) -> list[Line]:
@@ -529,7 +639,9 @@ def lda(run: Run) -> list[Line]:
     for level, target in (("1", 97.0), ("4", 91.0)):
         figures = perplexity[f"epsilon {level}"], online
         name = f"lda-A, epsilon {level}, perplexity"
-        lines.append(Line("utility", name, *figures, "scikit-learn, not private", target, level=0.005))
+        lines.append(
+            Line("utility", name, *figures, "scikit-learn, not private", target, level=0.005)
+        )
     return lines
 
 
@@ -565,7 +677,9 @@ def draw(lines: list[Line], path: Path) -> Path:
     ax.barh(range(len(shown)), [r - 1 for r in ratios], left=1.0, color=bars)
     ax.set_xscale("log")
     ax.axvline(1.0, color="0.2", linewidth=0.8)
-    ax.set_yticks(range(len(shown)), [f"{line.name} ({line.peer})" for line in shown], fontsize="x-small")
+    ax.set_yticks(
+        range(len(shown)), [f"{line.name} ({line.peer})" for line in shown], fontsize="x-small"
+    )
     ax.set_ylim(-0.6, len(shown) - 0.4)
     ax.set_xlabel("peer's figure over ours (of scores, distances from 1)")
     for mark, colour in colours.items():
@@ -584,9 +698,15 @@ def loggable(line: Line) -> dict[str, Any]:
 def main() -> None:
     """Run what the command line asks for, print the table, log, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=["speed", "utility"], metavar="PART")
-    parser.add_argument("--seeds", type=int, default=10, help="fits per task and level (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="fewer steps, rounds and draws; up to a million rows")
+    parser.add_argument(
+        "--parts", nargs="+", choices=list(PARTS), default=["speed", "utility"], metavar="PART"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="fits per task and level (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer steps, rounds and draws; up to a million rows"
+    )
     _peers.add_python(parser)
     options = parser.parse_args()
     if options.seeds < 1:
@@ -599,11 +719,15 @@ def main() -> None:
             start = time.perf_counter()
             lines += measure(run)
             print(f"{part}, {measure.__name__}: {time.perf_counter() - start:.0f} s", flush=True)
-    print(f"\n{options.seeds} seeds. Ratio: the peer's figure over ours, of scores their distances from 1.\n")
+    print(
+        f"\n{options.seeds} seeds. Ratio: the peer's figure over ours, of scores their distances from 1.\n"
+    )
     print(table(lines))
     print("\n".join(_skipped))
     asked = {"parts": options.parts, "seeds": options.seeds, "quick": options.quick}
-    path = _log.append("peers", {**asked, "skipped": _skipped, "lines": [loggable(line) for line in lines]})
+    path = _log.append(
+        "peers", {**asked, "skipped": _skipped, "lines": [loggable(line) for line in lines]}
+    )
     picture = draw(lines, path.with_suffix(".png"))
     print(f"\nAppended to {path.relative_to(_log.ROOT)}; picture: {picture.relative_to(_log.ROOT)}")
 

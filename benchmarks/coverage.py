@@ -1,7 +1,7 @@
 """How often 95% credible intervals of coefficients cover the truth: ``make bench-coverage``.
 
-The first coefficient is the largest, where a bias shows first. Errors and standard deviations of a calibrated posterior
-agree: the standardised errors have mean 0 and standard deviation 1.
+The first coefficient is the largest, where a bias shows first. Errors and standard deviations of a
+calibrated posterior agree: the standardised errors have mean 0 and standard deviation 1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def one_hot_errors(n: int, epsilon: float, fits: int, **parameters: Any) -> NDAr
         categories = np.eye(2)[rng.integers(0, 2, n)], np.eye(4)[rng.integers(0, 3, n)]
         X, truth = np.hstack([rng.uniform(-1, 1, (n, 2)), *categories]), rng.standard_normal(9)
         errors.append(
-            standardised_error(X, truth, rng, epsilon=epsilon, data_norm=2.0, random_state=seed, **parameters)
+            standardised_error(
+                X, truth, rng, epsilon=epsilon, data_norm=2.0, random_state=seed, **parameters
+            )
         )
     return np.array(errors)
 
@@ -66,7 +68,9 @@ def standardised_errors(
         rng = np.random.default_rng(seed)
         X = clip_rows(rng.standard_normal((n, d)), d**0.5)
         errors.append(
-            standardised_error(X, truth, rng, epsilon=epsilon, prior_scale=2.0, random_state=seed, **parameters)
+            standardised_error(
+                X, truth, rng, epsilon=epsilon, prior_scale=2.0, random_state=seed, **parameters
+            )
         )
     return np.array(errors)
 
@@ -74,8 +78,15 @@ def standardised_errors(
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--fits", type=int, default=200, help="data sets per line (default: %(default)s)")
-    parser.add_argument("--solver", default="dpvi", choices=["dpvi", "na-dpvi", "sgld"], help="(default: %(default)s)")
+    parser.add_argument(
+        "--fits", type=int, default=200, help="data sets per line (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--solver",
+        default="dpvi",
+        choices=["dpvi", "na-dpvi", "sgld"],
+        help="(default: %(default)s)",
+    )
     options = parser.parse_args()
     fits, solver = options.fits, options.solver
     rows = []
@@ -89,8 +100,18 @@ def main() -> None:
         add(n, f"{d}", epsilon, standardised_errors(n, d, epsilon, first, fits, solver=solver))
     for n, epsilon in ONE_HOT:
         add(n, "8, one-hot", epsilon, one_hot_errors(n, epsilon, fits, solver=solver))
-    header = ["rows", "columns", "epsilon", "covered", "first covered", "first: mean error", "sd of errors"]
-    print(f"95% intervals of {solver}, {fits} data sets a line; errors in posterior standard deviations.\n")
+    header = [
+        "rows",
+        "columns",
+        "epsilon",
+        "covered",
+        "first covered",
+        "first: mean error",
+        "sd of errors",
+    ]
+    print(
+        f"95% intervals of {solver}, {fits} data sets a line; errors in posterior standard deviations.\n"
+    )
     print(_log.table(header, rows))
 
 

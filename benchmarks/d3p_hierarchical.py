@@ -1,25 +1,29 @@
 """Held-out AUC of private hierarchical logistic regression beside d3p's: ``make bench-d3p-hierarchical``.
 
-The setting is that of d3p's Figures 4 and 5 (Prediger et al. 2021, section 5.3): 500 rows of five features in three
-groups, as many held out, delta 1/500, ten fits a level. The paper has no numbers for its figures: d3p itself, run as
-the authors' script does (PROBIC/d3p-paper-experiments), stands for them. d3p 0.2.0 runs in an environment of its own,
-which this makes from ``benchmarks/peers/d3p.lock`` and which needs Python 3.11. With a choice of rows and parts:
-``make bench-d3p-hierarchical D3P_HIERARCHICAL_ARGS="--rows 200 --parts figure"``.
+The setting is that of d3p's Figures 4 and 5 (Prediger et al. 2021, section 5.3): 500 rows of five
+features in three groups, as many held out, delta 1/500, ten fits a level. The paper has no numbers
+for its figures: d3p itself, run as the authors' script does (PROBIC/d3p-paper-experiments), stands
+for them. d3p 0.2.0 runs in an environment of its own, which this makes from
+``benchmarks/peers/d3p.lock`` and which needs Python 3.11. With a choice of rows and parts: ``make
+bench-d3p-hierarchical D3P_HIERARCHICAL_ARGS="--rows 200 --parts figure"``.
 
-All of d3p's fits are 100,000 steps of batches of ten, with clipping at 1 and Adam's rate 1e-3. They differ in noise:
+All of d3p's fits are 100,000 steps of batches of ten, with clipping at 1 and Adam's rate 1e-3. They
+differ in noise:
 
-- "as published": what d3p's own accountant asks for, which protects a row from being replaced by another. (The paper
-  speaks of rows added or removed.)
-- "exact noise": what exact accounting asks for if a row is set to zero: about half. Ours run on these terms, and
-  with "replace_one" on the others. Batches count as if drawn by Poisson sampling; d3p's are of fixed size, which
-  needs no less noise.
+- "as published": what d3p's own accountant asks for, which protects a row from being replaced by
+  another. (The paper speaks of rows added or removed.)
+- "exact noise": what exact accounting asks for if a row is set to zero: about half. Ours run on
+  these terms, and with "replace_one" on the others. Batches count as if drawn by Poisson sampling;
+  d3p's are of fixed size, which needs no less noise.
 
-d3p is scored as in the script: the location of the effects gives the groups' weights. Ours are averaged over draws. All
-but the figure's own model, as a user writes it for `DPNumPyroModel`, are `DPHierarchicalLogisticRegression` at its
-defaults, with the figure's prior; it adds a constant to what is known of the groups.
+d3p is scored as in the script: the location of the effects gives the groups' weights. Ours are
+averaged over draws. All but the figure's own model, as a user writes it for `DPNumPyroModel`, are
+`DPHierarchicalLogisticRegression` at its defaults, with the figure's prior; it adds a constant to
+what is known of the groups.
 
-The last table is of data drawn from the model: how often 95% intervals cover the weights of groups. Rows there are
-longer than `data_norm` is by default, which then shortens about half of them: that is not the model any more.
+The last table is of data drawn from the model: how often 95% intervals cover the weights of groups.
+Rows there are longer than `data_norm` is by default, which then shortens about half of them: that
+is not the model any more.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ Array = NDArray[np.float64]
 
 LEVELS = (2.0, 4.0, 8.0)
 PUBLISHED = {"iterations": 100_000, "batch": 10, "clip": 1.0, "rate": 1e-3}
-# Rows: level: noise multiplier that d3p's `approximate_sigma` finds at these settings and delta 1 / rows.
+# Rows: level: noise multiplier that d3p's `approximate_sigma` finds at these settings and delta 1 /
+# rows.
 PUBLISHED_NOISE = {
     100: {2.0: 70.5982, 4.0: 42.3129, 8.0: 25.8254},
     200: {2.0: 38.5883, 4.0: 22.6981, 8.0: 13.6307},
@@ -55,8 +60,11 @@ PUBLISHED_NOISE = {
     1000: {2.0: 9.1401, 4.0: 5.2052, 8.0: 3.0371},
 }
 PEER = "d3p as published", "d3p"  # with noise and without: what the others are compared with
-# Rows, levels and bounds of rows' norms of the table of coverage; rows of five features are hardly longer than 6.
-COVERAGE = [(n, norm, level) for n in (500, 5000) for norm in (6.0, None) for level in (1.0, 4.0, np.inf)]
+# Rows, levels and bounds of rows' norms of the table of coverage; rows of five features are hardly
+# longer than 6.
+COVERAGE = [
+    (n, norm, level) for n in (500, 5000) for norm in (6.0, None) for level in (1.0, 4.0, np.inf)
+]
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,9 @@ def figure_data(seed: int, n: int) -> Problem:
     return Problem(x, y, group, features, probability)
 
 
-def ours(problem: Problem, level: float, seed: int, **parameters: Any) -> DPHierarchicalLogisticRegression:
+def ours(
+    problem: Problem, level: float, seed: int, **parameters: Any
+) -> DPHierarchicalLogisticRegression:
     """The estimator under test, with the figure's prior and delta."""
     model = DPHierarchicalLogisticRegression(
         len(problem.features),
@@ -116,7 +126,9 @@ def listing(x, group, y=None, *, features):
     import numpyro
     import numpyro.distributions as dist
 
-    effects = numpyro.sample("effects", dist.Normal(0, 4).expand([x.shape[1], features.shape[1]]).to_event(2))
+    effects = numpyro.sample(
+        "effects", dist.Normal(0, 4).expand([x.shape[1], features.shape[1]]).to_event(2)
+    )
     with numpyro.plate("groups", len(features)):
         weights = numpyro.sample("weights", dist.Normal(features @ effects.T, 1).to_event(1))
     with numpyro.plate("rows", len(x)):
@@ -126,13 +138,19 @@ def listing(x, group, y=None, *, features):
 def as_a_user(problem: Problem, level: float, seed: int, **parameters: Any) -> DPNumPyroModel:
     """That model, fitted as any other."""
     public, delta = {"features": problem.features}, 1 / problem.x.shape[1]
-    model = DPNumPyroModel(listing, epsilon=level, delta=delta, public=public, random_state=seed, **parameters)
+    model = DPNumPyroModel(
+        listing, epsilon=level, delta=delta, public=public, random_state=seed, **parameters
+    )
     return model.fit({"x": problem.x[0], "group": problem.group[0], "y": problem.y[0]})
 
 
 def score_of_ours(problem: Problem, model: Any) -> float:
     """AUC of the posterior predictive probabilities."""
-    rows = {"x": problem.x[1], "group": problem.group[1]} if isinstance(model, DPNumPyroModel) else problem.table[1]
+    rows = (
+        {"x": problem.x[1], "group": problem.group[1]}
+        if isinstance(model, DPNumPyroModel)
+        else problem.table[1]
+    )
     return problem.auc(model.predict_proba(rows)[:, 1])
 
 
@@ -151,10 +169,14 @@ def score_of_release(problem: Problem, location: Array) -> float:
 
 def exact_noise(level: float, n: int) -> float:
     """Noise multiplier with which d3p's steps spend `level` if a row is set to zero."""
-    return calibrate_noise(level, 1 / n, PUBLISHED["batch"] / n, int(PUBLISHED["iterations"])).noise_multiplier
+    return calibrate_noise(
+        level, 1 / n, PUBLISHED["batch"] / n, int(PUBLISHED["iterations"])
+    ).noise_multiplier
 
 
-def compare(python: Path, data: list[Problem], levels: tuple[float, ...], fits: int) -> list[dict[str, Any]]:
+def compare(
+    python: Path, data: list[Problem], levels: tuple[float, ...], fits: int
+) -> list[dict[str, Any]]:
     """Fit both sides to each data set in turn, as many fits a level as asked for; a record a line of the table.
 
     Records without noise have no epsilon.
@@ -169,12 +191,17 @@ def compare(python: Path, data: list[Problem], levels: tuple[float, ...], fits: 
     plan = [{"entry": i, **entry, "fits": fits, **PUBLISHED} for i, entry in enumerate(plan)]
     records: list[dict[str, Any]] = [{**entry, "auc": [], "seconds": []} for entry in plan]
     arrays = {
-        **{name: np.array([getattr(problem, name)[0] for problem in data]) for name in ("x", "y", "group")},
+        **{
+            name: np.array([getattr(problem, name)[0] for problem in data])
+            for name in ("x", "y", "group")
+        },
         "features": np.array([problem.features for problem in data]),
     }
     for release in _peers.run(python, "d3p_hierarchical_fits.py", arrays, plan):
         record = records[release["entry"]]
-        record["auc"].append(score_of_release(data[release["fit"] % len(data)], np.array(release["location"])))
+        record["auc"].append(
+            score_of_release(data[release["fit"] % len(data)], np.array(release["location"]))
+        )
         record["seconds"].append(release["seconds"])
 
     def add(line: str, level: float | None, fit: Callable[..., Any], score=score_of_ours) -> None:
@@ -219,7 +246,10 @@ def rows_of(records: list[dict[str, Any]]) -> list[list[str]]:
         if level in published and record["line"] not in PEER:
             gain = auc - published[level]
             error = gain.std(ddof=1) / len(gain) ** 0.5 if len(gain) > 1 else np.nan
-            ahead = [f"{np.median(auc) - np.median(published[level]):+.3f}", f"{gain.mean():+.3f} ±{error:.3f}"]
+            ahead = [
+                f"{np.median(auc) - np.median(published[level]):+.3f}",
+                f"{gain.mean():+.3f} ±{error:.3f}",
+            ]
         rows.append([name, *figures, *ahead, f"{np.median(record['seconds']):.2f}"])
     return rows
 
@@ -227,22 +257,42 @@ def rows_of(records: list[dict[str, Any]]) -> list[list[str]]:
 def charges(n: int, levels: tuple[float, ...]) -> list[list[str]]:
     """A row a level: d3p's noise as published, its cost by exact accounting, and the noise that costs the level."""
     rows = []
-    for level, noise in ((level, PUBLISHED_NOISE[n][level]) for level in levels if level in PUBLISHED_NOISE[n]):
+    for level, noise in (
+        (level, PUBLISHED_NOISE[n][level]) for level in levels if level in PUBLISHED_NOISE[n]
+    ):
         steps = GaussianSteps(noise, PUBLISHED["batch"] / n, int(PUBLISHED["iterations"]))
-        spent = [epsilon(steps, 1 / n, adjacency=adjacency) for adjacency in ("replace_one", "zero_out")]
-        rows.append([f"epsilon {level:g}", *(f"{value:.3f}" for value in (noise, *spent, exact_noise(level, n)))])
+        spent = [
+            epsilon(steps, 1 / n, adjacency=adjacency) for adjacency in ("replace_one", "zero_out")
+        ]
+        rows.append(
+            [
+                f"epsilon {level:g}",
+                *(f"{value:.3f}" for value in (noise, *spent, exact_noise(level, n))),
+            ]
+        )
     return rows
 
 
-def coverage(n: int, data_norm: float | None, level: float, solver: str, fits: int) -> dict[str, Any]:
+def coverage(
+    n: int, data_norm: float | None, level: float, solver: str, fits: int
+) -> dict[str, Any]:
     """Of data sets drawn from the model: per fit, the share of weights in their 95% intervals, and the mean width of
     these relative to the prior's.
     """
-    record: dict[str, Any] = {"rows": n, "data_norm": data_norm, "epsilon": f"{level:g}", "solver": solver}
+    record: dict[str, Any] = {
+        "rows": n,
+        "data_norm": data_norm,
+        "epsilon": f"{level:g}",
+        "solver": solver,
+    }
     record |= {"covered": [], "width": [], "slope": [], "seconds": []}
     for seed in range(fits):
         rng = np.random.default_rng(seed)
-        features, x, group = rng.standard_normal((3, 3)), rng.standard_normal((n, 5)), rng.integers(0, 3, n)
+        features, x, group = (
+            rng.standard_normal((3, 3)),
+            rng.standard_normal((n, 5)),
+            rng.integers(0, 3, n),
+        )
         table = np.column_stack([features, np.ones(3)])  # the estimator adds the constant
         weights = table @ rng.standard_normal((5, 4)).T + rng.standard_normal((3, 5))
         y = (rng.uniform(size=n) < expit((x * weights[group]).sum(axis=1))).astype(int)
@@ -283,12 +333,29 @@ def coverage_row(record: dict[str, Any]) -> list[str]:
 def main() -> None:
     """Run what the command line asks for, print the tables, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, choices=list(PUBLISHED_NOISE), default=500, help="(default: %(default)s)")
-    parser.add_argument("--epsilons", nargs="+", type=float, default=list(LEVELS), help="(default: the figures')")
-    parser.add_argument("--fits", type=int, default=10, help="fits a level, and fresh data sets (default: %(default)s)")
-    parser.add_argument("--coverage-fits", type=int, default=60, help="data sets a line (default: %(default)s)")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        choices=list(PUBLISHED_NOISE),
+        default=500,
+        help="(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--epsilons", nargs="+", type=float, default=list(LEVELS), help="(default: the figures')"
+    )
+    parser.add_argument(
+        "--fits",
+        type=int,
+        default=10,
+        help="fits a level, and fresh data sets (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--coverage-fits", type=int, default=60, help="data sets a line (default: %(default)s)"
+    )
     parts = ["figure", "fresh", "coverage"]
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, metavar="PART", help="(default: all)")
+    parser.add_argument(
+        "--parts", nargs="+", choices=parts, default=parts, metavar="PART", help="(default: all)"
+    )
     _peers.add_options(parser)
     options = parser.parse_args()
     if min(options.fits, options.coverage_fits) < 1:
@@ -301,13 +368,24 @@ def main() -> None:
     chosen = [part for part in sets if part in options.parts]
     if chosen:
         python = _peers.environment("d3p", options.python, options.env)
-        print("\nNoise of d3p as published, epsilon that it costs (a row replaced, set to zero), exact noise.\n")
+        print(
+            "\nNoise of d3p as published, epsilon that it costs (a row replaced, set to zero), exact noise.\n"
+        )
         print(_log.table(["", "published", "replaced", "set to zero", "exact"], charges(n, levels)))
     for part in chosen:
-        logged[part] = compare(python, [figure_data(seed, n) for seed in sets[part]], levels, options.fits)
+        logged[part] = compare(
+            python, [figure_data(seed, n) for seed in sets[part]], levels, options.fits
+        )
         print(f"\nAUC of {n} held-out rows after {n}; {titles[part]}, {options.fits} fits a line.")
-        print("Ahead of d3p as published (without noise: of d3p): difference of medians, mean difference.\n")
-        print(_log.table(["", "median", "mean", "min", "max", "ahead", "on average", "s/fit"], rows_of(logged[part])))
+        print(
+            "Ahead of d3p as published (without noise: of d3p): difference of medians, mean difference.\n"
+        )
+        print(
+            _log.table(
+                ["", "median", "mean", "min", "max", "ahead", "on average", "s/fit"],
+                rows_of(logged[part]),
+            )
+        )
     if "coverage" in options.parts:
         lines = [(*setting, solver) for setting in COVERAGE for solver in ("dpvi", "na-dpvi")]
         logged["coverage"] = [coverage(*line, options.coverage_fits) for line in lines]

@@ -1,24 +1,28 @@
 """Held-out log-likelihood of private Gaussian mixtures beside d3p's: ``make bench-d3p-mixture``.
 
-The setting is that of d3p's Figure 7 (Prediger et al. 2021, section 5.4): 2000 rows of five spherical clusters in two
-dimensions, delta 1e-3. d3p 0.2.0 runs in an environment of its own, which this makes from ``benchmarks/peers/d3p.lock``
-and which needs Python 3.11. The last table is of the figure's own data.
+The setting is that of d3p's Figure 7 (Prediger et al. 2021, section 5.4): 2000 rows of five
+spherical clusters in two dimensions, delta 1e-3. d3p 0.2.0 runs in an environment of its own, which
+this makes from ``benchmarks/peers/d3p.lock`` and which needs Python 3.11. The last table is of the
+figure's own data.
 
-d3p gets the noise that exact accounting asks for, the same for both sides, on these terms: one row set to zero, and
-batches as if drawn by Poisson sampling. d3p's are of fixed size, which needs no less noise. Its own accountant is not
-asked: for epsilon 1 and batches of 6 it takes a noise multiplier of .608, which costs 1.33. The settings of d3p:
+d3p gets the noise that exact accounting asks for, the same for both sides, on these terms: one row
+set to zero, and batches as if drawn by Poisson sampling. d3p's are of fixed size, which needs no
+less noise. Its own accountant is not asked: for epsilon 1 and batches of 6 it takes a noise
+multiplier of .608, which costs 1.33. The settings of d3p:
 
-- "as published": those of the authors' script (PROBIC/d3p-paper-experiments), noise included. It comes of an advanced
-  composition theorem and costs far less than the epsilon that it is labelled with. All their runs share one random
-  start, since they make the guide once, so that the figure's small errors say nothing of starts; here each has its own.
+- "as published": those of the authors' script (PROBIC/d3p-paper-experiments), noise included. It
+  comes of an advanced composition theorem and costs far less than the epsilon that it is labelled
+  with. All their runs share one random start, since they make the guide once, so that the figure's
+  small errors say nothing of starts; here each has its own.
 - "exact noise": the same, with as much noise as its epsilon allows.
-- "tuned": larger batches, a rate of Adam 30 times theirs, wider prior and clipping, chosen on other data of this kind.
+- "tuned": larger batches, a rate of Adam 30 times theirs, wider prior and clipping, chosen on other
+  data of this kind.
 
-Ours are `DPGaussianMixture` and, as "ours, of their NumPyro model", `DPNumPyroModel` with d3p's own model: its priors,
-and a mean field.
+Ours are `DPGaussianMixture` and, as "ours, of their NumPyro model", `DPNumPyroModel` with d3p's own
+model: its priors, and a mean field.
 
-Of each of its fits the better of two scores counts: the guide's median as the parameters, as in the figure, and the
-density averaged over draws. Of ours it is the posterior mean.
+Of each of its fits the better of two scores counts: the guide's median as the parameters, as in the
+figure, and the density averaged over draws. Of ours it is the posterior mean.
 """
 
 from __future__ import annotations
@@ -40,10 +44,23 @@ from skdpbayes.privacy import GaussianSteps, calibrate_noise, epsilon
 
 Array = NDArray[np.float64]
 
-# From the authors' results file (GMM/results.pickle and mog_preds_advi.p), the means of five runs that Figure 7 shows.
+# From the authors' results file (GMM/results.pickle and mog_preds_advi.p), the means of five runs
+# that Figure 7 shows.
 FIGURE = {0.1: -4.477, 0.316: -4.400, 1.0: -4.314, 3.16: -4.264, 10.0: -4.237}
-FIGURE_EARLIER = {0.1: -6.671, 0.316: -5.340, 1.0: -4.695, 3.16: -4.404, 10.0: -4.287}  # Jälkö et al. (2017)
-FIGURE_NOISE = {0.1: 18.716, 0.316: 6.628, 1.0: 2.736, 3.16: 1.4057, 10.0: 0.8887}  # what the authors' script computes
+FIGURE_EARLIER = {
+    0.1: -6.671,
+    0.316: -5.340,
+    1.0: -4.695,
+    3.16: -4.404,
+    10.0: -4.287,
+}  # Jälkö et al. (2017)
+FIGURE_NOISE = {
+    0.1: 18.716,
+    0.316: 6.628,
+    1.0: 2.736,
+    3.16: 1.4057,
+    10.0: 0.8887,
+}  # what the authors' script computes
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,9 @@ def tuned(level: float) -> Setting:
 def score(weights: Array, means: Array, scales: Array, Z: Array) -> Array:
     """Log density of each row of `Z`, shape (n, d), under a spherical mixture; `scales` are standard deviations."""
     squares = ((Z[:, None, :] - means) ** 2).sum(axis=2) / scales**2
-    return logsumexp(np.log(weights) - squares / 2 - Z.shape[1] * np.log(scales * np.sqrt(2 * np.pi)), axis=1)
+    return logsumexp(
+        np.log(weights) - squares / 2 - Z.shape[1] * np.log(scales * np.sqrt(2 * np.pi)), axis=1
+    )
 
 
 def score_of_release(release: dict[str, Any], Z: Array) -> float:
@@ -99,13 +118,19 @@ def figure_data() -> tuple[Array, Array]:
     def draw(n: int) -> Array:
         labels = np.array([rng.multinomial(1, problem.weights) for _ in range(n)]).argmax(axis=1)
         pairs = zip(problem.means, problem.covariances, strict=True)
-        return np.array([rng.multivariate_normal(m, c, size=n) for m, c in pairs])[labels, np.arange(n)]
+        return np.array([rng.multivariate_normal(m, c, size=n) for m, c in pairs])[
+            labels, np.arange(n)
+        ]
 
     return draw(2000), draw(100)
 
 
 def compare(
-    python: Path, data: list[tuple[Array, Array]], levels: tuple[float, ...], fits: int, published_only: bool = False
+    python: Path,
+    data: list[tuple[Array, Array]],
+    levels: tuple[float, ...],
+    fits: int,
+    published_only: bool = False,
 ) -> list[dict[str, Any]]:
     """Fit both sides to each data set in turn, as many fits a level as asked for; one record a line of the table."""
     problem = five_clusters()
@@ -114,14 +139,27 @@ def compare(
     for level in levels:
         choices = [("d3p as published", PUBLISHED, FIGURE_NOISE.get(level))]
         if not published_only:
-            choices.append(("d3p, exact noise", PUBLISHED, PUBLISHED.noise(level, n, problem.delta)))
-            choices.append(("d3p, tuned", tuned(level), tuned(level).noise(level, n, problem.delta)))
+            choices.append(
+                ("d3p, exact noise", PUBLISHED, PUBLISHED.noise(level, n, problem.delta))
+            )
+            choices.append(
+                ("d3p, tuned", tuned(level), tuned(level).noise(level, n, problem.delta))
+            )
         for line, setting, noise in choices:
             if noise is not None:
-                entry = {"entry": len(plan), "epsilon": level, "line": line, "noise": noise, "fits": fits, "k": k}
+                entry = {
+                    "entry": len(plan),
+                    "epsilon": level,
+                    "line": line,
+                    "noise": noise,
+                    "fits": fits,
+                    "k": k,
+                }
                 plan.append({**entry, **asdict(setting)})
     records = [{**entry, "score": [], "seconds": []} for entry in plan]
-    for release in _peers.run(python, "d3p_fits.py", {"rows": np.array([X for X, _ in data])}, plan):
+    for release in _peers.run(
+        python, "d3p_fits.py", {"rows": np.array([X for X, _ in data])}, plan
+    ):
         record = records[release["entry"]]
         record["score"].append(score_of_release(release, data[release["fit"] % len(data)][1]))
         record["seconds"].append(release["seconds"])
@@ -157,11 +195,15 @@ def spherical_mixture(rows: Any, k: int) -> None:
     import numpyro.distributions as dist
 
     weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(k)))
-    means = numpyro.sample("means", dist.Normal(0.0, PUBLISHED.prior).expand((k, rows.shape[1])).to_event(2))
+    means = numpyro.sample(
+        "means", dist.Normal(0.0, PUBLISHED.prior).expand((k, rows.shape[1])).to_event(2)
+    )
     scales = numpyro.sample("scales", dist.InverseGamma(1.0, 1.0).expand((k,)).to_event(1))
     with numpyro.plate("rows", len(rows)):
         parts = dist.Normal(means, scales[:, None]).to_event(1)
-        numpyro.sample("observed", dist.MixtureSameFamily(dist.Categorical(weights), parts), obs=rows)
+        numpyro.sample(
+            "observed", dist.MixtureSameFamily(dist.Categorical(weights), parts), obs=rows
+        )
 
 
 def their_model(X: Array, k: int, level: float, delta: float, seed: int) -> Any:
@@ -169,7 +211,12 @@ def their_model(X: Array, k: int, level: float, delta: float, seed: int) -> Any:
     from skdpbayes import DPNumPyroModel
 
     return DPNumPyroModel(
-        spherical_mixture, epsilon=level, delta=delta, public={"k": k}, guide="mean_field", random_state=seed
+        spherical_mixture,
+        epsilon=level,
+        delta=delta,
+        public={"k": k},
+        guide="mean_field",
+        random_state=seed,
     ).fit(X)
 
 
@@ -184,9 +231,18 @@ def row_of(record: dict[str, Any]) -> list[str]:
     """Table row: mean with its standard error, median, best and worst."""
     values = np.array(record["score"])
     error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
-    name = record["line"] if record["epsilon"] is None else f"epsilon {record['epsilon']:g}: {record['line']}"
+    name = (
+        record["line"]
+        if record["epsilon"] is None
+        else f"epsilon {record['epsilon']:g}: {record['line']}"
+    )
     summary = [f"{value:.3f}" for value in (np.median(values), values.max(), values.min())]
-    return [name, f"{values.mean():.3f} ±{error:.3f}", *summary, f"{np.median(record['seconds']):.2f}"]
+    return [
+        name,
+        f"{values.mean():.3f} ±{error:.3f}",
+        *summary,
+        f"{np.median(record['seconds']):.2f}",
+    ]
 
 
 def figure_rows(records: list[dict[str, Any]], levels: tuple[float, ...]) -> list[list[str]]:
@@ -196,17 +252,36 @@ def figure_rows(records: list[dict[str, Any]], levels: tuple[float, ...]) -> lis
     for level in levels:
         peer, own = scores["d3p as published", level], scores["ours", level]
         steps = GaussianSteps(FIGURE_NOISE[level], PUBLISHED.batch / 2000, PUBLISHED.iterations)
-        spent = [epsilon(steps, 1e-3, adjacency=adjacency) for adjacency in ("zero_out", "replace_one")]
-        values = [FIGURE_EARLIER[level], FIGURE[level], peer.mean(), own.mean(), own.min(), own.min() - FIGURE[level]]
-        rows.append([f"epsilon {level:g}", *(f"{value:.3f}" for value in values), *(f"{e:.4f}" for e in spent)])
+        spent = [
+            epsilon(steps, 1e-3, adjacency=adjacency) for adjacency in ("zero_out", "replace_one")
+        ]
+        values = [
+            FIGURE_EARLIER[level],
+            FIGURE[level],
+            peer.mean(),
+            own.mean(),
+            own.min(),
+            own.min() - FIGURE[level],
+        ]
+        rows.append(
+            [
+                f"epsilon {level:g}",
+                *(f"{value:.3f}" for value in values),
+                *(f"{e:.4f}" for e in spent),
+            ]
+        )
     return rows
 
 
 def main() -> None:
     """Run what the command line asks for, print the tables, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--epsilons", nargs="+", type=float, default=list(FIGURE), help="(default: the figure's)")
-    parser.add_argument("--seeds", type=int, default=10, help="data sets, a fit each (default: %(default)s)")
+    parser.add_argument(
+        "--epsilons", nargs="+", type=float, default=list(FIGURE), help="(default: the figure's)"
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="data sets, a fit each (default: %(default)s)"
+    )
     _peers.add_options(parser)
     options = parser.parse_args()
     if options.seeds < 1:
@@ -220,7 +295,9 @@ def main() -> None:
         rng, problem = np.random.default_rng(seed), five_clusters()
         data.append((problem.draw(rng, problem.n_train), problem.draw(rng, N_TEST)))
     records = compare(python, data, levels, options.seeds)
-    print(f"\nMean log-likelihood of {N_TEST} held-out rows; over {options.seeds} data sets of 2000 rows.\n")
+    print(
+        f"\nMean log-likelihood of {N_TEST} held-out rows; over {options.seeds} data sets of 2000 rows.\n"
+    )
     header = ["", "mean", "median", "best", "worst", "s/fit"]
     print(_log.table(header, [row_of(record) for record in records]))
 
@@ -231,11 +308,27 @@ def main() -> None:
         print(
             "\nThe figure's own data, with 100 held-out rows; five fits a level. Last: epsilon that its noise costs.\n"
         )
-        header = ["", "Jälkö et al.", "Figure 7", "d3p here", "ours", "our worst", "ahead", "zero-out", "replace"]
+        header = [
+            "",
+            "Jälkö et al.",
+            "Figure 7",
+            "d3p here",
+            "ours",
+            "our worst",
+            "ahead",
+            "zero-out",
+            "replace",
+        ]
         print(_log.table(header, figure_rows(figure, known)))
         print()
-        print(_log.table(["", "mean"], [row_of(record)[:2] for record in figure if record["epsilon"] is None]))
-    path = _log.append("d3p_mixture", {"seeds": options.seeds, "records": records, "figure": figure})
+        print(
+            _log.table(
+                ["", "mean"], [row_of(record)[:2] for record in figure if record["epsilon"] is None]
+            )
+        )
+    path = _log.append(
+        "d3p_mixture", {"seeds": options.seeds, "records": records, "figure": figure}
+    )
     print(f"\nAppended to {path.relative_to(_log.ROOT)}")
 
 

@@ -1,6 +1,7 @@
 """Utility of the defaults where they may be tuned: simulated problems, and rows held out of Adult's train split.
 
-``python -m benchmarks.development --epsilons 0.1 1 --seeds 2``. Test splits that we report on are never read here.
+``python -m benchmarks.development --epsilons 0.1 1 --seeds 2``. Test splits that we report on are
+never read here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ def adult_held_out(seed: int, kept: float = 0.75) -> Problem:
     cut = int(kept * len(order))
     X, y = whole.X_train[order], whole.y_train[order]
     return dataclasses.replace(
-        whole, name="adult-held-out", X_train=X[:cut], y_train=y[:cut], X_test=X[cut:], y_test=y[cut:]
+        whole,
+        name="adult-held-out",
+        X_train=X[:cut],
+        y_train=y[:cut],
+        X_test=X[cut:],
+        y_test=y[cut:],
     )
 
 
@@ -36,7 +42,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--problems", nargs="+", choices=list(PROBLEMS), metavar="PROBLEM")
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.1, 1.0])
-    parser.add_argument("--seeds", type=int, default=2, help="fits per problem and level (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, default=2, help="fits per problem and level (default: %(default)s)"
+    )
     options = parser.parse_args()
     small = [name for name, recipe in _RECIPES.items() if recipe.n_train <= LARGEST]
     chosen = options.problems or [*small, "adult-held-out"]
@@ -48,12 +56,17 @@ def main() -> None:
         for epsilon in options.epsilons:
             figures = []
             for seed, problem in enumerate(problems):
-                estimator = make_estimator(epsilon, problem, seed).fit(problem.X_train, problem.y_train)
+                estimator = make_estimator(epsilon, problem, seed).fit(
+                    problem.X_train, problem.y_train
+                )
                 found = score(estimator, problem)
                 figures.append([found[metric] for metric in METRICS])
             means[epsilon].append(np.mean(figures, axis=0))
             rows.append([name, f"{epsilon:g}", *(f"{value:.4f}" for value in means[epsilon][-1])])
-    rows += [["mean of all", f"{epsilon:g}", *(f"{v:.4f}" for v in np.mean(m, axis=0))] for epsilon, m in means.items()]
+    rows += [
+        ["mean of all", f"{epsilon:g}", *(f"{v:.4f}" for v in np.mean(m, axis=0))]
+        for epsilon, m in means.items()
+    ]
     print(_log.table(["problem", "epsilon", "accuracy", "AUC", "log-loss"], rows))
 
 

@@ -1,15 +1,17 @@
 """Step sizes, Adult and MNIST as in Li et al. (2019, DP-SGLD), with exact accounting: ``make bench-dp-sgld``.
 
-* ``steps``: Figures 1 and 2, the largest first step that a budget allows, constant and decreasing, beside the bound of
-  Wang, Fienberg and Smola (2015); in the paper's units (``N h``).
-* ``adult``: Figure 3, accuracy of logistic regression by ``sgld`` against epsilon at delta 1e-4, on the test split.
-* ``mnist``: Table 1, accuracy of networks at epsilon 1 and 3, delta 1e-5, with log-loss and expected calibration error
-  (15 bins); ``point`` is DP-SGD with Adam, not Bayesian, of the same network by the same code. Figures of others are
-  quoted from the paper. "histograms" is a network without hidden layers on histograms of gradients, which are public
-  functions of an image. ``--networks convolutional`` is a small convolutional network (an hour on a core).
+* ``steps``: Figures 1 and 2, the largest first step that a budget allows, constant and decreasing,
+  beside the bound of Wang, Fienberg and Smola (2015); in the paper's units (``N h``).
+* ``adult``: Figure 3, accuracy of logistic regression by ``sgld`` against epsilon at delta 1e-4, on
+  the test split.
+* ``mnist``: Table 1, accuracy of networks at epsilon 1 and 3, delta 1e-5, with log-loss and
+  expected calibration error (15 bins); ``point`` is DP-SGD with Adam, not Bayesian, of the same
+  network by the same code. Figures of others are quoted from the paper. "histograms" is a network
+  without hidden layers on histograms of gradients, which are public functions of an image.
+  ``--networks convolutional`` is a small convolutional network (an hour on a core).
 
-The folder that ``SKDPBAYES_DATA_HOME`` names holds the data. With ``--holdout`` the rows that are scored are training
-rows which fits do not see, for those who choose defaults.
+The folder that ``SKDPBAYES_DATA_HOME`` names holds the data. With ``--holdout`` the rows that are
+scored are training rows which fits do not see, for those who choose defaults.
 """
 
 from __future__ import annotations
@@ -58,7 +60,12 @@ def steps() -> list[list[str]]:
             for rate in (1.0, 0.01)
             for schedule in ("constant", "decreasing")
         ]
-        rows.append([f"{epsilon:g}", *(f"{h:.3g}" for h in (*ours, n * wang_step_size_bound(epsilon, 1e-5, **own)))])
+        rows.append(
+            [
+                f"{epsilon:g}",
+                *(f"{h:.3g}" for h in (*ours, n * wang_step_size_bound(epsilon, 1e-5, **own))),
+            ]
+        )
     return rows
 
 
@@ -70,7 +77,9 @@ def paper_setting() -> tuple[float, float]:
     sigma = math.sqrt(eta / n) / (
         eta * clip / batch
     )  # noise of variance eta/N on eta times a mean of clipped gradients
-    return sigma, compose((GaussianSteps(sigma, batch / n, 20 * n // batch),), "zero_out").epsilon(1e-5)
+    return sigma, compose((GaussianSteps(sigma, batch / n, 20 * n // batch),), "zero_out").epsilon(
+        1e-5
+    )
 
 
 def adult(seeds: int, holdout: bool) -> list[list[str]]:
@@ -104,7 +113,9 @@ def adult(seeds: int, holdout: bool) -> list[list[str]]:
 def features(name: str, X: np.ndarray) -> np.ndarray:
     """What a network takes of images: pixels in standard units of all, by constants, or histograms of gradients."""
     if name == "histograms":
-        return _mnist.gradient_histograms(X) * np.float32(6)  # rows of norm below 36, the root of 1296
+        return _mnist.gradient_histograms(X) * np.float32(
+            6
+        )  # rows of norm below 36, the root of 1296
     return (X / np.float32(255) - 0.13) / 0.31
 
 
@@ -113,7 +124,10 @@ def calibration_error(proba: np.ndarray, y: np.ndarray, bins: int = 15) -> float
     top, right = proba.max(axis=1), proba.argmax(axis=1) == y
     place = np.minimum((top * bins).astype(int), bins - 1)
     return float(
-        sum(abs(right[place == b].mean() - top[place == b].mean()) * (place == b).mean() for b in np.unique(place))
+        sum(
+            abs(right[place == b].mean() - top[place == b].mean()) * (place == b).mean()
+            for b in np.unique(place)
+        )
     )
 
 
@@ -151,24 +165,51 @@ def mnist(
 def main() -> None:
     """Run what the command line asks for, print the tables, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--parts", nargs="+", default=["steps", "adult", "mnist"], choices=["steps", "adult", "mnist"])
-    parser.add_argument("--seeds", type=int, default=3, help="fits of Adult at each level (default: %(default)s)")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        default=["steps", "adult", "mnist"],
+        choices=["steps", "adult", "mnist"],
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="fits of Adult at each level (default: %(default)s)"
+    )
     parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 3.0], help="of MNIST")
-    parser.add_argument("--solvers", nargs="+", default=list(SOLVERS), choices=list(SOLVERS), help="of MNIST")
+    parser.add_argument(
+        "--solvers", nargs="+", default=list(SOLVERS), choices=list(SOLVERS), help="of MNIST"
+    )
     parser.add_argument("--epochs", type=int, default=40, help="of MNIST (default: %(default)s)")
     default = ["784-100-10", "histograms"]
-    parser.add_argument("--networks", nargs="+", default=default, choices=list(NETWORKS), help="of MNIST")
-    parser.add_argument("--holdout", action="store_true", help="score held-out training rows, not the test rows")
+    parser.add_argument(
+        "--networks", nargs="+", default=default, choices=list(NETWORKS), help="of MNIST"
+    )
+    parser.add_argument(
+        "--holdout", action="store_true", help="score held-out training rows, not the test rows"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     record: dict[str, Any] = {"holdout": options.holdout}
     if "steps" in options.parts:
         record["steps"] = steps()
-        header = ["epsilon", "constant", "decreasing", "constant, q=.01", "decreasing, q=.01", "Wang et al."]
-        print("Largest first step, N h:\n\n" + _log.table(header, record["steps"]) + "\n", flush=True)
+        header = [
+            "epsilon",
+            "constant",
+            "decreasing",
+            "constant, q=.01",
+            "decreasing, q=.01",
+            "Wang et al.",
+        ]
+        print(
+            "Largest first step, N h:\n\n" + _log.table(header, record["steps"]) + "\n", flush=True
+        )
     if "adult" in options.parts:
         record["adult"] = adult(options.seeds, options.holdout)
-        print("\n" + _log.table(["epsilon", "spent", "accuracy of sgld on Adult"], record["adult"]) + "\n", flush=True)
+        print(
+            "\n"
+            + _log.table(["epsilon", "spent", "accuracy of sgld on Adult"], record["adult"])
+            + "\n",
+            flush=True,
+        )
     if "mnist" in options.parts:
         sigma, epsilon = paper_setting()
         print(

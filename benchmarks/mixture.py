@@ -1,9 +1,10 @@
 """Held-out log-likelihood of private Gaussian mixtures, beside non-private ones and the true density.
 
-``make bench-mixture``, or with a choice: ``make bench-mixture MIXTURE_ARGS="--problems five --seeds 3"``. The first
-problem is that of d3p's Figure 7 (Prediger et al. 2021, section 5.4), which is that of Jälkö, Dikmen and Honkela
-(2017): 2000 rows of five spherical clusters in two dimensions, at epsilon .1 to 10 and delta 1e-3. No method exceeds
-the true density on average. ``benchmarks.d3p_mixture`` has the values of the figure, and runs d3p itself.
+``make bench-mixture``, or with a choice: ``make bench-mixture MIXTURE_ARGS="--problems five --seeds
+3"``. The first problem is that of d3p's Figure 7 (Prediger et al. 2021, section 5.4), which is that
+of Jälkö, Dikmen and Honkela (2017): 2000 rows of five spherical clusters in two dimensions, at
+epsilon .1 to 10 and delta 1e-3. No method exceeds the true density on average.
+``benchmarks.d3p_mixture`` has the values of the figure, and runs d3p itself.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Mixture:
         from scipy.stats import multivariate_normal
 
         parts = zip(self.weights, self.means, self.covariances, strict=True)
-        return logsumexp([math.log(w) + multivariate_normal(m, c).logpdf(X) for w, m, c in parts], axis=0)
+        return logsumexp(
+            [math.log(w) + multivariate_normal(m, c).logpdf(X) for w, m, c in parts], axis=0
+        )
 
 
 def five_clusters() -> Mixture:
@@ -74,7 +77,16 @@ def _turned(seed: int, k: int, d: int, weights: np.ndarray, n: int, apart: float
     axes = np.linalg.qr(rng.standard_normal((k, d, d)))[0]
     covariances = axes * rng.uniform(0.5, 1.5, (k, 1, d)) ** 2 @ axes.mT
     reach = 5.0 + np.abs(means).max()
-    return Mixture(weights, np.array(means), covariances, n, 1e-5, (-reach, reach), "full", (0.1, 0.5, 1.0, 2.0, 4.0))
+    return Mixture(
+        weights,
+        np.array(means),
+        covariances,
+        n,
+        1e-5,
+        (-reach, reach),
+        "full",
+        (0.1, 0.5, 1.0, 2.0, 4.0),
+    )
 
 
 def overlapping() -> Mixture:
@@ -94,7 +106,9 @@ PROBLEMS: dict[str, Callable[[], Mixture]] = {
 }
 
 
-def private(problem: Mixture, X: np.ndarray, epsilon: float, seed: int, solver: str = "vips") -> Any:
+def private(
+    problem: Mixture, X: np.ndarray, epsilon: float, seed: int, solver: str = "vips"
+) -> Any:
     """The estimator under test: default parameters, and the public facts of the problem."""
     from skdpbayes import DPGaussianMixture
 
@@ -114,10 +128,14 @@ def not_private(problem: Mixture, X: np.ndarray, seed: int) -> Any:
     from sklearn.mixture import GaussianMixture
 
     k = len(problem.weights)
-    return GaussianMixture(k, covariance_type=problem.covariance_type, n_init=20, random_state=seed).fit(X)
+    return GaussianMixture(
+        k, covariance_type=problem.covariance_type, n_init=20, random_state=seed
+    ).fit(X)
 
 
-def run(name: str, epsilons: tuple[float, ...] | None, seeds: int, fit=private) -> list[dict[str, Any]]:
+def run(
+    name: str, epsilons: tuple[float, ...] | None, seeds: int, fit=private
+) -> list[dict[str, Any]]:
     """Fit and score at each level with each seed (of rows and of noise); one record a line of the table."""
     problem = PROBLEMS[name]()
     levels = epsilons or problem.epsilons
@@ -160,7 +178,10 @@ def covered(problem: Mixture, model: Any) -> float:
     draws = {name: values[:, own] for name, values in model.posterior_samples_.items()}
     draws["covariances"] = np.diagonal(draws["covariances"], axis1=2, axis2=3)
     ends = [np.quantile(values, [0.05, 0.95], axis=0) for values in draws.values()]
-    inside = [((low <= true) & (true <= high)).ravel() for (low, high), true in zip(ends, truth, strict=True)]
+    inside = [
+        ((low <= true) & (true <= high)).ravel()
+        for (low, high), true in zip(ends, truth, strict=True)
+    ]
     return float(np.mean(np.concatenate(inside)))
 
 
@@ -178,10 +199,16 @@ def row_of(record: dict[str, Any]) -> list[str]:
 def main() -> None:
     """Run what the command line asks for, print the table, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--problems", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS), metavar="PROBLEM")
-    parser.add_argument("--epsilons", nargs="+", type=float, help="levels (default: those of each problem)")
+    parser.add_argument(
+        "--problems", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS), metavar="PROBLEM"
+    )
+    parser.add_argument(
+        "--epsilons", nargs="+", type=float, help="levels (default: those of each problem)"
+    )
     parser.add_argument("--solver", choices=["vips", "dpvi", "na-dpvi", "sgld"], default="vips")
-    parser.add_argument("--seeds", type=int, default=10, help="fits per level (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="fits per level (default: %(default)s)"
+    )
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
@@ -202,7 +229,9 @@ def main() -> None:
     )
     header = ["problem", "log-likelihood", "below truth", "median", "worst", "covered", "s/fit"]
     print(_log.table(header, [row_of(record) for record in records]))
-    path = _log.append("mixture", {"solver": options.solver, "seeds": options.seeds, "records": records})
+    path = _log.append(
+        "mixture", {"solver": options.solver, "seeds": options.seeds, "records": records}
+    )
     print(f"\nAppended to {path.relative_to(_log.ROOT)}")
 
 

@@ -1,13 +1,14 @@
 """Tables 1 and 2 and Figures 2 and 3 of the NA-DPVI paper, with widths: ``make bench-na-dpvi``.
 
-A cell is a problem at a privacy level. A block is some replicates of a cell: parameters from the prior, records given
-parameters, and what a contender takes for the posterior. What is kept of a block and a contender goes to an NPZ file
-under ``benchmarks/results/na_dpvi/``; files that are there are not computed again, so a run that was stopped goes on,
-and ``--shard i/n`` shares a run out between processes. After a change of a contender, remove its files. Pictures go to
-the same folder.
+A cell is a problem at a privacy level. A block is some replicates of a cell: parameters from the
+prior, records given parameters, and what a contender takes for the posterior. What is kept of a
+block and a contender goes to an NPZ file under ``benchmarks/results/na_dpvi/``; files that are
+there are not computed again, so a run that was stopped goes on, and ``--shard i/n`` shares a run
+out between processes. After a change of a contender, remove its files. Pictures go to the same
+folder.
 
-A contender is a function ``(cell, data, rng) -> {line of the table: draws}`` in `CONTENDERS`, with draws of shape
-(replicates, draws, parameters) in unconstrained coordinates.
+A contender is a function ``(cell, data, rng) -> {line of the table: draws}`` in `CONTENDERS`, with
+draws of shape (replicates, draws, parameters) in unconstrained coordinates.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Cell:
 
 def _cell(problem: str, epsilon: float, *figures: float | None) -> Cell:
     lines = "published, exact", "published, Laplace", "published, last iterate", "DPVIm"
-    return Cell(problem, epsilon, {k: v for k, v in zip(lines, figures, strict=False) if v is not None})
+    return Cell(
+        problem, epsilon, {k: v for k, v in zip(lines, figures, strict=False) if v is not None}
+    )
 
 
 # Figures of NA-DPVI (NUTS), NA-DPVI (Laplace), naive, DPVIm in the paper's Tables 1 and 2.
@@ -104,7 +107,11 @@ def simulate(cell: Cell, block: int, size: int) -> Data:
 
 def not_private(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
     """The exact posterior given the records."""
-    return {"not private": np.stack([cell.model.draw_posterior(rng, rows, N_DRAWS) for rows in data.records])}
+    return {
+        "not private": np.stack(
+            [cell.model.draw_posterior(rng, rows, N_DRAWS) for rows in data.records]
+        )
+    }
 
 
 def _run(kind: Any, cell: Cell, data: Data, rng: np.random.Generator) -> Any:
@@ -139,19 +146,28 @@ def published(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Arr
 def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
     """DPVIm: aligned gradients, and the averaged iterate; with the spread of mu's iterates, around either iterate.
 
-    The spread is how DPVIm accounts for noise. It is that of the last iterate, and too wide around the average.
+    The spread is how DPVIm accounts for noise. It is that of the last iterate, and too wide around
+    the average.
     """
     from benchmarks._na_dpvi_recipe import Aligned
 
     state, regression = _run(Aligned, cell, data, rng)
     sums = regression.sums
-    average, last = (mean_field(np.broadcast_to(y, (N_DRAWS, *y.shape)), rng) for y in (sums.mean_x, state.phi))
+    average, last = (
+        mean_field(np.broadcast_to(y, (N_DRAWS, *y.shape)), rng) for y in (sums.mean_x, state.phi)
+    )
     noise = np.sqrt(sums.sxx / sums.n)[:, : data.truth.shape[1]] * rng.standard_normal(last.shape)
-    lines = {"DPVIm": average, "DPVIm + spread": average + noise, "DPVIm, last + spread": last + noise}
+    lines = {
+        "DPVIm": average,
+        "DPVIm + spread": average + noise,
+        "DPVIm, last + spread": last + noise,
+    }
     return {name: np.moveaxis(y, 0, 1) for name, y in lines.items()}
 
 
-def _own(cell: Cell) -> tuple[dict[str, Any], Callable[[Any], tuple[Any, ...]], Callable[[Any], Array]]:
+def _own(
+    cell: Cell,
+) -> tuple[dict[str, Any], Callable[[Any], tuple[Any, ...]], Callable[[Any], Array]]:
     """Our estimators with the cell's prior, by line; what of the records they fit; unconstrained draws of a fit."""
     import skdpbayes
     from benchmarks._na_dpvi_collapsed import softplus_inverse
@@ -160,19 +176,32 @@ def _own(cell: Cell) -> tuple[dict[str, Any], Callable[[Any], tuple[Any, ...]], 
     name = "skdpbayes"
     if cell.problem == "Gamma-Exponential":
         rates = skdpbayes.DPGammaExponential(**level, prior_shape=8, prior_rate=2)
-        return {name: rates}, lambda x: (x[:, None],), lambda m: softplus_inverse(m.posterior_samples_)
+        return (
+            {name: rates},
+            lambda x: (x[:, None],),
+            lambda m: softplus_inverse(m.posterior_samples_),
+        )
     if cell.problem == "Beta-Bernoulli":
         binary = skdpbayes.DPBetaBernoulli(**level, prior_a=10, prior_b=10)
         return {name: binary}, lambda x: (x[:, None],), lambda m: logit(m.posterior_samples_)
     if cell.problem == "Dirichlet-Categorical":
         prior = {"categories": [0, 1, 2], "concentration": 5}
         lines = {name: skdpbayes.DPDirichletCategorical(**level, **prior)}
-        return lines, lambda x: (x.argmax(axis=1)[:, None],), lambda m: log_ratios(m.posterior_samples_)
+        return (
+            lines,
+            lambda x: (x.argmax(axis=1)[:, None],),
+            lambda m: log_ratios(m.posterior_samples_),
+        )
 
-    # In scaled units the noise variance is s2 / 4^2 and a coefficient w 3 / 4, so w ~ N(0, 4 s2) has the precision
-    # 1/4 / 3^2. The intercept gets the same one, where it should get 1/4: its prior is three times too wide.
+    # In scaled units the noise variance is s2 / 4^2 and a coefficient w 3 / 4, so w ~ N(0, 4 s2)
+    # has the precision 1/4 / 3^2. The intercept gets the same one, where it should get 1/4: its
+    # prior is three times too wide.
     linear = skdpbayes.DPBayesianLinearRegression(
-        **level, bounds=((-3, 3), (-4, 4)), prior_shape=20, prior_scale=0.5 / 16, prior_precision=0.25 / 9
+        **level,
+        bounds=((-3, 3), (-4, 4)),
+        prior_shape=20,
+        prior_scale=0.5 / 16,
+        prior_precision=0.25 / 9,
     )
 
     def unconstrained(fitted: Any) -> Array:
@@ -201,7 +230,9 @@ def own(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
     estimators, fields, unconstrained = _own(cell)
     lines: dict[str, list[Array]] = {name: [] for name in estimators}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PrivacyLeakWarning)  # Of seeds; each fit has its own, and none is the data's.
+        warnings.simplefilter(
+            "ignore", PrivacyLeakWarning
+        )  # Of seeds; each fit has its own, and none is the data's.
         for records in data.records:
             for name, estimator in estimators.items():
                 fit = clone(estimator).set_params(random_state=int(rng.integers(2**63)))
@@ -227,11 +258,20 @@ def figures(draws: Array, truth: Array) -> dict[str, Array]:
     draws, truth = draws[usable], truth[usable]
     if not len(draws):
         draws = draws[:, :KEPT]
-        return {"draws": draws.astype(np.float32), **dict.fromkeys(("truth", "sd", "crps", "z"), truth)}
+        return {
+            "draws": draws.astype(np.float32),
+            **dict.fromkeys(("truth", "sd", "crps", "z"), truth),
+        }
     sd = draws.std(axis=1)
     thinned = draws[:, :: max(1, draws.shape[1] // KEPT)][:, :KEPT]
     z = (draws.mean(axis=1) - truth) / sd
-    return {"draws": thinned.astype(np.float32), "truth": truth, "sd": sd, "crps": crps(draws, truth), "z": z}
+    return {
+        "draws": thinned.astype(np.float32),
+        "truth": truth,
+        "sd": sd,
+        "crps": crps(draws, truth),
+        "z": z,
+    }
 
 
 def path_of(cell: Cell, contender: str, block: int) -> Path:
@@ -241,7 +281,13 @@ def path_of(cell: Cell, contender: str, block: int) -> Path:
 
 def work(cells: Iterable[Cell], contenders: Iterable[str], blocks: Iterable[int]) -> None:
     """Compute the blocks that are not there yet, printing the rate and what is left."""
-    units = [(c, name, b) for b in blocks for c in cells for name in contenders if not path_of(c, name, b).exists()]
+    units = [
+        (c, name, b)
+        for b in blocks
+        for c in cells
+        for name in contenders
+        if not path_of(c, name, b).exists()
+    ]
     took: dict[tuple[str, str], list[float]] = {}
     RESULTS.mkdir(parents=True, exist_ok=True)
     context = _log.context()
@@ -250,19 +296,25 @@ def work(cells: Iterable[Cell], contenders: Iterable[str], blocks: Iterable[int]
         data = simulate(cell, block, BLOCK)
         seed = [zlib.crc32(f"{cell.name} {name}".encode()), block]
         lines = CONTENDERS[name](cell, data, np.random.default_rng(seed))
-        arrays = {f"{k}/{part}": x for k, v in lines.items() for part, x in figures(v, data.truth).items()}
+        arrays = {
+            f"{k}/{part}": x for k, v in lines.items() for part, x in figures(v, data.truth).items()
+        }
         path = path_of(cell, name, block)
         part = path.with_suffix(".part")
         with part.open("wb") as stream:
             np.savez(stream, allow_pickle=False, context=np.array(json.dumps(context)), **arrays)
         part.replace(path)
         took.setdefault((cell.name, name), []).append(time.perf_counter() - start)
-        # The first block of a kind compiles; before every kind has run, the mean stands for the others.
+        # The first block of a kind compiles; before every kind has run, the mean stands for the
+        # others.
         seconds = {kind: min(t) for kind, t in took.items()}
         mean = sum(seconds.values()) / len(seconds)
         left = sum(seconds.get((c.name, n), mean) for c, n, _ in units[i + 1 :])
         rate = 60 * BLOCK / took[cell.name, name][-1]
-        print(f"{path.stem}: {rate:.0f} replicates a minute; about {left / 60:.0f} minutes left", flush=True)
+        print(
+            f"{path.stem}: {rate:.0f} replicates a minute; about {left / 60:.0f} minutes left",
+            flush=True,
+        )
 
 
 def collected(cell: Cell, contender: str, blocks: Iterable[int]) -> dict[str, dict[str, Array]]:
@@ -276,7 +328,9 @@ def collected(cell: Cell, contender: str, blocks: Iterable[int]) -> dict[str, di
                     if key != "context":
                         line, name = key.split("/")
                         lines.setdefault(line, {}).setdefault(name, []).append(kept[key])
-    return {line: {name: np.concatenate(x) for name, x in kept.items()} for line, kept in lines.items()}
+    return {
+        line: {name: np.concatenate(x) for name, x in kept.items()} for line, kept in lines.items()
+    }
 
 
 class Scored(NamedTuple):
@@ -287,14 +341,15 @@ class Scored(NamedTuple):
     joint, marginal : Coverage
         By TARP: of all coordinates, whitened, and of each.
     at_paper : float
-        Mean error over disjoint groups of as many replicates as the paper has; NaN if there are not that many.
+        Mean error over disjoint groups of as many replicates as the paper has; NaN if there are not
+        that many.
     covered : array of shape (n,)
         Coverage of central 90% intervals.
     sd, crps : float
         Median and mean.
     mean_z : float
-        Mean of z = (posterior mean - truth) / posterior standard deviation in the coordinate where it is farthest from
-        zero: of a shift, which TARP hardly sees.
+        Mean of z = (posterior mean - truth) / posterior standard deviation in the coordinate where
+        it is farthest from zero: of a shift, which TARP hardly sees.
     sd_of_z : float
     """
 
@@ -361,7 +416,9 @@ def row(line: str, found: Scored, paper: float | None, sd: float | None) -> list
     ]
 
 
-def score(cells: Iterable[Cell], contenders: Iterable[str], blocks: Iterable[int]) -> dict[Cell, dict[str, Scored]]:
+def score(
+    cells: Iterable[Cell], contenders: Iterable[str], blocks: Iterable[int]
+) -> dict[Cell, dict[str, Scored]]:
     """Scores of what is there, by cell and line."""
     contenders, blocks = list(contenders), list(blocks)
     found = {}
@@ -408,10 +465,15 @@ def draw(found: dict[Cell, dict[str, Scored]]) -> list[Path]:
                 band = next(x.joint for x in lines.values() if x.joint.n_replicates == k)
                 off = band.levels if error else 0
                 shade = {"color": "0.5", "alpha": 0.25, "linewidth": 0}
-                shown["perfect, 95%"] = ax.fill_between(band.levels, band.lower - off, band.upper - off, **shade)
+                shown["perfect, 95%"] = ax.fill_between(
+                    band.levels, band.lower - off, band.upper - off, **shade
+                )
             for line, x in lines.items():
                 y = x.joint.coverage - (x.joint.levels if error else 0)
-                style = {"color": f"C{names.index(line)}", "linewidth": 1.8 if line.startswith("skdpbayes") else 1.0}
+                style = {
+                    "color": f"C{names.index(line)}",
+                    "linewidth": 1.8 if line.startswith("skdpbayes") else 1.0,
+                }
                 (shown[line],) = ax.plot(x.joint.levels, y, **style)
             ax.plot([0, 1], [0, 0 if error else 1], color="0.3", linestyle="--", linewidth=0.8)
             ax.set_title(f"{cell.problem}, $\\epsilon$ = {cell.epsilon:g}", fontsize="medium")
@@ -422,7 +484,13 @@ def draw(found: dict[Cell, dict[str, Scored]]) -> list[Path]:
         figure.supxlabel("credible level")
         figure.supylabel("coverage minus level" if error else "coverage (TARP)")
         order = [name for name in ["perfect, 95%", *names] if name in shown]
-        figure.legend([shown[name] for name in order], order, loc="outside upper center", ncols=4, frameon=False)
+        figure.legend(
+            [shown[name] for name in order],
+            order,
+            loc="outside upper center",
+            ncols=4,
+            frameon=False,
+        )
         for suffix in "png", "pdf":
             paths.append(RESULTS / f"{file}.{suffix}")
             figure.savefig(paths[-1], dpi=130)
@@ -432,11 +500,19 @@ def draw(found: dict[Cell, dict[str, Scored]]) -> list[Path]:
 def main() -> None:
     """Run what is missing and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--full", action="store_true", help=f"{FULL} replicates of a cell instead of {SHORT} (hours)")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help=f"{FULL} replicates of a cell instead of {SHORT} (hours)",
+    )
     parser.add_argument("--replicates", type=int, help=f"of a cell, in blocks of {BLOCK}")
     parser.add_argument("--cells", nargs="+", choices=[c.name for c in CELLS], metavar="CELL")
-    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
-    parser.add_argument("--shard", default="0/1", help="i/n: of the blocks, those whose number is i modulo n")
+    parser.add_argument(
+        "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS)
+    )
+    parser.add_argument(
+        "--shard", default="0/1", help="i/n: of the blocks, those whose number is i modulo n"
+    )
     parser.add_argument("--report", action="store_true", help="only print what is there")
     options = parser.parse_args()
     cells = [c for c in CELLS if options.cells is None or c.name in options.cells]

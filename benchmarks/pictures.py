@@ -1,8 +1,9 @@
 """Pictures of what private models find: components of a mixture, topics, weights of a belief network.
 
-``make bench-pictures`` draws ``mixture.png``, ``topics.png`` and ``weights.png``, or those that are named. The mixture
-is simulated and shown with its rows; topics of the 20 Newsgroups and weights of binarised MNIST need the folder that
-``SKDPBAYES_DATA_HOME`` names, and show what was released only. Topics are printed too, as Table 2 of the VIPS paper.
+``make bench-pictures`` draws ``mixture.png``, ``topics.png`` and ``weights.png``, or those that are
+named. The mixture is simulated and shown with its rows; topics of the 20 Newsgroups and weights of
+binarised MNIST need the folder that ``SKDPBAYES_DATA_HOME`` names, and show what was released only.
+Topics are printed too, as Table 2 of the VIPS paper.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def topics_of_news(epsilon: float) -> Any:
     lift = shares * np.log(shares / shares.mean(axis=0))
     largest = np.argsort(-model.components_.sum(axis=1))[:N_TOPICS]
     figure, axes = plt.subplots(2, N_TOPICS // 2, figsize=(13, 7), constrained_layout=True)
-    print(f"20 Newsgroups at epsilon {epsilon:g}: the {N_TOPICS} largest of {corpus.n_components} topics")
+    print(
+        f"20 Newsgroups at epsilon {epsilon:g}: the {N_TOPICS} largest of {corpus.n_components} topics"
+    )
     for axis, topic in zip(axes.ravel(), largest, strict=True):
         top = np.argsort(-lift[topic])[:N_WORDS][::-1]
         low, high = 100 * np.quantile(draws[:, topic][:, top], [0.05, 0.95], axis=0)
@@ -80,9 +83,13 @@ def weights(epsilon: float) -> Any:
     figure, axes = plt.subplots(7, 10, figsize=(9, 6.8))
     for axis, image in zip(axes.ravel(), [*images, *made], strict=True):
         most, signed = np.abs(image).max(), image.min() < 0  # images that are made are not
-        axis.imshow(image, cmap="RdBu" if signed else "Greys", vmin=-most if signed else 0, vmax=most)
+        axis.imshow(
+            image, cmap="RdBu" if signed else "Greys", vmin=-most if signed else 0, vmax=most
+        )
         axis.axis("off")
-    figure.suptitle(f"Binarised MNIST at epsilon {epsilon:g}: weights of 50 hidden units, and 20 images that they make")
+    figure.suptitle(
+        f"Binarised MNIST at epsilon {epsilon:g}: weights of 50 hidden units, and 20 images that they make"
+    )
     return figure
 
 
@@ -94,7 +101,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     # argparse compares the default, as a whole, with the choices too.
     parser.add_argument(
-        "pictures", nargs="*", choices=[*PICTURES, []], default=[], metavar="PICTURE", help="default: all"
+        "pictures",
+        nargs="*",
+        choices=[*PICTURES, []],
+        default=[],
+        metavar="PICTURE",
+        help="default: all",
     )
     parser.add_argument("--epsilon", type=float, help="default: 1, and 4 for topics")
     parser.add_argument("--folder", type=Path, default=Path(), help="where to (default: here)")

@@ -1,9 +1,9 @@
 """Frozen problems: the peers' tasks, on which we report, and simulated ones, on which defaults may be tuned.
 
-The two lists share nothing. A figure that is reported on :data:`PEER_TASKS` (or on Adult's test split) says
-something only as long as no default was chosen there; defaults are chosen on :data:`DEVELOPMENT_PROBLEMS`
-(and rows held out of Adult's training split, ``benchmarks.development``).
-Both are frozen: to change one is to begin a new table.
+The two lists share nothing. A figure that is reported on :data:`PEER_TASKS` (or on Adult's test
+split) says something only as long as no default was chosen there; defaults are chosen on
+:data:`DEVELOPMENT_PROBLEMS` (and rows held out of Adult's training split,
+``benchmarks.development``). Both are frozen: to change one is to begin a new table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def breast_cancer(seed: int, norm: float = 30.0**0.5) -> Problem:
 
     X, y = load_breast_cancer(return_X_y=True)
     X = clip_rows((X - X.mean(axis=0)) / X.std(axis=0), norm)
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, stratify=y, random_state=seed)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=0.3, stratify=y, random_state=seed
+    )
     return Problem("breast-cancer", X_train, y_train, X_test, y_test, norm)
 
 
@@ -62,7 +64,9 @@ def digits_0(seed: int) -> Problem:
 
     X, digit = load_digits(return_X_y=True)
     X, y = clip_rows(X / 16.0, 4.0), (digit == 0).astype(np.int64)
-    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, stratify=y, random_state=seed)
+    X_train, X_test, y_train, y_test = train_test_split(
+        X, y, test_size=0.3, stratify=y, random_state=seed
+    )
     return Problem("digits-0", X_train, y_train, X_test, y_test, 4.0)
 
 
@@ -186,7 +190,8 @@ def _simulate(name: str, recipe: _Recipe, seed: int) -> Problem:
     w = rng.standard_normal(recipe.d) * (rng.uniform(size=recipe.d) < recipe.support)
     w[0] = w[0] or 1.0  # A support that misses every column would leave nothing to learn.
 
-    # Rows apart from the problem's own fix the scale and the intercept, which belong to the population.
+    # Rows apart from the problem's own fix the scale and the intercept, which belong to the
+    # population.
     reference = recipe.family(rng, 4_000, recipe.d)
     centre, spread = (reference @ w).mean(), (reference @ w).std()
 
@@ -206,9 +211,9 @@ def _simulate(name: str, recipe: _Recipe, seed: int) -> Problem:
     return Problem(name, X[:n], y[:n], X[n:], y[n:], recipe.data_norm)
 
 
-# Norms are what somebody who knows the kind of data, and not the data, would declare: about 1.2 sqrt(d) for
-# standardised columns, exact where columns are bounded, and in the problems named so too large or too small.
-# Rows are not clipped here: that is the estimator's work.
+# Norms are what somebody who knows the kind of data, and not the data, would declare: about 1.2
+# sqrt(d) for standardised columns, exact where columns are bounded, and in the problems named so
+# too large or too small. Rows are not clipped here: that is the estimator's work.
 _RECIPES: dict[str, _Recipe] = {
     "gaussian-500x5": _Recipe(_gaussian, 500, 5, 2.7),
     "gaussian-1000x20-weak": _Recipe(_gaussian, 1_000, 20, 5.4, signal=0.5),
@@ -235,7 +240,9 @@ _RECIPES: dict[str, _Recipe] = {
     "sparse-binary-60000x200-rare": _Recipe(_sparse_binary, 60_000, 200, 5.0, prevalence=0.08),
     "skewed-8000x12": _Recipe(_skewed, 8_000, 12, 12**0.5, prevalence=0.3),
     "census-15000x60": _Recipe(_census, 15_000, 60, 3.0, prevalence=0.25, signal=2.0),
-    "census-80000x110": _Recipe(_census, 80_000, 110, 3.0, prevalence=0.2, signal=2.5, flipped=0.05),
+    "census-80000x110": _Recipe(
+        _census, 80_000, 110, 3.0, prevalence=0.2, signal=2.5, flipped=0.05
+    ),
 }
 
 DEVELOPMENT_PROBLEMS: dict[str, Callable[[int], Problem]] = {

@@ -1,9 +1,9 @@
 """Microseconds per step: our private fit beside NumPyro's non-private variational inference, in one run.
 
-``make bench-speed``. Bayesian logistic regression, N=32561, d=105, expected batch 326, one thread, warm.
-Absolute times move from machine to machine and with whatever else runs, so the contenders take turns and what
-counts is the median of the ratios within a turn. ``--d3p`` adds d3p's own steps, ``--sizes`` how a step's time goes
-with the number of records at a fixed batch.
+``make bench-speed``. Bayesian logistic regression, N=32561, d=105, expected batch 326, one thread,
+warm. Absolute times move from machine to machine and with whatever else runs, so the contenders
+take turns and what counts is the median of the ratios within a turn. ``--d3p`` adds d3p's own
+steps, ``--sizes`` how a step's time goes with the number of records at a fixed batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SIZE_FEATURES = 30  # where the number of records goes up to ten million
 D3P = "d3p 0.2.0, batches of fixed size, private"
 
 Float32 = NDArray[np.float32]
-# A contender gets the data and the number of steps, and returns what runs them: seconds for those steps.
+# A contender gets the data and the number of steps, and returns what runs them: seconds for those
+# steps.
 Contender = Callable[[Float32, NDArray[np.int64], int], Callable[[], float]]
 
 
@@ -36,7 +37,9 @@ def use_one_thread() -> None:
     """Keep this process to one core and one thread; only before jax is imported."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
+    os.environ["XLA_FLAGS"] = (
+        f"--xla_cpu_multi_thread_eigen=false {os.environ.get('XLA_FLAGS', '')}".strip()
+    )
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
 
@@ -50,12 +53,14 @@ def make_data() -> tuple[Float32, NDArray[np.int64]]:
     return X.astype(np.float32), y
 
 
-def numpyro_svi(X: Float32, y: NDArray[np.int64], n_steps: int, guide: str = "mean_field") -> Callable[[], float]:
+def numpyro_svi(
+    X: Float32, y: NDArray[np.int64], n_steps: int, guide: str = "mean_field"
+) -> Callable[[], float]:
     """Set up SVI with a normal guide and Adam, all steps in one compiled scan; not private.
 
-    Tuned to be the fastest of what was tried: the analytic entropy of TraceMeanField_ELBO, plain bits modulo
-    N as indices, drawn for all steps at once (``randint`` in every step costs a third of the step), and
-    gathers that do not check their indices.
+    Tuned to be the fastest of what was tried: the analytic entropy of TraceMeanField_ELBO, plain
+    bits modulo N as indices, drawn for all steps at once (``randint`` in every step costs a third
+    of the step), and gathers that do not check their indices.
     """
     import jax
     import jax.numpy as jnp
@@ -70,7 +75,9 @@ def numpyro_svi(X: Float32, y: NDArray[np.int64], n_steps: int, guide: str = "me
             numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=labels)
 
     automatic, elbo = (
-        (AutoNormal, TraceMeanField_ELBO) if guide == "mean_field" else (AutoMultivariateNormal, Trace_ELBO)
+        (AutoNormal, TraceMeanField_ELBO)
+        if guide == "mean_field"
+        else (AutoMultivariateNormal, Trace_ELBO)
     )
     svi = SVI(model, automatic(model), numpyro.optim.Adam(1e-3), elbo())
     features, labels = jnp.asarray(X), jnp.asarray(y, dtype=jnp.float32)
@@ -96,7 +103,11 @@ def numpyro_svi(X: Float32, y: NDArray[np.int64], n_steps: int, guide: str = "me
 
 
 def ours(
-    X: Float32, y: NDArray[np.int64], n_steps: int, guide: str = "mean_field", numerics: str = "secure"
+    X: Float32,
+    y: NDArray[np.int64],
+    n_steps: int,
+    guide: str = "mean_field",
+    numerics: str = "secure",
 ) -> Callable[[], float]:
     """Set up the private loop that `fit` runs, with all that it does per step and nothing that it does once.
 
@@ -106,8 +117,8 @@ def ours(
 
     from skdpbayes import DPBayesianLogisticRegression
     from skdpbayes.inference import run
-    from skdpbayes.privacy.random import fit_keys
-    from skdpbayes.records import pack_records
+    from skdpbayes.intake.packing import pack_records
+    from skdpbayes.mechanism.keys import fit_keys
 
     n, d = X.shape
     estimator = DPBayesianLogisticRegression(
@@ -142,11 +153,15 @@ CONTENDERS: dict[str, Contender] = {
     "skdpbayes dpvi, mean field, private, fast numerics": partial(ours, numerics="fast"),
     "NumPyro SVI AutoMultivariateNormal, not private": partial(numpyro_svi, guide="full_rank"),
     "skdpbayes dpvi, full rank, private": partial(ours, guide="full_rank"),
-    "skdpbayes dpvi, full rank, private, fast numerics": partial(ours, guide="full_rank", numerics="fast"),
+    "skdpbayes dpvi, full rank, private, fast numerics": partial(
+        ours, guide="full_rank", numerics="fast"
+    ),
 }
 
 
-def measure(runs: dict[Any, Callable[[], float]], n_steps: int, rounds: int) -> dict[Any, list[float]]:
+def measure(
+    runs: dict[Any, Callable[[], float]], n_steps: int, rounds: int
+) -> dict[Any, list[float]]:
     """Microseconds per step of what was set up, turn by turn; the first turn compiles and is dropped."""
     turns: dict[Any, list[float]] = {name: [] for name in runs}
     for _ in range(rounds + 1):
@@ -173,11 +188,23 @@ def ratio(values: list[float], floor: list[float]) -> float:
 def main() -> None:
     """Measure, print a table and one line of JSON, and log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=10_000, help="steps per turn (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=7, help="turns that count (default: %(default)s)")
+    parser.add_argument(
+        "--steps", type=int, default=10_000, help="steps per turn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="turns that count (default: %(default)s)"
+    )
     parser.add_argument("--floor-only", action="store_true", help="only the non-private floor")
-    parser.add_argument("--d3p", type=Path, metavar="PYTHON", help="d3p's steps too, by this Python that has it")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[], help="numbers of records to compare at one batch")
+    parser.add_argument(
+        "--d3p", type=Path, metavar="PYTHON", help="d3p's steps too, by this Python that has it"
+    )
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[],
+        help="numbers of records to compare at one batch",
+    )
     options = parser.parse_args()
 
     use_one_thread()
@@ -205,7 +232,12 @@ def main() -> None:
         f"{options.rounds} turns of {options.steps} steps"
     )
     print(_log.table(["implementation", "us/step", "fastest", "ratio"], rows))
-    record: dict[str, Any] = {"steps": options.steps, "rounds": options.rounds, "figures": figures, "sizes": {}}
+    record: dict[str, Any] = {
+        "steps": options.steps,
+        "rounds": options.rounds,
+        "figures": figures,
+        "sizes": {},
+    }
     for numerics in ("secure", "fast") if options.sizes else ():
         turns = by_size(options.sizes, options.steps, options.rounds, numerics)
         record["sizes"][numerics] = {

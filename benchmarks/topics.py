@@ -1,10 +1,11 @@
 """Perplexity of private topic models on held-out documents, beside scikit-learn's non-private ones.
 
-``make bench-topics``, or with a choice: ``make bench-topics TOPICS_ARGS="--corpora simulated --seeds 2"``. The measure
-is document completion: half of the words of each test document, at random, gives its topic proportions, and the other
-half is scored, by the mean topics. The 20 Newsgroups lie in ``SKDPBAYES_DATA_HOME`` (counts of a fixed public
-vocabulary); without them there are the simulated documents only. ``--holdout`` scores a tenth of the training documents
-in place of the official test documents, as choosing defaults must.
+``make bench-topics``, or with a choice: ``make bench-topics TOPICS_ARGS="--corpora simulated
+--seeds 2"``. The measure is document completion: half of the words of each test document, at
+random, gives its topic proportions, and the other half is scored, by the mean topics. The 20
+Newsgroups lie in ``SKDPBAYES_DATA_HOME`` (counts of a fixed public vocabulary); without them there
+are the simulated documents only. ``--holdout`` scores a tenth of the training documents in place of
+the official test documents, as choosing defaults must.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def simulated(*, holdout: bool, n_train: int = 20_000, n_test: int = 2_000) -> C
     for start in range(0, n, 2000):
         block = slice(start, start + 2000)
         counts[block] = rng.multinomial(lengths[block], proportions[block] @ topics)
-    train, test = (sparse.csr_array(part, dtype=float) for part in (counts[:n_train], counts[n_train:]))
+    train, test = (
+        sparse.csr_array(part, dtype=float) for part in (counts[:n_train], counts[n_train:])
+    )
     return Corpus(train, test, [f"w{j}" for j in range(500)], 10, (0.5, 1.0, 4.0), 5, topics)
 
 
@@ -78,14 +81,18 @@ def private(corpus: Corpus, epsilon: float, seed: int, **parameters: Any) -> Any
     from skdpbayes import DPLatentDirichletAllocation
 
     options = {"n_components": corpus.n_components, "delta": DELTA} | parameters
-    return DPLatentDirichletAllocation(epsilon=epsilon, random_state=seed, **options).fit(corpus.train)
+    return DPLatentDirichletAllocation(epsilon=epsilon, random_state=seed, **options).fit(
+        corpus.train
+    )
 
 
 def not_private(corpus: Corpus, seed: int, **parameters: Any) -> Any:
     """Scikit-learn's."""
     from sklearn.decomposition import LatentDirichletAllocation
 
-    return LatentDirichletAllocation(corpus.n_components, random_state=seed, **parameters).fit(corpus.train)
+    return LatentDirichletAllocation(corpus.n_components, random_state=seed, **parameters).fit(
+        corpus.train
+    )
 
 
 def completion(topics: np.ndarray, proportions: Callable[[Any], np.ndarray], test: Any) -> float:
@@ -116,7 +123,9 @@ def references(corpus: Corpus) -> dict[str, float]:
     test = corpus.test
     frequency = np.asarray(corpus.train.sum(axis=0)).ravel() + EXTRA
     found = {"uniform": float(test.shape[1])}
-    found["unigram"] = completion(frequency[None] / frequency.sum(), lambda X: np.ones((X.shape[0], 1)), test)
+    found["unigram"] = completion(
+        frequency[None] / frequency.sum(), lambda X: np.ones((X.shape[0], 1)), test
+    )
     if corpus.topics is not None:
         from sklearn.decomposition import LatentDirichletAllocation
 
@@ -138,15 +147,23 @@ def run(
     """Fit and score at each level with each seed; one record a line of the table."""
     seeds, levels = seeds or corpus.seeds, epsilons or corpus.epsilons
     fixed = references(corpus)
-    records = [{"corpus": name, "line": line, "perplexity": [score]} for line, score in fixed.items()]
+    records = [
+        {"corpus": name, "line": line, "perplexity": [score]} for line, score in fixed.items()
+    ]
     fits: dict[str, Callable[[int], Any]] = {}
     if scikit_learn:
-        fits["scikit-learn, online"] = lambda seed: not_private(corpus, seed, learning_method="online")
-        fits["scikit-learn, batch of 20"] = lambda seed: not_private(corpus, seed, learning_method="batch", max_iter=20)
+        fits["scikit-learn, online"] = lambda seed: not_private(
+            corpus, seed, learning_method="online"
+        )
+        fits["scikit-learn, batch of 20"] = lambda seed: not_private(
+            corpus, seed, learning_method="batch", max_iter=20
+        )
     for level in levels:
         fits[f"epsilon {level:g}"] = lambda seed, level=level: fit(corpus, level, seed)
         if name == "newsgroups" and math.isfinite(level):
-            fits[f"epsilon {level:g}, one topic"] = lambda seed, level=level: fit(corpus, level, seed, n_components=1)
+            fits[f"epsilon {level:g}, one topic"] = lambda seed, level=level: fit(
+                corpus, level, seed, n_components=1
+            )
     for warm in {corpus.n_components, 1} if name == "newsgroups" else {corpus.n_components}:
         fit(corpus, 1.0, 0, n_components=warm, n_steps=3)  # compiles, so that no time below does
     for line, make in fits.items():
@@ -175,7 +192,9 @@ def row_of(record: dict[str, Any]) -> list[str]:
     scores = np.array(record["perplexity"])
     error = f" ±{scores.std(ddof=1) / len(scores) ** 0.5:.1f}" if len(scores) > 1 else ""
     seconds = f"{np.median(record['seconds']):.1f}" if "seconds" in record else ""
-    closed, ratio = (f"{record[name]:.2f}" if name in record else "" for name in ("closed", "ratio"))
+    closed, ratio = (
+        f"{record[name]:.2f}" if name in record else "" for name in ("closed", "ratio")
+    )
     return [
         f"{record['corpus']}: {record['line']}", f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
         closed, seconds, ratio,
@@ -189,19 +208,35 @@ def top_words(model: Any, words: list[str], n: int = 8) -> list[str]:
     for k, topic in enumerate(model.topics_):
         best = np.argsort(-topic)[:n]
         low, high = np.quantile(draws[:, k, best[0]], [0.05, 0.95])
-        lines.append(f"{k:2d}  {topic[best[0]]:.4f} [{low:.4f}, {high:.4f}]  " + " ".join(words[j] for j in best))
+        lines.append(
+            f"{k:2d}  {topic[best[0]]:.4f} [{low:.4f}, {high:.4f}]  "
+            + " ".join(words[j] for j in best)
+        )
     return lines
 
 
 def main() -> None:
     """Run what the command line asks for, print the tables, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--corpora", nargs="+", choices=list(CORPORA), default=list(CORPORA), metavar="CORPUS")
-    parser.add_argument("--epsilons", nargs="+", type=float, help="levels (default: those of each corpus)")
+    parser.add_argument(
+        "--corpora", nargs="+", choices=list(CORPORA), default=list(CORPORA), metavar="CORPUS"
+    )
+    parser.add_argument(
+        "--epsilons", nargs="+", type=float, help="levels (default: those of each corpus)"
+    )
     parser.add_argument("--seeds", type=int, help="fits per level (default: those of each corpus)")
-    parser.add_argument("--holdout", action="store_true", help="score a tenth of the training documents")
-    parser.add_argument("--private", action="store_true", help="leave out scikit-learn's fits, which take longest")
-    parser.add_argument("--topics", type=float, metavar="EPSILON", help="print topics at this level, and nothing else")
+    parser.add_argument(
+        "--holdout", action="store_true", help="score a tenth of the training documents"
+    )
+    parser.add_argument(
+        "--private", action="store_true", help="leave out scikit-learn's fits, which take longest"
+    )
+    parser.add_argument(
+        "--topics",
+        type=float,
+        metavar="EPSILON",
+        help="print topics at this level, and nothing else",
+    )
     options = parser.parse_args()
     if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
@@ -228,8 +263,15 @@ def main() -> None:
         f"\nCompletion perplexity, delta {DELTA:g}: mean and standard error over fits, the worst, the share closed of "
         "the gap\nfrom the unigram to scikit-learn's online fit, seconds of a fit and over those of the online fit.\n"
     )
-    print(_log.table(["corpus", "perplexity", "worst", "closed", "s/fit", "ratio"], [row_of(r) for r in records]))
-    path = _log.append("topics", {"holdout": options.holdout, "seeds": options.seeds, "records": records})
+    print(
+        _log.table(
+            ["corpus", "perplexity", "worst", "closed", "s/fit", "ratio"],
+            [row_of(r) for r in records],
+        )
+    )
+    path = _log.append(
+        "topics", {"holdout": options.holdout, "seeds": options.seeds, "records": records}
+    )
     print(f"\nAppended to {path.relative_to(_log.ROOT)}")
 
 

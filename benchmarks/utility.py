@@ -1,10 +1,10 @@
 """Accuracy, AUC and log-loss of the default logistic regression, beside the peers' frozen figures.
 
-``make bench-utility``, or with a choice: ``make bench-utility UTILITY_ARGS="--tasks adult --epsilons 1
---seeds 3"``. Beside bench-calibration the only program that may read test splits to judge defaults, so each run is
-appended to ``results/utility.jsonl`` with its commit. Guarantees differ: ours is (epsilon, 1e-5), diffprivlib's is pure
-epsilon, so the comparison is with a weaker promise of ours; its figures take the best C on the test set, ours
-take no choice.
+``make bench-utility``, or with a choice: ``make bench-utility UTILITY_ARGS="--tasks adult
+--epsilons 1 --seeds 3"``. Beside bench-calibration the only program that may read test splits to
+judge defaults, so each run is appended to ``results/utility.jsonl`` with its commit. Guarantees
+differ: ours is (epsilon, 1e-5), diffprivlib's is pure epsilon, so the comparison is with a weaker
+promise of ours; its figures take the best C on the test set, ours take no choice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def _figures(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _two_peers(diffprivlib: str, gradient_descent: str) -> dict[float, list[tuple[str, dict[str, float]]]]:
+def _two_peers(
+    diffprivlib: str, gradient_descent: str
+) -> dict[float, list[tuple[str, dict[str, float]]]]:
     """Read "accuracy/AUC" entries at epsilon .1, .3, 1 and 3."""
     out: dict[float, list[tuple[str, dict[str, float]]]] = {}
     for name, line in (("diffprivlib", diffprivlib), ("noisy gradient descent", gradient_descent)):
@@ -97,7 +99,9 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["breast-cancer"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(".672/.722 .758/.901 .898/.957 .939/.986", ".658/.733 .834/.913 .919/.978 .954/.991"),
+            **_two_peers(
+                ".672/.722 .758/.901 .898/.957 .939/.986", ".658/.733 .834/.913 .919/.978 .954/.991"
+            ),
             INF: [("not private", _figures(0.971, 0.995))],
         },
     ),
@@ -105,7 +109,9 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["digits-0"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(".902/.631 .902/.699 .912/.870 .942/.956", ".860/.650 .903/.836 .905/.994 .902/1.00"),
+            **_two_peers(
+                ".902/.631 .902/.699 .912/.870 .942/.956", ".860/.650 .903/.836 .905/.994 .902/1.00"
+            ),
             INF: [("not private", _figures(0.999, 1.0))],
         },
     ),
@@ -113,12 +119,16 @@ TASKS: dict[str, Task] = {
         PEER_TASKS["synth-A"],
         (0.1, 0.3, 1.0, 3.0, INF),
         {
-            **_two_peers(".647/.692 .765/.853 .807/.891 .812/.894", ".768/.864 .786/.890 .788/.894 .788/.894"),
+            **_two_peers(
+                ".647/.692 .765/.853 .807/.891 .812/.894", ".768/.864 .786/.890 .788/.894 .788/.894"
+            ),
             INF: [("not private", _figures(0.812, 0.895))],
         },
     ),
     "breast-cancer-5": Task(
-        partial(breast_cancer, norm=5.0), (1.0, INF), {1.0: [("vips, one shot", _figures(None, 0.9886))]}
+        partial(breast_cancer, norm=5.0),
+        (1.0, INF),
+        {1.0: [("vips, one shot", _figures(None, 0.9886))]},
     ),
     "synth-B": Task(
         PEER_TASKS["synth-B"],
@@ -163,11 +173,14 @@ def run(
     """Fit and score a task at each level with each seed; one record a level, with every seed's values."""
     task = TASKS[name]
     records = [
-        {"task": name, "epsilon": e, "delta": DELTA, "seconds": [], **{m: [] for m in METRICS}} for e in epsilons
+        {"task": name, "epsilon": e, "delta": DELTA, "seconds": [], **{m: [] for m in METRICS}}
+        for e in epsilons
     ]
     problem = None
     for seed in range(seeds):
-        if problem is None or task.problem is not adult:  # Adult is the same rows for every seed: read once.
+        if (
+            problem is None or task.problem is not adult
+        ):  # Adult is the same rows for every seed: read once.
             problem = task.problem(seed)
         for record in records:
             estimator = make(record["epsilon"], problem, seed)
@@ -192,7 +205,9 @@ def rows_of(record: dict[str, Any]) -> list[list[str]]:
 
     level = f"{record['epsilon']:g}"
     seconds = f"{np.mean(record['seconds']):.2f}"
-    rows = [[f"{record['task']}, epsilon {level}: skdpbayes", *map(entry, METRICS), seconds, "", ""]]
+    rows = [
+        [f"{record['task']}, epsilon {level}: skdpbayes", *map(entry, METRICS), seconds, "", ""]
+    ]
     for peer, figures in TASKS[record["task"]].peers.get(record["epsilon"], []):
         cells = [f"{figures[m]:.3f}" if m in figures else "" for m in METRICS]
         rows.append([f"    {peer}", *cells, "", lead(figures, "accuracy"), lead(figures, "auc")])
@@ -207,11 +222,18 @@ def loggable(record: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Run what the command line asks for, print the table, log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK")
     parser.add_argument(
-        "--epsilons", nargs="+", type=float, help="levels (default: those of each task; inf: not private)"
+        "--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK"
     )
-    parser.add_argument("--seeds", type=int, default=10, help="fits per level (default: %(default)s)")
+    parser.add_argument(
+        "--epsilons",
+        nargs="+",
+        type=float,
+        help="levels (default: those of each task; inf: not private)",
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=10, help="fits per level (default: %(default)s)"
+    )
     parser.add_argument("--solver", default="dpvi", choices=["dpvi", "na-dpvi", "sgld", "vips"])
     options = parser.parse_args()
     if options.seeds < 1:
@@ -227,12 +249,18 @@ def main() -> None:
         f"\nTest split, mean of {options.seeds} fits and its standard error. "
         f"Ours: (epsilon, {DELTA:g}), default parameters but for solver={options.solver!r}."
     )
-    print("diffprivlib: pure epsilon, best C on the test set. The last columns: ours less theirs.\n")
+    print(
+        "diffprivlib: pure epsilon, best C on the test set. The last columns: ours less theirs.\n"
+    )
     header = ["task", "accuracy", "AUC", "log-loss", "s/fit", "accuracy ahead", "AUC ahead"]
     print(_log.table(header, rows))
     path = _log.append(
         "utility",
-        {"seeds": options.seeds, "solver": options.solver, "records": [loggable(record) for record in records]},
+        {
+            "seeds": options.seeds,
+            "solver": options.solver,
+            "records": [loggable(record) for record in records],
+        },
     )
     print(f"\nAppended to {path.relative_to(_log.ROOT)}")
 

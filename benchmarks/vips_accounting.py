@@ -1,12 +1,14 @@
 """Noise and privacy at the settings of Variational Bayes in Private Settings: ``make bench-vips-accounting``.
 
-It takes about a minute. The paper is arXiv:1611.00340, in the version that accounts by concentrated privacy. What it
-does not state is marked with a star in the tables. ``docs/vips-paper.md`` says what is wrong in it and why.
+It takes about a minute. The paper is arXiv:1611.00340, in the version that accounts by concentrated
+privacy. What it does not state is marked with a star in the tables. ``docs/vips-paper.md`` says
+what is wrong in it and why.
 
-A noise multiplier is the standard deviation of the noise over the distance by which one exchanged record moves the
-statistic. Privacy is that of ``(1-q) N(0, s^2) + q N(1, s^2)`` against ``N(0, s^2)``: a batch that holds record A with
-probability q, where all other records equal B, against data of B alone. It is the same pair for batches of fixed size,
-which the paper draws, as for Poisson batches.
+A noise multiplier is the standard deviation of the noise over the distance by which one exchanged
+record moves the statistic. Privacy is that of ``(1-q) N(0, s^2) + q N(1, s^2)`` against ``N(0,
+s^2)``: a batch that holds record A with probability q, where all other records equal B, against
+data of B alone. It is the same pair for batches of fixed size, which the paper draws, as for
+Poisson batches.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from scipy.special import expit, log_ndtr, ndtr
 
 from benchmarks import _log
 from skdpbayes.privacy import GaussianSteps, calibrate_noise, compose
-from skdpbayes.privacy.accounting._baselines import advanced_epsilon, linear_epsilon, moments_epsilon, zcdp_epsilon
+from skdpbayes.privacy.accounting._baselines import (
+    advanced_epsilon,
+    linear_epsilon,
+    moments_epsilon,
+    zcdp_epsilon,
+)
 from skdpbayes.privacy.accounting._gaussian import gaussian_delta, gaussian_mu
 
 PIXELS = 784  # of MNIST
@@ -43,7 +50,8 @@ class Setting:
     counted : int
         Releases per round, as the paper counts them.
     distance : float
-        Largest distance that one exchanged record moves all releases of a round together, each in units of its own.
+        Largest distance that one exchanged record moves all releases of a round together, each in
+        units of its own.
     """
 
     name: str
@@ -73,20 +81,28 @@ def lda(epsilon: float, batch: int = 10) -> Setting:
 def logistic(epsilon: float) -> Setting:
     """Section 6.3: 10 069 patients, batches of 10, 400 rounds, two releases in each.
 
-    With c the cosine of two rows of norm 1 the distances of ``(y - 1/2) x`` and ``xi x x'`` are at most
-    ``sqrt((1 + |c|) / 2)`` and ``sqrt((1 - c^2) / 8)``, the paper's 1 and 1/2; both together are longest at |c| = 1/2.
+    With c the cosine of two rows of norm 1 the distances of ``(y - 1/2) x`` and ``xi x x'`` are at
+    most ``sqrt((1 + |c|) / 2)`` and ``sqrt((1 - c^2) / 8)``, the paper's 1 and 1/2; both together
+    are longest at |c| = 1/2.
     """
-    return Setting("logistic, S=10*", 10_069, 10, 400, epsilon, counted=2, distance=math.sqrt(1.125))
+    return Setting(
+        "logistic, S=10*", 10_069, 10, 400, epsilon, counted=2, distance=math.sqrt(1.125)
+    )
 
 
-def sbn(epsilon: float, batch: int, hidden: int, rounds: int | None = None, delta: float = 1e-4) -> Setting:
+def sbn(
+    epsilon: float, batch: int, hidden: int, rounds: int | None = None, delta: float = 1e-4
+) -> Setting:
     """Section 7: 60 000 images, ``5 + J + K`` releases per round, of which K (those of xi^(1)) see no data.
 
-    Neither rounds nor delta are stated: one pass over the data and delta of the other experiments, unless given.
+    Neither rounds nor delta are stated: one pass over the data and delta of the other experiments,
+    unless given.
     """
     count = 60_000 // batch if rounds is None else rounds
     name = f"SBN, S={batch}, K={hidden}*"
-    return Setting(name, 60_000, batch, count, epsilon, delta, 5 + PIXELS + hidden, math.sqrt(5 + PIXELS))
+    return Setting(
+        name, 60_000, batch, count, epsilon, delta, 5 + PIXELS + hidden, math.sqrt(5 + PIXELS)
+    )
 
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
@@ -99,8 +115,9 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 class TableOne:
     """Budget and noise of one release by Table 1: equations 13, 14 and 11.
 
-    Equation 13 fixes ``epsilon'`` for each ``delta'``, and nothing fixes ``delta'``: here it is the total over the
-    number of releases, as in the paper's linear composition, unless `delta_iter` is given.
+    Equation 13 fixes ``epsilon'`` for each ``delta'``, and nothing fixes ``delta'``: here it is the
+    total over the number of releases, as in the paper's linear composition, unless `delta_iter` is
+    given.
     """
 
     setting: Setting
@@ -146,14 +163,17 @@ def holds_text(setting: Setting, multiplier: float) -> str:
 def at_least(setting: Setting, multiplier: float) -> float:
     """A lower bound of epsilon at the setting's delta.
 
-    The test: some round lies above a threshold t. It fires with probability ``1 - (1 - q Phi((1-t)/s))^T`` where the
-    record is there, and at most ``T Phi(-t/s)`` where it is not; the best of many t.
+    The test: some round lies above a threshold t. It fires with probability ``1 - (1 - q
+    Phi((1-t)/s))^T`` where the record is there, and at most ``T Phi(-t/s)`` where it is not; the
+    best of many t.
     """
     t = np.linspace(0, 1 + 4 * multiplier, 2001)
     fires = -np.expm1(setting.rounds * np.log1p(-setting.rate * ndtr((1 - t) / multiplier)))
     falsely = math.log(setting.rounds) + log_ndtr(-t / multiplier)
     with np.errstate(divide="ignore", invalid="ignore"):
-        epsilon = np.where(fires > setting.delta, np.log(fires - setting.delta) - np.minimum(falsely, 0), 0)
+        epsilon = np.where(
+            fires > setting.delta, np.log(fires - setting.delta) - np.minimum(falsely, 0), 0
+        )
     return float(np.max(epsilon))
 
 
@@ -177,15 +197,17 @@ def needed(setting: Setting) -> dict[str, float]:
         "Table 1": TableOne(replace(setting, counted=1)).multiplier,
         "moments": earlier(moments_epsilon),
         "RDP": invert(lambda steps: compose(steps).rdp_epsilon(setting.delta)),
-        "PLD": calibrate_noise(setting.epsilon, setting.delta, setting.rate, setting.rounds).noise_multiplier,
+        "PLD": calibrate_noise(
+            setting.epsilon, setting.delta, setting.rate, setting.rounds
+        ).noise_multiplier,
     }
 
 
 def sbn_statistics(y: NDArray[np.float64], weight: float, hidden: int) -> list[NDArray[np.float64]]:
     """Expected statistics of one image, in the paper's order without the second, over their sensitivities.
 
-    By equations 53, 55 and 56 with the posterior at a point: all weights are `weight` over `hidden`, all biases c of
-    pixels are minus `weight`, and b = 0.
+    By equations 53, 55 and 56 with the posterior at a point: all weights are `weight` over
+    `hidden`, all biases c of pixels are minus `weight`, and b = 0.
     """
     W, c = np.full((len(y), hidden), weight / hidden), -weight
     z = np.full(hidden, float(y[0]))
@@ -214,7 +236,9 @@ def sbn_distance(weight: float, hidden: int = 50) -> float:
     return math.sqrt(sum(squares) / (5 + PIXELS))
 
 
-def total_noise(sensitivities: NDArray[np.float64], sizes: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
+def total_noise(
+    sensitivities: NDArray[np.float64], sizes: NDArray[np.float64], shares: NDArray[np.float64]
+) -> float:
     """Summed squared noise of all entries in units of the squared joint multiplier: ``sum_b d_b Delta_b^2 / p_b``."""
     return float(np.sum(sizes * sensitivities**2 / shares))
 
@@ -245,7 +269,11 @@ def needed_table(settings: list[Setting]) -> None:
         sizes = [f"{s.epsilon:g}", f"{s.rate:.3g}", str(s.rounds)]
         rows.append([s.name, *sizes, *(f"{values[name]:.3g}" for name in values)])
     header = ["setting", "eps", "q", "T", *values]
-    _print("Noise multiplier of one release per round; 'Table 1' is the paper's, not a bound", header, rows)
+    _print(
+        "Noise multiplier of one release per round; 'Table 1' is the paper's, not a bound",
+        header,
+        rows,
+    )
 
 
 def table_one(settings: list[Setting]) -> None:
@@ -255,11 +283,32 @@ def table_one(settings: list[Setting]) -> None:
         exact = float(gaussian_delta(one.epsilon_one, 1 / one.multiplier))
         rows.append(
             [
-                *(s.name, f"{s.epsilon:g}", str(s.releases), f"{one.epsilon_one:.3g}", f"{one.delta_one:.2g}"),
-                *(f"{exact:.2g}", f"{one.multiplier:.3g}", f"{one.joint:.3g}", holds_text(s, one.joint)),
+                *(
+                    s.name,
+                    f"{s.epsilon:g}",
+                    str(s.releases),
+                    f"{one.epsilon_one:.3g}",
+                    f"{one.delta_one:.2g}",
+                ),
+                *(
+                    f"{exact:.2g}",
+                    f"{one.multiplier:.3g}",
+                    f"{one.joint:.3g}",
+                    holds_text(s, one.joint),
+                ),
             ]
         )
-    header = ["setting", "claimed", "releases", "eps_iter", "delta_iter", "exact delta", "noise", "joint", "holds"]
+    header = [
+        "setting",
+        "claimed",
+        "releases",
+        "eps_iter",
+        "delta_iter",
+        "exact delta",
+        "noise",
+        "joint",
+        "holds",
+    ]
     _print("Table 1 with the right sensitivity of a batch: the epsilon that holds", header, rows)
 
 
@@ -268,7 +317,16 @@ def sensitivity_table(settings: list[Setting]) -> None:
     for s in settings:
         noise = TableOne(s).joint * s.rate
         epsilon, seen = at_least(s, noise), -math.expm1(s.rounds * math.log1p(-s.rate))
-        rows.append([s.name, f"{s.epsilon:g}", f"{1 / s.rate:.5g}", f"{noise:.2g}", f"{epsilon:.2g}", f"{seen:.2g}"])
+        rows.append(
+            [
+                s.name,
+                f"{s.epsilon:g}",
+                f"{1 / s.rate:.5g}",
+                f"{noise:.2g}",
+                f"{epsilon:.2g}",
+                f"{seen:.2g}",
+            ]
+        )
     header = ["setting", "claimed", "N/S", "noise", "eps at least", "in some batch"]
     _print("Noise for the sensitivity of a mean over N, added to a mean over S", header, rows)
 
@@ -279,7 +337,9 @@ def substitution_table(settings: list[Setting]) -> None:
         noise = TableOne(s).joint
         both = [holds(s, noise), holds(s, noise / math.sqrt(2))]
         exact = calibrate_noise(s.epsilon, s.delta, s.rate, s.rounds).noise_multiplier
-        rows.append([f"{s.epsilon:g}", *(f"{e:.3g}" for e in both), f"{holds(s, exact / math.sqrt(2)):.3g}"])
+        rows.append(
+            [f"{s.epsilon:g}", *(f"{e:.3g}" for e in both), f"{holds(s, exact / math.sqrt(2)):.3g}"]
+        )
     header = ["claimed", "distance L", "distance sqrt(2) L", "sqrt(2) L, noise exact for L"]
     _print("LDA, S=10: epsilon that holds", header, rows)
 
@@ -288,7 +348,14 @@ def delta_table(setting: Setting, deltas: list[float]) -> None:
     rows = []
     for delta in deltas:
         one = TableOne(setting, delta)
-        rows.append([f"{delta:.2g}", f"{delta * setting.rate:.2g}", f"{one.epsilon_one:.3g}", f"{one.multiplier:.3g}"])
+        rows.append(
+            [
+                f"{delta:.2g}",
+                f"{delta * setting.rate:.2g}",
+                f"{one.epsilon_one:.3g}",
+                f"{one.multiplier:.3g}",
+            ]
+        )
         rows[-1].append(holds_text(setting, one.joint))
     title = f"{setting.name}: one claim ({setting.epsilon:g}, {setting.delta:g}), any delta'"
     _print(title, ["delta_iter", "delta'", "eps_iter", "noise", "eps that holds"], rows)
@@ -303,7 +370,12 @@ def counterexamples() -> None:
         one = TableOne(s)
         noise = one.multiplier if s.rounds == 1 else 1 / gaussian_mu(one.epsilon_one, one.delta_one)
         exact = float(gaussian_delta(one.epsilon_one, 1 / noise))
-        cells = [f"({s.epsilon:g}, {s.delta:g})", f"{s.rate:g}", f"{one.epsilon_one:.3g}", f"{one.delta_one:.2g}"]
+        cells = [
+            f"({s.epsilon:g}, {s.delta:g})",
+            f"{s.rate:g}",
+            f"{one.epsilon_one:.3g}",
+            f"{one.delta_one:.2g}",
+        ]
         rows.append([name, *cells, f"{exact:.2g}", f"{noise:.3g}", f"{holds(s, noise):.4g}"])
     header = ["", "claimed", "q", "eps_iter", "delta_iter", "exact delta", "noise", "holds"]
     _print("One release per round, the right sensitivity, delta' = delta / T", header, rows)
@@ -327,7 +399,14 @@ def batch_table(epsilon: float) -> None:
     for batch in (10, 20, 50, 100, 200, 400, 4_000, 40_000, 400_000):
         s = replace(lda(epsilon, batch), rounds=max(160_000 // batch, 1))
         noise = calibrate_noise(epsilon, s.delta, s.rate, s.rounds).noise_multiplier
-        rows.append([str(batch), str(s.rounds), f"{noise:.3g}", f"{noise / s.rate / math.sqrt(s.rounds):.3g}"])
+        rows.append(
+            [
+                str(batch),
+                str(s.rounds),
+                f"{noise:.3g}",
+                f"{noise / s.rate / math.sqrt(s.rounds):.3g}",
+            ]
+        )
     title = f"LDA, epsilon {epsilon:g}: standard deviation of the noise in the average of T estimates of the full sum"
     _print(f"{title}, over L", ["S", "T", "noise multiplier", "of the average"], rows)
 
@@ -336,7 +415,9 @@ def main() -> None:
     budgets = (0.5, 1.0, 2.0, 4.0)
     ldas, patients = [lda(e) for e in budgets], [logistic(0.2), *(logistic(e) for e in budgets)]
     images = [sbn(e, batch, 50) for batch in (50, 100, 200) for e in (0.5, 1.0)]
-    whole = [replace(logistic(e), name="logistic, batch*", batch=10_069, rounds=10) for e in budgets]
+    whole = [
+        replace(logistic(e), name="logistic, batch*", batch=10_069, rounds=10) for e in budgets
+    ]
     sweep = [lda(1.0, batch) for batch in (20, 50, 100, 200, 400)]
 
     needed_table([*ldas, *sweep, *patients[:1], *whole, *images])

@@ -1,7 +1,8 @@
 """Coverage of the intervals of logistic regression by `vips` (or `na-dpvi`): ``make bench-vips-coverage``.
 
-Coefficients are drawn from the prior, then rows, labels, and a whole private fit; all replicates of a line run in one
-compiled program. The naive posterior is that of the same releases as if they had no noise, at the same mean.
+Coefficients are drawn from the prior, then rows, labels, and a whole private fit; all replicates of
+a line run in one compiled program. The naive posterior is that of the same releases as if they had
+no noise, at the same mean.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from benchmarks import _log
 from benchmarks._idealised import final_state
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.calibration import simulate
-from skdpbayes.records import Records
+from skdpbayes.mechanism.records import Records
 from skdpbayes.solvers import na_dpvi, vips_logistic
 
 Rows = Callable[[Any, int, int], Any]
@@ -72,7 +73,9 @@ def replicate(
     """Simulate from a key: (truth, draws), the draws being (mean; standard deviation; naive standard deviation)."""
     rows, length = ROWS[kind]
     norm = length * math.sqrt(d)
-    estimator = DPBayesianLogisticRegression(epsilon, solver=solver, classes=[0, 1], prior_df=prior_df)
+    estimator = DPBayesianLogisticRegression(
+        epsilon, solver=solver, classes=[0, 1], prior_df=prior_df
+    )
     model, bounds = estimator._model(d, 2, norm)
     planned, spec = estimator._plan_solver(model, bounds, n)
 
@@ -86,7 +89,11 @@ def replicate(
     def simulator(key: Any) -> Any:
         of_weights, of_rows, of_labels, of_fit = jax.random.split(key, 4)
         shape = (d + 1,)
-        truth = jax.random.normal(of_weights, shape) if prior_df is None else jax.random.t(of_weights, prior_df, shape)
+        truth = (
+            jax.random.normal(of_weights, shape)
+            if prior_df is None
+            else jax.random.t(of_weights, prior_df, shape)
+        )
         x = jnp.concatenate([rows(of_rows, n, d), jnp.ones((n, 1))], axis=1).astype(jnp.float32)
         y = jax.random.uniform(of_labels, (n,)) < jax.nn.sigmoid(x @ truth)
         records = Records({"x": x, "y": y.astype(jnp.int32)}, jnp.int32(n))
@@ -131,24 +138,59 @@ def coverage(
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--replicates", type=int, default=2_000, help="fits per line (default: %(default)s)")
-    parser.add_argument("--solver", default="vips", choices=list(NAIVE_NOISE), help="(default: %(default)s)")
-    parser.add_argument("--prior-df", type=float, help="Student t priors, for the truth as well (default: normal ones)")
+    parser.add_argument(
+        "--replicates", type=int, default=2_000, help="fits per line (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--solver", default="vips", choices=list(NAIVE_NOISE), help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--prior-df",
+        type=float,
+        help="Student t priors, for the truth as well (default: normal ones)",
+    )
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.3, 1.0])
-    parser.add_argument("--settings", nargs="+", type=int, default=range(len(SETTINGS)), help="numbers of lines")
+    parser.add_argument(
+        "--settings", nargs="+", type=int, default=range(len(SETTINGS)), help="numbers of lines"
+    )
     options = parser.parse_args()
     rows = []
     for kind, n, d in (SETTINGS[k] for k in options.settings):
         for epsilon in options.epsilons:
             start = time.perf_counter()
-            found = coverage(options.solver, epsilon, kind, n, d, options.replicates, options.prior_df)
+            found = coverage(
+                options.solver, epsilon, kind, n, d, options.replicates, options.prior_df
+            )
             covered = found["covered"]
-            figures = covered.mean(), covered.min(), covered.max(), found["naive"].mean(), found["z"], found["sd"]
+            figures = (
+                covered.mean(),
+                covered.min(),
+                covered.max(),
+                found["naive"].mean(),
+                found["z"],
+                found["sd"],
+            )
             seconds = f"{time.perf_counter() - start:.0f}"
-            rows.append([kind, f"{n}", f"{d}", f"{epsilon:g}", *(f"{x:.3f}" for x in figures), seconds])
+            rows.append(
+                [kind, f"{n}", f"{d}", f"{epsilon:g}", *(f"{x:.3f}" for x in figures), seconds]
+            )
             print(".", end="", flush=True)
-    header = ["rows", "number", "columns", "epsilon", "covered", "least", "most", "naive", "sd of z", "sd", "s"]
-    print(f"\n95% intervals of {options.solver}, {options.replicates} fits a line; least and most by coefficient.\n")
+    header = [
+        "rows",
+        "number",
+        "columns",
+        "epsilon",
+        "covered",
+        "least",
+        "most",
+        "naive",
+        "sd of z",
+        "sd",
+        "s",
+    ]
+    print(
+        f"\n95% intervals of {options.solver}, {options.replicates} fits a line; least and most by coefficient.\n"
+    )
     print(_log.table(header, rows))
 
 

@@ -26,17 +26,24 @@ extensions = [
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "auto_examples/**/*.ipynb", "auto_examples/**/*.py", "auto_examples/**/*.md5"]
+exclude_patterns = [
+    "_build",
+    "auto_examples/**/*.ipynb",
+    "auto_examples/**/*.py",
+    "auto_examples/**/*.md5",
+]
 default_role = "code"  # single backquotes in docstrings are code
 
 autosummary_generate = True
-# _templates/autosummary/class.rst lists the members, without what scikit-learn adds to every estimator.
+# _templates/autosummary/class.rst lists the members, without what scikit-learn adds to every
+# estimator.
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
 
 # Examples are run, with private keys of the operating system where they set none. An error ends the
-# build; a warning in their output is found by tools/check_pages.py. Their pictures and output are what
-# the gallery shows, and a cell's last value if it has an HTML card (no "<... object at 0x...>").
+# build; a warning in their output is found by tools/check_pages.py. Their pictures and output are
+# what the gallery shows, and a cell's last value if it has an HTML card (no "<... object at
+# 0x...>").
 sphinx_gallery_conf = {
     "capture_repr": ("_repr_html_",),
     "examples_dirs": "../examples",

@@ -33,8 +33,8 @@ class Task:
     """A table with what is public about it: labels, bound on rows, preparation.
 
     The second label is the event. `effects` are what to show of the coefficients: a name, and the
-    weight of each prepared column in it; `remark` says what they are compared with. `about` describes
-    a person by the raw columns.
+    weight of each prepared column in it; `remark` says what they are compared with. `about`
+    describes a person by the raw columns.
     """
 
     title: str
@@ -226,7 +226,9 @@ def report(task: Task, model: Pipeline, reference: Pipeline, seconds: float) -> 
 
 def draw(task: Task, model: Pipeline, reference: Pipeline, path: str) -> None:
     """Draw the reliability diagram and the odds ratios with their credible intervals."""
-    plt.rcParams.update({"font.size": 10.5, "axes.edgecolor": GREY, "axes.labelcolor": DARK, "text.color": DARK})
+    plt.rcParams.update(
+        {"font.size": 10.5, "axes.edgecolor": GREY, "axes.labelcolor": DARK, "text.color": DARK}
+    )
     figure = plt.figure(figsize=(13.5, 6.4), layout="constrained")
     grid = figure.add_gridspec(2, 2, height_ratios=[4, 1], width_ratios=[1, 1.1], wspace=0.05)
     spots = (grid[0, 0], grid[1, 0], grid[:, 1])
@@ -244,7 +246,9 @@ def draw(task: Task, model: Pipeline, reference: Pipeline, path: str) -> None:
     end = min(1.0, max(probability.max(), open_.max()) + 0.05)
     top.plot([0, end], [0, end], color=GREY, lw=1, ls="--", label="perfectly calibrated")
     predicted, observed, _ = bins(event, open_).T
-    top.plot(predicted, observed, "D", mfc="white", mec=DARK, ms=6, label="scikit-learn, not private")
+    top.plot(
+        predicted, observed, "D", mfc="white", mec=DARK, ms=6, label="scikit-learn, not private"
+    )
     predicted, observed, count = bins(event, probability).T
     top.errorbar(
         predicted, observed, 1.96 * np.sqrt(observed * (1 - observed) / count),
@@ -259,7 +263,9 @@ def draw(task: Task, model: Pipeline, reference: Pipeline, path: str) -> None:
 
     rows = effects(task, model, reference)[::-1]
     places = np.arange(len(rows))
-    middle, lower, upper, other = np.array([(row.median, row.lower, row.upper, row.not_private) for row in rows]).T
+    middle, lower, upper, other = np.array(
+        [(row.median, row.lower, row.upper, row.not_private) for row in rows]
+    ).T
     sure = np.array([row.sure for row in rows])
     colours = np.where(~sure, GREY, np.where(middle > 1, ORANGE, BLUE))
     right.axvline(1, color=GREY, lw=1)
@@ -272,7 +278,9 @@ def draw(task: Task, model: Pipeline, reference: Pipeline, path: str) -> None:
     right.set_xticks(ticks, [f"×{tick:g}" for tick in ticks])
     right.xaxis.set_minor_formatter(NullFormatter())
     right.tick_params(which="minor", length=0)
-    right.set(xlabel=f"odds of {task.event} are multiplied by{task.remark}", ylim=(-0.7, len(rows) - 0.3))
+    right.set(
+        xlabel=f"odds of {task.event} are multiplied by{task.remark}", ylim=(-0.7, len(rows) - 0.3)
+    )
     right.set_title("What goes with it? (95% credible intervals)", loc="left", fontsize=12)
     right.grid(axis="x", color="#e8e8e8")
     right.set_axisbelow(True)
@@ -280,7 +288,16 @@ def draw(task: Task, model: Pipeline, reference: Pipeline, path: str) -> None:
         Line2D([], [], color=ORANGE, marker="o", lw=3.4, label="raises the odds"),
         Line2D([], [], color=BLUE, marker="o", lw=3.4, label="lowers them"),
         Line2D([], [], color=GREY, marker="o", lw=3.4, label="sign unclear"),
-        Line2D([], [], color=DARK, marker="D", mfc="white", ms=5, lw=0, label="scikit-learn, not private"),
+        Line2D(
+            [],
+            [],
+            color=DARK,
+            marker="D",
+            mfc="white",
+            ms=5,
+            lw=0,
+            label="scikit-learn, not private",
+        ),
     ]
     figure.legend(handles=keys, frameon=False, loc="outside lower right", ncols=4)
     for axes in (top, bottom, right):
@@ -305,7 +322,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     task = TASKS[options.data]()
-    print(f"{task.title}: {len(task.y_train)} {task.people} to learn from, {len(task.y_test)} to test on.")
+    print(
+        f"{task.title}: {len(task.y_train)} {task.people} to learn from, {len(task.y_test)} to test on."
+    )
     print(f"Fitting with epsilon={options.epsilon:g}, delta={DELTA:g} ...", flush=True)
     private = DPBayesianLogisticRegression(
         epsilon=options.epsilon,
@@ -320,7 +339,9 @@ def main(arguments: list[str] | None = None) -> None:
     model.fit(task.X_train, task.y_train)
     seconds = time.perf_counter() - start
     # What privacy costs shows beside a fit that has none.
-    reference = Pipeline([("prepare", task.preprocessor), ("classify", LogisticRegression(max_iter=1000))])
+    reference = Pipeline(
+        [("prepare", task.preprocessor), ("classify", LogisticRegression(max_iter=1000))]
+    )
     reference.fit(task.X_train, task.y_train)
 
     report(task, model, reference, seconds)

@@ -2,9 +2,10 @@
 A budget for a whole study
 ==========================
 
-A study fits several models to the same patients, and each of them tells a little more. A `PrivacyLedger` holds the
-budget of all: every fit is charged before it draws any noise, and one that would exceed the budget is refused. That
-holds even if each fit is chosen after looking at the results of the earlier ones.
+A study fits several models to the same patients, and each of them tells a little more. A
+`PrivacyLedger` holds the budget of all: every fit is charged before it draws any noise, and one
+that would exceed the budget is refused. That holds even if each fit is chosen after looking at the
+results of the earlier ones.
 """
 
 # %%
@@ -19,8 +20,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, DPGaussianMixture
+from skdpbayes.displays import LedgerDisplay
 from skdpbayes.model_selection import DPRandomizedSearchCV
-from skdpbayes.privacy import BudgetError, LedgerDisplay, PrivacyLedger
+from skdpbayes.privacy import BudgetError, PrivacyLedger
 
 rng = np.random.default_rng(0)
 group = rng.random(4000) < 0.4
@@ -38,7 +40,9 @@ ledger = PrivacyLedger(epsilon=2.0, delta=1e-5)
 # the guarantee holds; the page prints what the fits cost, which is the same for all noise.
 
 with ledger:
-    mixture = DPGaussianMixture(epsilon=0.5, n_components=2, bounds=([18, 80], [100, 220])).fit(patients)
+    mixture = DPGaussianMixture(epsilon=0.5, n_components=2, bounds=([18, 80], [100, 220])).fit(
+        patients
+    )
 
     regression = DPBayesianLinearRegression(epsilon=0.6, bounds=((18, 100), (80, 220)))
     regression.fit(patients[:, [0]], patients[:, 1])
@@ -76,8 +80,8 @@ except BudgetError as error:
     print(error)
 
 # %%
-# Bars are shares of the budget. They add up, which epsilons do not: noise adds by its squares, so the fits of 0.5 and
-# 0.6 together take less than a quarter of a budget of 2.
+# Bars are shares of the budget. They add up, which epsilons do not: noise adds by its squares, so
+# the fits of 0.5 and 0.6 together take less than a quarter of a budget of 2.
 
 LedgerDisplay.from_ledger(ledger)
 
@@ -90,6 +94,8 @@ LedgerDisplay.from_ledger(ledger)
 record = json.loads(ledger.to_json())
 for entry in record["entries"]:
     n_releases = sum(step["steps"] for step in entry["steps"])
-    print(f"{entry['label']}: {'one selection' if 'selection' in entry else f'{n_releases} releases'}")
+    print(
+        f"{entry['label']}: {'one selection' if 'selection' in entry else f'{n_releases} releases'}"
+    )
 
 plt.show()

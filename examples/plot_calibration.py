@@ -2,8 +2,9 @@
 Are the intervals of a private posterior right?
 ===============================================
 
-Two hundred truths are drawn from the prior, data from each, and a private posterior is fitted to each data set.
-Posteriors that count the noise of privacy in are set beside a reader who takes the same private mean at face value.
+Two hundred truths are drawn from the prior, data from each, and a private posterior is fitted to
+each data set. Posteriors that count the noise of privacy in are set beside a reader who takes the
+same private mean at face value.
 """
 
 # %%
@@ -19,14 +20,8 @@ import numpy as np
 from scipy.special import expit
 
 from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes.calibration import (
-    CoverageDisplay,
-    RankDisplay,
-    crps,
-    interval_width,
-    marginal_coverage,
-    tarp_coverage,
-)
+from skdpbayes.calibration import crps, interval_width, marginal_coverage, tarp_coverage
+from skdpbayes.displays import CoverageDisplay, RankDisplay
 
 STUDIES, ROWS, EPSILON = 200, 1000, 0.5
 
@@ -45,7 +40,9 @@ def posterior(X, y, solver, seed):
         EPSILON, classes=[0, 1], data_norm=3**0.5, prior_scale=1.0, solver=solver, random_state=seed
     ).fit(X, y)
     samples = model.posterior_samples_
-    return np.concatenate([samples["coef"][:, 0], samples["intercept"]], axis=1), model.posterior_.mean
+    return np.concatenate(
+        [samples["coef"][:, 0], samples["intercept"]], axis=1
+    ), model.posterior_.mean
 
 
 def naive(X, mean, rng):
@@ -68,13 +65,16 @@ for seed in range(STUDIES):
 truths, draws = np.array(truths), {name: np.array(found) for name, found in draws.items()}
 
 # %%
-# One line for each: how often intervals of 90% hold the truth, over studies and parameters, how wide they are, and the
-# continuous ranked probability score, which is small for posteriors that are both right and narrow.
+# One line for each: how often intervals of 90% hold the truth, over studies and parameters, how
+# wide they are, and the continuous ranked probability score, which is small for posteriors that are
+# both right and narrow.
 
 print(f"{'':8} {'coverage':>9} {'width':>7} {'CRPS':>7}")
 for name, found in draws.items():
     coverage = marginal_coverage(found, truths, 0.9).coverage.mean()
-    print(f"{name:8} {coverage:9.3f} {interval_width(found).mean():7.2f} {crps(found, truths).mean():7.3f}")
+    print(
+        f"{name:8} {coverage:9.3f} {interval_width(found).mean():7.2f} {crps(found, truths).mean():7.3f}"
+    )
 
 # %%
 # All parameters together
@@ -102,6 +102,7 @@ for ax, (name, found) in zip(panels, draws.items(), strict=True):
 plt.show()
 
 # %%
-# The naive reader is sure and often wrong. Intervals of `dpvi` at this budget are on the safe side, and wider than
-# need be; those of `na-dpvi` are narrower and have the better score, but miss a little more often than they say, as
-# the TARP curve along the lower edge of its band shows. Neither is exact: both approximate what the noise has done.
+# The naive reader is sure and often wrong. Intervals of `dpvi` at this budget are on the safe side,
+# and wider than need be; those of `na-dpvi` are narrower and have the better score, but miss a
+# little more often than they say, as the TARP curve along the lower edge of its band shows. Neither
+# is exact: both approximate what the noise has done.

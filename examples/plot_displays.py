@@ -2,8 +2,8 @@
 Pictures in one line each
 =========================
 
-Displays draw what fits, guarantees and checks say, as scikit-learn's do. Three of them are here; the others are on the
-pages of the gallery named below.
+Displays draw what fits, guarantees and checks say, as scikit-learn's do. Three of them are here;
+the others are on the pages of the gallery named below.
 """
 
 # %%
@@ -19,9 +19,8 @@ from sklearn.linear_model import LogisticRegression
 
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.datasets import load_fair
-from skdpbayes.inspection import PosteriorIntervalDisplay, PrivacyUtilityDisplay
+from skdpbayes.displays import AuditDisplay, PosteriorIntervalDisplay, PrivacyUtilityDisplay
 from skdpbayes.preprocessing import BoundedScaler
-from skdpbayes.privacy import AuditDisplay
 
 data = load_fair()
 scale = BoundedScaler(data.bounds, feature_range=(-1, 1)).set_output(transform="pandas")
@@ -42,7 +41,14 @@ PosteriorIntervalDisplay.from_estimator(model, reference=known.coef_.ravel())
 # that resemble yours.
 
 PrivacyUtilityDisplay.from_estimator(
-    model, X_train, y_train, X_test, y_test, scoring="roc_auc", n_repeats=5, reference=LogisticRegression()
+    model,
+    X_train,
+    y_train,
+    X_test,
+    y_test,
+    scoring="roc_auc",
+    n_repeats=5,
+    reference=LogisticRegression(),
 )
 
 # %%

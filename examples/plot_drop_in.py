@@ -2,8 +2,9 @@
 Swap the class name: three examples of scikit-learn
 ===================================================
 
-Logistic regression of iris, a density from a Gaussian mixture, and topics of documents, each by scikit-learn and
-privately. What has to be added is what a private fit may not look up: labels, ranges and a vocabulary.
+Logistic regression of iris, a density from a Gaussian mixture, and topics of documents, each by
+scikit-learn and privately. What has to be added is what a private fit may not look up: labels,
+ranges and a vocabulary.
 """
 
 # %%
@@ -35,17 +36,21 @@ def private_logistic(epsilon):
     """A private classifier of flowers."""
     return make_pipeline(
         BoundedScaler(bounds, feature_range=(-1, 1)),
-        DPBayesianLogisticRegression(epsilon, classes=[0, 1, 2], data_norm=2**0.5, prior_scale=5.0, random_state=0),
+        DPBayesianLogisticRegression(
+            epsilon, classes=[0, 1, 2], data_norm=2**0.5, prior_scale=5.0, random_state=0
+        ),
     )
 
 
 # %%
-# A hundred and fifty flowers are few. To see what more would do, a hundred times as many are simulated: of each kind,
-# normal sepals with the moments of the real ones.
+# A hundred and fifty flowers are few. To see what more would do, a hundred times as many are
+# simulated: of each kind, normal sepals with the moments of the real ones.
 
 rng = np.random.default_rng(0)
 many_y = np.repeat([0, 1, 2], 5000)
-many_X = np.concatenate([rng.multivariate_normal(X[y == k].mean(0), np.cov(X[y == k].T), 5000) for k in range(3)])
+many_X = np.concatenate(
+    [rng.multivariate_normal(X[y == k].mean(0), np.cov(X[y == k].T), 5000) for k in range(3)]
+)
 
 fits = {
     "scikit-learn, 150 flowers": LogisticRegression().fit(X, y),
@@ -56,16 +61,25 @@ colours = ["tab:blue", "tab:orange", "tab:green"]
 fig, panels = plt.subplots(1, 3, figsize=(13, 4.2), sharey=True, layout="constrained")
 for ax, (name, model) in zip(panels, fits.items(), strict=True):
     DecisionBoundaryDisplay.from_estimator(
-        model, X, ax=ax, response_method="predict", plot_method="pcolormesh", multiclass_colors=colours, alpha=0.4
+        model,
+        X,
+        ax=ax,
+        response_method="predict",
+        plot_method="pcolormesh",
+        multiclass_colors=colours,
+        alpha=0.4,
     )
     ax.scatter(X[:, 0], X[:, 1], c=np.array(colours)[y], s=18, edgecolors="k", linewidths=0.5)
-    ax.set_title(f"{name}:\n{np.mean(model.predict(X) == y):.0%} of the real flowers right", fontsize=10)
+    ax.set_title(
+        f"{name}:\n{np.mean(model.predict(X) == y):.0%} of the real flowers right", fontsize=10
+    )
     ax.set_xlabel("sepal length (cm)")
 panels[0].set_ylabel("sepal width (cm)")
 
 # %%
-# With 150 rows and epsilon 1 one flower may move the result by much, so that the noise has to be large: its map is
-# worse than scikit-learn's. With a hundred times as many rows privacy costs little.
+# With 150 rows and epsilon 1 one flower may move the result by much, so that the noise has to be
+# large: its map is worse than scikit-learn's. With a hundred times as many rows privacy costs
+# little.
 #
 # Gaussian mixture: a density
 # ---------------------------
@@ -86,7 +100,9 @@ grid = np.stack(np.meshgrid(np.linspace(-20, 30, 120), np.linspace(-20, 40, 120)
 fig, panels = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True, layout="constrained")
 for ax, (name, model) in zip(panels, mixtures.items(), strict=True):
     surface = -model.score_samples(grid.reshape(-1, 2)).reshape(120, 120)
-    lines = ax.contour(grid[..., 0], grid[..., 1], surface, norm=LogNorm(1, 1000), levels=np.logspace(0, 3, 10))
+    lines = ax.contour(
+        grid[..., 0], grid[..., 1], surface, norm=LogNorm(1, 1000), levels=np.logspace(0, 3, 10)
+    )
     ax.plot(points[::5, 0], points[::5, 1], ".", ms=1.5, color="0.4")
     ax.set_title(name)
 fig.colorbar(lines, ax=panels, label="negative log-likelihood")
@@ -111,19 +127,27 @@ truth = np.zeros((4, len(words)))
 for k in range(4):
     truth[k, 10 * k : 10 * k + 10] = 0.7 * rng.dirichlet(np.full(10, 2.0))
     truth[k, 40:] = 0.3 * rng.dirichlet(np.full(10, 5.0))
-counts = rng.poisson(40 * rng.dirichlet(np.full(4, 0.25), 5000) @ truth)  # 5000 documents of forty words
+counts = rng.poisson(
+    40 * rng.dirichlet(np.full(4, 0.25), 5000) @ truth
+)  # 5000 documents of forty words
 
 models = {
     "LatentDirichletAllocation": LatentDirichletAllocation(4, random_state=0).fit(counts),
-    "DPLatentDirichletAllocation,\nepsilon 1": DPLatentDirichletAllocation(4, epsilon=1.0, random_state=0).fit(counts),
+    "DPLatentDirichletAllocation,\nepsilon 1": DPLatentDirichletAllocation(
+        4, epsilon=1.0, random_state=0
+    ).fit(counts),
 }
 fig, panels = plt.subplots(2, 4, figsize=(12, 6), sharex=True, layout="constrained")
 for row, (name, model) in zip(panels, models.items(), strict=True):
     topics = model.components_ / model.components_.sum(axis=1, keepdims=True)
-    about = [int(np.argmax([topic[10 * k : 10 * k + 10].sum() for k in range(4)])) for topic in topics]
+    about = [
+        int(np.argmax([topic[10 * k : 10 * k + 10].sum() for k in range(4)])) for topic in topics
+    ]
     for ax, k in zip(row, np.argsort(about), strict=True):
         top = np.argsort(-topics[k])[:8][::-1]
-        ax.barh(words[top], topics[k, top], color="C0" if name.startswith("DP") else "0.6", alpha=0.6)
+        ax.barh(
+            words[top], topics[k, top], color="C0" if name.startswith("DP") else "0.6", alpha=0.6
+        )
         ax.plot(truth[about[k], top], words[top], "k|", ms=9)
         ax.spines[["top", "right"]].set_visible(False)
     row[0].set_title(name, loc="left", fontsize=10)
@@ -131,6 +155,6 @@ fig.supxlabel("probability of the word (marks: the truth)", fontsize=10)
 plt.show()
 
 # %%
-# Both find the four themes; with noise their words come out a little too even. Where a fit may not look things up, it
-# has to be told; for the rest the class name is all that changes. Each private model also has posterior draws, and
-# its `privacy_spent_` says what it has cost.
+# Both find the four themes; with noise their words come out a little too even. Where a fit may not
+# look things up, it has to be told; for the rest the class name is all that changes. Each private
+# model also has posterior draws, and its `privacy_spent_` says what it has cost.

@@ -2,8 +2,9 @@
 Many small hospitals
 ====================
 
-Hospitals differ in what raises the risk of their patients, and most have too few patients to say by how much.
-Four private ways to tell: a hierarchical model, one fit for each, one for all, and one for each, shrunk afterwards.
+Hospitals differ in what raises the risk of their patients, and most have too few patients to say by
+how much. Four private ways to tell: a hierarchical model, one fit for each, one for all, and one
+for each, shrunk afterwards.
 """
 
 # %%
@@ -43,7 +44,9 @@ X, y = patients(sizes)
 # private; the list of hospitals is public.
 
 common = {"epsilon": EPSILON, "classes": [0, 1], "data_norm": 2**0.5, "prior_scale": PRIOR}
-hierarchical = DPHierarchicalLogisticRegression(K, group_scale=SPREAD, random_state=0, **common).fit(X, y)
+hierarchical = DPHierarchicalLogisticRegression(
+    K, group_scale=SPREAD, random_state=0, **common
+).fit(X, y)
 
 # %%
 # **One fit each.** A patient is in one of them only, so that all fits together cost no more than one. This is parallel
@@ -51,7 +54,9 @@ hierarchical = DPHierarchicalLogisticRegression(K, group_scale=SPREAD, random_st
 # argument about the fits that no report makes for you. **Pooled**: one fit to all, as if hospitals were alike.
 
 each = [
-    DPBayesianLogisticRegression(random_state=1 + k, **common).fit(X[X[:, 2] == k, :2], y[X[:, 2] == k])
+    DPBayesianLogisticRegression(random_state=1 + k, **common).fit(
+        X[X[:, 2] == k, :2], y[X[:, 2] == k]
+    )
     for k in range(K)
 ]
 pooled = DPBayesianLogisticRegression(random_state=100, **common).fit(X[:, :2], y)
@@ -71,13 +76,17 @@ mean, spread, shrunk, spreads = np.zeros(3), 1.0, [], []
 for _ in range(2000):  # a Gibbs sampler
     covariance = np.linalg.inv(precisions + np.eye(3) / spread**2)
     centre = np.einsum("kij,kj->ki", covariance, told + mean / spread**2)
-    weights = centre + np.einsum("kij,kj->ki", np.linalg.cholesky(covariance), rng.normal(size=(K, 3)))
+    weights = centre + np.einsum(
+        "kij,kj->ki", np.linalg.cholesky(covariance), rng.normal(size=(K, 3))
+    )
     mean = weights.mean(axis=0) + spread / K**0.5 * rng.normal(size=3)
     spread = np.sqrt(np.sum((weights - mean) ** 2) / rng.chisquare(3 * K - 1))
     shrunk.append(weights)
     spreads.append(spread)
 shrunk = np.array(shrunk[500:])
-print(f"spread between hospitals, found by the meta-analysis: {np.mean(spreads[500:]):.2f} (in truth {SPREAD})")
+print(
+    f"spread between hospitals, found by the meta-analysis: {np.mean(spreads[500:]):.2f} (in truth {SPREAD})"
+)
 
 # %%
 # The weight of age
@@ -105,10 +114,18 @@ for ax, (name, found) in zip(panels, draws.items(), strict=True):
     held = np.mean((low < truth) & (truth < high))
     error = np.sqrt(np.mean((found.mean(axis=0) - truth) ** 2))
     ax.vlines(place, low[:, 0], high[:, 0], color=colours[name], lw=5, alpha=0.35)
-    ax.plot(place, found[:, :, 0].mean(axis=0), "o", color=colours[name], ms=4, label="posterior mean, 90% interval")
+    ax.plot(
+        place,
+        found[:, :, 0].mean(axis=0),
+        "o",
+        color=colours[name],
+        ms=4,
+        label="posterior mean, 90% interval",
+    )
     ax.plot(place, truth[:, 0], "x", color="0.1", ms=5, label="truth")
     ax.set_title(
-        f"{name}: of all weights, error {error:.2f} (rms), intervals that hold the truth {held:.0%}", loc="left"
+        f"{name}: of all weights, error {error:.2f} (rms), intervals that hold the truth {held:.0%}",
+        loc="left",
     )
     ax.set_ylabel("weight of age")
     ax.spines[["top", "right"]].set_visible(False)
@@ -126,7 +143,13 @@ fig, ax = plt.subplots(figsize=(8, 4), layout="constrained")
 for shift, (name, found) in zip((-0.3, -0.1, 0.1, 0.3), draws.items(), strict=True):
     proba = np.mean([expit(weights @ x.T) for weights in found[::5]], axis=0)
     excess = true * np.log(true / proba) + (1 - true) * np.log((1 - true) / (1 - proba))
-    ax.bar(np.arange(4) + shift, excess.reshape(4, -1).mean(axis=1), 0.18, color=colours[name], label=name)
+    ax.bar(
+        np.arange(4) + shift,
+        excess.reshape(4, -1).mean(axis=1),
+        0.18,
+        color=colours[name],
+        label=name,
+    )
 ax.set_xticks(range(4), [f"{n} patients" for n in sizes[::6]])
 ax.set(ylabel="excess log-loss (nats)", title=f"New patients, epsilon {EPSILON:g}")
 ax.legend(frameon=False)
@@ -134,8 +157,9 @@ ax.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# The fits for each hospital are honest, and for the smallest of little use: they fall back on their prior. The pooled
-# fit is sure of itself and wrong about most hospitals. The ready-made hierarchical model borrows, and its intervals
-# hold, but with this many weights its noise is not small, and its error is hardly less than that of separate fits.
-# Shrinking these has the smallest error, and intervals that hold too. Take it where the hospital of each patient is
-# public; the hierarchical model is for when it is not.
+# The fits for each hospital are honest, and for the smallest of little use: they fall back on their
+# prior. The pooled fit is sure of itself and wrong about most hospitals. The ready-made
+# hierarchical model borrows, and its intervals hold, but with this many weights its noise is not
+# small, and its error is hardly less than that of separate fits. Shrinking these has the smallest
+# error, and intervals that hold too. Take it where the hospital of each patient is public; the
+# hierarchical model is for when it is not.

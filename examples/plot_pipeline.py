@@ -23,8 +23,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes.calibration import ReliabilityDisplay
-from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler, NormClipper, check_pipeline
+from skdpbayes.displays import ReliabilityDisplay
+from skdpbayes.pipelines import check_pipeline
+from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler, NormClipper
 
 task = fair()
 print(f"{task.title}: {len(task.y_train)} women to learn from, {len(task.y_test)} to test on")
@@ -60,7 +61,9 @@ def with_private_scaler(columns):
         [
             (
                 name,
-                DPStandardScaler(step.bounds, epsilon=0.2, delta=5e-6) if isinstance(step, BoundedScaler) else step,
+                DPStandardScaler(step.bounds, epsilon=0.2, delta=5e-6)
+                if isinstance(step, BoundedScaler)
+                else step,
                 names,
             )
             for name, step, names in columns.transformers
@@ -72,7 +75,9 @@ def with_private_scaler(columns):
 scaled = make_pipeline(
     with_private_scaler(task.preprocessor),
     NormClipper(4.0),
-    DPBayesianLogisticRegression(epsilon=0.8, delta=5e-6, classes=task.classes, data_norm=4.0, solver="na-dpvi"),
+    DPBayesianLogisticRegression(
+        epsilon=0.8, delta=5e-6, classes=task.classes, data_norm=4.0, solver="na-dpvi"
+    ),
 )
 print(check_pipeline(scaled))  # the sum of the parts
 
@@ -92,7 +97,9 @@ def seeded(pipeline, seed):
 
 private = seeded(plain, 0).fit(task.X_train, task.y_train)
 learned = seeded(scaled, 10).fit(task.X_train, task.y_train)
-open_ = make_pipeline(task.preprocessor, LogisticRegression(max_iter=1000)).fit(task.X_train, task.y_train)
+open_ = make_pipeline(task.preprocessor, LogisticRegression(max_iter=1000)).fit(
+    task.X_train, task.y_train
+)
 models = {"public bounds": private, "private scaler": learned, "not private": open_}
 found = {name: metrics(task, model) for name, model in models.items()}
 print(f"{'':26}" + "".join(f"{name:>16}" for name in found))
@@ -123,22 +130,34 @@ left.plot(
     *np.transpose([(predicted[bins == b].mean(), event[bins == b].mean()) for b in np.unique(bins)]),
     "s:", color="C1", ms=5, label="not private",
 )  # fmt: skip
-left.set(xlabel=f"predicted probability of {task.event}", ylabel="observed share", title="Are they honest?")
+left.set(
+    xlabel=f"predicted probability of {task.event}",
+    ylabel="observed share",
+    title="Are they honest?",
+)
 left.legend(loc="upper left", frameon=False)
 
 shown = np.linspace(0, len(event) - 1, 60).astype(int)
 women = task.X_test.iloc[shown]
 mean = event_probability(task, private, women)
 prepared = private[:-1].transform(women)
-low, high = (ends[:, event_column(task, private)] for ends in private[-1].predict_interval(prepared))
+low, high = (
+    ends[:, event_column(task, private)] for ends in private[-1].predict_interval(prepared)
+)
 order = np.argsort(mean)
 happened = event[shown][order].astype(bool)
 places = np.arange(60)
 right.vlines(places, low[order], high[order], color="C0", lw=3, alpha=0.4)
 right.plot(places, mean[order], "o", color="C0", ms=4, label="probability, with 95% interval")
-right.plot(places[happened], np.full(happened.sum(), 1.03), "|", color="0.2", ms=9, label="it happened")
-right.plot(places[~happened], np.full((~happened).sum(), -0.03), "|", color="0.6", ms=9, label="it did not")
-right.set(xlabel="sixty women, sorted", ylabel=f"probability of {task.event}", title="How sure are they?")
+right.plot(
+    places[happened], np.full(happened.sum(), 1.03), "|", color="0.2", ms=9, label="it happened"
+)
+right.plot(
+    places[~happened], np.full((~happened).sum(), -0.03), "|", color="0.6", ms=9, label="it did not"
+)
+right.set(
+    xlabel="sixty women, sorted", ylabel=f"probability of {task.event}", title="How sure are they?"
+)
 right.set(ylim=(-0.08, 1.08))
 right.legend(loc="upper left", frameon=False, bbox_to_anchor=(0, 0.93))
 for ax in (left, right):

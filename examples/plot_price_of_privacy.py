@@ -2,8 +2,9 @@
 The price of privacy
 ====================
 
-Log-loss, accuracy and widths of intervals of private logistic regression against the number of rows, at four budgets,
-with scikit-learn's `LogisticRegression` as the line to compare with. When is privacy free?
+Log-loss, accuracy and widths of intervals of private logistic regression against the number of
+rows, at four budgets, with scikit-learn's `LogisticRegression` as the line to compare with. When is
+privacy free?
 """
 
 # %%
@@ -46,7 +47,9 @@ def accuracy(proba, X, coef):
     return np.mean(np.where(proba > 0.5, true, 1 - true))
 
 
-losses, accuracies = ({name: np.zeros((len(SIZES), REPEATS)) for name in ("open", *BUDGETS)} for _ in range(2))
+losses, accuracies = (
+    {name: np.zeros((len(SIZES), REPEATS)) for name in ("open", *BUDGETS)} for _ in range(2)
+)
 widths = {name: np.zeros((len(SIZES), REPEATS)) for name in (*BUDGETS, np.inf)}
 best = np.zeros(REPEATS)
 for r in range(REPEATS):
@@ -90,7 +93,9 @@ left.plot(SIZES, losses["open"].mean(axis=1), "k--", label="scikit-learn, not pr
 middle.plot(SIZES, (best - accuracies["open"]).mean(axis=1), "k--")
 right.plot(SIZES, widths[np.inf].mean(axis=1), "k--")
 for ax, what in zip(
-    (left, middle, right), ("excess log-loss (nats)", "accuracy lost", "width of 90% intervals"), strict=True
+    (left, middle, right),
+    ("excess log-loss (nats)", "accuracy lost", "width of 90% intervals"),
+    strict=True,
 ):
     ax.set(xscale="log", yscale="log", xlabel="rows", title=what)
     ax.grid(color="0.92")
@@ -117,5 +122,8 @@ ax.legend(frameon=False)
 ax.spines[["top", "right"]].set_visible(False)
 for epsilon in BUDGETS:
     ratios = losses[epsilon].mean(axis=1) / losses["open"].mean(axis=1)
-    print(f"epsilon {epsilon:g}: " + ", ".join(f"{n} rows {ratio:.1f}" for n, ratio in zip(SIZES, ratios, strict=True)))
+    print(
+        f"epsilon {epsilon:g}: "
+        + ", ".join(f"{n} rows {ratio:.1f}" for n, ratio in zip(SIZES, ratios, strict=True))
+    )
 plt.show()

@@ -2,8 +2,9 @@
 Choosing parameters: what a search costs
 ========================================
 
-`GridSearchCV` and `DPRandomizedSearchCV` choose the prior and the solver of the same private model. One shows its
-scores and has no guarantee at all; the other costs little more than one fit, and says less.
+`GridSearchCV` and `DPRandomizedSearchCV` choose the prior and the solver of the same private model.
+One shows its scores and has no guarantee at all; the other costs little more than one fit, and says
+less.
 """
 
 # %%
@@ -19,13 +20,17 @@ from scipy.special import expit
 from sklearn.model_selection import GridSearchCV
 
 from skdpbayes import DPBayesianLogisticRegression
-from skdpbayes.model_selection import DPRandomizedSearchCV, search_spent
+from skdpbayes.model_selection import DPRandomizedSearchCV
+from skdpbayes.pipelines import search_spent
 
 rng = np.random.default_rng(0)
 coef = np.concatenate([[3.0, -2.0], np.zeros(18)])
 X = rng.uniform(-1, 1, size=(8000, 20))
 y = (rng.random(8000) < expit(X @ coef)).astype(int)
-(X, X_new), (y, y_new) = np.split(X, [4000]), np.split(y, [4000])  # the second half is to judge by, not to fit
+(X, X_new), (y, y_new) = (
+    np.split(X, [4000]),
+    np.split(y, [4000]),
+)  # the second half is to judge by, not to fit
 
 model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1], data_norm=20**0.5, random_state=0)
 grid = {"prior_scale": [0.01, 0.1, 1.0, 10.0], "solver": ["dpvi", "vips"]}
@@ -66,13 +71,20 @@ print(f"the whole search costs epsilon {private.privacy_spent_.epsilon:.3f} if n
 # searches with different seeds; and of the grid search.
 
 known = [
-    quality(model.set_params(prior_scale=s, solver=v).fit(X, y)) for s in grid["prior_scale"] for v in grid["solver"]
+    quality(model.set_params(prior_scale=s, solver=v).fit(X, y))
+    for s in grid["prior_scale"]
+    for v in grid["solver"]
 ]
-again = [DPRandomizedSearchCV(model, grid, epsilon=1.0, n_iter=5, random_state=r).fit(X, y) for r in range(1, 13)]
+again = [
+    DPRandomizedSearchCV(model, grid, epsilon=1.0, n_iter=5, random_state=r).fit(X, y)
+    for r in range(1, 13)
+]
 losses = [quality(found) for found in again]
 n_fits = len(search.cv_results_["params"]) * search.n_splits_ + 1
 
-fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=[1, 1.3], layout="constrained")
+fig, (left, right) = plt.subplots(
+    1, 2, figsize=(11, 4), width_ratios=[1, 1.3], layout="constrained"
+)
 left.barh(
     ["one fit", "DPRandomizedSearchCV", "GridSearchCV:\nits fits alone"],
     [1.0, private.privacy_spent_.epsilon, n_fits * 1.0],
@@ -97,19 +109,30 @@ places = {
 for place, (values, colour) in enumerate(places.values()):
     right.plot(values, place + rng.uniform(-0.12, 0.12, len(values)), "o", color=colour, alpha=0.6)
 right.axvline(
-    -np.mean(np.log(np.where(y_new == 1, expit(X_new @ coef), expit(-X_new @ coef)))), color="0.3", ls="--", lw=1
+    -np.mean(np.log(np.where(y_new == 1, expit(X_new @ coef), expit(-X_new @ coef)))),
+    color="0.3",
+    ls="--",
+    lw=1,
 )
 right.set_yticks(range(3), places)
-right.set(xlabel="log-loss on new rows (dashed: of the true probabilities)", title="What it gets", ylim=(-0.5, 2.5))
+right.set(
+    xlabel="log-loss on new rows (dashed: of the true probabilities)",
+    title="What it gets",
+    ylim=(-0.5, 2.5),
+)
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 
 chosen = [found.best_params_["prior_scale"] for found in again]
-print("prior scales that twelve private searches chose:", {s: chosen.count(s) for s in grid["prior_scale"]})
+print(
+    "prior scales that twelve private searches chose:",
+    {s: chosen.count(s) for s in grid["prior_scale"]},
+)
 plt.show()
 
 # %%
-# Most private searches end near the best candidate. Some end with the worst: the number of runs is random, often one,
-# and a single run *is* the result, whatever its score. So leave out of a private grid what you would not want to get;
-# `eta=1` makes single runs rarer, at a smaller epsilon for each run. `GridSearchCV` chooses well because it looks
-# without noise, and that is also why nothing can be promised about it. Do it on public or simulated rows.
+# Most private searches end near the best candidate. Some end with the worst: the number of runs is
+# random, often one, and a single run *is* the result, whatever its score. So leave out of a private
+# grid what you would not want to get; `eta=1` makes single runs rarer, at a smaller epsilon for
+# each run. `GridSearchCV` chooses well because it looks without noise, and that is also why nothing
+# can be promised about it. Do it on public or simulated rows.

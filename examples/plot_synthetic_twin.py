@@ -2,8 +2,9 @@
 A synthetic twin of a table
 ===========================
 
-A private Gaussian mixture is fitted to a table of people, and new rows are drawn from it instead of showing the old.
-What of the table survives at three budgets, how many rows may be drawn, and what such a twin does not promise.
+A private Gaussian mixture is fitted to a table of people, and new rows are drawn from it instead of
+showing the old. What of the table survives at three budgets, how many rows may be drawn, and what
+such a twin does not promise.
 """
 
 # %%
@@ -28,7 +29,9 @@ SPREADS = np.array([[9.0, 10.0, 0.5], [8.0, 14.0, 0.45], [5.0, 9.0, 0.3]])
 rng = np.random.default_rng(0)
 group = rng.choice(3, size=5000, p=SHARES)
 shock = rng.normal(size=(5000, 3))
-shock[:, 1] = 0.6 * shock[:, 0] + 0.8 * shock[:, 1]  # within each group blood pressure rises with age
+shock[:, 1] = (
+    0.6 * shock[:, 0] + 0.8 * shock[:, 1]
+)  # within each group blood pressure rises with age
 table = np.clip(MEANS[group] + SPREADS[group] * shock, LOW, HIGH)
 
 # %%
@@ -41,19 +44,31 @@ table = np.clip(MEANS[group] + SPREADS[group] * shock, LOW, HIGH)
 budgets = [0.5, 1.0, 8.0]
 models, twins = {}, {}
 for epsilon in budgets:
-    model = DPGaussianMixture(n_components=3, epsilon=epsilon, bounds=(LOW, HIGH), random_state=0).fit(table)
+    model = DPGaussianMixture(
+        n_components=3, epsilon=epsilon, bounds=(LOW, HIGH), random_state=0
+    ).fit(table)
     models[epsilon], twins[epsilon] = model, model.sample(5000, random_state=0)[0]
 
 # %%
 # Side by side
 # ------------
 
-panels = {"the table": table, **{f"twin, epsilon {epsilon:g}": twin for epsilon, twin in twins.items()}}
+panels = {
+    "the table": table,
+    **{f"twin, epsilon {epsilon:g}": twin for epsilon, twin in twins.items()},
+}
 fig, axes = plt.subplots(2, 4, figsize=(13, 6.4), sharex=True, sharey="row", layout="constrained")
 for column, (name, rows) in enumerate(panels.items()):
     for row, feature in enumerate((1, 2)):
         ax = axes[row, column]
-        ax.plot(rows[:, 0], rows[:, feature], ".", ms=1.8, alpha=0.35, color="0.2" if column == 0 else "C0")
+        ax.plot(
+            rows[:, 0],
+            rows[:, feature],
+            ".",
+            ms=1.8,
+            alpha=0.35,
+            color="0.2" if column == 0 else "C0",
+        )
         ax.set(xlim=(0, 110), ylim=(LOW[feature], HIGH[feature]))
         ax.spines[["top", "right"]].set_visible(False)
     axes[0, column].set_title(name)
@@ -72,7 +87,9 @@ for j, ax in enumerate(axes):
     wanted = np.quantile(table[:, j], levels)
     ax.plot(wanted, wanted, color="0.5", lw=1, ls="--")
     for epsilon, style in zip(budgets, (":", "-.", "-"), strict=True):
-        ax.plot(wanted, np.quantile(twins[epsilon][:, j], levels), style, label=f"epsilon {epsilon:g}")
+        ax.plot(
+            wanted, np.quantile(twins[epsilon][:, j], levels), style, label=f"epsilon {epsilon:g}"
+        )
     ax.set(xlabel=f"quantile of {NAMES[j]}, table", ylabel="the same quantile, twin")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].legend(frameon=False)
@@ -81,7 +98,9 @@ print(f"{'':20}{'correlation of age':>22}{'share with log':>17}{'age 0.5% to':>1
 print(f"{'':20}{'and blood pressure':>22}{'income over 12':>17}{'99.5%':>14}")
 for name, rows in panels.items():
     low, high = np.quantile(rows[:, 0], [0.005, 0.995])
-    print(f"{name:20}{np.corrcoef(rows.T)[0, 1]:22.2f}{np.mean(rows[:, 2] > 12):17.3f}{low:8.0f} to {high:3.0f}")
+    print(
+        f"{name:20}{np.corrcoef(rows.T)[0, 1]:22.2f}{np.mean(rows[:, 2] > 12):17.3f}{low:8.0f} to {high:3.0f}"
+    )
 
 # %%
 # What the twin does not promise
@@ -111,13 +130,19 @@ def rich(weights, means, covariances):
 
 for place, model in enumerate(models.values()):
     draws = model.sample_posterior(50, random_state=0)
-    shares = [rich(*draw) for draw in zip(draws["weights"], draws["means"], draws["covariances"], strict=True)]
+    shares = [
+        rich(*draw)
+        for draw in zip(draws["weights"], draws["means"], draws["covariances"], strict=True)
+    ]
     fits = [clone(model).set_params(random_state=seed).fit(table) for seed in range(1, 11)]
     others = [rich(fit.weights_, fit.means_, fit.covariances_) for fit in fits]
     ax.plot(place - 0.2 + rng.uniform(-0.08, 0.08, 50), shares, ".", color="C0", alpha=0.5)
     ax.plot(place + 0.2 + rng.uniform(-0.08, 0.08, 10), others, "x", color="C3")
 ax.axhline(np.mean(table[:, 2] > 12), color="0.3", ls="--", lw=1)
 ax.set_xticks(range(3), [f"epsilon {epsilon:g}" for epsilon in models])
-ax.set(ylabel="share with log income over 12", title="dots: posterior draws, crosses: other fits, dashed: the table")
+ax.set(
+    ylabel="share with log income over 12",
+    title="dots: posterior draws, crosses: other fits, dashed: the table",
+)
 ax.spines[["top", "right"]].set_visible(False)
 plt.show()

@@ -71,11 +71,15 @@ for ax, k in zip(panels.flat, np.argsort(theme), strict=True):
     ax.plot(truth[theme[k], top], words[top], "k|", ms=9)
     ax.set_title(list(THEMES)[theme[k]], fontsize=10, loc="left")
     ax.spines[["top", "right"]].set_visible(False)
-fig.supxlabel("probability of the word in the topic, with 90% interval (marks: the truth)", fontsize=10)
+fig.supxlabel(
+    "probability of the word in the topic, with 90% interval (marks: the truth)", fontsize=10
+)
 fig.suptitle("Ten private topics (epsilon 1, delta 1e-5, per letter)")
 
 held = (low <= truth[theme]) & (truth[theme] <= high)
-print(f"Of the intervals of words of the theme, {held[truth[theme] > 0.02].mean():.0%} hold the truth.")
+print(
+    f"Of the intervals of words of the theme, {held[truth[theme] > 0.02].mean():.0%} hold the truth."
+)
 
 # %%
 # All ten themes are found, in the order of their words. The intervals hold the truth less often
@@ -104,14 +108,25 @@ def perplexity(model):
 
 
 levels = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0]
-private = [perplexity(DPLatentDirichletAllocation(10, epsilon=level, random_state=1).fit(train)) for level in levels]
-no_noise = perplexity(DPLatentDirichletAllocation(10, epsilon=float("inf"), random_state=1).fit(train))
-not_private = perplexity(LatentDirichletAllocation(10, learning_method="online", max_iter=5, random_state=0).fit(train))
+private = [
+    perplexity(DPLatentDirichletAllocation(10, epsilon=level, random_state=1).fit(train))
+    for level in levels
+]
+no_noise = perplexity(
+    DPLatentDirichletAllocation(10, epsilon=float("inf"), random_state=1).fit(train)
+)
+not_private = perplexity(
+    LatentDirichletAllocation(10, learning_method="online", max_iter=5, random_state=0).fit(train)
+)
 counts = np.asarray(train.sum(axis=0)).ravel() + 0.1
-no_topics = np.exp(-np.asarray(unseen.sum(axis=0)).ravel() @ np.log(counts / counts.sum()) / unseen.sum())
+no_topics = np.exp(
+    -np.asarray(unseen.sum(axis=0)).ravel() @ np.log(counts / counts.sum()) / unseen.sum()
+)
 for level, value in zip(levels, private, strict=True):
     print(f"epsilon {level:<5g}{value:6.1f}")
-print(f"no noise     {no_noise:6.1f}\nscikit-learn {not_private:6.1f}\nno topics    {no_topics:6.1f}")
+print(
+    f"no noise     {no_noise:6.1f}\nscikit-learn {not_private:6.1f}\nno topics    {no_topics:6.1f}"
+)
 
 fig, ax = plt.subplots(figsize=(9, 4.2), layout="constrained")
 ax.plot(levels, private, "o-", color="C0", label="ten private topics")

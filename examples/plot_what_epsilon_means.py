@@ -2,9 +2,10 @@
 What an epsilon means
 =====================
 
-A hospital wants to publish a model of its patients. Differential privacy bounds what anybody can learn from the
-published model about one patient, by two numbers, epsilon and delta. This page says what these numbers allow, for
-somebody who has to sign for them. No patient is needed: the bounds follow from the noise alone.
+A hospital wants to publish a model of its patients. Differential privacy bounds what anybody can
+learn from the published model about one patient, by two numbers, epsilon and delta. This page says
+what these numbers allow, for somebody who has to sign for them. No patient is needed: the bounds
+follow from the noise alone.
 """
 
 # %%
@@ -16,7 +17,8 @@ somebody who has to sign for them. No patient is needed: the bounds follow from 
 
 import matplotlib.pyplot as plt
 
-from skdpbayes.privacy import PrivacyProfileDisplay, TradeOffDisplay, calibrate_noise
+from skdpbayes.displays import PrivacyProfileDisplay, TradeOffDisplay
+from skdpbayes.privacy import calibrate_noise
 
 DELTA = 1e-5
 curves = {epsilon: calibrate_noise(epsilon, DELTA, 0.01, 500).curve for epsilon in (0.1, 1, 3, 8)}
@@ -33,7 +35,9 @@ names = [f"epsilon {epsilon}" for epsilon in curves]
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.4), layout="constrained")
 TradeOffDisplay.from_spent(curves.values(), names=names, ax=left)
 TradeOffDisplay.from_spent(curves.values(), names=names, scale="log", ax=right)
-figure.suptitle("The best attack on the published model (right: the same, for attackers who are seldom wrong)")
+figure.suptitle(
+    "The best attack on the published model (right: the same, for attackers who are seldom wrong)"
+)
 
 print("Of 100 patients, the best attacker who accuses 1 in 100 others finds at most")
 for epsilon, curve in curves.items():

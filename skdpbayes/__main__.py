@@ -1,7 +1,7 @@
 """``python -m skdpbayes``, or ``skdpbayes``: privacy accounting in a shell.
 
-It reads no records, writes no files and does not load JAX. What it prints in words is rounded towards caution; with
-``--json`` it has all digits.
+It reads no records, writes no files and does not load JAX. What it prints in words is rounded
+towards caution; with ``--json`` it has all digits.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from skdpbayes._version import __version__
-
-from .privacy.accounting._steps import ADJACENCIES, GaussianSteps
-from .privacy.report import finite, rounded
+from skdpbayes.privacy.accounting._steps import ADJACENCIES, GaussianSteps
+from skdpbayes.privacy.report import finite, rounded
 
 _NEIGHBOURS = {
     "zero_out": "one record replaced by one that contributes nothing",
@@ -50,18 +49,26 @@ class _Parser(argparse.ArgumentParser):
 
 def noise(args: argparse.Namespace) -> Answer:
     """The least noise for a budget."""
-    from .privacy import calibrate_noise
+    from skdpbayes.privacy import calibrate_noise
 
-    found = calibrate_noise(args.epsilon, args.delta, args.sampling_rate, args.steps, adjacency=args.adjacency)
+    found = calibrate_noise(
+        args.epsilon, args.delta, args.sampling_rate, args.steps, adjacency=args.adjacency
+    )
     names = ("noise_multiplier", "epsilon", "target_epsilon", "delta", "adjacency")
     record = {name: getattr(found, name) for name in names} | {
         "steps": _dicts(found.steps),
         "crosscheck": found.crosscheck.to_dict(),
     }
     return record, _table(
-        ("noise multiplier", f"{rounded(found.noise_multiplier)} (standard deviation over the clipping norm)"),
+        (
+            "noise multiplier",
+            f"{rounded(found.noise_multiplier)} (standard deviation over the clipping norm)",
+        ),
         ("epsilon", f"{rounded(found.epsilon)} at most, at delta {rounded(found.delta, 6)}"),
-        ("releases", f"{found.steps[0].steps} rounds, sampling rate {found.steps[0].sampling_rate:g}"),
+        (
+            "releases",
+            f"{found.steps[0].steps} rounds, sampling rate {found.steps[0].sampling_rate:g}",
+        ),
         ("neighbours", _neighbours(found.adjacency)),
         ("cross-check", str(found.crosscheck)),
     )
@@ -69,7 +76,7 @@ def noise(args: argparse.Namespace) -> Answer:
 
 def epsilon(args: argparse.Namespace) -> Answer:
     """Epsilon of rounds that were fixed in advance."""
-    from .privacy import baselines, compose
+    from skdpbayes.privacy import baselines, compose
 
     curve = compose(_schedule(args), args.adjacency)
     record = {
@@ -88,25 +95,32 @@ def epsilon(args: argparse.Namespace) -> Answer:
     if args.accountants:
         record["accountants"] = table = baselines(curve.steps, args.delta, curve.adjacency)
         rows = ((name, rounded(value), _ACCOUNTANTS[name]) for name, value in table.items())
-        text += "\n\nAll of these bound the same rounds:\n" + _table(("accountant", "epsilon", ""), *rows)
+        text += "\n\nAll of these bound the same rounds:\n" + _table(
+            ("accountant", "epsilon", ""), *rows
+        )
     return record, text
 
 
 def meaning(args: argparse.Namespace) -> Answer:
     """What attackers can do."""
-    from .privacy import compose
+    from skdpbayes.privacy import compose
 
     about: dict[str, Any]
     tpr: Callable[..., Any]
     if args.epsilon is None:
         if args.delta is not None or args.gaussian:
-            raise ValueError("--delta and --gaussian go with --epsilon; a schedule has attack rates without them.")
+            raise ValueError(
+                "--delta and --gaussian go with --epsilon; a schedule has attack rates without them."
+            )
         curve = compose(_schedule(args), args.adjacency or ADJACENCIES[0])
         about = {"steps": _dicts(curve.steps), "adjacency": curve.adjacency}
         rows = [*_releases(curve.steps), ("neighbours", _neighbours(curve.adjacency))]
         tpr, advantage = curve.tpr, curve.advantage()
     else:
-        if any(value is not None for value in (args.noise_multiplier, args.sampling_rate, args.steps, args.adjacency)):
+        if any(
+            value is not None
+            for value in (args.noise_multiplier, args.sampling_rate, args.steps, args.adjacency)
+        ):
             raise ValueError(
                 "--epsilon and --delta are given instead of a schedule and its adjacency: give one of both."
             )
@@ -117,7 +131,9 @@ def meaning(args: argparse.Namespace) -> Answer:
     record = about | {
         "attacks": [{"fpr": fpr, "tpr": rate} for fpr, rate in zip(args.fpr, rates, strict=True)],
         "advantage": advantage,
-        "reconstruction": [{"prior": p, "success": chance} for p, chance in zip(args.prior, chances, strict=True)],
+        "reconstruction": [
+            {"prior": p, "success": chance} for p, chance in zip(args.prior, chances, strict=True)
+        ],
     }
     text = "\n".join(
         (
@@ -131,7 +147,10 @@ def meaning(args: argparse.Namespace) -> Answer:
             "\nGuessing the whole record:",
             _table(
                 ("success without the release", "with it, at most"),
-                *((f"{prior:g}", rounded(chance)) for prior, chance in zip(args.prior, chances, strict=True)),
+                *(
+                    (f"{prior:g}", rounded(chance))
+                    for prior, chance in zip(args.prior, chances, strict=True)
+                ),
             ),
         )
     )
@@ -140,14 +159,16 @@ def meaning(args: argparse.Namespace) -> Answer:
 
 def report(args: argparse.Namespace) -> Answer:
     """A saved `PrivacySpent`."""
-    from .privacy import PrivacySpent
+    from skdpbayes.privacy import PrivacySpent
 
     with _reading(args.file, "a report (PrivacySpent.to_json)"):
         record = json.loads(Path(args.file).read_text("utf-8"))
         if "ledger" in record:
             raise ValueError("it is a ledger, which `skdpbayes ledger` reads.")
         if "run_epsilon" in record:
-            raise ValueError("it is the report of a private search, which lists no rounds to check: read it as JSON.")
+            raise ValueError(
+                "it is the report of a private search, which lists no rounds to check: read it as JSON."
+            )
         spent = PrivacySpent.from_dict(record)
     again = spent.epsilon_at(spent.delta)
     if again > 1.01 * spent.epsilon:  # accountants of other versions differ by less
@@ -160,7 +181,11 @@ def report(args: argparse.Namespace) -> Answer:
         "guarantee_holds": spent.guarantee_holds,
         "epsilon_at": [{"delta": delta, "epsilon": value} for delta, value in elsewhere],
     }
-    holds = "The guarantee holds." if spent.guarantee_holds else f"GUARANTEE VOID: {'; '.join(spent.voided_by)}."
+    holds = (
+        "The guarantee holds."
+        if spent.guarantee_holds
+        else f"GUARANTEE VOID: {'; '.join(spent.voided_by)}."
+    )
     factor = rounded(math.exp(spent.epsilon) if spent.epsilon < 700.0 else math.inf)
     text = "\n".join(
         (
@@ -169,7 +194,10 @@ def report(args: argparse.Namespace) -> Answer:
             f"{factor} times the probability that it had, plus {rounded(spent.delta, 6)}.\n",
             _table(*spent._rows()),
             "\nThe same fit at other deltas:",
-            _table(("delta", "epsilon, at most"), *((rounded(delta, 6), rounded(value)) for delta, value in elsewhere)),
+            _table(
+                ("delta", "epsilon, at most"),
+                *((rounded(delta, 6), rounded(value)) for delta, value in elsewhere),
+            ),
         )
     )
     return record, text
@@ -177,8 +205,8 @@ def report(args: argparse.Namespace) -> Answer:
 
 def ledger(args: argparse.Namespace) -> Answer:
     """A saved `PrivacyLedger`, which stays as it is."""
-    from .privacy import PrivacyLedger
-    from .privacy.ledger import stored_json
+    from skdpbayes.privacy import PrivacyLedger
+    from skdpbayes.privacy.ledger import stored_json
 
     with _reading(args.file, "a ledger (PrivacyLedger's path, or its to_json)"):
         book = PrivacyLedger.from_json(stored_json(args.file))
@@ -196,7 +224,9 @@ def ledger(args: argparse.Namespace) -> Answer:
     }
     if book.plan is None:
         record["affordable_epsilon"] = book.affordable_epsilon()
-        left = f"a fit on all rows may take epsilon {rounded(record['affordable_epsilon'], up=False)}"
+        left = (
+            f"a fit on all rows may take epsilon {rounded(record['affordable_epsilon'], up=False)}"
+        )
     else:
         left = f"{len(book.plan) - len(entries)} of {len(book.plan)} planned fits"
     text = _table(
@@ -214,12 +244,14 @@ def ledger(args: argparse.Namespace) -> Answer:
     return record, text
 
 
-def _promise(epsilon: float, delta: float | None, gaussian: bool) -> tuple[str, Callable[[float], Any], float]:
+def _promise(
+    epsilon: float, delta: float | None, gaussian: bool
+) -> tuple[str, Callable[[float], Any], float]:
     """Who is supposed to promise (epsilon, delta), true positive rates and advantage."""
-    from .privacy import compose
-    from .privacy.accounting._curve import tpr_bound
-    from .privacy.accounting._gaussian import gaussian_mu
-    from .privacy.accounting._steps import check_delta, check_epsilon
+    from skdpbayes.privacy import compose
+    from skdpbayes.privacy.accounting._curve import tpr_bound
+    from skdpbayes.privacy.accounting._gaussian import gaussian_mu
+    from skdpbayes.privacy.accounting._steps import check_delta, check_epsilon
 
     if delta is None:
         raise ValueError("--epsilon needs --delta (0 if it is pure).")
@@ -244,10 +276,15 @@ def _schedule(args: argparse.Namespace) -> list[GaussianSteps]:
     if any(not (value == 0.0 or 1e-3 <= value <= 1e9) for value in args.noise_multiplier):
         raise ValueError("--noise-multiplier must be 0 (no noise) or in [0.001, 1e9].")
     blocks = len(args.steps)
-    columns = {"--noise-multiplier": args.noise_multiplier, "--sampling-rate": args.sampling_rate or [1.0]}
+    columns = {
+        "--noise-multiplier": args.noise_multiplier,
+        "--sampling-rate": args.sampling_rate or [1.0],
+    }
     for name, values in columns.items():
         if len(values) not in (1, blocks):
-            raise ValueError(f"--steps has {blocks} blocks and {name} {len(values)}: give one value, or one a block.")
+            raise ValueError(
+                f"--steps has {blocks} blocks and {name} {len(values)}: give one value, or one a block."
+            )
     noise, rates = (values * blocks if len(values) == 1 else values for values in columns.values())
     return [GaussianSteps(*block) for block in zip(noise, rates, args.steps, strict=True)]
 
@@ -284,7 +321,8 @@ def _releases(steps: Sequence[GaussianSteps]) -> list[tuple[str, str]]:
 def _table(*rows: Sequence[str]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )
 
 
@@ -306,11 +344,15 @@ def probability(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="skdpbayes", description="Privacy accounting in a shell.", allow_abbrev=False)
+    parser = _Parser(
+        prog="skdpbayes", description="Privacy accounting in a shell.", allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"skdpbayes {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
 
-    def command(run: Callable[[argparse.Namespace], Answer], help: str, example: str) -> argparse.ArgumentParser:
+    def command(
+        run: Callable[[argparse.Namespace], Answer], help: str, example: str
+    ) -> argparse.ArgumentParser:
         own = commands.add_parser(
             run.__name__,
             help=help,
@@ -324,7 +366,9 @@ def _parser() -> argparse.ArgumentParser:
         return own
 
     def adjacency(own: argparse.ArgumentParser) -> None:
-        own.add_argument("--adjacency", choices=ADJACENCIES, default=ADJACENCIES[0], help="default: zero_out")
+        own.add_argument(
+            "--adjacency", choices=ADJACENCIES, default=ADJACENCIES[0], help="default: zero_out"
+        )
 
     rate_help = "probability that a record is in a round, or batch/records; default: 1"
 
@@ -339,7 +383,13 @@ def _parser() -> argparse.ArgumentParser:
             **several,
         )
         own.add_argument("--sampling-rate", type=rate, help=f"{rate_help}; likewise", **several)
-        own.add_argument("--steps", type=float, required=required, help="number of rounds of each block", **several)
+        own.add_argument(
+            "--steps",
+            type=float,
+            required=required,
+            help="number of rounds of each block",
+            **several,
+        )
         adjacency(own)
 
     own = command(
@@ -370,11 +420,19 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--epsilon", type=float)
     own.add_argument("--delta", type=float, help="0 for pure differential privacy")
     own.add_argument(
-        "--gaussian", action="store_true", help="suppose one Gaussian release, not just any mechanism with this epsilon"
+        "--gaussian",
+        action="store_true",
+        help="suppose one Gaussian release, not just any mechanism with this epsilon",
     )
     schedule(own, required=False)
     own.set_defaults(adjacency=None)
-    own.add_argument("--fpr", type=probability, default=[0.001, 0.01, 0.1], help="false positive rates", **several)
+    own.add_argument(
+        "--fpr",
+        type=probability,
+        default=[0.001, 0.01, 0.1],
+        help="false positive rates",
+        **several,
+    )
     own.add_argument(
         "--prior",
         type=probability,
@@ -393,7 +451,9 @@ def _parser() -> argparse.ArgumentParser:
         **several,
     )
 
-    own = command(ledger, "what a saved PrivacyLedger has spent and has left (read only)", "budget.db")
+    own = command(
+        ledger, "what a saved PrivacyLedger has spent and has left (read only)", "budget.db"
+    )
     own.add_argument("file", help="its path, or a file of its to_json()")
     return parser
 
@@ -411,7 +471,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0. What is wrong ends the process with status 2, and a line on standard error.
     """
-    from .privacy import AccountingError
+    from skdpbayes.privacy import AccountingError
 
     args = _parser().parse_args(argv)
     try:
@@ -420,7 +480,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.parser.error(f"these numbers are too extreme to compute with: {error}.")
     except (ValueError, AccountingError) as error:
         args.parser.error(str(error))
-    sys.stdout.write((json.dumps(finite(record), indent=2, allow_nan=False) if args.json else text) + "\n")
+    sys.stdout.write(
+        (json.dumps(finite(record), indent=2, allow_nan=False) if args.json else text) + "\n"
+    )
     return 0
 
 

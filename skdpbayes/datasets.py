@@ -1,8 +1,9 @@
 """Public data sets with public schemas, for examples and benchmarks.
 
-Everything a private fit must know about a table beside its rows (column names, categories, bounds, labels) is
-a constant of this module, copied from the documentation that its publishers wrote. Nothing is measured on the
-rows: a bound that is computed from the data is a data release that nobody accounted for.
+Everything a private fit must know about a table beside its rows (column names, categories, bounds,
+labels) is a constant of this module, copied from the documentation that its publishers wrote.
+Nothing is measured on the rows: a bound that is computed from the data is a data release that
+nobody accounted for.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ DATA_HOME_VARIABLE = "SKDPBAYES_DATA_HOME"
 
 ADULT_CLASSES = ("<=50K", ">50K")
 
-# Attribute list of adult.names (UCI Machine Learning Repository). "?" is its marker of an unknown value;
-# the repository's table of variables says that these three columns have unknown values.
+# Attribute list of adult.names (UCI Machine Learning Repository). "?" is its marker of an unknown
+# value; the repository's table of variables says that these three columns have unknown values.
 ADULT_CATEGORIES: dict[str, tuple[str, ...]] = {
     "workclass": (
         "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov",
@@ -55,9 +56,10 @@ ADULT_CATEGORIES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 # adult.names gives the census filter (age above 16, more than 0 hours a week) and calls the columns
-# continuous. The other ends are declared here: the survey's public-use files report ages up to 90, hours and
-# dollars end at the largest number of two, five and four digits, and schooling has the sixteen levels of
-# `education`. A declared end that is exceeded costs accuracy (the value is set to the end), never privacy.
+# continuous. The other ends are declared here: the survey's public-use files report ages up to 90,
+# hours and dollars end at the largest number of two, five and four digits, and schooling has the
+# sixteen levels of `education`. A declared end that is exceeded costs accuracy (the value is set to
+# the end), never privacy.
 ADULT_BOUNDS: dict[str, tuple[float, float]] = {
     "age": (17.0, 90.0),
     "education-num": (1.0, 16.0),
@@ -86,7 +88,8 @@ ADULT_DESCRIPTIONS: dict[str, str] = {
 _ENCODED = ("workclass", "education", "marital-status", "occupation", "race", "sex")
 _SCALED = ("age", "capital-gain", "capital-loss", "hours-per-week")
 
-# Each encoded column contributes at most 1 to the squared norm of a row, and so does each scaled one.
+# Each encoded column contributes at most 1 to the squared norm of a row, and so does each scaled
+# one.
 ADULT_DATA_NORM = float(np.sqrt(len(_ENCODED) + len(_SCALED)))
 
 # Published sizes: rows, and rows above 50K, of the two files adult.data and adult.test.
@@ -97,15 +100,19 @@ _NETWORK_SECONDS = 20.0
 
 FAIR_CLASSES = ("no affair", "affair")
 
-# The codes of `occupation` and `occupation_husb` in the notes of statsmodels, 1 to 6, in short words.
+# The codes of `occupation` and `occupation_husb` in the notes of statsmodels, 1 to 6, in short
+# words.
 FAIR_OCCUPATIONS = (
     "student", "farm or unskilled", "white-collar", "teacher, nurse or skilled", "manager", "professional",
 )  # fmt: skip
-FAIR_CATEGORIES: dict[str, tuple[str, ...]] = dict.fromkeys(("occupation", "occupation_husb"), FAIR_OCCUPATIONS)
+FAIR_CATEGORIES: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("occupation", "occupation_husb"), FAIR_OCCUPATIONS
+)
 
-# The survey asked for ranges, and the table holds a number for each. Those of marriage, religion and education
-# are in the notes of statsmodels; the others in Fair (1978): age from 17.5 (under 20) to 42 (40 or over), years
-# married from 0.5 (less than one) to 23 (over ten, with a child of 18), children from 0 to 5.5 (five or more).
+# The survey asked for ranges, and the table holds a number for each. Those of marriage, religion
+# and education are in the notes of statsmodels; the others in Fair (1978): age from 17.5 (under 20)
+# to 42 (40 or over), years married from 0.5 (less than one) to 23 (over ten, with a child of 18),
+# children from 0 to 5.5 (five or more).
 FAIR_BOUNDS: dict[str, tuple[float, float]] = {
     "rate_marriage": (1.0, 5.0),
     "age": (17.5, 42.0),
@@ -129,7 +136,8 @@ FAIR_DESCRIPTIONS: dict[str, str] = {
 # Other occupations are compared with this one, which has no column of its own.
 _FAIR_REFERENCE = "white-collar"
 
-# Each scaled column contributes at most 1 to the squared norm of a row, and so does each encoded one.
+# Each scaled column contributes at most 1 to the squared norm of a row, and so does each encoded
+# one.
 FAIR_DATA_NORM = float(np.sqrt(len(FAIR_BOUNDS) + len(FAIR_CATEGORIES)))
 
 # Rows, and rows with an affair, of the table.
@@ -166,14 +174,15 @@ def load_fair() -> Bunch:
     data : :class:`~sklearn.utils.Bunch`
         With the entries
 
-        - ``X_train``, ``X_test``: DataFrames of shape (4244, 8) and (2122, 8). Every third row is for testing.
-          Occupations are strings, all else is a float.
+        - ``X_train``, ``X_test``: DataFrames of shape (4244, 8) and (2122, 8). Every third row is
+          for testing. Occupations are strings, all else is a float.
         - ``y_train``, ``y_test``: Series of "no affair" or "affair".
         - ``classes``: list of the labels.
         - ``feature_descriptions``: dict from column name to description.
         - ``categories``: dict from column name to tuple of str.
         - ``bounds``: dict from column name to (lower, upper).
-        - ``data_norm``: the largest Euclidean norm of a row that :func:`fair_preprocessor` can return.
+        - ``data_norm``: the largest Euclidean norm of a row that :func:`fair_preprocessor` can
+          return.
         - ``DESCR``: source and permission.
 
     Raises
@@ -235,25 +244,27 @@ def load_fair() -> Bunch:
 def fair_preprocessor() -> Any:
     """Return a transformer of the columns of :func:`load_fair` that learns nothing from the rows.
 
-    Two columns are one-hot encoded with their public categories, without "white-collar", with which the other
-    occupations are compared; six are scaled to [-1, 1] by their public bounds.
+    Two columns are one-hot encoded with their public categories, without "white-collar", with which
+    the other occupations are compared; six are scaled to [-1, 1] by their public bounds.
 
     Returns
     -------
     preprocessor : :class:`~sklearn.compose.ColumnTransformer`
-        Unfitted. Its ``fit`` looks at column names only, so it costs no privacy inside a pipeline. It returns
-        16 columns, in rows of Euclidean norm at most ``sqrt(8)``. An unknown category becomes zeros and a
-        number that cannot be read becomes NaN, so that no value whatever raises.
+        Unfitted. Its ``fit`` looks at column names only, so it costs no privacy inside a pipeline.
+        It returns 16 columns, in rows of Euclidean norm at most ``sqrt(8)``. An unknown category
+        becomes zeros and a number that cannot be read becomes NaN, so that no value whatever
+        raises.
 
     Examples
     --------
     >>> from skdpbayes.datasets import fair_preprocessor
-    >>> from skdpbayes.preprocessing import check_pipeline
+    >>> from skdpbayes.pipelines import check_pipeline
     >>> [step.verdict for step in check_pipeline(fair_preprocessor()).steps]
     ['learns nothing', 'learns nothing']
     """
     compared = {
-        name: tuple(level for level in levels if level != _FAIR_REFERENCE) for name, levels in FAIR_CATEGORIES.items()
+        name: tuple(level for level in levels if level != _FAIR_REFERENCE)
+        for name, levels in FAIR_CATEGORIES.items()
     }
     return _preprocessor(compared, FAIR_BOUNDS, (-1.0, 1.0))
 
@@ -264,8 +275,9 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
     Parameters
     ----------
     data_home : path-like or None, default=None
-        Folder that holds ``adult.csv.gz`` (14 columns, ``income`` and ``split``). When None, the folder that
-        the environment variable ``SKDPBAYES_DATA_HOME`` names, and when that is unset or empty,
+        Folder that holds ``adult.csv.gz`` (14 columns, ``income`` and ``split``). When None, the
+        folder that the environment variable ``SKDPBAYES_DATA_HOME`` names, and when that is unset
+        or empty,
         :func:`sklearn.datasets.fetch_openml` downloads the table once.
 
     Returns
@@ -273,14 +285,15 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
     data : :class:`~sklearn.utils.Bunch`
         With the entries
 
-        - ``X_train``, ``X_test``: DataFrames of shape (32561, 14) and (16281, 14), in the original order; categories
-          are strings and unknown ones are "?".
+        - ``X_train``, ``X_test``: DataFrames of shape (32561, 14) and (16281, 14), in the original
+          order; categories are strings and unknown ones are "?".
         - ``y_train``, ``y_test``: Series of "<=50K" or ">50K".
         - ``classes``: list of the labels.
         - ``feature_descriptions``: dict from column name to description.
         - ``categories``: dict from column name to tuple of str, from ``adult.names``.
         - ``bounds``: dict from column name to (lower, upper).
-        - ``data_norm``: the largest Euclidean norm of a row that :func:`adult_preprocessor` can return.
+        - ``data_norm``: the largest Euclidean norm of a row that :func:`adult_preprocessor` can
+          return.
         - ``DESCR``: source and licence.
 
     Raises
@@ -288,7 +301,8 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
     FileNotFoundError
         If a folder is named and it does not hold the table.
     ConnectionError
-        If no folder is named and the original table cannot be downloaded, whatever the network answers.
+        If no folder is named and the original table cannot be downloaded, whatever the network
+        answers.
     ValueError
         If the table in the folder is not the original one.
 
@@ -301,7 +315,10 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
     """
     home, origin = data_home, "data_home"
     if home is None and os.environ.get(DATA_HOME_VARIABLE):
-        home, origin = os.environ[DATA_HOME_VARIABLE], f"the environment variable {DATA_HOME_VARIABLE}"
+        home, origin = (
+            os.environ[DATA_HOME_VARIABLE],
+            f"the environment variable {DATA_HOME_VARIABLE}",
+        )
     if home is None:
         X_train, y_train, X_test, y_test = _fetch_adult()
     else:
@@ -323,21 +340,22 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
 def adult_preprocessor() -> Any:
     """Return a transformer of the Adult columns that learns nothing from the rows.
 
-    Six columns are one-hot encoded with their public categories and four are scaled by their public bounds.
-    Left out are ``fnlwgt`` (a survey weight), ``education-num`` (a copy of ``education``), ``relationship``
-    and ``native-country``.
+    Six columns are one-hot encoded with their public categories and four are scaled by their public
+    bounds. Left out are ``fnlwgt`` (a survey weight), ``education-num`` (a copy of ``education``),
+    ``relationship`` and ``native-country``.
 
     Returns
     -------
     preprocessor : :class:`~sklearn.compose.ColumnTransformer`
-        Unfitted. Its ``fit`` looks at column names only, so it costs no privacy inside a pipeline. It returns
-        58 columns, in rows of Euclidean norm at most ``sqrt(10)``. An unknown category becomes zeros and a
-        number that cannot be read becomes NaN, so that no value whatever raises.
+        Unfitted. Its ``fit`` looks at column names only, so it costs no privacy inside a pipeline.
+        It returns 58 columns, in rows of Euclidean norm at most ``sqrt(10)``. An unknown category
+        becomes zeros and a number that cannot be read becomes NaN, so that no value whatever
+        raises.
 
     Examples
     --------
     >>> from skdpbayes.datasets import adult_preprocessor
-    >>> from skdpbayes.preprocessing import check_pipeline
+    >>> from skdpbayes.pipelines import check_pipeline
     >>> [step.verdict for step in check_pipeline(adult_preprocessor()).steps]
     ['learns nothing', 'learns nothing']
     """
@@ -386,12 +404,14 @@ def _fetch_adult() -> tuple[Any, Any, Any, Any]:
 
     from sklearn.datasets import fetch_openml
 
-    # fetch_openml sets no limit, and a network that drops packets would keep the caller waiting for minutes.
+    # fetch_openml sets no limit, and a network that drops packets would keep the caller waiting for
+    # minutes.
     patience = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_NETWORK_SECONDS)
     try:
         with warnings.catch_warnings():
-            # scikit-learn warns and tries again when an answer makes no sense. Only the last answer counts.
+            # scikit-learn warns and tries again when an answer makes no sense. Only the last answer
+            # counts.
             warnings.simplefilter("ignore")
             table = fetch_openml("adult", version=2, as_frame=True, n_retries=1).frame
         return _openml_adult(table)
@@ -407,11 +427,16 @@ def _fetch_adult() -> tuple[Any, Any, Any, Any]:
 
 def _openml_adult(table: Any) -> tuple[Any, Any, Any, Any]:
     """Part the table of OpenML into the original training and test rows."""
-    for name in ADULT_CATEGORIES:  # OpenML gives categorical columns with unknowns as missing values.
+    for (
+        name
+    ) in ADULT_CATEGORIES:  # OpenML gives categorical columns with unknowns as missing values.
         table[name] = table[name].astype(object).where(table[name].notna(), "?").astype(str)
-    # OpenML joined the two original files; which came first shows in the published number of rows above 50K.
+    # OpenML joined the two original files; which came first shows in the published number of rows
+    # above 50K.
     (n_train, positives), (n_test, _) = _ADULT_TRAIN, _ADULT_TEST
-    train_first = int((table["class"].astype(str).iloc[:n_train] == ADULT_CLASSES[1]).sum()) == positives
+    train_first = (
+        int((table["class"].astype(str).iloc[:n_train] == ADULT_CLASSES[1]).sum()) == positives
+    )
     train = table.iloc[:n_train] if train_first else table.iloc[n_test:]
     test = table.iloc[n_train:] if train_first else table.iloc[:n_test]
     return _checked_adult(train, test, "class", "OpenML, data set 'adult' version 2")
@@ -423,7 +448,9 @@ def _checked_adult(train: Any, test: Any, target: str, source: str) -> tuple[Any
     for name, part, expected in (("training", train, _ADULT_TRAIN), ("test", test, _ADULT_TEST)):
         missing = [column for column in ADULT_DESCRIPTIONS if column not in part.columns]
         if missing:
-            raise ValueError(f"The Adult table of {source} lacks the columns {missing}; use the original table.")
+            raise ValueError(
+                f"The Adult table of {source} lacks the columns {missing}; use the original table."
+            )
         X = part[list(ADULT_DESCRIPTIONS)].reset_index(drop=True)
         numeric = [column for column in X.columns if column not in ADULT_CATEGORIES]
         X = X.astype({column: np.int64 for column in numeric})

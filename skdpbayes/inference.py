@@ -1,8 +1,8 @@
 """The only driver: one compiled loop over ``update(private_sum(query))``.
 
-Models, solvers, the mechanism, the records and what is drawn are pytrees whose numbers are traced: new
-hyper-parameters, another number of steps and another number of records of the same padded size run the program that is
-already compiled.
+Models, solvers, the mechanism, the records and what is drawn are pytrees whose numbers are traced:
+new hyper-parameters, another number of steps and another number of records of the same padded size
+run the program that is already compiled.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from skdpbayes.mechanism.draws import draws_of_chain
+from skdpbayes.mechanism.integer_noise import MOST_VALUES
+from skdpbayes.mechanism.keys import FitKeys
+from skdpbayes.mechanism.private_sum import noise_scales, private_sum, zero_sums
+from skdpbayes.mechanism.records import Records
+from skdpbayes.mechanism.spec import Mechanism, MechanismSpec
 from skdpbayes.models.base import Model
-from skdpbayes.privacy.draws import draws_of_chain
-from skdpbayes.privacy.lattice import MOST_VALUES
-from skdpbayes.privacy.mechanism import Mechanism, MechanismSpec, noise_scales, private_sum, zero_sums
-from skdpbayes.privacy.random import FitKeys
-from skdpbayes.records import Records
 from skdpbayes.solvers.base import Round, Solver
 
 _BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
@@ -57,7 +58,8 @@ def run(
     Returns
     -------
     state : pytree
-        Final state of the solver, with a leading axis of length ``spec.n_chains`` if that is more than one.
+        Final state of the solver, with a leading axis of length ``spec.n_chains`` if that is more
+        than one.
     releases : array of shape ([n_chains,] n_steps, size) or None
         Each step's release, ravelled and padded to the longest.
     """
@@ -71,12 +73,18 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
         bounds = records.bounds()
         mechanism, records = jax.device_put(spec.traced()), jax.device_put(records)
         of_steps = sizes_of_steps(model, solver, mechanism, records, spec.n_steps)
-        if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:  # the count of usable records is one more
-            raise ValueError(f"All releases together have {MOST_VALUES} values or more: take fewer steps.")
+        if (
+            spec.n_chains * int(of_steps.sum()) >= MOST_VALUES
+        ):  # the count of usable records is one more
+            raise ValueError(
+                f"All releases together have {MOST_VALUES} values or more: take fewer steps."
+            )
         kept = None if capacity is None else np.zeros((capacity, int(of_steps.max())), np.float32)
 
         def chain(i):
-            draws = draws_of_chain(keys.sampling[i], keys.noise[i], spec, of_steps, bounds, records.n_slots)
+            draws = draws_of_chain(
+                keys.sampling[i], keys.noise[i], spec, of_steps, bounds, records.n_slots
+            )
             told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
             return _chain(keys.solver[i], records, draws, model, solver, mechanism, kept, told)
 
@@ -115,7 +123,9 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
 
 
 def _stacked(chains):
-    return chains[0] if len(chains) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *chains)
+    return (
+        chains[0] if len(chains) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *chains)
+    )
 
 
 def _chain(key, records, sources, model, solver, mechanism, kept, watch=None):
@@ -126,7 +136,9 @@ def _chain(key, records, sources, model, solver, mechanism, kept, watch=None):
         while first < stop:
             last = min(first + pace.steps, stop)
             part = np.int32(first), np.int32(last)
-            state, kept, done = _steps(key, records, source, *part, model, solver, mechanism, state, kept)
+            state, kept, done = _steps(
+                key, records, source, *part, model, solver, mechanism, state, kept
+            )
             pace.wait_for(done)
             first = last
     pace.finish()
@@ -136,7 +148,8 @@ def _chain(key, records, sources, model, solver, mechanism, kept, watch=None):
 class _Pace:
     """How many steps to run in one call: as many as take about a tenth of a second.
 
-    So an interrupt is heard and progress is seen, whatever a step costs. While a part runs, the next one is drawn.
+    So an interrupt is heard and progress is seen, whatever a step costs. While a part runs, the
+    next one is drawn.
     """
 
     def __init__(self, watch):
@@ -161,19 +174,27 @@ class _Pace:
         self.wait_for(None)
 
 
-def release_sizes(model: Model, solver: Solver, mechanism: Mechanism, records: Records) -> list[int]:
+def release_sizes(
+    model: Model, solver: Solver, mechanism: Mechanism, records: Records
+) -> list[int]:
     """Number of values in the release of each kind of round: shapes alone, nothing is computed."""
 
     def zeros():
         key = jax.random.key(0)
         state, one = start(key, model, solver), records.one()
         rounds = solver.rounds(model, mechanism)
-        return [zero_sums(r.query(state, r.point(state, key)), r.blocks(state), one) for r in rounds]
+        return [
+            zero_sums(r.query(state, r.point(state, key)), r.blocks(state), one) for r in rounds
+        ]
 
-    return [sum(leaf.size for leaf in jax.tree.leaves(of_kind)) for of_kind in jax.eval_shape(zeros)]
+    return [
+        sum(leaf.size for leaf in jax.tree.leaves(of_kind)) for of_kind in jax.eval_shape(zeros)
+    ]
 
 
-def sizes_of_steps(model: Model, solver: Solver, mechanism: Mechanism, records: Records, n_steps: int) -> np.ndarray:
+def sizes_of_steps(
+    model: Model, solver: Solver, mechanism: Mechanism, records: Records, n_steps: int
+) -> np.ndarray:
     """Number of values in the release of each step, (n_steps,)."""
     parts = [
         np.asarray(_sizes(model, solver, mechanism, records, np.int32(first)))
@@ -206,7 +227,8 @@ _start = jax.jit(start)
 def _steps(key, records, source, first, stop, model, solver, mechanism, state, kept):
     """Some steps of one chain; releases come from records or, in a replay, from a recording.
 
-    Returns what `loop` does and the number of steps done, which is there when they are: the rest may have been donated.
+    Returns what `loop` does and the number of steps done, which is there when they are: the rest
+    may have been donated.
     """
 
     def release(query, blocks, step):
@@ -215,7 +237,9 @@ def _steps(key, records, source, first, stop, model, solver, mechanism, state, k
         one = jax.tree.map(lambda x: jnp.asarray(x)[None], source.example)
         return recorded_release(query, blocks, one, source.releases[step])
 
-    return *loop(release, key, first, stop, model, solver, mechanism, state, kept), stop + jnp.int32(0)
+    return *loop(
+        release, key, first, stop, model, solver, mechanism, state, kept
+    ), stop + jnp.int32(0)
 
 
 def recorded_release(query, blocks, one, values):
@@ -225,7 +249,16 @@ def recorded_release(query, blocks, one, values):
 
 
 def loop(
-    release_of, key, first, stop, model: Model, solver: Solver, mechanism: Mechanism, state, kept=None, observe=None
+    release_of,
+    key,
+    first,
+    stop,
+    model: Model,
+    solver: Solver,
+    mechanism: Mechanism,
+    state,
+    kept=None,
+    observe=None,
 ):
     """Steps from `first` to `stop` of one chain.
 
@@ -252,11 +285,16 @@ def loop(
         blocks, point = round_.blocks(state), round_.point(state, jax.random.fold_in(key, step))
         query = round_.query(state, point)
         release = release_of(query, blocks, step)
-        # The barrier keeps the compiler from mixing what follows with the sum: replayed releases give the same bits.
+        # The barrier keeps the compiler from mixing what follows with the sum: replayed releases
+        # give the same bits.
         release = jax.lax.optimization_barrier(release)
         estimate = jax.tree.map(lambda x: x / mechanism.rate, release)
-        scales = {name: s / mechanism.rate for name, s in noise_scales(blocks, mechanism, step).items()}
-        seen = ravel_pytree(release)[0] if observe is None else observe(query, blocks, step, release)
+        scales = {
+            name: s / mechanism.rate for name, s in noise_scales(blocks, mechanism, step).items()
+        }
+        seen = (
+            ravel_pytree(release)[0] if observe is None else observe(query, blocks, step, release)
+        )
         return round_.update(state, point, step, estimate, scales), seen
 
     def one_step(step, carry):
@@ -265,14 +303,18 @@ def loop(
         def branch(round_):
             def body(state):
                 state, seen = take(round_, step, state)
-                return state, None if kept is None else jnp.pad(seen, (0, kept.shape[1] - seen.size))
+                return state, None if kept is None else jnp.pad(
+                    seen, (0, kept.shape[1] - seen.size)
+                )
 
             return body
 
         if len(rounds) == 1:
             state, seen = branch(rounds[0])(state)
         else:
-            state, seen = jax.lax.switch(_kind(solver, step, len(rounds)), [branch(r) for r in rounds], state)
+            state, seen = jax.lax.switch(
+                _kind(solver, step, len(rounds)), [branch(r) for r in rounds], state
+            )
         return state, None if kept is None else kept.at[step].set(seen)
 
     return jax.lax.fori_loop(first, stop, one_step, (state, kept))

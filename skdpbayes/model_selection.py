@@ -1,17 +1,17 @@
 """Private choice of hyper-parameters, and what a search of scikit-learn's costs.
 
-`sklearn.model_selection.GridSearchCV` fits many times and publishes scores on the rows themselves: it is not private,
-and `search_spent` says how far. `DPRandomizedSearchCV` is: it makes a random number of private runs and releases the
-best by a private score, which costs little more than one run (Papernot and Steinke 2022).
+`sklearn.model_selection.GridSearchCV` fits many times and publishes scores on the rows themselves:
+it is not private, and `search_spent` says how far. `DPRandomizedSearchCV` is: it makes a random
+number of private runs and releases the best by a private score, which costs little more than one
+run (Papernot and Steinke 2022).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import numbers
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -23,167 +23,30 @@ from sklearn.model_selection import ParameterGrid
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
-from skdpbayes._declared import labels_of, width_of
-from skdpbayes._rows import as_numeric
-from skdpbayes._scoring import scores
-from skdpbayes.estimators._base import SEEDED, PrivateEstimator, check_choice, check_number, diagram_and_card
+from skdpbayes.checks import check_choice, check_number
+from skdpbayes.declarations import labels_of, width_of
+from skdpbayes.estimators._base import SEEDED, PrivateEstimator, diagram_and_card
+from skdpbayes.intake.rows import as_numeric
+from skdpbayes.intake.scores import scores
 from skdpbayes.privacy import GaussianSteps, Selection
-from skdpbayes.privacy._card import guarantee, rounded
-from skdpbayes.privacy.report import finite
+from skdpbayes.privacy.selection import SelectionSpent
 
 _MOST_CANDIDATES = 200
 _WORST = -math.inf
 _NOT_FOR_ARITHMETIC = 1 - 1e-6  # share of epsilon; integer arithmetic adds far less than the rest
 
 
-def search_spent(search: Any) -> str:
-    """Say what a finished search of scikit-learn's over private estimators has spent, and that it is not private.
-
-    Each candidate was fitted once for each fold, and the best once more. What is said is the sum of all these fits'
-    epsilons and deltas, a bound for a row that is in the training parts of all folds. The *scores* that chose among
-    them were computed from the rows without noise, so that no epsilon holds for the search as a whole.
-
-    Parameters
-    ----------
-    search : GridSearchCV or RandomizedSearchCV, fitted
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.model_selection import GridSearchCV
-    >>> from skdpbayes import DPGammaExponential
-    >>> from skdpbayes.model_selection import search_spent
-    >>> X = np.random.default_rng(0).exponential(size=(600, 1))
-    >>> search = GridSearchCV(DPGammaExponential(), {"epsilon": [0.5, 1.0]}, cv=3, refit=False).fit(X)
-    >>> print(search_spent(search))
-    no guarantee: scores were computed from the rows without noise; the 6 fits alone spent (4.5, 6e-05)
-    """
-    from skdpbayes.preprocessing import check_pipeline
-
-    check_is_fitted(search, "cv_results_")
-    times, own = search.n_splits_, search.cv_results_["params"]
-    fits = [(times, clone(search.estimator).set_params(**parameters)) for parameters in own]
-    if hasattr(search, "best_estimator_"):
-        fits.append((1, clone(search.best_estimator_)))
-    reports = [(count, check_pipeline(model)) for count, model in fits]
-    epsilon, delta = (sum(count * getattr(report, name) for count, report in reports) for name in ("epsilon", "delta"))
-    n_fits = sum(count for count, _ in fits)
-    return (
-        "no guarantee: scores were computed from the rows without noise; "
-        f"the {n_fits} fits alone spent ({epsilon:.4g}, {delta:.3g})"
-    )
-
-
-@dataclass(frozen=True)
-class SelectionSpent:
-    """What a private search cost.
-
-    Attributes
-    ----------
-    epsilon, delta : float
-        Of everything that the search exposes: the best model, its parameters and its score.
-    total_epsilon, total_delta : float
-        Of this search and all earlier ones of the same object.
-    numerics : {"secure", "fast"}
-        As in `PrivacySpent`.
-    adjacency, unit : str
-        What "one record" means.
-    run_epsilon : float
-        At which each run was calibrated, with delta over `n_iter`.
-    n_iter : float
-        Expected number of runs.
-    seeded : bool
-        Whether `random_state` was set, which voids the guarantee.
-    voided_by : tuple of str
-        Reasons for which the guarantee does not hold.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpbayes import DPBetaBernoulli
-    >>> from skdpbayes.model_selection import DPRandomizedSearchCV
-    >>> X = np.random.default_rng(0).random((2000, 1)) < 0.1
-    >>> search = DPRandomizedSearchCV(DPBetaBernoulli(), {"prior_b": [1, 9]}, epsilon=1.0, n_iter=2)
-    >>> spent = search.fit(X).privacy_spent_
-    >>> spent.epsilon <= 1.0 and spent.run_epsilon < spent.epsilon
-    True
-    """
-
-    epsilon: float
-    delta: float
-    total_epsilon: float
-    total_delta: float
-    numerics: str
-    adjacency: str
-    unit: str
-    run_epsilon: float
-    n_iter: float
-    seeded: bool = False
-    voided_by: tuple[str, ...] = ()
-
-    @property
-    def guarantee_holds(self) -> bool:
-        """Whether nothing voids the guarantee."""
-        return not self.voided_by
-
-    @property
-    def cumulative(self):
-        """Raise: the cost of a search is no sum of steps, on which a second fit of its model could build.
-
-        Raises
-        ------
-        ValueError
-            Always.
-        """
-        raise ValueError("The result of a private search cannot be fitted again, as its cost is no sum: clone it.")
-
-    def to_json(self, indent: int | None = None) -> str:
-        """Return the fields as strict JSON with sorted keys; infinity becomes the string ``"inf"``."""
-        return json.dumps(finite(asdict(self)), sort_keys=True, indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> SelectionSpent:
-        """Rebuild from `to_json`."""
-        record = json.loads(text)
-        numeric = ("epsilon", "total_epsilon", "run_epsilon")
-        record |= {name: float(record[name]) for name in numeric} | {"voided_by": tuple(record["voided_by"])}
-        return cls(**record)
-
-    def __str__(self) -> str:
-        kept = "" if self.guarantee_holds else f"; NO GUARANTEE: {'; '.join(self.voided_by)}"
-        return (
-            f"({rounded(self.epsilon)}, {rounded(self.delta)})-DP, {self.adjacency} per {self.unit}: the best of some "
-            f"{self.n_iter:g} runs, each with epsilon {rounded(self.run_epsilon)}, "
-            f"{self.numerics} numerics{kept}"
-        )
-
-    def _repr_html_(self) -> str:
-        rows = [
-            ("adjacency", f"{self.adjacency}, per {self.unit}"),
-            ("search", f"the best of some {self.n_iter:g} runs, each with epsilon {rounded(self.run_epsilon)}"),
-            ("numerics", self.numerics),
-            ("randomness", "seeded" if self.seeded else "operating system"),
-        ]
-        if self.total_epsilon > self.epsilon:
-            total = f"epsilon {rounded(self.total_epsilon)}, delta {rounded(self.total_delta, 3)}"
-            rows.append(("with earlier searches", total))
-        return guarantee(self.epsilon, self.delta, self.voided_by, rows)
-
-
 class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     """Choose hyper-parameters under differential privacy.
 
-    A random number of times, a candidate is drawn from a public grid, fitted to a random part of the rows and scored,
-    with noise, on the others. The best run *is* the result: its model is not fitted again. Only that model, its
-    parameters and its score are exposed; how many runs there were, and the losers, are not.
+    A random number of times, a candidate is drawn from a public grid, fitted to a random part of
+    the rows and scored, with noise, on the others. The best run *is* the result: its model is not
+    fitted again. Only that model, its parameters and its score are exposed; how many runs there
+    were, and the losers, are not.
 
-    The law of the number of runs is a truncated negative binomial one, and the bound on the total that of Koskela,
-    Redberg and Wang (2024), from the whole privacy profiles of the runs. Each row is in one part only, so a run costs
-    the larger of what its fit and its score cost.
+    The law of the number of runs is a truncated negative binomial one, and the bound on the total
+    that of Koskela, Redberg and Wang (2024), from the whole privacy profiles of the runs. Each row
+    is in one part only, so a run costs the larger of what its fit and its score cost.
 
     The fitted search is used like its best model: it has the model's public methods, such as
     ``predict``, ``predict_interval`` and ``sample_posterior``, and its fitted attributes, such as
@@ -194,7 +57,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     estimator : estimator of this package
         Its ``epsilon``, ``delta``, ``ledger`` and ``random_state`` are set by the search.
     param_grid : dict or list of dicts
-        Public candidates, as `sklearn.model_selection.ParameterGrid` takes them. All have the same chance.
+        Public candidates, as `sklearn.model_selection.ParameterGrid` takes them. All have the same
+        chance.
     epsilon : float, default=1.0
         Privacy budget of the whole search.
     delta : float, default=1e-5
@@ -202,7 +66,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     n_iter : float, default=10.0
         Expected number of runs, at most 1000.
     eta : float, default=0.0
-        Shape of the law of the number of runs: 0 is logarithmic and cheapest, 1 geometric and less spread out.
+        Shape of the law of the number of runs: 0 is logarithmic and cheapest, 1 geometric and less
+        spread out.
     test_size : float, default=0.2
         Fraction of the rows that score.
     scoring : {"log_loss", "accuracy", "log_density"} or callable, default=None
@@ -211,11 +76,11 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         - ``"log_loss"``, for classifiers: ``1 - min(loss, 3) / 3`` of the log-loss in nats.
         - ``"accuracy"``, for classifiers: whether the label is right.
-        - ``"log_density"``, for all others: ``p / (p + u)``, p being the model's density of the row, and u the uniform
-          one on the range that the estimator's own parameters make public. For densities both are
-          geometric means over columns; for topics they are means over the words of half of a
-          document, given the other half; for regressions p is the predictive density of the
-          response. (`DPNumPyroModel` declares no range: u is 1.)
+        - ``"log_density"``, for all others: ``p / (p + u)``, p being the model's density of the
+          row, and u the uniform one on the range that the estimator's own parameters make public.
+          For densities both are geometric means over columns; for topics they are means over the
+          words of half of a document, given the other half; for regressions p is the predictive
+          density of the response. (`DPNumPyroModel` declares no range: u is 1.)
 
         A callable ``(estimator, X, y) -> float`` is called once for **each row**, with an X and y
         of that row alone, so that no row can change the score of another. That takes one prediction
@@ -309,12 +174,16 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         candidates = self._check()
         n = _num_samples(X)
         if y is not None and _num_samples(y) != n:
-            raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
+            raise ValueError(
+                "Found input variables with inconsistent numbers of samples: X and y differ in length."
+            )
         rng = np.random.default_rng(self.random_state)
         order = rng.permutation(n)
         n_test = math.ceil(self.test_size * n)
         if not 0 < n_test < n:
-            raise ValueError(f"test_size={self.test_size} leaves one of the parts of {n} rows empty.")
+            raise ValueError(
+                f"test_size={self.test_size} leaves one of the parts of {n} rows empty."
+            )
         parts = order[n_test:], order[:n_test]
         (X_fit, X_test), (y_fit, y_test) = (_parts(data, parts) for data in (X, y))
 
@@ -334,7 +203,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             return self._private_score(model, X_test, y_test, plan, seed()), -k, model
 
         runs = (one_run() for _ in range(_number_of_runs(rng, self.n_iter, self.eta)))
-        score, k, best = max(runs, key=lambda run: run[:2])  # a tie goes to the first candidate of the grid
+        score, k, best = max(
+            runs, key=lambda run: run[:2]
+        )  # a tie goes to the first candidate of the grid
         best.privacy_spent_, best.ledger = self.privacy_spent_, None
         self.best_estimator_, self.best_params_, self.best_score_ = best, candidates[-k], score
         return self
@@ -347,13 +218,17 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             )
         check_number("epsilon", self.epsilon, 0)
         check_number("delta", self.delta, 0, 1, open_above=True)
-        check_number("n_iter", self.n_iter, 1, 1000, closed=True)  # so that no number of runs is ever cut off
+        check_number(
+            "n_iter", self.n_iter, 1, 1000, closed=True
+        )  # so that no number of runs is ever cut off
         check_number("eta", self.eta, 0, 100, closed=True)
         check_number("test_size", self.test_size, 0, 1, open_above=True)
         if not callable(self.scoring):
             known = self.estimator._scorings
             if not known:
-                raise ValueError(f"There is no score for {type(self.estimator).__name__}: give scoring a callable.")
+                raise ValueError(
+                    f"There is no score for {type(self.estimator).__name__}: give scoring a callable."
+                )
             if self.scoring is not None:
                 check_choice("scoring", self.scoring, known)
         if self.random_state is not None and not isinstance(self.random_state, numbers.Integral):
@@ -370,8 +245,19 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"{undeclared[0]}=None is taken from the rows: declare it.")
         candidates = list(ParameterGrid(self.param_grid))
         if not 1 <= len(candidates) <= _MOST_CANDIDATES:
-            raise ValueError(f"param_grid must have 1 to {_MOST_CANDIDATES} candidates, got {len(candidates)}.")
-        fixed = {"epsilon", "delta", "adjacency", "numerics", "ledger", "random_state", "verbose", "classes"}
+            raise ValueError(
+                f"param_grid must have 1 to {_MOST_CANDIDATES} candidates, got {len(candidates)}."
+            )
+        fixed = {
+            "epsilon",
+            "delta",
+            "adjacency",
+            "numerics",
+            "ledger",
+            "random_state",
+            "verbose",
+            "classes",
+        }
         if fixed & {name for candidate in candidates for name in candidate}:
             raise ValueError(f"Candidates may not differ in {', '.join(sorted(fixed))}.")
         return candidates
@@ -395,7 +281,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         earlier, voided_by = getattr(self, "privacy_spent_", None), plan.voided_by
         if earlier is not None:
             voided_by += tuple(
-                f"an earlier search: {why.removeprefix('an earlier search: ')}" for why in earlier.voided_by
+                f"an earlier search: {why.removeprefix('an earlier search: ')}"
+                for why in earlier.voided_by
             )
         return SelectionSpent(
             epsilon=plan.epsilon,
@@ -417,7 +304,11 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         model = clone(self.estimator)
         model.set_params(
-            epsilon=epsilon, delta=self.delta / self.n_iter, ledger=Prepaid(), random_state=seed, **parameters
+            epsilon=epsilon,
+            delta=self.delta / self.n_iter,
+            ledger=Prepaid(),
+            random_state=seed,
+            **parameters,
         )
         own = model.get_params(deep=True)
         model.set_params(**{name: 0 for name in own if name.split("__")[-1] == "verbose"})
@@ -428,8 +319,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _planned(self, candidates, X, y):
         """`_Plan` of the search, from the shape of X alone."""
+        from skdpbayes.audit.fit import Fit
         from skdpbayes.privacy import calibrate_noise
-        from skdpbayes.privacy._audited import Fit
 
         null = _null_rows(X, width_of(self.estimator._declared_columns()))
         labels = None if y is None else np.full(null.shape[0], _a_label(self.estimator))
@@ -452,13 +343,17 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         if self.random_state is not None:
             voided_by[SEEDED] = None
         scoring = self.scoring or self.estimator._scorings[0]
-        volume = planned({}, self.epsilon).estimator._log_volume() if scoring == "log_density" else 0.0
+        volume = (
+            planned({}, self.epsilon).estimator._log_volume() if scoring == "log_density" else 0.0
+        )
         finished = partial(_Plan, scoring=scoring, log_volume=volume, voided_by=tuple(voided_by))
         if math.isinf(self.epsilon):
             free = (GaussianSteps(0.0, 1.0, 1),)
             return finished(math.inf, math.inf, free, Selection((free,), self.n_iter, self.eta))
         run_epsilon = self._affordable(cost, self.epsilon * _NOT_FOR_ARITHMETIC)
-        return finished(run_epsilon, float(cost(run_epsilon) / _NOT_FOR_ARITHMETIC), *plan(run_epsilon))
+        return finished(
+            run_epsilon, float(cost(run_epsilon) / _NOT_FOR_ARITHMETIC), *plan(run_epsilon)
+        )
 
     def _affordable(self, cost, target):
         """Largest epsilon of a run, to a few percent, for which the search costs at most `target`."""
@@ -466,7 +361,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         while cost(low) > target:
             high, low = low, low / 2
             if low < 1e-4 * target:
-                raise ValueError(f"epsilon={self.epsilon:g} is too small for a search of n_iter={self.n_iter:g} runs.")
+                raise ValueError(
+                    f"epsilon={self.epsilon:g} is too small for a search of n_iter={self.n_iter:g} runs."
+                )
         for _ in range(6):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if cost(middle) <= target else (low, middle)
@@ -475,15 +372,25 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     def _private_score(self, fitted, X, y, plan, seed):
         """Mean score of the rows, with noise; the worst if it is not a number."""
         from skdpbayes.inference import run
+        from skdpbayes.intake.packing import pack_records
+        from skdpbayes.mechanism.keys import fit_keys
         from skdpbayes.models.moments import BoundedScore
-        from skdpbayes.privacy.random import fit_keys
-        from skdpbayes.records import pack_records
         from skdpbayes.solvers.vips import one_release
 
-        found = _quietly(scores, plan.scoring, fitted, X, y, plan.log_volume)  # a warning would tell of single rows
-        model: Any = BoundedScore()  # Any: it has no likelihood and no kinds of rounds, for which `run` has no use here
+        found = _quietly(
+            scores, plan.scoring, fitted, X, y, plan.log_volume
+        )  # a warning would tell of single rows
+        model: Any = (
+            BoundedScore()
+        )  # Any: it has no likelihood and no kinds of rounds, for which `run` has no use here
         solver: Any = one_release(model, len(found))
-        state, _ = run(fit_keys(seed), model, solver, self.estimator._spec(plan.score_steps), pack_records(x=found))
+        state, _ = run(
+            fit_keys(seed),
+            model,
+            solver,
+            self.estimator._spec(plan.score_steps),
+            pack_records(x=found),
+        )
         score = float(np.asarray(state.value)[0]) / len(found)
         return score if math.isfinite(score) else _WORST
 

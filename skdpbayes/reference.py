@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from sklearn.utils.validation import check_X_y
 
-from skdpbayes._rows import bounded_rows
+from skdpbayes.intake.rows import bounded_rows
 
 __all__ = ["logistic_gibbs"]
 
@@ -28,14 +28,16 @@ def logistic_gibbs(
     """NOT PRIVATE: draws from the exact posterior of Bayesian logistic regression.
 
     .. warning::
-       **This is not differentially private.** No noise is added: the draws, and whatever is computed from them, reveal
-       rows of `X` and `y`. Use it on public or simulated data.
+       **This is not differentially private.** No noise is added: the draws, and whatever is
+       computed from them, reveal rows of `X` and `y`. Use it on public or simulated data.
 
-    The reference that private posteriors are compared with: the model of `DPBayesianLogisticRegression` for two
-    classes, where coefficients and intercept have independent normal priors of mean zero.
+    The reference that private posteriors are compared with: the model of
+    `DPBayesianLogisticRegression` for two classes, where coefficients and intercept have
+    independent normal priors of mean zero.
 
-    A Gibbs sampler (Polson, Scott and Windle 2013): given coefficients, every row has a Polya-Gamma variable, and given
-    these the coefficients are normal. There is nothing to tune; an iteration costs ``n_samples * n_columns**2``.
+    A Gibbs sampler (Polson, Scott and Windle 2013): given coefficients, every row has a Polya-Gamma
+    variable, and given these the coefficients are normal. There is nothing to tune; an iteration
+    costs ``n_samples * n_columns**2``.
 
     Parameters
     ----------
@@ -47,8 +49,8 @@ def logistic_gibbs(
     fit_intercept : bool, default=True
         Append a column of ones.
     data_norm : float, default=None
-        Scale rows down to this norm where they are longer (the ones not counted), as the private estimator does, whose
-        model is one of such rows. None leaves rows as they are.
+        Scale rows down to this norm where they are longer (the ones not counted), as the private
+        estimator does, whose model is one of such rows. None leaves rows as they are.
     n_draws : int, default=1000
         Of each chain, after `n_burn` more that are dropped.
     n_burn : int, default=500
@@ -59,20 +61,22 @@ def logistic_gibbs(
     Returns
     -------
     draws : array of shape (n_chains, n_draws, n_columns)
-        Coefficients, then the intercept, if there is one: the order of the private estimator's `posterior_`. NumPyro's
-        diagnostics and ArviZ take this shape, and so does `skdpbayes.posteriors.DrawsPosterior`, which has moments.
+        Coefficients, then the intercept, if there is one: the order of the private estimator's
+        `posterior_`. NumPyro's diagnostics and ArviZ take this shape, and so does
+        `skdpbayes.posteriors.DrawsPosterior`, which has moments.
 
     Raises
     ------
     ImportError
         If `polyagamma` is not installed: ``pip install skdpbayes[reference]``.
     ValueError
-        If an argument is out of range, `y` holds anything but 0 and 1, or `X` anything that is not a finite number.
+        If an argument is out of range, `y` holds anything but 0 and 1, or `X` anything that is not
+        a finite number.
 
     References
     ----------
-    Polson, Scott and Windle (2013), *Bayesian inference for logistic models using Pólya-Gamma latent variables*,
-    Journal of the American Statistical Association 108.
+    Polson, Scott and Windle (2013), *Bayesian inference for logistic models using Pólya-Gamma
+    latent variables*, Journal of the American Statistical Association 108.
 
     Examples
     --------
@@ -88,13 +92,22 @@ def logistic_gibbs(
     >>> bool((split_gelman_rubin(draws) < 1.02).all())
     True
     """
-    for name, value, least in ("n_draws", n_draws, 1), ("n_burn", n_burn, 0), ("n_chains", n_chains, 1):
+    for name, value, least in (
+        ("n_draws", n_draws, 1),
+        ("n_burn", n_burn, 0),
+        ("n_chains", n_chains, 1),
+    ):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value!r}.")
     X, y = check_X_y(X, y, dtype=np.float64)
     if not np.isin(y, [0, 1]).all():
-        raise ValueError("y must hold 0 and 1 (or False and True) only; for labels, pass y == positive_label.")
-    for name, number in ("prior_scale", prior_scale), ("data_norm", 1.0 if data_norm is None else data_norm):
+        raise ValueError(
+            "y must hold 0 and 1 (or False and True) only; for labels, pass y == positive_label."
+        )
+    for name, number in (
+        ("prior_scale", prior_scale),
+        ("data_norm", 1.0 if data_norm is None else data_norm),
+    ):
         if not np.all(np.asarray(number) > 0):
             raise ValueError(f"{name} must be positive, got {number!r}.")
     if data_norm is not None:

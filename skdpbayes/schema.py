@@ -18,8 +18,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from skdpbayes._labels import objects, plain
-from skdpbayes._rows import number
+from skdpbayes.cells import number, objects, plain
 
 __all__ = ["Column", "Outcome", "Schema"]
 
@@ -35,8 +34,8 @@ class Column:
     ----------
     name : str
     kind : {"number", "integer", "count", "category"}, default=None
-        An integer is a whole number, a count one that is not negative; any other number in such a column is no value.
-        None: a category if there are categories, else a number.
+        An integer is a whole number, a count one that is not negative; any other number in such a
+        column is no value. None: a category if there are categories, else a number.
     bounds : pair of float, default=None
         Smallest and largest value that a cell is taken for; others are cut there.
     categories : sequence of str, numbers or bool, default=None
@@ -44,7 +43,8 @@ class Column:
     unit : str, default=None
         For readers.
     missing : float, str or bool, default=None
-        Public value that takes the place of a cell without a value: one that is no number, or no category.
+        Public value that takes the place of a cell without a value: one that is no number, or no
+        category.
 
     Raises
     ------
@@ -69,18 +69,28 @@ class Column:
         own = _named("column", self.name)
         kind = self.kind or ("number" if self.categories is None else "category")
         if kind not in KINDS:
-            raise ValueError(f"{own}: kind must be one of {', '.join(map(repr, KINDS))}, got {self.kind!r}.")
+            raise ValueError(
+                f"{own}: kind must be one of {', '.join(map(repr, KINDS))}, got {self.kind!r}."
+            )
         if self.bounds is not None and self.categories is not None:
             raise ValueError(f"{own} has both bounds and categories: a column has one of them.")
         if (kind == "category") != (self.categories is not None):
-            raise ValueError(f"{own}: kind {kind!r} {'needs' if kind == 'category' else 'takes no'} categories.")
+            raise ValueError(
+                f"{own}: kind {kind!r} {'needs' if kind == 'category' else 'takes no'} categories."
+            )
         bounds = None if self.bounds is None else _bounds(own, self.bounds)
         if bounds is not None and kind == "count" and bounds[0] < 0:
             raise ValueError(f"{own}: bounds of a count must not be negative, got {self.bounds!r}.")
-        categories = None if self.categories is None else _values(own, "categories", self.categories, 1)
+        categories = (
+            None if self.categories is None else _values(own, "categories", self.categories, 1)
+        )
         _text(own, "unit", self.unit)
         _put(
-            self, kind=kind, bounds=bounds, categories=categories, missing=self._checked(own, kind, bounds, categories)
+            self,
+            kind=kind,
+            bounds=bounds,
+            categories=categories,
+            missing=self._checked(own, kind, bounds, categories),
         )
 
     def _checked(self, own, kind, bounds, categories):
@@ -90,12 +100,16 @@ class Column:
         if categories is not None:
             missing = _values(own, "missing", [self.missing], 1)[0]
             if missing not in categories:
-                raise ValueError(f"{own}: missing must be one of the categories, got {self.missing!r}.")
+                raise ValueError(
+                    f"{own}: missing must be one of the categories, got {self.missing!r}."
+                )
             return missing
         missing = _finite(own, "missing", self.missing)
         low, high = bounds or (-math.inf, math.inf)
         if not low <= missing <= high or math.isnan(self.of_kind(np.array([missing]), kind)[0]):
-            raise ValueError(f"{own}: missing must be of the kind {kind!r} and within bounds, got {self.missing!r}.")
+            raise ValueError(
+                f"{own}: missing must be of the kind {kind!r} and within bounds, got {self.missing!r}."
+            )
         return missing
 
     def of_kind(self, values: np.ndarray, kind: str | None = None) -> np.ndarray:
@@ -104,7 +118,11 @@ class Column:
         if kind not in ("integer", "count"):
             return values
         with np.errstate(all="ignore"):
-            right = np.isfinite(values) & (np.rint(values) == values) & ((kind == "integer") | (values >= 0))
+            right = (
+                np.isfinite(values)
+                & (np.rint(values) == values)
+                & ((kind == "integer") | (values >= 0))
+            )
         return np.where(right, values, np.nan)
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,10 +179,10 @@ class Outcome:
 class Schema:
     r"""What is public about a table, for every estimator and transformer that takes bounds, categories or classes.
 
-    Pass it where they are asked for: ``bounds=schema``, ``categories=schema``, ``classes=schema``. Then it describes
-    X: names and order of a data frame's columns must be its own, and other tables must have as many columns. Behind a
-    step that makes other columns, pass ``schema.outcome``, which describes y alone; for some of the columns,
-    ``schema.select(names)``.
+    Pass it where they are asked for: ``bounds=schema``, ``categories=schema``, ``classes=schema``.
+    Then it describes X: names and order of a data frame's columns must be its own, and other tables
+    must have as many columns. Behind a step that makes other columns, pass ``schema.outcome``,
+    which describes y alone; for some of the columns, ``schema.select(names)``.
 
     Parameters
     ----------
@@ -174,7 +192,8 @@ class Schema:
     Raises
     ------
     ValueError
-        For what makes no sense, by the name of the column. Never for what a row holds: a schema sees none.
+        For what makes no sense, by the name of the column. Never for what a row holds: a schema
+        sees none.
 
     Examples
     --------
@@ -200,7 +219,9 @@ class Schema:
         if isinstance(columns, Mapping):
             columns = [_with_name(name, own) for name, own in columns.items()]
         if isinstance(columns, str) or not isinstance(columns, Iterable):
-            raise ValueError(f"columns must be a list of columns, or a dict by name, got {columns!r}.")
+            raise ValueError(
+                f"columns must be a list of columns, or a dict by name, got {columns!r}."
+            )
         made = tuple(_made(Column, "column", own) for own in columns)
         target = None if outcome is None else _made(Outcome, "outcome", outcome)
         if not made:
@@ -208,12 +229,16 @@ class Schema:
         names = [column.name for column in made] + ([] if target is None else [target.name])
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"Names of columns and outcome must differ: {', '.join(map(repr, twice))} comes twice.")
+            raise ValueError(
+                f"Names of columns and outcome must differ: {', '.join(map(repr, twice))} comes twice."
+            )
         _put(self, columns=made, outcome=target)
 
     def __repr__(self) -> str:
         own = self.to_dict()
-        return f"Schema({own['columns']!r}" + (f", {own['outcome']!r})" if "outcome" in own else ")")
+        return f"Schema({own['columns']!r}" + (
+            f", {own['outcome']!r})" if "outcome" in own else ")"
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -226,7 +251,9 @@ class Schema:
         own = dict(zip(self.names, self.columns, strict=True))
         unknown = [name for name in names if name not in own]
         if unknown:
-            raise ValueError(f"The schema has no column {', '.join(map(repr, unknown))}; it has {list(own)}.")
+            raise ValueError(
+                f"The schema has no column {', '.join(map(repr, unknown))}; it has {list(own)}."
+            )
         return Schema([own[name] for name in names])
 
     # ------------------------------------------------------------------ texts
@@ -235,10 +262,14 @@ class Schema:
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
         """A schema of ``{"columns": ..., "outcome": ...}``, as `to_dict` gives it or written by hand."""
         if not isinstance(data, Mapping):
-            raise ValueError(f"A schema is made of a dict with 'columns' and 'outcome', got {data!r}.")
+            raise ValueError(
+                f"A schema is made of a dict with 'columns' and 'outcome', got {data!r}."
+            )
         unknown = [key for key in data if key not in ("columns", "outcome")]
         if unknown or "columns" not in data:
-            raise ValueError(f"A schema has 'columns' and, if need be, an 'outcome'; got the keys {list(data)}.")
+            raise ValueError(
+                f"A schema has 'columns' and, if need be, an 'outcome'; got the keys {list(data)}."
+            )
         return cls(data["columns"], data.get("outcome"))
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,27 +296,34 @@ class Schema:
         """A schema of a file whose name ends in ``.toml`` or ``.json``."""
         path = Path(path)
         if path.suffix not in (".toml", ".json"):
-            raise ValueError(f"The name of a schema's file must end in .toml or .json, got {str(path)!r}.")
+            raise ValueError(
+                f"The name of a schema's file must end in .toml or .json, got {str(path)!r}."
+            )
         text = path.read_text("utf-8")
         return cls.from_toml(text) if path.suffix == ".toml" else cls.from_json(text)
 
     # ------------------------------------------------------------------- rows
 
-    def read_csv(self, source: str | Path | BinaryIO | io.StringIO, *, delimiter: str = ",") -> tuple[Any, Any]:
+    def read_csv(
+        self, source: str | Path | BinaryIO | io.StringIO, *, delimiter: str = ","
+    ) -> tuple[Any, Any]:
         r"""Read a table cell by cell, so that no record decides what another becomes, or whether there is an error.
 
-        **A record is a line**: it ends at ``\n``, within quotation marks too. So a quotation mark that is not closed
-        spoils its own line; and a text with a line break in it is more than one record, so leave such columns out of
-        the file. After the header each line is one row, an empty one too.
+        **A record is a line**: it ends at ``\n``, within quotation marks too. So a quotation mark
+        that is not closed spoils its own line; and a text with a line break in it is more than one
+        record, so leave such columns out of the file. After the header each line is one row, an
+        empty one too.
 
-        A cell that is no number becomes NaN, and so does one that is not of its column's kind. A category is kept as it
-        is, also an unknown one. A line that is not UTF-8, has too few or too many cells, or that the csv module
-        does not read, becomes a row of missing cells. White space around cells is dropped.
+        A cell that is no number becomes NaN, and so does one that is not of its column's kind. A
+        category is kept as it is, also an unknown one. A line that is not UTF-8, has too few or too
+        many cells, or that the csv module does not read, becomes a row of missing cells. White
+        space around cells is dropped.
 
         Parameters
         ----------
         source : path, binary file or io.StringIO
-            UTF-8. The first line is the header, which is public. Other columns than the schema's are left out.
+            UTF-8. The first line is the header, which is public. Other columns than the schema's
+            are left out.
         delimiter : str, default=","
 
         Returns
@@ -302,7 +340,10 @@ class Schema:
         """
         lines = _lines(source)
         header = _parsed_line(next(lines, b""), delimiter, header=True)
-        wanted: list[Column | Outcome] = [*self.columns, *([] if self.outcome is None else [self.outcome])]
+        wanted: list[Column | Outcome] = [
+            *self.columns,
+            *([] if self.outcome is None else [self.outcome]),
+        ]
         missing = [column.name for column in wanted if column.name not in header]
         twice = [column.name for column in wanted if header.count(column.name) > 1]
         if missing or twice:
@@ -333,7 +374,10 @@ class Schema:
                 out[:, j] = values
             return out
         return pd.DataFrame(
-            {name: pd.Series(values, dtype=values.dtype) for name, values in zip(self.names, read, strict=True)}
+            {
+                name: pd.Series(values, dtype=values.dtype)
+                for name, values in zip(self.names, read, strict=True)
+            }
         )
 
 
@@ -368,7 +412,9 @@ def _made(kind: Any, what: str, own: Any) -> Any:
     if isinstance(own, kind):
         return own
     if not isinstance(own, Mapping):
-        raise ValueError(f"A {what} must be a {kind.__name__} or a dict of its parameters, got {own!r}.")
+        raise ValueError(
+            f"A {what} must be a {kind.__name__} or a dict of its parameters, got {own!r}."
+        )
     own_name = _named(what, own.get("name"))
     known = [field.name for field in fields(kind)]
     unknown = [key for key in own if key not in known]
@@ -389,11 +435,17 @@ def _finite(own: str, what: str, value: object) -> float:
 
 
 def _bounds(own: str, bounds: Any) -> tuple[float, float]:
-    if isinstance(bounds, str | Mapping) or not isinstance(bounds, Iterable) or len(pair := list(bounds)) != 2:
+    if (
+        isinstance(bounds, str | Mapping)
+        or not isinstance(bounds, Iterable)
+        or len(pair := list(bounds)) != 2
+    ):
         raise ValueError(f"{own}: bounds must be a pair (low, high) of numbers, got {bounds!r}.")
     low, high = (_finite(own, "bounds", end) for end in pair)
     if not low < high or math.isinf(high - low):
-        raise ValueError(f"{own}: bounds must be (low, high) with low < high, and a finite range, got {bounds!r}.")
+        raise ValueError(
+            f"{own}: bounds must be (low, high) with low < high, and a finite range, got {bounds!r}."
+        )
     return low, high
 
 
@@ -402,13 +454,19 @@ def _values(own: str, what: str, values: Any, least: int) -> tuple[Value, ...]:
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
         raise ValueError(f"{own}: {what} must be a list, got {values!r}.")
     found = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
-    kinds = {str if isinstance(v, str) else bool if isinstance(v, bool) else numbers.Real for v in found}
+    kinds = {
+        str if isinstance(v, str) else bool if isinstance(v, bool) else numbers.Real for v in found
+    }
     if len(kinds) > 1 or not all(isinstance(value, str | int | float) for value in found):
-        raise ValueError(f"{own}: {what} must be all texts, all numbers or all Booleans, got {list(found)}.")
+        raise ValueError(
+            f"{own}: {what} must be all texts, all numbers or all Booleans, got {list(found)}."
+        )
     for value in found if kinds == {numbers.Real} else ():
         _finite(own, what, value)
     if len(found) < least or len(set(found)) < len(found):
-        raise ValueError(f"{own}: {what} must be {least} or more different values, got {list(found)}.")
+        raise ValueError(
+            f"{own}: {what} must be {least} or more different values, got {list(found)}."
+        )
     return found
 
 
@@ -419,7 +477,9 @@ def _text(own: str, what: str, value: object) -> None:
 
 def _as_dict(item: Column | Outcome) -> dict[str, Any]:
     values = {field.name: getattr(item, field.name) for field in fields(item)}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None}
+    return {
+        name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v is not None
+    }
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -472,8 +532,11 @@ def _parsed_line(line: bytes, delimiter: str, *, header: bool = False) -> list[s
     """Cells of a line; none, if it cannot be read."""
     try:
         text = line.decode("utf-8-sig" if header else "utf-8").removesuffix("\n").removesuffix("\r")
-        # Of one line at a time: a quotation mark that is not closed would swallow the lines after it.
-        return [cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, strict=True), [])]
+        # Of one line at a time: a quotation mark that is not closed would swallow the lines after
+        # it.
+        return [
+            cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, strict=True), [])
+        ]
     except (UnicodeDecodeError, csv.Error) as error:
         if header:
             raise ValueError(f"The header cannot be read: {error}.") from None

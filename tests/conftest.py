@@ -1,6 +1,7 @@
 """Shared settings: warnings are errors (pyproject.toml), and the warning about seeds, said once, has been said.
 
-No test reaches a network. Those that are marked `adult` read that table from a folder, and are skipped without it.
+No test reaches a network. Those that are marked `adult` read that table from a folder, and are
+skipped without it.
 """
 
 import contextlib
@@ -25,13 +26,17 @@ def seeds_are_for_tests(monkeypatch):
     from skdpbayes.estimators import _base
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
-    monkeypatch.setattr(_base, "now", lambda: "2026-11-20T09:30:00+00:00")  # reports of two fits are compared
+    monkeypatch.setattr(
+        _base, "now", lambda: "2026-11-20T09:30:00+00:00"
+    )  # reports of two fits are compared
 
 
 def pytest_configure(config):
     """Import ArviZ once before processes do so at the same time: they would race for its note of the day."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        subprocess.run([sys.executable, "-W", "ignore", "-c", "import arviz"], check=False, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", "import arviz"], check=False, capture_output=True
+        )
 
 
 def pytest_runtest_setup(item):
@@ -71,7 +76,9 @@ def no_network(monkeypatch):
         internet = self.family in (socket.AF_INET, socket.AF_INET6)
         return address[0] if internet else NotImplemented
 
-    monkeypatch.setattr(socket, "getaddrinfo", guarded(socket.getaddrinfo, lambda host=None, *rest: host))
+    monkeypatch.setattr(
+        socket, "getaddrinfo", guarded(socket.getaddrinfo, lambda host=None, *rest: host)
+    )
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, guarded(getattr(socket.socket, name), address))
 
@@ -83,7 +90,9 @@ def _compiled_with(**options):
     from skdpbayes import inference
 
     original = inference._steps.__wrapped__
-    own = functools.wraps(original)(functools.partial(original))  # a function of its own: traced anew
+    own = functools.wraps(original)(
+        functools.partial(original)
+    )  # a function of its own: traced anew
     options = {f"xla_{name}": value for name, value in options.items()}
     return jax.jit(own, donate_argnames="state", compiler_options=options)
 
@@ -150,9 +159,13 @@ def pytest_terminal_summary(terminalreporter):
             for name, value in getattr(report, "user_properties", ()):
                 if name == "killed" and report.when == "call":
                     mutant, solver, check = value
-                    rows.setdefault((mutant, check), []).append(solver if outcome == "passed" else f"{solver} SURVIVED")
+                    rows.setdefault((mutant, check), []).append(
+                        solver if outcome == "passed" else f"{solver} SURVIVED"
+                    )
     if rows:
         terminalreporter.section("mutants")
         width = max(len(mutant) for mutant, _ in rows)
         for (mutant, check), solvers in sorted(rows.items()):
-            terminalreporter.write_line(f"{mutant:{width}}  killed by {check:24}  {', '.join(sorted(solvers))}")
+            terminalreporter.write_line(
+                f"{mutant:{width}}  killed by {check:24}  {', '.join(sorted(solvers))}"
+            )

@@ -39,23 +39,44 @@ def test_dimensions_have_names():
     assert posterior["coef"].dims == ("chain", "draw", "class", "feature")
     one = posterior["coef"].sel({"class": "b", "feature": "dose"})
     np.testing.assert_array_equal(one[0], model.posterior_samples_["coef"][:, 1, 1])
-    assert posterior.attrs["epsilon"] == model.privacy_spent_.epsilon and posterior.attrs["guarantee_holds"] == 1
+    assert (
+        posterior.attrs["epsilon"] == model.privacy_spent_.epsilon
+        and posterior.attrs["guarantee_holds"] == 1
+    )
     assert posterior.attrs["inference_library_version"] == skdpbayes.__version__
-    assert list(arviz.summary(posterior, var_names=["coef"]).index[:2]) == ["coef[a, age]", "coef[a, dose]"]
+    assert list(arviz.summary(posterior, var_names=["coef"]).index[:2]) == [
+        "coef[a, age]",
+        "coef[a, dose]",
+    ]
 
 
 @pytest.mark.parametrize(
     ("model", "rows", "dims"),
     [
-        (DPBayesianLinearRegression(bounds=((-4, 4), (-9, 9)), **OWN), X, {"coef": ("feature",), "noise_std": ()}),
+        (
+            DPBayesianLinearRegression(bounds=((-4, 4), (-9, 9)), **OWN),
+            X,
+            {"coef": ("feature",), "noise_std": ()},
+        ),
         (DPBetaBernoulli(**OWN), X > 0, {"probability": ("feature",)}),
-        (DPDirichletCategorical(categories=["a", "b", "c"], **OWN), Y[:, None], {"probability": ("category",)}),
+        (
+            DPDirichletCategorical(categories=["a", "b", "c"], **OWN),
+            Y[:, None],
+            {"probability": ("category",)},
+        ),
         (
             DPGaussianMixture(n_components=2, bounds=(-4, 4), **OWN),
             X,
-            {"means": ("component", "feature"), "covariances": ("component", "feature", "other_feature")},
+            {
+                "means": ("component", "feature"),
+                "covariances": ("component", "feature", "other_feature"),
+            },
         ),
-        (DPLatentDirichletAllocation(2, **OWN), (X > 0).astype(int), {"topics": ("topic", "feature")}),
+        (
+            DPLatentDirichletAllocation(2, **OWN),
+            (X > 0).astype(int),
+            {"topics": ("topic", "feature")},
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -70,14 +91,26 @@ def test_every_model_names_its_dimensions(model, rows, dims):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_chains_keep_their_order_and_their_diagnostics():
-    own = {"solver": "sgld", "n_chains": 3, "n_steps": 400, "n_posterior_samples": 301, "random_state": 0}
-    model = DPBayesianLogisticRegression(classes=["a", "b"], epsilon=np.inf, **own).fit(X, np.where(Y == "c", "a", Y))
+    own = {
+        "solver": "sgld",
+        "n_chains": 3,
+        "n_steps": 400,
+        "n_posterior_samples": 301,
+        "random_state": 0,
+    }
+    model = DPBayesianLogisticRegression(classes=["a", "b"], epsilon=np.inf, **own).fit(
+        X, np.where(Y == "c", "a", Y)
+    )
     posterior = model.to_arviz().posterior
-    assert posterior["coef"].shape == (3, 100, 1, 3) and len(model.posterior_samples_["coef"]) == 301
+    assert (
+        posterior["coef"].shape == (3, 100, 1, 3) and len(model.posterior_samples_["coef"]) == 301
+    )
     chains = model.posterior_.draws  # (chains, draws, parameters), the intercept last
     np.testing.assert_array_equal(posterior["coef"][:, :, 0], chains[:, :100, :3])
     np.testing.assert_allclose(
-        arviz.rhat(posterior, method="split")["coef"].values.ravel(), model.diagnostics_["r_hat"][:3], rtol=0.01
+        arviz.rhat(posterior, method="split")["coef"].values.ravel(),
+        model.diagnostics_["r_hat"][:3],
+        rtol=0.01,
     )
     fewer = model.set_params(n_posterior_samples=300, n_steps=40).fit(X, np.where(Y == "c", "a", Y))
     repeated = fewer.to_arviz().posterior
@@ -101,7 +134,9 @@ def test_the_newer_line_of_arviz(monkeypatch):
 def test_what_has_no_draws_has_no_such_method(monkeypatch):
     with pytest.raises(NotFittedError):
         DPBetaBernoulli().to_arviz()
-    assert not hasattr(DPVariationalAutoencoder(), "to_arviz") and not hasattr(DPStandardScaler((0, 1)), "to_arviz")
+    assert not hasattr(DPVariationalAutoencoder(), "to_arviz") and not hasattr(
+        DPStandardScaler((0, 1)), "to_arviz"
+    )
     fitted = DPBetaBernoulli(**OWN).fit(X > 0)
     monkeypatch.setitem(sys.modules, "arviz", None)
     with pytest.raises(ImportError, match=r"pip install skdpbayes\[arviz\]"):

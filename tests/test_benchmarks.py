@@ -44,7 +44,9 @@ def test_development_problem_has_the_declared_prevalence(name):
     problem = DEVELOPMENT_PROBLEMS[name](0)
     y = np.concatenate([problem.y_train, problem.y_test])
     # Five standard errors, and what the reference sample of 4000 rows adds to them.
-    assert y.mean() == pytest.approx(_RECIPES[name].prevalence, abs=5 * (0.25 / len(y) + 0.05 / 4_000) ** 0.5)
+    assert y.mean() == pytest.approx(
+        _RECIPES[name].prevalence, abs=5 * (0.25 / len(y) + 0.05 / 4_000) ** 0.5
+    )
 
 
 @pytest.mark.parametrize("name", PEER_TASKS)
@@ -75,7 +77,9 @@ def test_utility_scores_logs_and_compares(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(_log, "ROOT", tmp_path)
     path = _log.append("utility", {"records": [utility.loggable(record) for record in records]})
-    line = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    line = json.loads(
+        path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
+    )
     assert [record["epsilon"] for record in line["records"]] == ["1", "inf"]
     assert line["records"][0]["accuracy"] == records[0]["accuracy"]
 
@@ -97,7 +101,11 @@ def test_calibration_tells_the_calibrated(monkeypatch, tmp_path):
     records = calibration.run(two_columns, (0.3,), ["both"], 3)
     truth, too_sure, not_private = records
     for bins in calibration.BINS:
-        assert np.mean(truth[bins]) < 1.5 * np.mean(truth[f"{bins}, perfect"]) < 0.5 * np.mean(too_sure[bins])
+        assert (
+            np.mean(truth[bins])
+            < 1.5 * np.mean(truth[f"{bins}, perfect"])
+            < 0.5 * np.mean(too_sure[bins])
+        )
         assert np.mean(not_private[bins]) < 1.5 * np.mean(not_private[f"{bins}, perfect"])
     json.dumps([truth, too_sure], allow_nan=False)
     text = calibration.report(records, with_paper=True)
@@ -113,7 +121,9 @@ def test_ignoring_the_noise_narrows_the_posterior_and_keeps_its_mean(compiled_qu
     fitted = calibration._fitted(calibration._WithNaive, problem, 0.5, 0)
     np.testing.assert_allclose(fitted.naive_.mean, fitted.posterior_.mean, rtol=1e-6)
     assert (fitted.naive_.std < 0.9 * fitted.posterior_.std).all()
-    aware, naive = (model.posterior_samples_["coef"].std(axis=0) for model in (fitted, fitted.naive(0)))
+    aware, naive = (
+        model.posterior_samples_["coef"].std(axis=0) for model in (fitted, fitted.naive(0))
+    )
     assert naive.shape == aware.shape and (naive < aware).all()
 
 
@@ -123,7 +133,12 @@ def test_the_published_recipe_predicts(monkeypatch, compiled_quickly):
     monkeypatch.setattr(recipe, "N_STEPS", 300)
     problem = two_columns(0)
     lines = calibration.published(problem, 10.0, 0)
-    assert [name.removeprefix("published, ") for name in lines] == ["exact", "Laplace", "last iterate", "DPVIm"]
+    assert [name.removeprefix("published, ") for name in lines] == [
+        "exact",
+        "Laplace",
+        "last iterate",
+        "DPVIm",
+    ]
     for proba in lines.values():
         assert ((proba > 0.5) == problem.y_test).mean() > 0.75
 
@@ -153,7 +168,9 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
         return [{**release, "entry": entry["entry"], "fit": 0} for entry in plan]
 
     monkeypatch.setattr(_peers, "run", run_d3p)
-    monkeypatch.setattr(d3p_mixture, "private", lambda problem, X, level, i: mixture.not_private(problem, X, i))
+    monkeypatch.setattr(
+        d3p_mixture, "private", lambda problem, X, level, i: mixture.not_private(problem, X, i)
+    )
     model = type("Model", (), {"score": lambda self, Z: -4.0})()
     monkeypatch.setattr(d3p_mixture, "their_model", lambda X, k, level, delta, i: model)
     records = d3p_mixture.compare(None, [(X, Z)], (1.0,), 1)
@@ -164,7 +181,8 @@ def test_d3p_is_scored_as_we_are(monkeypatch):
     for record in records[:3]:
         assert record["score"] == pytest.approx([problem.log_density(Z).mean()])
     (row,) = d3p_mixture.figure_rows(records, (1.0,))
-    # What the authors' noise costs is an eighth of the epsilon that they give it, even if one row is exchanged.
+    # What the authors' noise costs is an eighth of the epsilon that they give it, even if one row
+    # is exchanged.
     assert [float(cell) for cell in row[-2:]] == pytest.approx([0.0557, 0.1265], abs=2e-4)
 
 
@@ -175,11 +193,17 @@ def test_hierarchical_d3p_is_scored_as_we_are(monkeypatch):
     assert problem.y.sum(axis=1).tolist() == [260, 255]
     own = problem.group[1] == 2
     # Features are one-hot, so that a column of effects is a group's weights.
-    weights = [LogisticRegression(C=1e6, fit_intercept=False).fit(problem.x[1, own], problem.y[1, own]).coef_[0]] * 3
+    weights = [
+        LogisticRegression(C=1e6, fit_intercept=False)
+        .fit(problem.x[1, own], problem.y[1, own])
+        .coef_[0]
+    ] * 3
 
     def run(python, script, arrays, plan):
         """The held-out rows' weights of one group, for all."""
-        assert {name: x.shape[0] for name, x in arrays.items()} == dict.fromkeys(["x", "y", "group", "features"], 1)
+        assert {name: x.shape[0] for name, x in arrays.items()} == dict.fromkeys(
+            ["x", "y", "group", "features"], 1
+        )
         np.testing.assert_array_equal(arrays["x"][0], problem.x[0])
         release = {"location": np.transpose(weights), "seconds": 1.0, "fit": 0}
         return [{**release, "entry": entry["entry"]} for entry in plan]
@@ -191,8 +215,14 @@ def test_hierarchical_d3p_is_scored_as_we_are(monkeypatch):
     monkeypatch.setattr(d3p_hierarchical, "OURS", {"ours": fit})
     records = d3p_hierarchical.compare(None, [problem], (2.0,), 1)
     assert [(record["line"], record["epsilon"]) for record in records] == [
-        *((line, 2.0) for line in ("d3p as published", "d3p, exact noise", "ours", "ours, replace_one")),
-        *((line, None) for line in ("d3p", "ours", "scikit-learn, no groups", "the true probabilities")),
+        *(
+            (line, 2.0)
+            for line in ("d3p as published", "d3p, exact noise", "ours", "ours, replace_one")
+        ),
+        *(
+            (line, None)
+            for line in ("d3p", "ours", "scikit-learn, no groups", "the true probabilities")
+        ),
     ]
     auc = {record["line"]: record["auc"][0] for record in records}
     assert auc["d3p"] == problem.auc(problem.x[1] @ weights[0])
@@ -201,7 +231,9 @@ def test_hierarchical_d3p_is_scored_as_we_are(monkeypatch):
     assert {len(row) for row in d3p_hierarchical.rows_of(records)} == {8}
     (row,) = d3p_hierarchical.charges(500, (2.0,))
     # What the authors' noise costs is what they say if one row is exchanged.
-    assert [float(cell) for cell in row[1:]] == pytest.approx([17.088, 2.0005, 0.856, 8.58], abs=0.01)
+    assert [float(cell) for cell in row[1:]] == pytest.approx(
+        [17.088, 2.0005, 0.856, 8.58], abs=0.01
+    )
 
 
 def test_coverage_of_groups_weights_is_of_the_model(monkeypatch):
@@ -228,8 +260,14 @@ def test_coverage_of_groups_weights_is_of_the_model(monkeypatch):
 
 def test_mixtures_are_scored_against_the_truth(monkeypatch):
     monkeypatch.setattr(mixture, "N_TEST", 2000)
-    records = mixture.run("five", (1.0,), 2, lambda problem, X, epsilon, seed: mixture.not_private(problem, X, seed))
-    assert [record["line"] for record in records] == ["the true density", "not private, 20 starts", "epsilon 1"]
+    records = mixture.run(
+        "five", (1.0,), 2, lambda problem, X, epsilon, seed: mixture.not_private(problem, X, seed)
+    )
+    assert [record["line"] for record in records] == [
+        "the true density",
+        "not private, 20 starts",
+        "epsilon 1",
+    ]
     assert records[0]["gap"] == [0, 0] and len(mixture.row_of(records[1])) == 7
     np.testing.assert_allclose(records[1]["gap"], records[2]["gap"])
     assert all(0 < gap < 0.03 for gap in records[1]["gap"])
@@ -244,7 +282,10 @@ class OneUnit:
     """A network that says that all pixels are on with the probability of all pixels together."""
 
     def __init__(self, images, hidden, epsilon, seed):
-        self.p, self.components_ = images.train.mean(), np.full((hidden, 784), float(epsilon == np.inf))
+        self.p, self.components_ = (
+            images.train.mean(),
+            np.full((hidden, 784), float(epsilon == np.inf)),
+        )
 
     def score(self, X):
         return np.mean((np.log(self.p) * X + np.log1p(-self.p) * (1 - X)).sum(axis=1))
@@ -255,7 +296,10 @@ class OneUnit:
 
 def test_belief_networks_are_scored_on_images_that_fits_do_not_see(monkeypatch, tmp_path):
     rng = np.random.default_rng(0)
-    shades = {name: rng.integers(0, 200, (n, 28, 28), np.uint8) for name, n in (("x_train", 500), ("x_test", 50))}
+    shades = {
+        name: rng.integers(0, 200, (n, 28, 28), np.uint8)
+        for name, n in (("x_train", 500), ("x_test", 50))
+    }
     np.savez(tmp_path / "mnist.npz", **shades, y_train=np.zeros(500), y_test=np.zeros(50))
     monkeypatch.setenv("SKDPBAYES_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(belief_net._mnist, "HELD_OUT", 100)
@@ -263,10 +307,14 @@ def test_belief_networks_are_scored_on_images_that_fits_do_not_see(monkeypatch, 
     np.testing.assert_array_equal(images.test.reshape(50, 28, 28), shades["x_test"] > 127)
     both = np.concatenate([held_out.train, held_out.test])
     assert held_out.test.shape == (100, 784)
-    np.testing.assert_array_equal(np.sort(both @ np.arange(784)), np.sort(images.train @ np.arange(784)))
+    np.testing.assert_array_equal(
+        np.sort(both @ np.arange(784)), np.sort(images.train @ np.arange(784))
+    )
     nats, pixels = belief_net.independent(images)
     records, models = belief_net.run(images, 3, (1.0, np.inf), 2, OneUnit)
-    assert [record["epsilon"] for record in records] == ["1", "inf"] and len(belief_net.row_of(records[0])) == 4
+    assert [record["epsilon"] for record in records] == ["1", "inf"] and len(
+        belief_net.row_of(records[0])
+    ) == 4
     # All pixels are alike here, so that one probability says nearly as much as 784.
     np.testing.assert_allclose(records[0]["nats"], nats, rtol=0.01)
     np.testing.assert_allclose(records[0]["pixels"], pixels, atol=0.01)
@@ -285,7 +333,11 @@ def test_the_papers_belief_networks_are_less_private_than_claimed():
 
 def test_topics_are_scored_by_words_that_are_left_out():
     corpus = topics.simulated(holdout=False, n_train=300, n_test=100)
-    assert corpus.train.shape == (300, 500) and corpus.test.shape == (100, 500) and len(corpus.words) == 500
+    assert (
+        corpus.train.shape == (300, 500)
+        and corpus.test.shape == (100, 500)
+        and len(corpus.words) == 500
+    )
     lengths = corpus.train.sum(axis=1)
     assert lengths.min() >= 5 and lengths.max() <= 400
 
@@ -294,15 +346,26 @@ def test_topics_are_scored_by_words_that_are_left_out():
         return topics.not_private(corpus, seed, learning_method="online")
 
     records = {record["line"]: record for record in topics.run("simulated", corpus, (1.0,), 1, fit)}
-    lines = ["uniform", "unigram", "true topics", "scikit-learn, online", "scikit-learn, batch of 20", "epsilon 1"]
+    lines = [
+        "uniform",
+        "unigram",
+        "true topics",
+        "scikit-learn, online",
+        "scikit-learn, batch of 20",
+        "epsilon 1",
+    ]
     assert list(records) == lines
     assert records["uniform"]["perplexity"] == [500]
-    uniform, unigram, truth, online, batch, ours = (np.mean(records[line]["perplexity"]) for line in lines)
+    uniform, unigram, truth, online, batch, ours = (
+        np.mean(records[line]["perplexity"]) for line in lines
+    )
     assert truth < batch < unigram < uniform and truth < online
     assert ours == online and records["epsilon 1"]["closed"] == pytest.approx(1)
     assert all(len(topics.row_of(record)) == 6 for record in records.values())
     only = topics.run("simulated", corpus, (1.0,), 1, fit, scikit_learn=False)
-    assert [record["line"] for record in only] == [*lines[:3], "epsilon 1"] and len(topics.row_of(only[-1])) == 6
+    assert [record["line"] for record in only] == [*lines[:3], "epsilon 1"] and len(
+        topics.row_of(only[-1])
+    ) == 6
 
 
 def test_histograms_of_gradients_are_of_one_image_and_bounded():
@@ -310,10 +373,16 @@ def test_histograms_of_gradients_are_of_one_image_and_bounded():
     X = rng.integers(0, 256, (5, 784)).astype(np.uint8)
     X[4] = 0
     found = belief_net._mnist.gradient_histograms(X)
-    assert found.shape == (5, 1296) and (np.linalg.norm(found, axis=1) <= 6).all() and not found[4].any()
+    assert (
+        found.shape == (5, 1296)
+        and (np.linalg.norm(found, axis=1) <= 6).all()
+        and not found[4].any()
+    )
     np.testing.assert_array_equal(found[1:2], belief_net._mnist.gradient_histograms(X[1:2]))
     # A ramp to the right has one direction; turned, the one at right angles.
     ramp = np.tile(np.arange(28) * 5, (28, 1)).astype(np.uint8)
-    right, down = belief_net._mnist.gradient_histograms(np.stack([ramp.ravel(), ramp.T.ravel()])).reshape(2, -1, 9)
+    right, down = belief_net._mnist.gradient_histograms(
+        np.stack([ramp.ravel(), ramp.T.ravel()])
+    ).reshape(2, -1, 9)
     assert right[:, 1:].sum() == 0 and right[:, 0].min() > 0.4
     assert np.delete(down, 4, axis=1).sum() == 0 and down[:, 4].min() > 0.4

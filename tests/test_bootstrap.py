@@ -16,7 +16,9 @@ def calls(monkeypatch):
     made = []
     monkeypatch.setattr(bootstrap, "run_pip", lambda command, what: made.append(what))
     done = subprocess.CompletedProcess([], 0, "")
-    monkeypatch.setattr(bootstrap.subprocess, "run", lambda command, **options: made.append("venv") or done)
+    monkeypatch.setattr(
+        bootstrap.subprocess, "run", lambda command, **options: made.append("venv") or done
+    )
     return made
 
 
@@ -27,7 +29,9 @@ def lock(tmp_path):
     return path
 
 
-def test_the_environment_is_not_made_with_its_own_python(calls, lock, tmp_path, monkeypatch, capsys):
+def test_the_environment_is_not_made_with_its_own_python(
+    calls, lock, tmp_path, monkeypatch, capsys
+):
     """The commands may be run inside of it: it is gone by the time it is made anew."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env" / "bin" / "python"))
     bootstrap.make(tmp_path / "env", lock, False)

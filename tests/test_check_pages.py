@@ -31,8 +31,14 @@ def test_clean_page():
     ("html", "what"),
     [
         ("<p>Traceback (most recent call last):</p>", "a traceback"),
-        ("<pre>&lt;matplotlib.legend.Legend object at 0x7f3a12b4c5d0&gt;</pre>", "the address of an object"),
-        ("<code>&lt;<span>function</span> f at <b>0x7f3a12b4c5d0</b>&gt;</code>", "the address of an object"),
+        (
+            "<pre>&lt;matplotlib.legend.Legend object at 0x7f3a12b4c5d0&gt;</pre>",
+            "the address of an object",
+        ),
+        (
+            "<code>&lt;<span>function</span> f at <b>0x7f3a12b4c5d0</b>&gt;</code>",
+            "the address of an object",
+        ),
         ("<p>/home/somebody/skdpbayes/x.py</p>", "a path of this machine"),
         ("<p>see /root/x</p>", "a path of this machine"),
         (f"<p>{check_pages.ROOT}/skdpbayes/x.py:12</p>", "a path of this machine"),

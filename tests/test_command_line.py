@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 import skdpbayes
 from skdpbayes.__main__ import main
-from skdpbayes.privacy import GaussianSteps, PrivacyLedger, PrivacySpent, Selection, baselines, calibrate_noise, compose
+from skdpbayes.privacy import (
+    GaussianSteps,
+    PrivacyLedger,
+    PrivacySpent,
+    Selection,
+    baselines,
+    calibrate_noise,
+    compose,
+)
 from skdpbayes.privacy.report import rounded
 
 BLOCK = GaussianSteps(2.0, 0.01, 5000)
@@ -52,7 +60,12 @@ def complaint(capsys):
         with pytest.raises(SystemExit) as stopped:
             main(command.split())
         out, err = capsys.readouterr()
-        assert stopped.value.code == 2 and out == "" and err.count("\n") == 1 and err.startswith("skdpbayes")
+        assert (
+            stopped.value.code == 2
+            and out == ""
+            and err.count("\n") == 1
+            and err.startswith("skdpbayes")
+        )
         return err
 
     return call
@@ -73,7 +86,13 @@ def test_rounding_keeps_a_bound_a_bound(value, digits):
 
 
 def test_rounding_leaves_what_needs_none():
-    assert [rounded(value) for value in (0.1, 2.0, 1e-5, 0.0, math.inf)] == ["0.1", "2", "1e-05", "0", "inf"]
+    assert [rounded(value) for value in (0.1, 2.0, 1e-5, 0.0, math.inf)] == [
+        "0.1",
+        "2",
+        "1e-05",
+        "0",
+        "inf",
+    ]
 
 
 def test_noise(run, ask):
@@ -86,7 +105,10 @@ def test_noise(run, ask):
     text = run(question)
     assert str(found.crosscheck) in text
     sigma, epsilon = shown(text, "noise multiplier"), shown(text, "epsilon")
-    assert found.noise_multiplier <= sigma < 1.001 * found.noise_multiplier and found.epsilon <= epsilon <= 1
+    assert (
+        found.noise_multiplier <= sigma < 1.001 * found.noise_multiplier
+        and found.epsilon <= epsilon <= 1
+    )
     # What is read off the screen keeps the budget.
     assert compose(GaussianSteps(sigma, 0.01, 1000), "replace_one").epsilon(1e-5) <= epsilon
 
@@ -107,7 +129,9 @@ def test_epsilon_of_blocks(run, ask):
     assert answer["accountants"] == baselines(blocks, 1e-6)
     for name, value in answer["accountants"].items():
         assert value <= shown(text, name) < 1.001 * value
-    rates = ask("epsilon --noise-multiplier 2 --sampling-rate 0.01 0.02 --steps 5000 300 --delta 1e-6")
+    rates = ask(
+        "epsilon --noise-multiplier 2 --sampling-rate 0.01 0.02 --steps 5000 300 --delta 1e-6"
+    )
     assert [step["sampling_rate"] for step in rates["steps"]] == [0.01, 0.02]
     of_all = ask("epsilon --noise-multiplier 2 --steps 3 --delta 1e-6")
     assert of_all["epsilon"] == compose(GaussianSteps(2.0, 1.0, 3)).epsilon(1e-6)
@@ -116,14 +140,22 @@ def test_epsilon_of_blocks(run, ask):
 def test_meaning_of_a_schedule(run, ask):
     question = f"meaning {SCHEDULE} --fpr 0 0.01 0.5 --prior 1e-4 0.1 --adjacency replace_one"
     curve, answer, text = compose(BLOCK, "replace_one"), ask(question), run(question)
-    assert answer["advantage"] == curve.advantage() <= shown(text, "advantage (largest difference of the two rates)")
+    assert (
+        answer["advantage"]
+        == curve.advantage()
+        <= shown(text, "advantage (largest difference of the two rates)")
+    )
     assert answer["attacks"] == [{"fpr": fpr, "tpr": curve.tpr(fpr)} for fpr in (0, 0.01, 0.5)]
-    assert answer["reconstruction"] == [{"prior": p, "success": curve.reconstruction(p)} for p in (1e-4, 0.1)]
+    assert answer["reconstruction"] == [
+        {"prior": p, "success": curve.reconstruction(p)} for p in (1e-4, 0.1)
+    ]
     assert curve.tpr(0.01) <= shown(text, "0.01") < 1.001 * curve.tpr(0.01)
     assert "exchanged for any other" in text
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-2), (0.1, 1e-5), (3.0, 0.0), (0.0, 0.3), (800.0, 1e-5)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(1.0, 1e-2), (0.1, 1e-5), (3.0, 0.0), (0.0, 0.3), (800.0, 1e-5)]
+)
 def test_what_epsilon_and_delta_allow_is_what_the_worst_mechanism_does(ask, epsilon, delta):
     """It tells all with probability delta, and otherwise answers a yes or no question at odds of exp(epsilon)."""
     wrong = (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
@@ -139,9 +171,14 @@ def test_one_gaussian_release_gives_less_away_than_epsilon_and_delta_allow(ask):
     question = "meaning --epsilon 1 --delta 1e-5 --fpr 1e-6 0.001 0.1 0.9"
     worst, gaussian = ask(question), ask(f"{question} --gaussian")
     pairs = list(zip(worst["attacks"], gaussian["attacks"], strict=True))
-    assert all(one["tpr"] < most["tpr"] for most, one in pairs) and gaussian["advantage"] < worst["advantage"]
+    assert (
+        all(one["tpr"] < most["tpr"] for most, one in pairs)
+        and gaussian["advantage"] < worst["advantage"]
+    )
     sigma = calibrate_noise(1.0, 1e-5, 1.0, 1, rtol=1e-6).noise_multiplier
-    assert gaussian["advantage"] == pytest.approx(compose(GaussianSteps(sigma, 1.0, 1)).advantage(), rel=1e-5)
+    assert gaussian["advantage"] == pytest.approx(
+        compose(GaussianSteps(sigma, 1.0, 1)).advantage(), rel=1e-5
+    )
     assert "one Gaussian release" in gaussian["supposed"]
 
 
@@ -155,24 +192,36 @@ def test_report(run, ask, spent, tmp_path):
     file = tmp_path / "spent.json"
     file.write_text(spent.to_json())
     answer, text = ask(f"report {file} --delta 1e-3 1e-8"), run(f"report {file} --delta 1e-8")
-    assert answer["epsilon_at"] == [{"delta": d, "epsilon": spent.epsilon_at(d)} for d in (1e-3, 1e-8)]
+    assert answer["epsilon_at"] == [
+        {"delta": d, "epsilon": spent.epsilon_at(d)} for d in (1e-3, 1e-8)
+    ]
     assert answer["guarantee_holds"] and answer["cumulative_epsilon"] == spent.epsilon
     assert PrivacySpent.from_dict({name: answer[name] for name in spent.to_dict()}) == spent
-    assert text.startswith(f"(epsilon {rounded(spent.epsilon)}, delta 1e-05)") and "The guarantee holds." in text
+    assert (
+        text.startswith(f"(epsilon {rounded(spent.epsilon)}, delta 1e-05)")
+        and "The guarantee holds." in text
+    )
     factor = float(re.search("^(.*) times the probability", text, re.MULTILINE)[1])
-    assert math.exp(spent.epsilon) <= factor < 1.001 * math.exp(spent.epsilon) and "n_samples=60000" in text
+    assert (
+        math.exp(spent.epsilon) <= factor < 1.001 * math.exp(spent.epsilon)
+        and "n_samples=60000" in text
+    )
     assert spent.epsilon_at(1e-8) <= shown(text, "1e-08")
 
 
 def test_report_says_what_does_not_hold_and_what_came_before(run, ask, spent, tmp_path):
     file = tmp_path / "spent.json"
-    later = dataclasses.replace(spent, voided_by=("classes were read from y",), cumulative=spent.steps)
+    later = dataclasses.replace(
+        spent, voided_by=("classes were read from y",), cumulative=spent.steps
+    )
     file.write_text(later.to_json())
     text = run(f"report {file}")
     assert "GUARANTEE VOID: classes were read from y" in text and "The guarantee holds" not in text
     assert later.cumulative_epsilon <= shown(text, "with earlier fits  epsilon")
     assert not ask(f"report {file}")["guarantee_holds"]
-    file.write_text(dataclasses.replace(spent, epsilon=math.inf, steps=[GaussianSteps(0.0, 1.0, 1)]).to_json())
+    file.write_text(
+        dataclasses.replace(spent, epsilon=math.inf, steps=[GaussianSteps(0.0, 1.0, 1)]).to_json()
+    )
     assert ask(f"report {file}")["epsilon"] == "inf"
     assert "inf times the probability" in run(f"report {file}")
 
@@ -206,7 +255,9 @@ def test_ledger(run, ask, tmp_path, form):
     assert [entry["label"] for entry in answer["entries"]] == ["first fit", "second fit"]
     shares = [entry["share"] for entry in answer["entries"]]
     assert shares == pytest.approx([0.8 * ledger.spent, 0.2 * ledger.spent])  # squares of the noise
-    assert 100 * ledger.spent <= shown(text, "spent") and 100 * (1 - ledger.spent) >= shown(text, "left")
+    assert 100 * ledger.spent <= shown(text, "spent") and 100 * (1 - ledger.spent) >= shown(
+        text, "left"
+    )
     may = float(re.search("may take epsilon (.*)", text)[1])
     assert 0.999 * ledger.affordable_epsilon() < may <= ledger.affordable_epsilon()
 
@@ -218,7 +269,11 @@ def test_a_ledger_with_a_void_fit_and_a_search(run, ask, tmp_path):
     assert "GUARANTEE VOID: search: a seed." in run(f"ledger {file}")
     answer = ask(f"ledger {file}")
     (entry,) = answer["entries"]
-    assert answer["voided_by"] == ["search: a seed"] and entry["selection"]["mean"] == 10 and entry["when"]
+    assert (
+        answer["voided_by"] == ["search: a seed"]
+        and entry["selection"]["mean"] == 10
+        and entry["when"]
+    )
 
 
 def test_ledger_without_entries_and_with_a_plan(run, tmp_path):
@@ -262,12 +317,18 @@ def test_a_file_that_is_missing_or_something_else(complaint, tmp_path, spent):
         ("noise --epsilon 1 --delta 2 --steps 10", "delta must be in (0, 1)"),
         ("noise --epsilon 1 --delta 1e-5 --steps 2.5", "whole number"),
         ("noise --epsilon 1 --delta 1e-5 --steps 10 --sampling-rate 600/0", "zero records"),
-        ("noise --epsilon 1 --delta 1e-5 --steps 10 --sampling-rate 6/4", "sampling_rate must be in (0, 1]"),
+        (
+            "noise --epsilon 1 --delta 1e-5 --steps 10 --sampling-rate 6/4",
+            "sampling_rate must be in (0, 1]",
+        ),
         ("noise --epsilon 1e-300 --delta 1e-5 --steps 10", "no noise multiplier"),
         ("noise --eps 1 --delta 1e-5 --steps 10", "required: --epsilon"),
         ("epsilon --noise-multiplier 1 2 --steps 10 --delta 1e-5", "one value, or one a block"),
         ("epsilon --noise-multiplier nan --steps 10 --delta 1e-5", "--noise-multiplier must be"),
-        ("epsilon --noise-multiplier 1 --sampling-rate 0.1 --steps 1e300 --delta 1e-5", "too extreme"),
+        (
+            "epsilon --noise-multiplier 1 --sampling-rate 0.1 --steps 1e300 --delta 1e-5",
+            "too extreme",
+        ),
         ("meaning", "a schedule needs"),
         (f"meaning {SCHEDULE} --delta 1e-5", "go with --epsilon"),
         (f"meaning {SCHEDULE} --epsilon 1 --delta 1e-5", "give one of both"),

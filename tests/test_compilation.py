@@ -13,7 +13,10 @@ y = (rng.random(500) < 0.5).astype(int)
 
 def estimator(**parameters):
     return DPBayesianLogisticRegression(
-        **({"classes": [0, 1], "n_steps": 20, "n_posterior_samples": 20, "random_state": 0} | parameters)
+        **(
+            {"classes": [0, 1], "n_steps": 20, "n_posterior_samples": 20, "random_state": 0}
+            | parameters
+        )
     )
 
 

@@ -87,7 +87,9 @@ def test_openml_order_is_told_apart(monkeypatch, test_first):
     for name in datasets.ADULT_CATEGORIES:  # as OpenML gives them
         table[name] = table[name].where(table[name] != "?").astype("category")
     monkeypatch.delenv(datasets.DATA_HOME_VARIABLE, raising=False)
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda *args, **kwargs: Bunch(frame=table))
+    monkeypatch.setattr(
+        sklearn.datasets, "fetch_openml", lambda *args, **kwargs: Bunch(frame=table)
+    )
     data = load_adult()
     pd.testing.assert_frame_equal(data.X_train, train.drop(columns="class"), check_dtype=False)
     pd.testing.assert_frame_equal(data.X_test, test.drop(columns="class"), check_dtype=False)
@@ -132,7 +134,13 @@ def test_download_that_fails_says_what_to_do(monkeypatch, failure):
 def test_answer_that_is_not_the_table_is_no_connection(monkeypatch):
     """Whatever was downloaded: nothing, another table, half of the table, or a page that says so."""
     half = people(20).assign(**{"class": "<=50K"})
-    for table in (None, pd.DataFrame(), pd.DataFrame({"<html>": ["log in first"]}), half, half.astype(object)):
+    for table in (
+        None,
+        pd.DataFrame(),
+        pd.DataFrame({"<html>": ["log in first"]}),
+        half,
+        half.astype(object),
+    ):
         answers(monkeypatch, lambda *args, table=table, **kwargs: Bunch(frame=table))
         with pytest.raises(ConnectionError, match="could not be had from OpenML"):
             load_adult()
@@ -143,7 +151,13 @@ def test_answer_that_is_not_the_table_is_no_connection(monkeypatch):
 
 @pytest.mark.parametrize(
     "body",
-    [b"<html>log in first</html>", b"", b'{"data_set_description": {}}', gzip.compress(b"<html>")[:-3], b"\xff\x00"],
+    [
+        b"<html>log in first</html>",
+        b"",
+        b'{"data_set_description": {}}',
+        gzip.compress(b"<html>")[:-3],
+        b"\xff\x00",
+    ],
     ids=["page", "empty", "other", "cut", "bytes"],
 )
 def test_network_that_answers_anything(monkeypatch, tmp_path, body):
@@ -199,7 +213,9 @@ def test_folder_without_the_table_is_named(monkeypatch, tmp_path):
     with pytest.raises(FileNotFoundError, match="because data_home names"):
         load_adult(tmp_path)
     monkeypatch.setenv(datasets.DATA_HOME_VARIABLE, str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="because the environment variable SKDPBAYES_DATA_HOME"):
+    with pytest.raises(
+        FileNotFoundError, match="because the environment variable SKDPBAYES_DATA_HOME"
+    ):
         load_adult()
 
 
@@ -251,7 +267,9 @@ def test_fair_preprocessor_keeps_the_declared_norm():
     assert np.linalg.norm(Z, axis=1).max() <= data.data_norm
     extreme = data.X_train.head(2).copy()
     extreme[list(data.bounds)] = 10.0**9
-    assert np.linalg.norm(fair_preprocessor().fit_transform(extreme), axis=1).max() <= data.data_norm
+    assert (
+        np.linalg.norm(fair_preprocessor().fit_transform(extreme), axis=1).max() <= data.data_norm
+    )
 
 
 def test_fair_preprocessor_learns_nothing_and_raises_on_no_value():
@@ -268,8 +286,13 @@ def test_fair_preprocessor_learns_nothing_and_raises_on_no_value():
 
 def test_other_versions_of_fair_are_refused(monkeypatch):
     table = statsmodels.datasets.fair.load_pandas().data
-    for changed, said in ((table.iloc[:-1], "has 6365 rows"), (table.drop(columns="age"), r"lacks .*'age'")):
-        monkeypatch.setattr(statsmodels.datasets.fair, "load_pandas", lambda changed=changed: Bunch(data=changed))
+    for changed, said in (
+        (table.iloc[:-1], "has 6365 rows"),
+        (table.drop(columns="age"), r"lacks .*'age'"),
+    ):
+        monkeypatch.setattr(
+            statsmodels.datasets.fair, "load_pandas", lambda changed=changed: Bunch(data=changed)
+        )
         with pytest.raises(ValueError, match=said):
             load_fair()
 
@@ -305,6 +328,8 @@ def test_real_table_gives_the_published_fit():
     prepare = adult_preprocessor().fit(data.X_train)
     model = LogisticRegression(max_iter=1000).fit(prepare.transform(data.X_train), data.y_train)
     probability = model.predict_proba(prepare.transform(data.X_test))
-    assert model.score(prepare.transform(data.X_test), data.y_test) == pytest.approx(0.850, abs=2e-3)
+    assert model.score(prepare.transform(data.X_test), data.y_test) == pytest.approx(
+        0.850, abs=2e-3
+    )
     assert roc_auc_score(data.y_test == ">50K", probability[:, 1]) == pytest.approx(0.903, abs=2e-3)
     assert log_loss(data.y_test, probability) == pytest.approx(0.324, abs=2e-3)

@@ -25,7 +25,11 @@ BLOCK = re.compile(r"^```(python|console|output)\n(.*?)^```$", re.MULTILINE | re
 COMMAND = re.compile(r"^\$ skdpbayes (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 PAGES = sorted(
     path
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "models").glob("*.md")]
+    for path in [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs" / "models").glob("*.md"),
+    ]
     if BLOCK.search(path.read_text("utf-8"))
 )
 MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
@@ -40,11 +44,19 @@ def only_the_documented_warning():
         yield
 
 
-LONG = ("hierarchical.md", "numpyro.md", "networks.md", "preprocessing.md", "calibration.md", "audit.md")
+LONG = (
+    "hierarchical.md",
+    "numpyro.md",
+    "networks.md",
+    "preprocessing.md",
+    "calibration.md",
+    "audit.md",
+)
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name in LONG else []) for p in PAGES]
+    "page",
+    [pytest.param(p, id=p.name, marks=[pytest.mark.slow] if p.name in LONG else []) for p in PAGES],
 )
 def test_page(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page run one after the other, in a namespace and a folder of their own."""
@@ -60,7 +72,9 @@ def test_page(page, tmp_path, monkeypatch, capsys):
             assert "".join(capsys.readouterr()).rstrip() == block[2].rstrip()
             continue
         capsys.readouterr()
-        above = text.count("\n", 0, block.start(2))  # so that a traceback shows the line of the page
+        above = text.count(
+            "\n", 0, block.start(2)
+        )  # so that a traceback shows the line of the page
         exec(compile("\n" * above + block[2], str(page), "exec"), namespace)
 
 
@@ -78,11 +92,15 @@ def test_parts_of_pages_that_others_include_are_there():
     """Or the docs are not built, which takes minutes to find out."""
     found = 0
     for page in (ROOT / "docs").rglob("*.md"):
-        for block in re.finditer(r"```{include} (\S+)\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        for block in re.finditer(
+            r"```{include} (\S+)\n(.*?)```", page.read_text("utf-8"), re.DOTALL
+        ):
             included = (page.parent / block[1]).read_text("utf-8")
             for marker in re.findall(r":(?:start-after|end-before): (.+)", block[2]):
                 found += 1
-                assert marker.strip('"') in included, f"{page.name} looks for {marker} in {block[1]}"
+                assert marker.strip('"') in included, (
+                    f"{page.name} looks for {marker} in {block[1]}"
+                )
     assert found >= 2
 
 
@@ -94,21 +112,31 @@ def test_commands_and_what_they_print_are_found():
 
 
 def test_pages_are_found():
-    assert {"README.md", "quickstart.md", "privacy.md", "architecture.md", "choosing-epsilon.md", "mixture.md"} <= {
-        page.name for page in PAGES
-    }
+    assert {
+        "README.md",
+        "quickstart.md",
+        "privacy.md",
+        "architecture.md",
+        "choosing-epsilon.md",
+        "mixture.md",
+    } <= {page.name for page in PAGES}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name):
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
-    assert not result.failed, f"{result.failed} of {result.attempted} examples in {name} failed; see the output"
+    assert not result.failed, (
+        f"{result.failed} of {result.attempted} examples in {name} failed; see the output"
+    )
 
 
 def test_examples_are_found():
     finder = doctest.DocTestFinder(exclude_empty=True)
     with_examples = {
-        test.name for name in MODULES for test in finder.find(importlib.import_module(name)) if test.examples
+        test.name
+        for name in MODULES
+        for test in finder.find(importlib.import_module(name))
+        if test.examples
     }
     assert any(name.endswith("DPBayesianLogisticRegression") for name in with_examples)
 
@@ -116,7 +144,12 @@ def test_examples_are_found():
 def public_objects():
     """What the API page lists as public."""
     module = ""
-    for line in (ROOT / "docs" / "api.md").read_text("utf-8").split("## For those who write")[0].splitlines():
+    for line in (
+        (ROOT / "docs" / "api.md")
+        .read_text("utf-8")
+        .split("## For those who write")[0]
+        .splitlines()
+    ):
         if found := re.fullmatch(r"\.\. currentmodule:: (\S+)", line):
             module = found[1]
         elif found := re.fullmatch(r"   (\w+)", line):
@@ -137,7 +170,9 @@ def test_citation_names_this_version():
 
 
 def test_the_tests_that_the_audit_page_names_exist():
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "audit.md").read_text("utf-8"))
+    named = re.findall(
+        r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "audit.md").read_text("utf-8")
+    )
     assert len(named) > 20
     for path, name in named:
         assert f"def {name}(" in (ROOT / path).read_text("utf-8"), (path, name)

@@ -19,7 +19,9 @@ SCRIPTS = sorted((ROOT / "examples").glob("plot_*.py"))
 
 
 def test_scripts_are_found():
-    assert {"plot_pipeline.py", "plot_topics.py", "plot_drop_in.py"} <= {path.name for path in SCRIPTS}
+    assert {"plot_pipeline.py", "plot_topics.py", "plot_drop_in.py"} <= {
+        path.name for path in SCRIPTS
+    }
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -28,7 +30,11 @@ def test_form(path):
     text = path.read_text("utf-8")
     compile(text, str(path), "exec")
     title, line, empty, *about = ast.get_docstring(ast.parse(text), clean=True).splitlines()
-    assert line == "=" * len(title) and not empty and len(re.findall(r"[.?](?:\s|$)", " ".join(about))) >= 2
+    assert (
+        line == "=" * len(title)
+        and not empty
+        and len(re.findall(r"[.?](?:\s|$)", " ".join(about))) >= 2
+    )
     assert len(re.findall(r"^# %%\n# \S", text, re.MULTILINE)) >= 2
     assert "plt.show()" in text
 
@@ -42,7 +48,9 @@ NEEDS = {
     r"\baffairs?\b|\bsurvey\b": r"load_fair|import .*\bfair\b",
     r"\bMNIST\b": "mnist",
 }
-DOWNLOADS = r"fetch_\w+|load_adult|urlopen|requests\.|SKDPBAYES_DATA_HOME|\.\./shared|try:\n.*\n.*OSError"
+DOWNLOADS = (
+    r"fetch_\w+|load_adult|urlopen|requests\.|SKDPBAYES_DATA_HOME|\.\./shared|try:\n.*\n.*OSError"
+)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -59,7 +67,9 @@ def test_seeded_page_says_so_and_shows_no_report(path):
     text = path.read_text("utf-8")
     if re.search(r"random_state=[\dr]", text) or "def seeded" in text:
         prose = " ".join(re.findall(r"^# (.*)$", text, re.MULTILINE))
-        assert re.search(r"seeded fit is not private|fit that is released has none", prose, re.IGNORECASE)
+        assert re.search(
+            r"seeded fit is not private|fit that is released has none", prose, re.IGNORECASE
+        )
         assert not re.search(r"privacy_spent_\s*[)}]", text)
 
 
@@ -78,13 +88,17 @@ def test_demo_is_the_same_on_every_machine(capsys, tmp_path, monkeypatch):
     assert "Affairs (Redbook survey, 1974): 4244 women to learn from, 2122 to test on." in text
     found = {
         name: (float(private), float(open_))
-        for name, private, open_ in re.findall(r"^  (\D+?) +(\d\.\d{3}) +(\d\.\d{3})$", text, re.MULTILINE)
+        for name, private, open_ in re.findall(
+            r"^  (\D+?) +(\d\.\d{3}) +(\d\.\d{3})$", text, re.MULTILINE
+        )
     }
     # Forty fits had areas of .737 and errors of .032, give or take .002 and .004.
     assert found["area under the ROC curve"] == (pytest.approx(0.737, abs=0.02), 0.737)
     assert found["calibration error"] == (pytest.approx(0.032, abs=0.03), 0.028)
     assert re.search(r"Privacy spent: .*delta=1e-05", text) and "NOT private" not in text
-    assert re.search(r"marriage rated 1 point better +0\.[3-6]\d +95% credible interval \[0\.", text)
+    assert re.search(
+        r"marriage rated 1 point better +0\.[3-6]\d +95% credible interval \[0\.", text
+    )
     assert text.count("95% credible interval") >= 3 and "the truth: no affair" in text
     assert (tmp_path / "demo.png").stat().st_size > 50_000
     # The same again, if asked for.
@@ -108,7 +122,13 @@ def test_demo_of_adult(capsys, tmp_path):
 def test_what_the_readme_says_of_the_demo():
     """Two commands, the survey, and no network."""
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    for said in ("make demo", "make test", "Neither needs a network", "6366 answers", "statsmodels"):
+    for said in (
+        "make demo",
+        "make test",
+        "Neither needs a network",
+        "6366 answers",
+        "statsmodels",
+    ):
         assert said in readme
     makefile = (ROOT / "Makefile").read_text("utf-8")
     assert re.search(r"^demo: env .*\n\t@\$\(PY\) examples/demo\.py$", makefile, re.MULTILINE)
@@ -139,7 +159,8 @@ def test_integration_hides_data_from_the_suite(tmp_path, beside):
     ).stdout.splitlines()
     assert calls[0] == "test DATA_HOME= MOST_MEMORY=4 []"
     last = "lint docs DATA_HOME= SPHINX_ARGS=-D plot_gallery=0"
-    assert [call.split(" [")[0] for call in calls[1:]] == ["test-data DATA_HOME=../shared/data"] * beside + [last]
+    tables = ["test-data DATA_HOME=../shared/data"] * beside
+    assert [call.split(" [")[0] for call in calls[1:]] == [*tables, last]
 
 
 @pytest.mark.slow
@@ -154,7 +175,11 @@ def test_script_runs(path, tmp_path):
         "runpy.run_path(sys.argv[1], run_name='__main__');"
         "assert plt.get_fignums(); [plt.figure(i).canvas.draw() for i in plt.get_fignums()]"
     )
-    environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT), datasets.DATA_HOME_VARIABLE: ""}
+    environment = os.environ | {
+        "MPLBACKEND": "Agg",
+        "PYTHONPATH": str(ROOT),
+        datasets.DATA_HOME_VARIABLE: "",
+    }
     run = subprocess.run(
         [sys.executable, "-c", draw, path.as_posix()],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,

@@ -50,11 +50,26 @@ def normal(x):
 
 # Parameters, X, y and the solvers that work.
 ESTIMATORS = {
-    DPBayesianLogisticRegression: ({"classes": [0, 1]}, NUMBERS, LABELS, ("dpvi", "na-dpvi", "sgld", "vips")),
-    DPBayesianLinearRegression: ({"bounds": ((0, 1), (-1, 2))}, NUMBERS, LABELS, ("na-dpvi", "vips")),
+    DPBayesianLogisticRegression: (
+        {"classes": [0, 1]},
+        NUMBERS,
+        LABELS,
+        ("dpvi", "na-dpvi", "sgld", "vips"),
+    ),
+    DPBayesianLinearRegression: (
+        {"bounds": ((0, 1), (-1, 2))},
+        NUMBERS,
+        LABELS,
+        ("na-dpvi", "vips"),
+    ),
     DPGammaExponential: ({}, NUMBERS, None, ("dpvi", "na-dpvi", "sgld", "vips")),
     DPBetaBernoulli: ({}, BITS, None, ("dpvi", "na-dpvi", "sgld", "vips")),
-    DPDirichletCategorical: ({"categories": [0, 1]}, BITS[:, :1], None, ("dpvi", "na-dpvi", "sgld", "vips")),
+    DPDirichletCategorical: (
+        {"categories": [0, 1]},
+        BITS[:, :1],
+        None,
+        ("dpvi", "na-dpvi", "sgld", "vips"),
+    ),
     DPGaussianMixture: (
         {"bounds": (0, 1), "n_components": 2, "covariance_type": "spherical"},
         NUMBERS,
@@ -63,7 +78,12 @@ ESTIMATORS = {
     ),
     DPLatentDirichletAllocation: ({"n_components": 2}, COUNTS, None, ("vips",)),
     DPSigmoidBeliefNet: ({"n_components": 2}, BITS, None, ("vips",)),
-    DPHierarchicalLogisticRegression: ({"groups": 2, "classes": [0, 1]}, BITS, LABELS, ("dpvi", "na-dpvi", "sgld")),
+    DPHierarchicalLogisticRegression: (
+        {"groups": 2, "classes": [0, 1]},
+        BITS,
+        LABELS,
+        ("dpvi", "na-dpvi", "sgld"),
+    ),
     DPBayesianMLPClassifier: ({"classes": [0, 1]}, BITS, LABELS, ("dpvi", "sgld")),
     DPBayesianMLPRegressor: ({"bounds": ((0, 1), (-1, 2))}, NUMBERS, LABELS, ("dpvi", "sgld")),
     DPVariationalAutoencoder: ({"n_components": 2}, BITS, None, ("dpvi",)),
@@ -73,11 +93,20 @@ SOLVERS = ("dpvi", "na-dpvi", "sgld", "vips")
 SLOW = {DPGaussianMixture: ("dpvi", "na-dpvi", "sgld")}
 WORK = [
     # Of pairs that have tests of their own all but a few are slow.
-    pytest.param(kind, solver, marks=[pytest.mark.slow] if solver in SLOW.get(kind, ("dpvi", "na-dpvi")) else [])
+    pytest.param(
+        kind,
+        solver,
+        marks=[pytest.mark.slow] if solver in SLOW.get(kind, ("dpvi", "na-dpvi")) else [],
+    )
     for kind, entry in ESTIMATORS.items()
     for solver in entry[3]
 ]
-REFUSED = [(kind, solver) for kind, entry in ESTIMATORS.items() for solver in SOLVERS if solver not in entry[3]]
+REFUSED = [
+    (kind, solver)
+    for kind, entry in ESTIMATORS.items()
+    for solver in SOLVERS
+    if solver not in entry[3]
+]
 
 
 def named(case):
@@ -85,7 +114,9 @@ def named(case):
 
 
 def test_every_estimator_is_in_the_grid():
-    assert {kind.__name__ for kind in ESTIMATORS} == {name for name in skdpbayes.__all__ if name.startswith("DP")}
+    assert {kind.__name__ for kind in ESTIMATORS} == {
+        name for name in skdpbayes.__all__ if name.startswith("DP")
+    }
 
 
 @pytest.mark.filterwarnings("ignore:The chains have not mixed")  # nor could they in 40 steps
@@ -93,11 +124,17 @@ def test_every_estimator_is_in_the_grid():
 def test_a_pair_fits_and_spends_what_it_says(kind, solver):
     parameters, X, y, _ = ESTIMATORS[kind]
     steps = {"n_steps": 40} if solver in ("dpvi", "sgld", "na-dpvi") else {}
-    draws = {} if kind is DPVariationalAutoencoder else {"n_posterior_samples": 20}  # its weights are a point
-    fitted = kind(solver=solver, epsilon=1.0, random_state=0, **parameters, **steps, **draws).fit(X, y)
+    draws = (
+        {} if kind is DPVariationalAutoencoder else {"n_posterior_samples": 20}
+    )  # its weights are a point
+    fitted = kind(solver=solver, epsilon=1.0, random_state=0, **parameters, **steps, **draws).fit(
+        X, y
+    )
     spent = fitted.privacy_spent_
     assert spent.epsilon <= 1 and (spent.epsilon > 0.5 or solver == "sgld")
-    assert spent.epsilon == pytest.approx(compose(spent.releases, "zero_out").epsilon(1e-5), rel=1e-9)
+    assert spent.epsilon == pytest.approx(
+        compose(spent.releases, "zero_out").epsilon(1e-5), rel=1e-9
+    )
     assert sum(piece.steps for piece in spent.steps) == fitted.n_iter_
     if not draws:
         return

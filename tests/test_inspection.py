@@ -10,12 +10,17 @@ import pytest
 from sklearn.base import BaseEstimator
 from sklearn.pipeline import make_pipeline
 
-from skdpbayes import DPBayesianLinearRegression, DPBetaBernoulli, DPGaussianMixture, DPHierarchicalLogisticRegression
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBetaBernoulli,
+    DPGaussianMixture,
+    DPHierarchicalLogisticRegression,
+)
+from skdpbayes.displays import PosteriorIntervalDisplay, PrivacyUtilityDisplay
 from skdpbayes.estimators._arviz import ArvizMixin
-from skdpbayes.inspection import PosteriorIntervalDisplay, PrivacyUtilityDisplay
-from skdpbayes.model_selection import SelectionSpent
 from skdpbayes.preprocessing import BoundedScaler
 from skdpbayes.privacy import BudgetError, PrivacyLedger
+from skdpbayes.privacy.selection import SelectionSpent
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -79,15 +84,22 @@ def test_only_the_largest_are_shown_and_this_is_said():
 
 
 def test_columns_and_classes_name_coefficients():
-    assert sorted(shown_names(PosteriorIntervalDisplay.from_estimator(Classifier(2).fit(X, Y)))) == ["x0", "x1"]
+    assert sorted(
+        shown_names(PosteriorIntervalDisplay.from_estimator(Classifier(2).fit(X, Y)))
+    ) == ["x0", "x1"]
     classifier = Classifier(3).fit(X, Y)
     display = PosteriorIntervalDisplay.from_estimator(classifier)
     assert sorted(shown_names(display)) == ["0: x0", "0: x1", "1: x0", "1: x1", "2: x0", "2: x1"]
     medians = np.median(classifier.posterior_samples_["coef"], axis=0).ravel()
-    np.testing.assert_allclose(display.medians_.get_xdata(), medians[np.argsort(-np.abs(medians))], rtol=1e-6)
+    np.testing.assert_allclose(
+        display.medians_.get_xdata(), medians[np.argsort(-np.abs(medians))], rtol=1e-6
+    )
     assert display.ax_.get_xlabel() == "coefficient"
     intercepts = PosteriorIntervalDisplay.from_estimator(classifier, parameter="intercept")
-    assert sorted(shown_names(intercepts)) == ["0", "1", "2"] and intercepts.ax_.get_xlabel() == "intercept"
+    assert (
+        sorted(shown_names(intercepts)) == ["0", "1", "2"]
+        and intercepts.ax_.get_xlabel() == "intercept"
+    )
     alone = PosteriorIntervalDisplay.from_estimator(Classifier(2).fit(X, Y), parameter="intercept")
     assert shown_names(alone) == ["intercept"]
     with pytest.raises(ValueError, match=r"'weights' but of \['coef', 'intercept'\]"):
@@ -98,7 +110,10 @@ def test_a_pipeline_names_columns_by_its_steps():
     table = pd.DataFrame(X, columns=["age", "pressure"])
     model = DPBayesianLinearRegression(5.0, bounds=((-1, 1), (0, 2)), solver="vips", random_state=0)
     pipeline = make_pipeline(BoundedScaler(([-1, -1], [1, 1])), model).fit(table, Y)
-    assert sorted(shown_names(PosteriorIntervalDisplay.from_estimator(pipeline))) == ["age", "pressure"]
+    assert sorted(shown_names(PosteriorIntervalDisplay.from_estimator(pipeline))) == [
+        "age",
+        "pressure",
+    ]
     noise = PosteriorIntervalDisplay.from_estimator(pipeline, parameter="noise_std")
     assert shown_names(noise) == ["noise_std"] and noise.ax_.get_xlabel() == "noise_std"
 
@@ -116,16 +131,22 @@ def test_axes_are_named_by_what_they_stand_for():
         groups=["a", "b"], group_column="ward", classes=[0, 1], n_steps=20, random_state=0
     ).fit(table.assign(ward=np.where(Y > 1, "a", "b")), Y % 2)
     names = PosteriorIntervalDisplay.from_estimator(wards, parameter="weights").names
-    assert names == [f"{ward}: {column}" for ward in "ab" for column in ("age", "pressure", "intercept")]
+    assert names == [
+        f"{ward}: {column}" for ward in "ab" for column in ("age", "pressure", "intercept")
+    ]
 
 
 def test_draws_without_names():
     model = DPBetaBernoulli(1.0, random_state=0).fit(ROWS)
-    display = PosteriorIntervalDisplay.from_estimator(model, names=["share"], quantity="share of ones")
+    display = PosteriorIntervalDisplay.from_estimator(
+        model, names=["share"], quantity="share of ones"
+    )
     assert shown_names(display) == ["share"] and display.ax_.get_xlabel() == "share of ones"
     plain = PosteriorIntervalDisplay.from_estimator(model)
     assert plain.ax_.get_xlabel() == "probability" and shown_names(plain) == ["x0"]
-    assert display.medians_.get_xdata()[0] == pytest.approx(np.median(model.posterior_samples_), rel=1e-6)
+    assert display.medians_.get_xdata()[0] == pytest.approx(
+        np.median(model.posterior_samples_), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +169,9 @@ def test_intervals_that_make_no_sense_are_refused(parameters, message):
 
 def test_scores_are_drawn_in_the_order_of_epsilon():
     scores = [[0.8, 0.9], [0.5, 0.7]]
-    display = PrivacyUtilityDisplay.from_scores([1.0, 0.1], scores, reference=0.95, score_name="accuracy")
+    display = PrivacyUtilityDisplay.from_scores(
+        [1.0, 0.1], scores, reference=0.95, score_name="accuracy"
+    )
     np.testing.assert_allclose(display.line_.get_xydata(), [[0.1, 0.6], [1.0, 0.85]])
     band = display.band_.get_paths()[0].vertices
     assert {(0.1, 0.5), (0.1, 0.7), (1.0, 0.8), (1.0, 0.9)} <= {tuple(vertex) for vertex in band}
@@ -161,7 +184,14 @@ def test_clones_are_fitted_and_scored_on_held_out_rows():
     model = DPBetaBernoulli(random_state=3)
     held_out = np.ones((10, 1))
     display = PrivacyUtilityDisplay.from_estimator(
-        model, ROWS, None, held_out, None, epsilons=[0.1, 10.0], n_repeats=2, reference=DPBetaBernoulli(1e3)
+        model,
+        ROWS,
+        None,
+        held_out,
+        None,
+        epsilons=[0.1, 10.0],
+        n_repeats=2,
+        reference=DPBetaBernoulli(1e3),
     )
     expected = [
         [DPBetaBernoulli(epsilon, random_state=seed).fit(ROWS).score(held_out) for seed in (3, 4)]
@@ -183,7 +213,15 @@ def test_epsilon_of_a_pipeline_is_that_of_its_last_step_or_named():
 
     for name in (None, "dpbetabernoulli__epsilon"):
         display = PrivacyUtilityDisplay.from_estimator(
-            model, ROWS, None, ROWS[:7], None, epsilons=[0.5, 2.0], n_repeats=1, scoring=scoring, param_name=name
+            model,
+            ROWS,
+            None,
+            ROWS[:7],
+            None,
+            epsilons=[0.5, 2.0],
+            n_repeats=1,
+            scoring=scoring,
+            param_name=name,
         )
         assert display.scores.tolist() == [[7.0], [7.0]] and display.ax_.get_ylabel() == "scoring"
     assert epsilons == [0.5, 2.0] * 2
@@ -195,11 +233,14 @@ def test_epsilon_of_a_pipeline_is_that_of_its_last_step_or_named():
 
 def test_an_open_ledger_is_charged():
     with PrivacyLedger(1.0, 1e-5), pytest.raises(BudgetError):
-        PrivacyUtilityDisplay.from_estimator(DPBetaBernoulli(), ROWS, None, ROWS, None, epsilons=[2.0])
+        PrivacyUtilityDisplay.from_estimator(
+            DPBetaBernoulli(), ROWS, None, ROWS, None, epsilons=[2.0]
+        )
 
 
 @pytest.mark.parametrize(
-    ("epsilons", "scores"), [([0.0, 1.0], [[1.0], [1.0]]), ([1.0], [[1.0], [1.0]]), ([1.0], [1.0]), ([1.0], [[]])]
+    ("epsilons", "scores"),
+    [([0.0, 1.0], [[1.0], [1.0]]), ([1.0], [[1.0], [1.0]]), ([1.0], [1.0]), ([1.0], [[]])],
 )
 def test_scores_that_make_no_sense_are_refused(epsilons, scores):
     with pytest.raises(ValueError, match=r"epsilons must be|scores must have shape"):
@@ -213,7 +254,11 @@ def test_axes_are_taken_as_given():
     figure, (one, two) = matplotlib.pyplot.subplots(1, 2)
     intervals = PosteriorIntervalDisplay.from_draws(DRAWS, ax=one)
     utility = PrivacyUtilityDisplay.from_scores([1.0], [[1.0]], ax=two)
-    assert intervals.ax_ is one and utility.ax_ is two and intervals.figure_ is utility.figure_ is figure
+    assert (
+        intervals.ax_ is one
+        and utility.ax_ is two
+        and intervals.figure_ is utility.figure_ is figure
+    )
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
@@ -248,7 +293,9 @@ def test_a_card_escapes_what_a_user_can_name():
 
 
 def test_the_best_of_a_search_shows_the_cost_of_the_search():
-    spent = SelectionSpent(2.0, 1e-5, 3.0, 2e-5, "secure", "zero_out", "row", 0.7, 10.0, voided_by=("a < b",))
+    spent = SelectionSpent(
+        2.0, 1e-5, 3.0, 2e-5, "secure", "zero_out", "row", 0.7, 10.0, voided_by=("a < b",)
+    )
     model = DPBetaBernoulli().fit(ROWS)
     model.privacy_spent_ = spent
     shown = model._repr_html_()

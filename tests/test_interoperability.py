@@ -26,8 +26,9 @@ from skdpbayes import (
     DPSigmoidBeliefNet,
     DPVariationalAutoencoder,
 )
-from skdpbayes._labels import as_labels, codes, declared
-from skdpbayes._rows import as_numeric
+from skdpbayes.declarations import declared_labels
+from skdpbayes.intake.labels import as_labels, codes
+from skdpbayes.intake.rows import as_numeric
 from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -39,13 +40,19 @@ X = RNG.normal(size=(200, 3))
 NAMES = ["p", "q", "r"]
 LABELS = np.where(X[:, 0] + 0.5 * RNG.logistic(size=200) > 0, "ill", "well")
 CODES = (LABELS == "well").astype(int)
-FRAMES = {"pandas": lambda x: pd.DataFrame(x, columns=NAMES), "polars": lambda x: pl.DataFrame(x, schema=NAMES)}
+FRAMES = {
+    "pandas": lambda x: pd.DataFrame(x, columns=NAMES),
+    "polars": lambda x: pl.DataFrame(x, schema=NAMES),
+}
 SERIES = {"pandas": pd.Series, "polars": pl.Series}
 
 
 def classifier(classes=("ill", "well"), **parameters):
     return DPBayesianLogisticRegression(
-        **({"classes": list(classes), "solver": "vips", "epsilon": 10.0, "random_state": 0} | parameters)
+        **(
+            {"classes": list(classes), "solver": "vips", "epsilon": 10.0, "random_state": 0}
+            | parameters
+        )
     )
 
 
@@ -61,7 +68,9 @@ def test_frames_are_their_arrays_with_names(kind):
     with pytest.raises(ValueError, match="feature names"):
         again.predict(frame[["q", "p", "r"]])
     regression = DPBayesianLinearRegression(bounds=((-4, 4), (-4, 4)), random_state=0)
-    np.testing.assert_array_equal(clone(regression).fit(frame, series(X[:, 0])).coef_, regression.fit(X, X[:, 0]).coef_)
+    np.testing.assert_array_equal(
+        clone(regression).fit(frame, series(X[:, 0])).coef_, regression.fit(X, X[:, 0]).coef_
+    )
 
 
 @pytest.mark.parametrize("kind", FRAMES)
@@ -78,12 +87,18 @@ def test_text_where_numbers_belong_is_refused_by_its_type(kind):
 def test_polars_types_of_labels_and_columns():
     fitted, frame = classifier().fit(X, LABELS), FRAMES["polars"](X)
     for kind in (pl.Categorical, pl.Enum(["ill", "well"])):
-        np.testing.assert_array_equal(classifier().fit(frame, pl.Series(LABELS).cast(kind)).coef_, fitted.coef_)
+        np.testing.assert_array_equal(
+            classifier().fit(frame, pl.Series(LABELS).cast(kind)).coef_, fitted.coef_
+        )
     with_null = frame.with_columns(p=pl.Series([None, *X[1:, 0]]))
     null_row = np.vstack([np.full(3, np.nan), X[1:]])
-    np.testing.assert_array_equal(classifier().fit(with_null, LABELS).coef_, classifier().fit(null_row, LABELS).coef_)
+    np.testing.assert_array_equal(
+        classifier().fit(with_null, LABELS).coef_, classifier().fit(null_row, LABELS).coef_
+    )
     flags = pl.DataFrame((X > 0), schema=NAMES)
-    np.testing.assert_array_equal(classifier().fit(flags, LABELS).coef_, classifier().fit(X > 0, LABELS).coef_)
+    np.testing.assert_array_equal(
+        classifier().fit(flags, LABELS).coef_, classifier().fit(X > 0, LABELS).coef_
+    )
     with pytest.raises(ValueError, match=r"'p' \(Date\).* do not hold numbers"):
         classifier().fit(frame.with_columns(p=pl.date(2020, 1, 1)), LABELS)
     grouped = frame.with_columns(ward=pl.Series(np.where(X[:, 1] > 0, "a", "b")))
@@ -106,20 +121,29 @@ def test_polars_types_of_labels_and_columns():
     ids=["integers", "text"],
 )
 def test_a_missing_label_changes_no_other(values, classes, as_given):
-    declared_labels = declared(classes, "classes")
+    own_labels = declared_labels(classes, "classes")
     whole, missing = (pl.Series("y", [first, *(values * 100)[1:]]) for first in (values[0], None))
-    of_whole, of_missing = (codes(as_labels(as_given(labels)), declared_labels) for labels in (whole, missing))
+    of_whole, of_missing = (
+        codes(as_labels(as_given(labels)), own_labels) for labels in (whole, missing)
+    )
     assert of_missing[0] == -1 and len(set(of_whole)) == 2
     np.testing.assert_array_equal(of_missing[1:], of_whole[1:])
     null_row = np.vstack([np.full(3, np.nan), X[1:]])
-    fitted = [classifier(classes).fit(rows, as_given(y)).coef_ for rows, y in ((X, missing), (null_row, whole))]
+    fitted = [
+        classifier(classes).fit(rows, as_given(y)).coef_
+        for rows, y in ((X, missing), (null_row, whole))
+    ]
     np.testing.assert_array_equal(*fitted)
 
 
-@pytest.mark.parametrize("types", [(pl.Int8,), (pl.Int16,), (pl.Boolean, pl.Float32), (pl.Float32,)])
+@pytest.mark.parametrize(
+    "types", [(pl.Int8,), (pl.Int16,), (pl.Boolean, pl.Float32), (pl.Float32,)]
+)
 def test_a_missing_cell_does_not_decide_the_precision_of_others(types):
     for value in (1, None):
-        frame = pl.DataFrame([pl.Series(f"c{j}", [1, value]).cast(kind) for j, kind in enumerate(types)])
+        frame = pl.DataFrame(
+            [pl.Series(f"c{j}", [1, value]).cast(kind) for j, kind in enumerate(types)]
+        )
         assert as_numeric(frame).dtype == np.float64
 
 
@@ -144,7 +168,12 @@ def test_set_output(transformer, names, kind):
 
 def test_set_output_of_categories():
     frame = pl.DataFrame({"ward": LABELS.tolist()})
-    out = CategoryEncoder([["ill", "well"]]).set_output(transform="polars").fit(frame).transform(frame)
+    out = (
+        CategoryEncoder([["ill", "well"]])
+        .set_output(transform="polars")
+        .fit(frame)
+        .transform(frame)
+    )
     assert out.columns == ["ward_ill", "ward_well"] and out["ward_well"].to_list() == CODES.tolist()
 
 
@@ -155,11 +184,15 @@ def calibrated_later(classes, y):
 OUTER = {
     "calibrated": lambda classes, y: CalibratedClassifierCV(classifier(classes), cv=2),
     "calibrated later": calibrated_later,
-    "selection": lambda classes, y: make_pipeline(SelectFromModel(classifier(classes)), classifier(classes)),
+    "selection": lambda classes, y: make_pipeline(
+        SelectFromModel(classifier(classes)), classifier(classes)
+    ),
 }
 RENAMING = {  # they hand 0 and 1 to the estimators inside
     "stacking": lambda inner: StackingClassifier([("a", inner), ("b", LogisticRegression())], cv=2),
-    "voting": lambda inner: VotingClassifier([("a", inner), ("b", LogisticRegression())], voting="soft"),
+    "voting": lambda inner: VotingClassifier(
+        [("a", inner), ("b", LogisticRegression())], voting="soft"
+    ),
     "bagging": lambda inner: BaggingClassifier(inner, n_estimators=2, random_state=0),
     "one against the rest": lambda inner: OneVsRestClassifier(inner),
 }
@@ -176,7 +209,12 @@ def test_inside_of_other_estimators(name, y):
 
 def test_inspection_and_cross_validation():
     fitted = classifier().fit(X, LABELS)
-    assert permutation_importance(fitted, X, LABELS, n_repeats=2, random_state=0).importances_mean.argmax() == 0
+    assert (
+        permutation_importance(
+            fitted, X, LABELS, n_repeats=2, random_state=0
+        ).importances_mean.argmax()
+        == 0
+    )
     held_out = cross_val_predict(classifier([0, 1]), X, CODES, cv=2, method="predict_proba")
     assert held_out.shape == (200, 2) and np.mean(held_out.argmax(axis=1) == CODES) > 0.7
     assert learning_curve(classifier(), X, LABELS, cv=2, train_sizes=[0.5, 1.0])[2].shape == (2, 2)
@@ -201,7 +239,9 @@ def test_a_file_of_another_version_says_so():
         warnings.simplefilter("error")
         classifier().__setstate__(state)
     old = state | {"_skdpbayes_version": "0.0.1"}
-    with pytest.warns(UserWarning, match=r"saved by skdpbayes 0\.0\.1 .* fit again is another release"):
+    with pytest.warns(
+        UserWarning, match=r"saved by skdpbayes 0\.0\.1 .* fit again is another release"
+    ):
         classifier().__setstate__(old)
 
 
@@ -211,4 +251,6 @@ def test_skops():
     saved = skops.dumps(fitted)
     unknown = skops.get_untrusted_types(data=saved)
     assert unknown and all(name.startswith("skdpbayes.") for name in unknown)
-    np.testing.assert_array_equal(skops.loads(saved, trusted=unknown).predict_proba(X), fitted.predict_proba(X))
+    np.testing.assert_array_equal(
+        skops.loads(saved, trusted=unknown).predict_proba(X), fitted.predict_proba(X)
+    )

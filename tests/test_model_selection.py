@@ -23,12 +23,13 @@ from skdpbayes import (
     DPGaussianMixture,
     DPLatentDirichletAllocation,
     Schema,
-    _scoring,
     model_selection,
 )
 from skdpbayes.estimators._base import SEEDED
-from skdpbayes.model_selection import DPRandomizedSearchCV, search_spent
-from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler, check_pipeline
+from skdpbayes.intake import scores as _scoring
+from skdpbayes.model_selection import DPRandomizedSearchCV
+from skdpbayes.pipelines import check_pipeline, search_spent
+from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler
 from skdpbayes.privacy import (
     BudgetError,
     GaussianSteps,
@@ -81,7 +82,9 @@ def test_the_total_is_the_bound_of_one_run():
 def test_a_report_is_kept_as_json():
     spent = search(epsilon=2.0).fit(X, Y).privacy_spent_
     for own in (spent, replace(spent, epsilon=np.inf, voided_by=("no noise was added",))):
-        assert type(own).from_json(own.to_json()) == own and json.loads(own.to_json())["delta"] == 1e-5
+        assert (
+            type(own).from_json(own.to_json()) == own and json.loads(own.to_json())["delta"] == 1e-5
+        )
 
 
 def test_the_bound_is_of_the_worst_candidate_at_every_delta(monkeypatch):
@@ -94,7 +97,9 @@ def test_the_bound_is_of_the_worst_candidate_at_every_delta(monkeypatch):
         assert worst(delta, "zero_out") >= max(one(delta, "zero_out") for one in alone)
 
     plans, original = [], model_selection._Plan
-    monkeypatch.setattr(model_selection, "_Plan", lambda *of, **how: plans.append(original(*of, **how)) or plans[-1])
+    monkeypatch.setattr(
+        model_selection, "_Plan", lambda *of, **how: plans.append(original(*of, **how)) or plans[-1]
+    )
     monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 1)
     candidates = [{}, {"solver": ["dpvi"], "n_steps": [200], "sampling_rate": [0.01]}]
     found = DPRandomizedSearchCV(MODEL, candidates, epsilon=1.0).fit(X, Y)
@@ -125,8 +130,12 @@ def test_runs_are_what_the_bound_is_of(monkeypatch):
     fits, scored, asked = [], [], []
     fit, score = model_selection._fit_quietly, DPRandomizedSearchCV._private_score
     monkeypatch.setattr(model_selection, "_fit_quietly", lambda *how: fits.append(how) or fit(*how))
-    monkeypatch.setattr(model_selection, "_number_of_runs", lambda rng, *law: asked.append(law) or 3)
-    monkeypatch.setattr(DPRandomizedSearchCV, "_private_score", lambda *how: scored.append(how) or score(*how))
+    monkeypatch.setattr(
+        model_selection, "_number_of_runs", lambda rng, *law: asked.append(law) or 3
+    )
+    monkeypatch.setattr(
+        DPRandomizedSearchCV, "_private_score", lambda *how: scored.append(how) or score(*how)
+    )
     found = search(eta=1.0, random_state=None).fit(X, Y)
     assert asked == [(6, 1.0)] and len(fits) == len(scored) == 3
     own = calibrate_noise(found.privacy_spent_.run_epsilon, 1e-5 / 6, 1.0, 1).noise_multiplier
@@ -147,7 +156,10 @@ def test_scores_have_the_noise_that_is_accounted_for():
 
 
 def test_nothing_of_losers_and_of_the_number_of_runs_is_kept_or_said(monkeypatch, capsys, recwarn):
-    loud, kept = DPRandomizedSearchCV(clone(MODEL).set_params(verbose=1), GRID, epsilon=4.0, random_state=0), []
+    loud, kept = (
+        DPRandomizedSearchCV(clone(MODEL).set_params(verbose=1), GRID, epsilon=4.0, random_state=0),
+        [],
+    )
     rows = X.copy()
     rows[::50] = np.nan
     for runs in (1, 4):
@@ -163,7 +175,9 @@ def test_nothing_of_losers_and_of_the_number_of_runs_is_kept_or_said(monkeypatch
 def test_rows_of_a_list_that_are_no_rows_raise_nothing():
     rows = X.tolist()
     rows[0] = [1.0]
-    schema = Schema({f"x{j}": {} for j in range(X.shape[1])}, outcome={"name": "y", "labels": [0, 1]})
+    schema = Schema(
+        {f"x{j}": {} for j in range(X.shape[1])}, outcome={"name": "y", "labels": [0, 1]}
+    )
     found = search(n_iter=1)
     found.set_params(estimator=clone(found.estimator).set_params(classes=schema))
     assert found.fit(rows, Y).best_params_
@@ -236,7 +250,11 @@ def test_one_row_does_not_decide_the_score_of_a_search(monkeypatch):
         rows = X.copy()
         rows[:, 0] = 0.0
         rows[5] = value
-        found = search(scoring=lambda model, X, y: np.full(len(X), (X > 5).any(), float), epsilon=np.inf, n_iter=1)
+        found = search(
+            scoring=lambda model, X, y: np.full(len(X), (X > 5).any(), float),
+            epsilon=np.inf,
+            n_iter=1,
+        )
         kept.append(found.fit(rows, Y).best_score_)
     assert abs(kept[0] - kept[1]) <= 1.01 / 240
 
@@ -269,7 +287,9 @@ def test_log_density_is_a_comparison_with_the_uniform_one():
     rows = np.array([[0.0, 1.0], [1.0, 1.0], [np.nan, 0.0]])
     found = _scoring.scores("log_density", half, rows, None, half._log_volume())
     np.testing.assert_allclose(found[:2], 0.5, atol=1e-6)
-    sure = as_fitted(DPBetaBernoulli(), posterior_=0, posterior_samples_=np.full((9, 2), 0.9), n_features_in_=2)
+    sure = as_fitted(
+        DPBetaBernoulli(), posterior_=0, posterior_samples_=np.full((9, 2), 0.9), n_features_in_=2
+    )
     found = _scoring.scores("log_density", sure, rows[:2], None, np.log(2))
     np.testing.assert_allclose(found, [0.3 / 0.8, 0.9 / 1.4], rtol=1e-6)
 
@@ -277,15 +297,25 @@ def test_log_density_is_a_comparison_with_the_uniform_one():
 def test_a_response_that_is_no_number_changes_no_other_score(monkeypatch):
     """Nor the way in which others are worked out: rounding would differ."""
     draws = {"coef": np.zeros((9, 2)), "intercept": np.zeros(9), "noise_std": np.ones(9)}
-    model = as_fitted(DPBayesianLinearRegression(bounds=((-3, 3), (-4, 4))), posterior_samples_=draws, n_features_in_=2)
+    model = as_fitted(
+        DPBayesianLinearRegression(bounds=((-3, 3), (-4, 4))),
+        posterior_samples_=draws,
+        n_features_in_=2,
+    )
     monkeypatch.setattr(model, "_features", lambda X: X, raising=False)
-    monkeypatch.setattr(model, "_means_and_noise", lambda rows, draws: (rows[:, :1], np.ones(1)), raising=False)
+    monkeypatch.setattr(
+        model, "_means_and_noise", lambda rows, draws: (rows[:, :1], np.ones(1)), raising=False
+    )
     monkeypatch.setattr(DPBayesianLinearRegression, "__sklearn_is_fitted__", lambda self: True)
     monkeypatch.setattr(_scoring, "_score_of_one", lambda *rest: pytest.fail("one by one"))
     rows, y = X[:5], [0.0, "many", None, [1, 2], 1e400]
     found = _scoring.scores("log_density", model, rows, y, model._log_volume())
     density = 8 * np.exp(-0.5 * rows[0, 0] ** 2) / np.sqrt(2 * np.pi)
-    assert found[0] == pytest.approx(density / (1 + density)) and np.isnan(found[1:4]).all() and found[4] == 0
+    assert (
+        found[0] == pytest.approx(density / (1 + density))
+        and np.isnan(found[1:4]).all()
+        and found[4] == 0
+    )
 
 
 def test_topics_are_judged_by_words_that_they_have_not_seen():
@@ -297,14 +327,21 @@ def test_topics_are_judged_by_words_that_they_have_not_seen():
             components_=1000 * topics, exp_dirichlet_component_=topics, doc_topic_prior_=0.1, topic_word_prior_=0.1,
         )  # fmt: skip
 
-    documents = np.array([[9, 9, 0, 0], [0, 0, 8, 8], [4, 4, 4, 4], [0, 0, 0, 0], [np.nan, 1, 1, 1]])
+    documents = np.array(
+        [[9, 9, 0, 0], [0, 0, 8, 8], [4, 4, 4, 4], [0, 0, 0, 0], [np.nan, 1, 1, 1]]
+    )
     volume = fitted(topics)._log_volume()
     found = _scoring.scores("log_density", fitted(topics), documents, None, volume)
-    assert found[:2] == pytest.approx([0.48 / 0.73] * 2, abs=0.01) and found[2] == pytest.approx(0.5, abs=0.01)
+    assert found[:2] == pytest.approx([0.48 / 0.73] * 2, abs=0.01) and found[2] == pytest.approx(
+        0.5, abs=0.01
+    )
     assert np.isnan(found[3:]).all()
     wrong = _scoring.scores("log_density", fitted(np.full((2, 4), 0.25)), documents, None, volume)
     np.testing.assert_allclose(wrong[:3], 0.5, atol=1e-6)
-    alone = [_scoring.scores("log_density", fitted(topics), documents[[i]], None, volume)[0] for i in range(5)]
+    alone = [
+        _scoring.scores("log_density", fitted(topics), documents[[i]], None, volume)[0]
+        for i in range(5)
+    ]
     np.testing.assert_array_equal(alone, found)
 
 
@@ -321,7 +358,9 @@ def test_topics_are_judged_by_words_that_they_have_not_seen():
     ],
     ids=["bernoulli", "exponential", "categorical", "linear"],
 )  # fmt: skip
-def test_densities_and_regressions_are_searched_without_a_callable(estimator, grid, data, better, monkeypatch):
+def test_densities_and_regressions_are_searched_without_a_callable(
+    estimator, grid, data, better, monkeypatch
+):
     monkeypatch.setattr(model_selection, "_number_of_runs", lambda *rest: 6)
     found = DPRandomizedSearchCV(estimator, grid, epsilon=20.0, n_iter=6, random_state=3).fit(*data)
     assert found.best_params_ == better and 0.4 < found.best_score_ < 1
@@ -374,15 +413,38 @@ def test_a_fitted_search_is_used_like_its_best_model():
         best = found.best_estimator_
         assert list(found.feature_names_in_) == ["height", "weight"] and found.n_features_in_ == 2
         assert list(found.classes_) == [0, 1] and found.posterior_ is best.posterior_
-        for method in ("predict", "predict_proba", "predict_log_proba", "decision_function", "predict_interval"):
-            np.testing.assert_array_equal(getattr(found, method)(table), getattr(best, method)(table))
-        np.testing.assert_array_equal(found.sample_posterior(3, 0)["coef"], best.sample_posterior(3, 0)["coef"])
-        np.testing.assert_array_equal(found.predict_interval(table, level=0.5), best.predict_interval(table, level=0.5))
+        for method in (
+            "predict",
+            "predict_proba",
+            "predict_log_proba",
+            "decision_function",
+            "predict_interval",
+        ):
+            np.testing.assert_array_equal(
+                getattr(found, method)(table), getattr(best, method)(table)
+            )
+        np.testing.assert_array_equal(
+            found.sample_posterior(3, 0)["coef"], best.sample_posterior(3, 0)["coef"]
+        )
+        np.testing.assert_array_equal(
+            found.predict_interval(table, level=0.5), best.predict_interval(table, level=0.5)
+        )
         assert found.score(table, Y) == best.score(table, Y)
-    for name in ("_chains", "fit_transform", "set_callbacks", "prior_scale", "transform", "no_such_thing"):
+    for name in (
+        "_chains",
+        "fit_transform",
+        "set_callbacks",
+        "prior_scale",
+        "transform",
+        "no_such_thing",
+    ):
         assert not hasattr(found, name)
     again = clone(found)
-    assert hasattr(again, "predict_interval") and not hasattr(again, "coef_") and not hasattr(again, "transform")
+    assert (
+        hasattr(again, "predict_interval")
+        and not hasattr(again, "coef_")
+        and not hasattr(again, "transform")
+    )
     with pytest.raises(NotFittedError):
         again.predict_interval(table, level=0.5)
     with pytest.raises(NotFittedError):  # not what the user's own model would say
@@ -411,9 +473,23 @@ class Recorder:
 class Nested(DPBetaBernoulli):
     """An estimator with another as a parameter, which is fitted with it."""
 
-    def __init__(self, inner=None, prior_b=1.0, epsilon=1.0, delta=1e-5, ledger=None, random_state=None, verbose=0):
+    def __init__(
+        self,
+        inner=None,
+        prior_b=1.0,
+        epsilon=1.0,
+        delta=1e-5,
+        ledger=None,
+        random_state=None,
+        verbose=0,
+    ):
         super().__init__(
-            prior_b=prior_b, epsilon=epsilon, delta=delta, ledger=ledger, random_state=random_state, verbose=verbose
+            prior_b=prior_b,
+            epsilon=epsilon,
+            delta=delta,
+            ledger=ledger,
+            random_state=random_state,
+            verbose=verbose,
         )
         self.inner = inner
 
@@ -439,7 +515,11 @@ def test_callbacks_are_told_nothing_of_runs_and_shown_no_losers(monkeypatch, cap
 
 def test_a_fitted_search_is_the_same_however_many_runs_and_whatever_parts_there_were(monkeypatch):
     """Byte for byte, if the best run gave the same: no state of a generator, no split, no count is kept anywhere."""
-    fitted = {name: value for name, value in vars(clone(MODEL).fit(X, Y)).items() if name not in MODEL.get_params()}
+    fitted = {
+        name: value
+        for name, value in vars(clone(MODEL).fit(X, Y)).items()
+        if name not in MODEL.get_params()
+    }
     seen = []
 
     def fit(model, X_fit, y_fit):
@@ -468,13 +548,20 @@ def test_a_search_charges_a_ledger_as_one_selection():
         search(random_state=None).fit(X, Y)
     for own in (ledger, other):
         (entry,) = own.entries
-        assert entry["label"] == "DPRandomizedSearchCV(DPBayesianLogisticRegression)" and entry["voided_by"] == []
+        assert (
+            entry["label"] == "DPRandomizedSearchCV(DPBayesianLogisticRegression)"
+            and entry["voided_by"] == []
+        )
         charged = Selection.from_dict(entry["selection"])
         assert (charged.mean, charged.eta) == (6, 0) and own.guarantee_holds
-        assert charged.epsilon(1e-5, "zero_out") == pytest.approx(found.privacy_spent_.epsilon, rel=1e-5)
+        assert charged.epsilon(1e-5, "zero_out") == pytest.approx(
+            found.privacy_spent_.epsilon, rel=1e-5
+        )
         assert entry["cost"] == charged.divergence(own.order, "zero_out")
     assert found.best_estimator_.ledger is None
-    inside = DPRandomizedSearchCV(clone(MODEL).set_params(ledger=ledger), GRID, epsilon=4.0, n_iter=6)
+    inside = DPRandomizedSearchCV(
+        clone(MODEL).set_params(ledger=ledger), GRID, epsilon=4.0, n_iter=6
+    )
     inside.fit(X, Y)
     assert len(ledger.entries) == 2
 
@@ -523,11 +610,16 @@ def test_a_search_with_a_seed_has_no_guarantee():
         ({"param_grid": {"prior_scale": [-1.0]}, "epsilon": np.inf}, "prior_scale"),
         ({"estimator": GridSearchCV(MODEL, {})}, "private estimator of this package"),
         ({"estimator": DPBayesianLogisticRegression()}, "classes=None is taken from the rows"),
-        ({"estimator": DPBayesianLinearRegression(), "scoring": len}, "bounds=None is taken from the rows"),
+        (
+            {"estimator": DPBayesianLinearRegression(), "scoring": len},
+            "bounds=None is taken from the rows",
+        ),
         ({"estimator": DPGammaExponential(adjacency="add_remove")}, "add_remove"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_before_anything_is_run(parameters, message, monkeypatch):
+def test_what_cannot_be_searched_is_refused_before_anything_is_run(
+    parameters, message, monkeypatch
+):
     monkeypatch.setattr("skdpbayes.inference._run", lambda *rest: pytest.fail("the rows were read"))
     given = {"estimator": MODEL, "param_grid": GRID} | parameters
     with pytest.raises(ValueError, match=message):
@@ -558,8 +650,13 @@ def test_what_a_search_of_scikit_learn_spent():
 
 def test_labels_of_text_are_scored_as_they_are_fitted():
     schema = Schema({"a": {"bounds": [0, 1]}}, outcome={"name": "y", "labels": [0, 1]})
-    rows, text = np.repeat([[0.0], [1.0]], 100, axis=0), np.repeat(np.array(["0", "1"], object), 100)
-    model = DPBayesianLogisticRegression(epsilon=50.0, classes=schema, solver="vips", n_steps=1).fit(rows, text)
+    rows, text = (
+        np.repeat([[0.0], [1.0]], 100, axis=0),
+        np.repeat(np.array(["0", "1"], object), 100),
+    )
+    model = DPBayesianLogisticRegression(
+        epsilon=50.0, classes=schema, solver="vips", n_steps=1
+    ).fit(rows, text)
     np.testing.assert_array_equal(_scoring.scores("accuracy", model, rows, text), 1)
     assert np.isnan(_scoring.scores("accuracy", model, rows[:1], np.array(["2"], object)))
 
@@ -573,5 +670,9 @@ def test_a_run_is_charged_for_its_score_and_for_its_fit_with_its_count():
 
 
 def test_a_candidate_without_a_guarantee_voids_that_of_the_search():
-    search = DPRandomizedSearchCV(DPGaussianMixture(bounds=(0, 1)), {"bounds": [(0, 1), None]}, n_iter=2)
-    assert any("bounds=None" in why for why in search._planned(search._check(), X[:50], None).voided_by)
+    search = DPRandomizedSearchCV(
+        DPGaussianMixture(bounds=(0, 1)), {"bounds": [(0, 1), None]}, n_iter=2
+    )
+    assert any(
+        "bounds=None" in why for why in search._planned(search._check(), X[:50], None).voided_by
+    )

@@ -9,9 +9,9 @@ from scipy.stats import norm
 from benchmarks import _na_dpvi_recipe as recipe
 from benchmarks import na_dpvi
 from benchmarks._na_dpvi_problems import PROBLEMS, LogisticRegression, softplus
+from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.mechanism import MechanismSpec
-from skdpbayes.privacy.random import fit_keys
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +28,18 @@ def test_the_exact_posterior_is_that_of_the_densities(name):
     @jax.jit
     def gradients(thetas):
         def log_density(theta):
-            return model.log_prior(theta) + jnp.sum(jax.vmap(lambda row: model.log_likelihood(theta, row))(rows))
+            return model.log_prior(theta) + jnp.sum(
+                jax.vmap(lambda row: model.log_likelihood(theta, row))(rows)
+            )
 
         return jax.vmap(jax.grad(log_density))(thetas)
 
     gradient = np.asarray(gradients(jnp.asarray(draws, jnp.float32)), float)
     scale = draws.std(axis=0)
     np.testing.assert_allclose(gradient.mean(axis=0) * scale, 0, atol=0.1)
-    np.testing.assert_allclose((gradient * (draws - draws.mean(axis=0))).mean(axis=0), -1, atol=0.12)
+    np.testing.assert_allclose(
+        (gradient * (draws - draws.mean(axis=0))).mean(axis=0), -1, atol=0.12
+    )
     assert np.all(np.abs(draws.mean(axis=0) - theta) < 6 * scale + 1)
 
 
@@ -47,8 +51,12 @@ def test_mean_scores_are_those_of_the_draws(name):
     noise = jnp.asarray(rng.normal(size=thetas.shape), jnp.float32)
     record = jnp.asarray(model.draw_records(rng, model.draw_prior(rng, 1)[0])[0])
     scores = jax.vmap(jax.grad(model.log_likelihood), in_axes=(0, None))(thetas, record)
-    for found, want in zip(recipe.mean_scores(model, thetas, noise, record), (scores, scores * noise), strict=True):
-        np.testing.assert_allclose(found, want.mean(axis=0), rtol=1e-4, atol=1e-5 * float(jnp.abs(scores).max()))
+    for found, want in zip(
+        recipe.mean_scores(model, thetas, noise, record), (scores, scores * noise), strict=True
+    ):
+        np.testing.assert_allclose(
+            found, want.mean(axis=0), rtol=1e-4, atol=1e-5 * float(jnp.abs(scores).max())
+        )
 
 
 def test_mean_scores_of_logistic_regression_are_those_of_the_draws():
@@ -58,7 +66,9 @@ def test_mean_scores_of_logistic_regression_are_those_of_the_draws():
         record = jnp.asarray([*rng.normal(size=3), y])
         scores = jax.vmap(jax.grad(model.log_likelihood), in_axes=(0, None))(thetas, record)
         np.testing.assert_allclose(model.score(thetas[0], record), scores[0], rtol=1e-5)
-        for found, want in zip(recipe.mean_scores(model, thetas, noise, record), (scores, scores * noise), strict=True):
+        for found, want in zip(
+            recipe.mean_scores(model, thetas, noise, record), (scores, scores * noise), strict=True
+        ):
             np.testing.assert_allclose(found, want.mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
@@ -123,7 +133,9 @@ def test_posteriors_that_are_not_finite_are_left_out():
     np.testing.assert_array_equal(kept["truth"], [[0, 1], [4, 5]])
     assert {len(x) for x in kept.values()} == {2}
     none = na_dpvi.figures(draws[1:2], np.zeros((1, 2)))
-    assert {name: x.shape for name, x in none.items()} == {name: (0, *x.shape[1:]) for name, x in kept.items()}
+    assert {name: x.shape for name, x in none.items()} == {
+        name: (0, *x.shape[1:]) for name, x in kept.items()
+    }
 
 
 @pytest.mark.slow
@@ -139,7 +151,9 @@ def test_with_much_budget_our_estimators_find_the_posterior_in_the_coordinates_o
         np.testing.assert_allclose(draws.std(axis=1), sd, rtol=0.3)
 
 
-@pytest.mark.filterwarnings("ignore:random_state is set")  # each fit of a benchmark has a seed of its own
+@pytest.mark.filterwarnings(
+    "ignore:random_state is set"
+)  # each fit of a benchmark has a seed of its own
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "linear regression"])
 def test_with_next_to_no_budget_the_conjugate_estimators_return_the_prior_of_the_cell(name):
     cell = na_dpvi.Cell(name, 1e-4, {})
@@ -159,15 +173,25 @@ def test_the_prior_of_linear_regression_is_that_of_the_cell_but_for_the_intercep
     def difference(theta):
         """Of log densities of (w, log s2)."""
         s2 = softplus(theta[11])
-        params = {"u": np.log(s2 / 16) / model.unit, "w": jnp.asarray(np.append(theta[:10] * 3, theta[10]) / 4)}
-        return cell.model.log_prior(theta) - jax.nn.log_sigmoid(theta[11]) + np.log(s2) - model.log_prior(params)
+        params = {
+            "u": np.log(s2 / 16) / model.unit,
+            "w": jnp.asarray(np.append(theta[:10] * 3, theta[10]) / 4),
+        }
+        return (
+            cell.model.log_prior(theta)
+            - jax.nn.log_sigmoid(theta[11])
+            + np.log(s2)
+            - model.log_prior(params)
+        )
 
     thetas = cell.model.draw_prior(np.random.default_rng(0), 5)
     at_zero = [difference(np.where(np.arange(12) == 10, 0, theta)) for theta in thetas]
     np.testing.assert_allclose(at_zero, at_zero[0], atol=1e-3)
     # The intercept's precision is a ninth.
     extra = [a - difference(theta) for a, theta in zip(at_zero, thetas, strict=True)]
-    np.testing.assert_allclose(extra, (1 - 1 / 9) * thetas[:, 10] ** 2 / (8 * softplus(thetas[:, 11])), atol=1e-3)
+    np.testing.assert_allclose(
+        extra, (1 - 1 / 9) * thetas[:, 10] ** 2 / (8 * softplus(thetas[:, 11])), atol=1e-3
+    )
 
 
 def test_each_fit_has_its_own_noise():
@@ -183,7 +207,11 @@ def test_finished_blocks_are_not_computed_again(monkeypatch, tmp_path, capsys):
 
     def prior(cell, data, rng):
         seen.append(data.truth)
-        return {"the prior": cell.model.draw_prior(rng, 20 * len(data.truth)).reshape(len(data.truth), 20, -1)}
+        return {
+            "the prior": cell.model.draw_prior(rng, 20 * len(data.truth)).reshape(
+                len(data.truth), 20, -1
+            )
+        }
 
     monkeypatch.setattr(na_dpvi, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(na_dpvi, "BLOCK", 3)

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from benchmarks import _na_dpvi_collapsed as _collapsed
-from benchmarks._na_dpvi_collapsed import Regression, TraceSums, accumulate, exact, laplace, nuts, softplus
+from benchmarks._na_dpvi_collapsed import (
+    Regression,
+    TraceSums,
+    accumulate,
+    exact,
+    laplace,
+    nuts,
+    softplus,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -57,17 +65,24 @@ def problem():
 def panels(low, high, n):
     edges = np.linspace(low, high, n + 1)
     half = np.diff(edges)[:, None] / 2
-    return (edges[:-1, None] + half * (1 + NODES)).ravel(), np.broadcast_to(half * WEIGHTS, (n, 20)).ravel()
+    return (edges[:-1, None] + half * (1 + NODES)).ravel(), np.broadcast_to(
+        half * WEIGHTS, (n, 20)
+    ).ravel()
 
 
 def by_brute_force(regression, x, g, j, omegas=NO_OMEGA):
     """Mean and sd of x*, mean of a and of omega, in coordinate j, by quadrature over (omega, v, x*) of the trace."""
-    m, s, p = (np.broadcast_to(y, x.shape[1:])[j] for y in (regression.v_mean, regression.v_sd, regression.prior_mean))
+    m, s, p = (
+        np.broadcast_to(y, x.shape[1:])[j]
+        for y in (regression.v_mean, regression.v_sd, regression.prior_mean)
+    )
     V = regression.noise_variance[j]
     (v, wv), (z, wz), (omega, wo) = panels(m - 9 * s, m + 9 * s, 16), panels(-12, 14, 16), omegas
     a, W = np.logaddexp(0, v)[:, None], (V + omega**2)[:, None, None]
     r = regression.prior_variance(a)
-    log_density = -0.5 * (((v - m) / s)[:, None] ** 2 + (z - p) ** 2 / r + np.log(r)) + np.zeros_like(W)
+    log_density = -0.5 * (
+        ((v - m) / s)[:, None] ** 2 + (z - p) ** 2 / r + np.log(r)
+    ) + np.zeros_like(W)
     if regression.subsampling is not None:
         log_density = log_density - 0.5 * (omega[:, None, None] / regression.subsampling) ** 2
     for point, gradient in zip(x[:, j], g[:, j], strict=True):
@@ -92,7 +107,10 @@ def test_sums_are_those_of_the_stored_trace():
     @jax.jit
     def compiled(x, g, weight):
         return jax.lax.fori_loop(
-            0, len(x), lambda t, sums: accumulate(sums, x[t], g[t], weight[t]), TraceSums.zeros(4, x.dtype)
+            0,
+            len(x),
+            lambda t, sums: accumulate(sums, x[t], g[t], weight[t]),
+            TraceSums.zeros(4, x.dtype),
         )
 
     for found, want in zip(compiled(*map(jnp.float32, (x, g, weight))), expected, strict=True):
@@ -122,7 +140,9 @@ def test_exact_with_unknown_subsampling_noise():
     found = exact(regression)
     mean, sd, a_mean, omega_mean = by_brute_force(regression, x, g, 0, panels(0, 7, 5))
     assert (found.mean[0] - mean) / sd == pytest.approx(0, abs=1e-6)
-    np.testing.assert_allclose([found.sd[0], found.a_mean[0], found.omega_mean[0]], [sd, a_mean, omega_mean], rtol=1e-6)
+    np.testing.assert_allclose(
+        [found.sd[0], found.a_mean[0], found.omega_mean[0]], [sd, a_mean, omega_mean], rtol=1e-6
+    )
     known = exact(dataclasses.replace(regression, subsampling=None))
     assert known.sd[0] < 0.95 * sd  # who takes omega for zero is too sure
 
@@ -139,11 +159,17 @@ def test_leading_axes_are_replicates(problem):
 
 
 def test_the_prior_without_rounds():
-    found = exact(Regression(TraceSums.zeros(2), 1.0, KAPPA, 1.0, 0.5, 3.0, prior_variance=lambda a: 4.0 + 0 * a))
+    found = exact(
+        Regression(
+            TraceSums.zeros(2), 1.0, KAPPA, 1.0, 0.5, 3.0, prior_variance=lambda a: 4.0 + 0 * a
+        )
+    )
     np.testing.assert_allclose(found.mean, 3, rtol=1e-9)
     np.testing.assert_allclose(found.sd, 2, rtol=1e-9)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    np.testing.assert_allclose(found.a_mean, softplus(1 + 0.5 * nodes) @ weights / weights.sum(), rtol=1e-9)
+    np.testing.assert_allclose(
+        found.a_mean, softplus(1 + 0.5 * nodes) @ weights / weights.sum(), rtol=1e-9
+    )
 
 
 def test_a_round_of_weight_two_is_two_rounds(problem):
@@ -152,7 +178,11 @@ def test_a_round_of_weight_two_is_two_rounds(problem):
     for point, gradient in zip(x, g, strict=True):
         sums = accumulate(sums, point, gradient, 2.0)
     twice = exact(dataclasses.replace(regression, sums=sums))
-    doubled = exact(dataclasses.replace(regression, sums=sums_of(np.repeat(x, 2, axis=0), np.repeat(g, 2, axis=0))))
+    doubled = exact(
+        dataclasses.replace(
+            regression, sums=sums_of(np.repeat(x, 2, axis=0), np.repeat(g, 2, axis=0))
+        )
+    )
     np.testing.assert_allclose(twice.mean, doubled.mean, rtol=1e-9)
     np.testing.assert_allclose(twice.sd, doubled.sd, rtol=1e-9)
     assert (twice.sd < exact(regression).sd).all()
@@ -173,7 +203,14 @@ def test_draws_are_of_the_posterior(problem, subsampling):
 def test_a_flat_prior_leaves_a_tail_where_the_trace_sees_no_slope(monkeypatch, sd_of_v):
     """Mass beside a narrow peak, and a second moment from where there is hardly any: a much finer grid agrees."""
     rng = np.random.default_rng(3)
-    x, g = simulated(rng, 8000, np.array([900.0, 60.0]), np.array([0.2, 0.1]), np.array([1e4, 1e4]), learning_rate=1e-4)
+    x, g = simulated(
+        rng,
+        8000,
+        np.array([900.0, 60.0]),
+        np.array([0.2, 0.1]),
+        np.array([1e4, 1e4]),
+        learning_rate=1e-4,
+    )
     regression = Regression(sums_of(x, g), 1e4, KAPPA, 500.0, sd_of_v, 0.0)
     coarse = exact(regression)
     monkeypatch.setattr(_collapsed, "_PANELS", 1500)
@@ -186,11 +223,19 @@ def test_a_flat_prior_leaves_a_tail_where_the_trace_sees_no_slope(monkeypatch, s
 def test_no_scale_is_missed(monkeypatch):
     """Slopes, noise and widths over many orders of magnitude, priors that the trace contradicts."""
     rng, m = np.random.default_rng(6), 400
-    n, V, a = rng.integers(2, 10_000, m) * 1.0, 10 ** rng.uniform(-4, 6, m), 10 ** rng.uniform(-2, 5, m)
+    n, V, a = (
+        rng.integers(2, 10_000, m) * 1.0,
+        10 ** rng.uniform(-4, 6, m),
+        10 ** rng.uniform(-2, 5, m),
+    )
     sxx = n * 10 ** rng.uniform(-6, 2, m)
     slope = KAPPA * a + np.sqrt(V / sxx) * rng.normal(size=m)
-    sums = TraceSums(n, 0.0, KAPPA * a * rng.normal(size=m), sxx, slope * sxx, slope**2 * sxx + V * n)
-    regression = Regression(sums, V, KAPPA, a * 10 ** rng.uniform(-1, 1, m), 10 ** rng.uniform(-3, 5, m), 0.0)
+    sums = TraceSums(
+        n, 0.0, KAPPA * a * rng.normal(size=m), sxx, slope * sxx, slope**2 * sxx + V * n
+    )
+    regression = Regression(
+        sums, V, KAPPA, a * 10 ** rng.uniform(-1, 1, m), 10 ** rng.uniform(-3, 5, m), 0.0
+    )
     usual = exact(regression)
     monkeypatch.setattr(_collapsed, "_PANELS", 1200)
     monkeypatch.setattr(_collapsed, "_REFINED", (3000, 48))
@@ -203,7 +248,9 @@ def test_no_scale_is_missed(monkeypatch):
 @pytest.mark.parametrize("subsampling", [None, 0.5])
 def test_nuts_agrees_where_it_has_converged(problem, subsampling):
     # Narrower priors of v than elsewhere: second moments of heavy tails take Monte Carlo too long.
-    regression = dataclasses.replace(problem[0], subsampling=subsampling, v_sd=np.array([1.0, 0.8, 0.7]))
+    regression = dataclasses.replace(
+        problem[0], subsampling=subsampling, v_sd=np.array([1.0, 0.8, 0.7])
+    )
     found, drawn = exact(regression), nuts(regression, n_warmup=300, n_samples=12_000, n_chains=1)
     converged = (drawn.r_hat < 1.01) & (drawn.ess > 1000)
     assert converged.sum() >= 2
@@ -229,14 +276,24 @@ def test_laplace_is_the_mode_and_the_hessian_there(problem):
     arguments = regression.noise_variance, regression.v_mean, regression.v_sd, regression.prior_mean
     x_drawn, a_drawn = found.sample(np.random.default_rng(0), 100_000)
     with jax.enable_x64(True):
-        slope, hessian = jax.jit(jax.grad(minus_log_density)), jax.jit(jax.hessian(minus_log_density))
+        slope, hessian = (
+            jax.jit(jax.grad(minus_log_density)),
+            jax.jit(jax.hessian(minus_log_density)),
+        )
         for j in range(3):
-            at = np.array([found._mode[j, 0], found.mean[j]]), x[:, j], g[:, j], *(y[j] for y in arguments)
+            at = (
+                np.array([found._mode[j, 0], found.mean[j]]),
+                x[:, j],
+                g[:, j],
+                *(y[j] for y in arguments),
+            )
             covariance, gradient = np.linalg.inv(hessian(*at)), np.asarray(slope(*at))
             assert gradient @ covariance @ gradient < 1e-10
             assert found.sd[j] == pytest.approx(covariance[1, 1] ** 0.5, rel=1e-5)
             v_drawn = _collapsed.softplus_inverse(a_drawn[:, j])
-            np.testing.assert_allclose(np.cov(v_drawn, x_drawn[:, j]), covariance, rtol=0.03, atol=0.01 * found.sd[j])
+            np.testing.assert_allclose(
+                np.cov(v_drawn, x_drawn[:, j]), covariance, rtol=0.03, atol=0.01 * found.sd[j]
+            )
             assert found.a_mean[j] == pytest.approx(a_drawn[:, j].mean(), rel=0.02)
 
 

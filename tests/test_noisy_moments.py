@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes import _noisy_moments as noisy
-from skdpbayes._noisy_moments import Moments, Prior, moments_posterior
+from skdpbayes.posteriors import linear as noisy
+from skdpbayes.posteriors.linear import Moments, Prior, moments_posterior
 
 PRIOR = Prior(0.5, 10.0, 0.15)
 
@@ -43,12 +43,17 @@ def test_the_density_is_that_of_the_released_residuals():
 def brute_force(point, values, spreads, weight, moments):
     (s2, w), p = (math.exp(point[0]), point[1:]), len(values)
     share = moments.mean_weight
-    sources = [(np.append(np.eye(p)[j], 0), s2 * share * values[j]) for j in range(p)]  # of sampling
+    sources = [
+        (np.append(np.eye(p)[j], 0), s2 * share * values[j]) for j in range(p)
+    ]  # of sampling
     sources.append((np.append(np.zeros(p), 1), 2 * s2**2 * share * weight))
     sources += [(np.append(np.eye(p)[j], -2 * w[j]), moments.noise[1] ** 2) for j in range(p)]
-    sources.append((np.append(np.zeros(p), 1), moments.noise[2] ** 2 + (s2 * moments.noise[3]) ** 2))
+    sources.append(
+        (np.append(np.zeros(p), 1), moments.noise[2] ** 2 + (s2 * moments.noise[3]) ** 2)
+    )
     covariance = sum(variance * np.outer(v, v) for v, variance in sources)
-    # Of the Gram matrix: as if all entries had the spread of the features', and what its last row has beyond that.
+    # Of the Gram matrix: as if all entries had the spread of the features', and what its last row
+    # has beyond that.
     inner = spreads.inner / 2 * (w @ w * np.eye(p) + np.outer(w, w))
     features = w[:-1] @ w[:-1]
     own = spreads.border / 2 * features + moments.noise[3] ** 2 * w[-1] ** 2
@@ -56,12 +61,18 @@ def brute_force(point, values, spreads, weight, moments):
     to_residuals = np.vstack([-np.eye(p), w])
     covariance += to_residuals @ inner @ to_residuals.T
     h = moments.square - 2 * w @ moments.cross + w**2 @ values - s2 * weight
-    log = stats.multivariate_normal(np.zeros(p + 1), covariance).logpdf(np.append(moments.cross - values * w, h))
+    log = stats.multivariate_normal(np.zeros(p + 1), covariance).logpdf(
+        np.append(moments.cross - values * w, h)
+    )
     log_prior = stats.norm(0, math.sqrt(s2 / PRIOR.precision)).logpdf(w).sum()
     log_prior += stats.invgamma(PRIOR.shape, scale=PRIOR.scale).logpdf(s2) + point[0]
     # The density leaves out what does not depend on the parameters.
-    constants = -(p + 1) / 2 * math.log(2 * math.pi) + p / 2 * math.log(PRIOR.precision / (2 * math.pi))
-    return log + log_prior - constants - PRIOR.shape * math.log(PRIOR.scale) + math.lgamma(PRIOR.shape)
+    constants = -(p + 1) / 2 * math.log(2 * math.pi) + p / 2 * math.log(
+        PRIOR.precision / (2 * math.pi)
+    )
+    return (
+        log + log_prior - constants - PRIOR.shape * math.log(PRIOR.scale) + math.lgamma(PRIOR.shape)
+    )
 
 
 @pytest.mark.parametrize("intercept", [True, False])
@@ -90,7 +101,9 @@ def test_the_same_sums_give_the_same_draws_and_every_sum_gives_some():
     draws = [moments_posterior(moments, PRIOR, intercept=True).draws for _ in range(2)]
     np.testing.assert_array_equal(*draws)
     for sign in (1, -1):  # sums that no records have
-        odd = moments._replace(gram=-sign * moments.gram, square=-sign * 1e4, cross=1e4 * moments.cross, weight=-5.0)
+        odd = moments._replace(
+            gram=-sign * moments.gram, square=-sign * 1e4, cross=1e4 * moments.cross, weight=-5.0
+        )
         assert np.isfinite(moments_posterior(odd, PRIOR, intercept=True).draws).all()
 
 
@@ -111,4 +124,6 @@ def test_intervals_cover(monkeypatch, n, d, scale):
         inside.append((low < truth) & (truth < high))
     inside = np.array(inside)
     for part in (inside[:, 0], inside[:, 1:].mean(axis=1)):
-        assert part.mean() == pytest.approx(0.9, abs=4 * max(part.std(), 0.1) / math.sqrt(len(part)))
+        assert part.mean() == pytest.approx(
+            0.9, abs=4 * max(part.std(), 0.1) / math.sqrt(len(part))
+        )

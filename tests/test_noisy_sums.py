@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes._noisy_sums import CountsPosterior, RatePosterior
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
+from skdpbayes.posteriors.conjugate import CountsPosterior, RatePosterior
 
 f32 = np.float32
 
@@ -25,8 +25,12 @@ def close(draws, mean, variance):
 
 def enumerated(noisy, scale, n, alpha):
     """Moments of counts and of probabilities by summing over all counts of three categories."""
-    counts = np.array([(i, j, n - i - j) for i, j in itertools.product(range(n + 1), repeat=2) if i + j <= n])
-    log = stats.dirichlet_multinomial(alpha, n).logpmf(counts) + stats.norm(noisy, scale).logpdf(counts).sum(axis=1)
+    counts = np.array(
+        [(i, j, n - i - j) for i, j in itertools.product(range(n + 1), repeat=2) if i + j <= n]
+    )
+    log = stats.dirichlet_multinomial(alpha, n).logpmf(counts) + stats.norm(noisy, scale).logpdf(
+        counts
+    ).sum(axis=1)
     weight = np.exp(log - log.max())
     weight /= weight.sum()
     p = (counts + alpha) / (n + alpha.sum())
@@ -39,7 +43,9 @@ def enumerated(noisy, scale, n, alpha):
 
 
 @pytest.mark.parametrize("noisy", [(16.2, 9.0, 7.1), (34.0, 2.5, -8.0)])
-@pytest.mark.parametrize("alpha", [(1, 1, 1), (0.5, 2, 9), (0.02, 0.02, 0.02), (1e6, 2e6, 1e6)], ids=str)
+@pytest.mark.parametrize(
+    "alpha", [(1, 1, 1), (0.5, 2, 9), (0.02, 0.02, 0.02), (1e6, 2e6, 1e6)], ids=str
+)
 @pytest.mark.parametrize("scale", [3.0, 200.0])
 def test_counts_and_probabilities_are_those_of_an_enumeration(noisy, alpha, scale):
     noisy, alpha = np.array(noisy), np.array(alpha, float)
@@ -71,7 +77,10 @@ def test_many_records_give_the_normal_approximation():
 @pytest.mark.parametrize("n_categories", [2, 5, 40])
 def test_noiseless_counts_give_the_conjugate_dirichlet(n_categories):
     rng = np.random.default_rng(n_categories)
-    counts, alpha = rng.multinomial(500, np.full(n_categories, 1 / n_categories)), rng.gamma(2, size=n_categories)
+    counts, alpha = (
+        rng.multinomial(500, np.full(n_categories, 1 / n_categories)),
+        rng.gamma(2, size=n_categories),
+    )
     posterior = CountsPosterior(counts - 500 / n_categories, 0.0, 500, alpha)
     assert (posterior.sample_counts(rng, 200) == counts).all()
     exact = stats.dirichlet(alpha + counts)
@@ -100,7 +109,9 @@ def test_density_of_a_noisy_sum_is_that_of_a_simulation(n, size, upper, scale):
     for total in np.quantile(sums, [0.02, 0.3, 0.6, 0.98]):
         terms = stats.norm(total, deviation).pdf(sums)
         error = 5 * terms.std() / size**0.5 + 1e-3 * terms.mean()
-        assert density(theta, total, deviation, n, upper)[0] == pytest.approx(terms.mean(), abs=error)
+        assert density(theta, total, deviation, n, upper)[0] == pytest.approx(
+            terms.mean(), abs=error
+        )
 
 
 @pytest.mark.parametrize(("theta", "upper"), [(1.3, 2.0), (0.2, 1.0), (5.0, 1.0)])
@@ -108,7 +119,10 @@ def test_density_of_one_noisy_value_is_the_integral(theta, upper):
     x, scale = np.linspace(0, upper, 20_001), 0.4
     for total in (-1.0, 0.0, 0.7):
         kernel = stats.norm(total, scale).pdf(x - upper / 2)
-        want = np.trapezoid(kernel * theta * np.exp(-theta * x), x) + np.exp(-theta * upper) * kernel[-1]
+        want = (
+            np.trapezoid(kernel * theta * np.exp(-theta * x), x)
+            + np.exp(-theta * upper) * kernel[-1]
+        )
         assert density(theta, total, scale, 1, upper)[0] == pytest.approx(want, rel=1e-5)
 
 
@@ -146,7 +160,9 @@ def test_draws_of_a_rate_follow_its_density():
     quantiles = np.array([0.001, 0.05, 0.25, 0.5, 0.75, 0.95, 0.999])
     want = np.interp(quantiles, cumulative / cumulative[-1], theta)
     got = np.array([(draws <= q).mean() for q in want])
-    assert (np.abs(got - quantiles) <= 5 * np.sqrt(quantiles * (1 - quantiles) / len(draws)) + 1e-4).all()
+    assert (
+        np.abs(got - quantiles) <= 5 * np.sqrt(quantiles * (1 - quantiles) / len(draws)) + 1e-4
+    ).all()
 
 
 @pytest.mark.parametrize("shape", [1e-3, 0.01, 1e6])
@@ -158,7 +174,9 @@ def test_extreme_priors_raise_nothing(shape):
     assert draws.mean() == pytest.approx(2, rel=0.1)
 
 
-@pytest.mark.parametrize(("n", "shape", "rate", "truth"), [(1000, 1e4, 1e4, 3.0), (20_000, 1.0, 1.0, 1000.0)])
+@pytest.mark.parametrize(
+    ("n", "shape", "rate", "truth"), [(1000, 1e4, 1e4, 3.0), (20_000, 1.0, 1.0, 1000.0)]
+)
 def test_data_win_over_a_prior_that_contradicts_them(n, shape, rate, truth):
     """Far out in the tails of prior and likelihood it still is the conjugate posterior."""
     total, upper = n / truth, 60 / truth
@@ -189,7 +207,9 @@ def simulated(name, rng):
         theta = rng.beta(2, 3, repeats)
         return theta, rng.binomial(n, theta) - n / 2 + scale * rng.standard_normal(repeats)
     theta = rng.dirichlet([1, 2, 3], repeats)
-    return theta[:, 0], rng.multinomial(n, theta) - n / 3 + scale * rng.standard_normal((repeats, 3))
+    return theta[:, 0], rng.multinomial(n, theta) - n / 3 + scale * rng.standard_normal(
+        (repeats, 3)
+    )
 
 
 def p_value_of_ranks(name, factor=1.0):
@@ -198,7 +218,9 @@ def p_value_of_ranks(name, factor=1.0):
     rng = np.random.default_rng(7)
     theta, sums = simulated(name, rng)
     if name == "dirichlet":
-        draws = [model.noisy_posterior(one, factor * scale, n).sample(rng, DRAWS)[:, 0] for one in sums]
+        draws = [
+            model.noisy_posterior(one, factor * scale, n).sample(rng, DRAWS)[:, 0] for one in sums
+        ]
         draws = np.stack(draws, axis=1)
     else:  # each a feature of its own
         draws = model.noisy_posterior(sums, factor * scale, n).sample(rng, DRAWS)
@@ -206,12 +228,16 @@ def p_value_of_ranks(name, factor=1.0):
     return stats.chisquare(np.bincount(ranks // 8, minlength=8)).pvalue
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in MODELS]
+)
 def test_ranks_of_the_truth_are_uniform(name):
     assert p_value_of_ranks(name) > 1e-3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in MODELS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in MODELS]
+)
 def test_ranks_notice_half_the_noise(name):
     assert p_value_of_ranks(name, 0.5) < 1e-5

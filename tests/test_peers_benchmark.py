@@ -54,7 +54,9 @@ def test_targets_have_no_slack(ours, target, score, met):
 
 def test_noise_between_seeds_is_level():
     assert comparison.score_line("x", [0.9, 0.7, 0.8], [0.7, 0.8, 0.85], "peer").mark == "level"
-    assert comparison.score_line("x", [0.90, 0.80, 0.70], [0.85, 0.75, 0.65], "peer").mark == "ahead"  # on every seed
+    assert (
+        comparison.score_line("x", [0.90, 0.80, 0.70], [0.85, 0.75, 0.65], "peer").mark == "ahead"
+    )  # on every seed
     assert comparison.score_line("x", [0.9, 0.7, 0.8], [], "not run").mark == ""
 
 
@@ -72,7 +74,10 @@ def test_table_shows_what_is_behind(tmp_path):
     assert rows[3] == ["slow", "3", "1", "NumPyro", "0.33", "BEHIND", "<=1.3", "BEHIND"]
     assert rows[5] == ["alone", "4", "not", "run"]
     assert rows[6] == ["secure", "3", "2", "ours,", "fast", "0.67", "<=4", "ahead"]
-    assert "against peers: 2 ahead, 0 level, 1 BEHIND\nagainst targets: 2 ahead, 0 level, 1 BEHIND" in text
+    assert (
+        "against peers: 2 ahead, 0 level, 1 BEHIND\nagainst targets: 2 ahead, 0 level, 1 BEHIND"
+        in text
+    )
     logged = json.loads(json.dumps([comparison.loggable(line) for line in lines], allow_nan=False))
     assert [line["mark"] for line in logged] == ["ahead", "BEHIND", "ahead", "", ""]
     pytest.importorskip("matplotlib")
@@ -98,14 +103,25 @@ def two_columns(seed):
 
 
 def test_missing_peers_are_named_and_the_rest_goes_on(monkeypatch, left_out, capsys):
-    records = [{"task": "digits-0", "epsilon": e, "accuracy": [0.8, 0.9], "auc": [0.7, 0.8]} for e in (0.1, 0.3, 1, 3)]
+    records = [
+        {"task": "digits-0", "epsilon": e, "accuracy": [0.8, 0.9], "auc": [0.7, 0.8]}
+        for e in (0.1, 0.3, 1, 3)
+    ]
     monkeypatch.setattr(comparison.utility, "run", lambda task, epsilons, seeds: records)
-    monkeypatch.setattr(comparison, "problems_of", lambda task, seeds: [two_columns(seed) for seed in range(seeds)])
+    monkeypatch.setattr(
+        comparison, "problems_of", lambda task, seeds: [two_columns(seed) for seed in range(seeds)]
+    )
     logged = []
-    monkeypatch.setattr(comparison._log, "append", lambda name, record: logged.append((name, record)))
+    monkeypatch.setattr(
+        comparison._log, "append", lambda name, record: logged.append((name, record))
+    )
     lines = comparison.classification(a_run(missing), ("digits-0",))
     assert len(lines) == 16 and sum(line.theirs is None for line in lines) == 8
-    assert lines[0].peer == "not run" and lines[0].target == 0.902 and lines[0].ours == pytest.approx(0.85)
+    assert (
+        lines[0].peer == "not run"
+        and lines[0].target == 0.902
+        and lines[0].ours == pytest.approx(0.85)
+    )
     assert left_out == ["SKIPPED: diffprivlib on digits-0: no such environment"]
     assert left_out[0] in capsys.readouterr().err
     assert [name for name, _ in logged] == ["utility"]
@@ -125,7 +141,9 @@ def test_reference_is_skipped_unless_its_folder_is_named(monkeypatch, tmp_path):
 def test_environment_that_cannot_be_made_is_a_peer_that_is_not_run(monkeypatch):
     with pytest.raises(_peers.Unavailable, match=r"needs Python 3\.11"):
         _peers.environment("d3p", "python-that-is-not-there")
-    monkeypatch.setattr(_peers.subprocess, "run", lambda *given, **how: subprocess.CompletedProcess(given, 3))
+    monkeypatch.setattr(
+        _peers.subprocess, "run", lambda *given, **how: subprocess.CompletedProcess(given, 3)
+    )
     with pytest.raises(_peers.Unavailable, match="status 3"):
         _peers.environment("d3p", sys.executable)
 
@@ -180,7 +198,11 @@ def test_targets_are_those_of_the_frozen_tables():
 
 def test_every_peer_has_a_lock_of_hashes():
     for source in (ROOT / "benchmarks" / "peers").glob("*.in"):
-        pins = [line.split()[0] for line in source.read_text().splitlines() if "==" in line and line[0] != "#"]
+        pins = [
+            line.split()[0]
+            for line in source.read_text().splitlines()
+            if "==" in line and line[0] != "#"
+        ]
         lock = source.with_suffix(".lock").read_text()
         assert pins and all(f"\n{pin} " in lock for pin in pins)
         assert lock.count("--hash=sha256:") >= lock.count("==")
@@ -192,12 +214,22 @@ def test_asv_benchmarks_run(monkeypatch):
     module = runpy.run_path(str(ROOT / "asv_bench" / "benchmarks" / "fit.py"))
     monkeypatch.setattr(module["Step"], "many", 400)
     ran = 0
-    for kind in [value for value in module.values() if isinstance(value, type) and value.__module__ == "<run_path>"]:
-        for name in [name for name in vars(kind) if name.startswith(("time_", "track_", "peakmem_"))]:
+    for kind in [
+        value
+        for value in module.values()
+        if isinstance(value, type) and value.__module__ == "<run_path>"
+    ]:
+        for name in [
+            name for name in vars(kind) if name.startswith(("time_", "track_", "peakmem_"))
+        ]:
             for parameter in getattr(kind, "params", ([None],))[0]:
                 own = kind()
                 own.seen = []
-                arguments = [parameter, *(p[0] for p in getattr(kind, "params", ())[1:])] if parameter else []
+                arguments = (
+                    [parameter, *(p[0] for p in getattr(kind, "params", ())[1:])]
+                    if parameter
+                    else []
+                )
                 getattr(own, "setup", lambda *a: None)(*arguments)
                 found = getattr(own, name)(*arguments)
                 assert found is None or np.isfinite(found)

@@ -14,14 +14,8 @@ from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from skdpbayes import DPBayesianLogisticRegression, DPBetaBernoulli
-from skdpbayes.preprocessing import (
-    BoundedScaler,
-    DPStandardScaler,
-    NormClipper,
-    PrivatePipeline,
-    check_pipeline,
-    make_private_pipeline,
-)
+from skdpbayes.pipelines import PrivatePipeline, check_pipeline, make_private_pipeline
+from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler, NormClipper
 from skdpbayes.privacy import PrivacySpent, compose
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
 
@@ -48,9 +42,15 @@ def test_its_report_is_of_all_steps(fitted):
     assert spent.crosscheck.startswith("dpstandardscaler: quadrature: delta(")
     assert "guarantee holds" in fitted._repr_html_() and "DPStandardScaler" in fitted._repr_html_()
     lone = make_private_pipeline(BoundedScaler((0, 100)), fitted[-1]).privacy_spent_
-    assert lone.releases == own[1].releases and lone.epsilon == pytest.approx(own[1].epsilon, rel=1e-9)
+    assert lone.releases == own[1].releases and lone.epsilon == pytest.approx(
+        own[1].epsilon, rel=1e-9
+    )
     assert lone.public["boundedscaler"] == "BoundedScaler(bounds=(0, 100))"
-    assert set(own[1].not_covered) - set(lone.not_covered) == {BEFORE_THE_MODEL} == {own[1].not_covered[0]}
+    assert (
+        set(own[1].not_covered) - set(lone.not_covered)
+        == {BEFORE_THE_MODEL}
+        == {own[1].not_covered[0]}
+    )
     trusting = make_private_pipeline(BoundedScaler((0, 100)), fitted[-1], trusted=["boundedscaler"])
     assert BEFORE_THE_MODEL in trusting.privacy_spent_.not_covered
 
@@ -69,8 +69,14 @@ def test_it_is_used_like_its_model(fitted):
     for mine, models in (
         (fitted.predict_interval(X[:5], 0.8), fitted[-1].predict_interval(rows, 0.8)),
         (fitted.predict_proba(X[:5]), fitted[-1].predict_proba(rows)),
-        (fitted.log_predictive_density(X[:5], Y[:5]), fitted[-1].log_predictive_density(rows, Y[:5])),
-        (fitted.sample_posterior_predictive(X[:5], 3, 0), fitted[-1].sample_posterior_predictive(rows, 3, 0)),
+        (
+            fitted.log_predictive_density(X[:5], Y[:5]),
+            fitted[-1].log_predictive_density(rows, Y[:5]),
+        ),
+        (
+            fitted.sample_posterior_predictive(X[:5], 3, 0),
+            fitted[-1].sample_posterior_predictive(rows, 3, 0),
+        ),
     ):
         np.testing.assert_array_equal(mine, models)
     again = pickle.loads(pickle.dumps(fitted))
@@ -86,7 +92,10 @@ def test_it_is_used_like_its_model(fitted):
         ((StandardScaler(), MODEL), "standardscaler .* take BoundedScaler or DPStandardScaler"),
         ((BoundedScaler(), DPBayesianLogisticRegression()), "classes=None"),
         ((BoundedScaler(), clone(MODEL).set_params(random_state=0)), "random_state is set"),
-        ((BoundedScaler(), clone(MODEL).set_params(random_state=np.random.default_rng(0))), "random_state is set"),
+        (
+            (BoundedScaler(), clone(MODEL).set_params(random_state=np.random.default_rng(0))),
+            "random_state is set",
+        ),
         ((BoundedScaler(), clone(MODEL).set_params(epsilon=np.inf)), "infinite"),
         ((BoundedScaler(), GridSearchCV(MODEL, {"epsilon": [1.0]})), "gridsearchcv"),
         ((BoundedScaler(), BoundedScaler()), "none of its steps is"),
@@ -111,7 +120,9 @@ def test_what_leaks_is_refused_before_anything_is_read(steps, why):
 
 
 def test_a_refit_is_judged_by_its_own_parameters(fitted):
-    again = pickle.loads(pickle.dumps(fitted)).set_params(dpbayesianlogisticregression__random_state=0)
+    again = pickle.loads(pickle.dumps(fitted)).set_params(
+        dpbayesianlogisticregression__random_state=0
+    )
     with pytest.raises(ValueError, match="random_state is set"):
         again.fit(X, Y)
     with pytest.raises(ValueError, match="memory"):
@@ -125,10 +136,14 @@ def test_columns_that_pass_through_are_judged_the_same_before_and_after_a_fit(le
     if left == "union":
         prepare = FeatureUnion([("a", BoundedScaler((0, 100))), ("b", "passthrough")])
     elif left == "explicit":
-        prepare = ColumnTransformer([("a", BoundedScaler((0, 100)), [0]), ("b", "passthrough", [1])])
+        prepare = ColumnTransformer(
+            [("a", BoundedScaler((0, 100)), [0]), ("b", "passthrough", [1])]
+        )
     else:
         prepare = ColumnTransformer([("a", BoundedScaler((0, 100)), [0])], remainder=left)
-    before, after = (check_pipeline(make_pipeline(step, MODEL)) for step in (prepare, clone(prepare).fit(X)))
+    before, after = (
+        check_pipeline(make_pipeline(step, MODEL)) for step in (prepare, clone(prepare).fit(X))
+    )
     assert before.passed and after.passed
     assert [step.name for step in before.steps] == [step.name for step in after.steps]
     own = make_pipeline(FunctionTransformer(func=np.log1p), MODEL)
@@ -158,20 +173,29 @@ def test_refits_of_what_a_column_transformer_copies_add_up():
     reports = []
     for _ in range(3):
         pipeline.fit(COINS)
-        reports += [pipeline[0].named_transformers_["scale"].privacy_spent_, pipeline[1].privacy_spent_]
+        reports += [
+            pipeline[0].named_transformers_["scale"].privacy_spent_,
+            pipeline[1].privacy_spent_,
+        ]
     own = [block for report in reports for block in report.releases]
     spent = pipeline.privacy_spent_
     assert sorted(map(repr, spent.cumulative + spent.releases)) == sorted(map(repr, own))
     assert spent.epsilon >= compose(own).epsilon(spent.delta) > 1.5
     assert not hasattr(clone(pipeline), "privacy_spent_")
     seeded = make_private_pipeline(columns, clone(BERNOULLI)).fit(COINS)
-    report = replace(seeded[0].named_transformers_["scale"].privacy_spent_, voided_by=("a seed",), numerics="fast")
+    report = replace(
+        seeded[0].named_transformers_["scale"].privacy_spent_,
+        voided_by=("a seed",),
+        numerics="fast",
+    )
     seeded[0].named_transformers_["scale"].privacy_spent_ = report
     spent = seeded.fit(COINS).privacy_spent_
     assert spent.voided_by == ("an earlier fit: a seed",) and spent.numerics == "fast"
 
 
-@pytest.mark.parametrize("parameter", [{"delta": 1e-12}, {"adjacency": "zero_out"}, {"epsilon": 0.1}])
+@pytest.mark.parametrize(
+    "parameter", [{"delta": 1e-12}, {"adjacency": "zero_out"}, {"epsilon": 0.1}]
+)
 def test_its_report_is_of_what_was_fitted_whatever_parameters_are_now(parameter):
     steps = (clone(own).set_params(adjacency="replace_one") for own in (UNITS, BERNOULLI))
     pipeline = make_private_pipeline(*steps).fit(COINS)
@@ -184,7 +208,10 @@ def test_its_report_is_of_what_was_fitted_whatever_parameters_are_now(parameter)
 def test_a_private_step_is_counted_although_it_is_trusted():
     steps = [("scale", clone(UNITS)), ("model", clone(BERNOULLI))]
     pipeline = PrivatePipeline(steps, trusted=["scale"]).fit(COINS)
-    assert pipeline.privacy_spent_.delta == pytest.approx(2e-5) and pipeline.privacy_spent_.epsilon > 1.05
+    assert (
+        pipeline.privacy_spent_.delta == pytest.approx(2e-5)
+        and pipeline.privacy_spent_.epsilon > 1.05
+    )
     steps[0][1].set_params(epsilon=np.inf)
     with pytest.raises(ValueError, match="not private: scale"):
         PrivatePipeline(steps, trusted=["scale"])._refuse_leaks(COINS)
@@ -192,7 +219,9 @@ def test_a_private_step_is_counted_although_it_is_trusted():
 
 def test_what_zeros_or_lengths_of_rows_would_decide_is_refused():
     def pipeline(**options):
-        columns = ColumnTransformer([("clip", NormClipper(2.0), [0, 1])], remainder="passthrough", **options)
+        columns = ColumnTransformer(
+            [("clip", NormClipper(2.0), [0, 1])], remainder="passthrough", **options
+        )
         return make_private_pipeline(columns, clone(BERNOULLI))
 
     for rows, why in ((sparse.csr_array(COINS), "sparse_threshold=0"), (COINS.tolist(), "list")):

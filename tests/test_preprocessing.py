@@ -20,29 +20,37 @@ from skdpbayes import (
     DPGammaExponential,
     DPLatentDirichletAllocation,
 )
+from skdpbayes.audit import audit
 from skdpbayes.datasets import load_adult
 from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.model_selection import DPRandomizedSearchCV
+from skdpbayes.pipelines import check_pipeline
 from skdpbayes.preprocessing import (
     BoundedScaler,
     CategoryEncoder,
     DPStandardScaler,
     NormClipper,
     check_data,
-    check_pipeline,
 )
-from skdpbayes.privacy import BudgetError, PrivacyLedger, audit, compose
+from skdpbayes.privacy import BudgetError, PrivacyLedger, compose
 
 pytestmark = pytest.mark.filterwarnings("ignore:delta=.* is not below")  # tables of a few rows
 
 
 def refused_checks(estimator):
     """A list of rows has no public width: the check that fits to one must fail."""
-    return {"check_transformer_data_not_an_array": "lists of rows whose width is not declared are refused"}
+    return {
+        "check_transformer_data_not_an_array": "lists of rows whose width is not declared are refused"
+    }
 
 
 @parametrize_with_checks(
-    [NormClipper(), BoundedScaler((-10, 10)), CategoryEncoder([0, 1, 2]), DPStandardScaler((-9, 9), random_state=0)],
+    [
+        NormClipper(),
+        BoundedScaler((-10, 10)),
+        CategoryEncoder([0, 1, 2]),
+        DPStandardScaler((-9, 9), random_state=0),
+    ],
     expected_failed_checks=refused_checks,
 )
 def test_scikit_learn_checks(estimator, check):
@@ -85,8 +93,12 @@ def test_no_cell_raises_or_changes_another_row(estimator):
             if not isinstance(estimator, NormClipper):  # which declares no width
                 clone(estimator).fit(rows)
             out = usual.transform(rows)
-            np.testing.assert_array_equal(np.delete(out, 3, axis=0), np.delete(usual.transform(table), 3, axis=0))
-            assert out[3, -1] == 0 if isinstance(estimator, CategoryEncoder) else np.isnan(out[3, 1])
+            np.testing.assert_array_equal(
+                np.delete(out, 3, axis=0), np.delete(usual.transform(table), 3, axis=0)
+            )
+            assert (
+                out[3, -1] == 0 if isinstance(estimator, CategoryEncoder) else np.isnan(out[3, 1])
+            )
 
 
 def test_long_rows_are_shortened_and_missing_ones_stay_missing():
@@ -110,7 +122,9 @@ def test_no_number_warns():
 def test_a_signalling_nan_warns_of_nothing():
     X = np.full((2, 1), 0.5)
     X.view(np.uint64)[0] = 0x7FF0000000000001
-    scaler = DPStandardScaler(delta=1e-3, epsilon=np.inf, random_state=0).fit(np.linspace(-1, 1, 20)[:, None])
+    scaler = DPStandardScaler(delta=1e-3, epsilon=np.inf, random_state=0).fit(
+        np.linspace(-1, 1, 20)[:, None]
+    )
     with np.errstate(all="raise"):
         assert np.isnan(scaler.transform(X)[0, 0])
 
@@ -164,7 +178,9 @@ def test_categories_by_name_and_by_column():
     encoder = CategoryEncoder({"b": [1, 2], "a": ["x", "y"]}).fit(frame)
     assert encoder.get_feature_names_out().tolist() == ["a_x", "a_y", "b_1", "b_2"]
     assert encoder.transform(frame).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
-    assert CategoryEncoder(["x", "y"]).fit_transform(np.array([["y", "x"]])).tolist() == [[0, 1, 1, 0]]
+    assert CategoryEncoder(["x", "y"]).fit_transform(np.array([["y", "x"]])).tolist() == [
+        [0, 1, 1, 0]
+    ]
     for categories, message in (
         ([["x"]], "1 lists"),
         ([[1], []], "one or more"),
@@ -188,19 +204,26 @@ BOUNDS = ([0, 0], [100, 10])
 def test_without_noise_it_is_the_standard_scaler():
     X = columns()
     X[::7, 1] = np.nan
-    ours, theirs = DPStandardScaler(BOUNDS, epsilon=np.inf, random_state=0).fit(X), StandardScaler().fit(X)
+    ours, theirs = (
+        DPStandardScaler(BOUNDS, epsilon=np.inf, random_state=0).fit(X),
+        StandardScaler().fit(X),
+    )
     np.testing.assert_allclose(ours.mean_, theirs.mean_, rtol=1e-4)
     np.testing.assert_allclose(ours.scale_, theirs.scale_, rtol=1e-4)
     np.testing.assert_allclose(ours.transform(X), theirs.transform(X), atol=2e-3)
     np.testing.assert_allclose(ours.inverse_transform(ours.transform(X)), X, rtol=1e-6)
-    plain = DPStandardScaler(BOUNDS, epsilon=np.inf, with_mean=False, with_std=False, random_state=0)
+    plain = DPStandardScaler(
+        BOUNDS, epsilon=np.inf, with_mean=False, with_std=False, random_state=0
+    )
     np.testing.assert_array_equal(plain.fit_transform(X), X)
 
 
 def test_moments_are_as_far_off_as_the_noise_says():
     X = columns(2000)
     fits = [DPStandardScaler(BOUNDS, epsilon=0.5, random_state=seed).fit(X) for seed in range(60)]
-    noise = fits[0].privacy_spent_.steps[0].noise_multiplier * 3**0.5 / len(X)  # in units of half of the range
+    noise = (
+        fits[0].privacy_spent_.steps[0].noise_multiplier * 3**0.5 / len(X)
+    )  # in units of half of the range
     errors = (np.array([fit.mean_ for fit in fits]) - X.mean(axis=0)) / [50, 5]
     assert 0.7 < errors.std() / noise < 1.3
     assert np.median([fit.scale_[0] for fit in fits]) == pytest.approx(X[:, 0].std(), rel=0.1)
@@ -208,7 +231,9 @@ def test_moments_are_as_far_off_as_the_noise_says():
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "add_remove", "replace_one"])
 def test_the_scaler_passes_the_audit(adjacency):
-    report = audit(DPStandardScaler((-1, 1), epsilon=4.0, adjacency=adjacency), np.ones((20, 3)), n_trials=400)
+    report = audit(
+        DPStandardScaler((-1, 1), epsilon=4.0, adjacency=adjacency), np.ones((20, 3)), n_trials=400
+    )
     assert report.passed, str(report)
     assert adjacency == "replace_one" or report.epsilon_lower_bound > 1.2
 
@@ -271,7 +296,9 @@ def test_steps_are_judged(step, leaks):
 
 def test_columns_that_are_left_and_selectors_that_look_are_judged():
     rest = ColumnTransformer([("a", "passthrough", [0])], remainder=StandardScaler())
-    assert [step.name for step in check_pipeline(make_pipeline(rest, MODEL)).leaks] == ["columntransformer__remainder"]
+    assert [step.name for step in check_pipeline(make_pipeline(rest, MODEL)).leaks] == [
+        "columntransformer__remainder"
+    ]
     chosen = ColumnTransformer([("a", BoundedScaler(), lambda X: [int(X[:, 0].mean() > 0)])])
     report = check_pipeline(make_pipeline(chosen, MODEL))
     assert [step.name for step in report.leaks] == ["columntransformer__a's columns"]
@@ -293,7 +320,10 @@ def test_refits_count_and_conditions_are_said():
     X, model = columns(300), clone(MODEL)
     model.fit(X, np.arange(300) % 2).fit(X, np.arange(300) % 2)
     report = check_pipeline(model)
-    assert report.epsilon == pytest.approx(model.privacy_spent_.cumulative_epsilon, rel=1e-6) and report.epsilon > 1.3
+    assert (
+        report.epsilon == pytest.approx(model.privacy_spent_.cumulative_epsilon, rel=1e-6)
+        and report.epsilon > 1.3
+    )
     assert "in the last of several fits" in report.steps[0].reason
     found = DPRandomizedSearchCV(MODEL, {}, epsilon=2.0, n_iter=1).fit(X, np.arange(300) % 2)
     found.fit(X, np.arange(300) % 2)
@@ -316,7 +346,9 @@ def test_fitted_steps_compose():
     steps = [step for part in pipeline for step in part.privacy_spent_.releases]
     assert report.epsilon == pytest.approx(compose(steps).epsilon(2e-5), rel=1e-6)
     with pytest.warns(UserWarning, match="classes=None"):
-        voided = pipeline.set_params(dpbayesianlogisticregression__classes=None).fit(X, np.arange(300) % 2)
+        voided = pipeline.set_params(dpbayesianlogisticregression__classes=None).fit(
+            X, np.arange(300) % 2
+        )
     assert "guarantee does not hold" in check_pipeline(voided).leaks[0].reason
 
 
@@ -329,7 +361,11 @@ def test_from_the_raw_adult_table_to_predictions():
     prepare = ColumnTransformer(
         [
             ("categories", CategoryEncoder({name: data.categories[name] for name in text}), text),
-            ("numbers", DPStandardScaler({name: data.bounds[name] for name in numbers}, epsilon=0.2), numbers),
+            (
+                "numbers",
+                DPStandardScaler({name: data.bounds[name] for name in numbers}, epsilon=0.2),
+                numbers,
+            ),
         ]
     )
     model = DPBayesianLogisticRegression(0.8, classes=data.classes, data_norm=4.0, solver="vips")
@@ -343,8 +379,12 @@ def test_from_the_raw_adult_table_to_predictions():
 
 
 def test_what_is_wrong_with_data_is_said():
-    table = pd.DataFrame({"a": [1.0, 2.0, np.nan, 50.0], "b": ["1", "x", "3", "4"], "c": [7, 7, 7, 7]})
-    model = DPBayesianLogisticRegression(10.0, delta=0.5, classes=["no", "yes", "never"], data_norm=20.0)
+    table = pd.DataFrame(
+        {"a": [1.0, 2.0, np.nan, 50.0], "b": ["1", "x", "3", "4"], "c": [7, 7, 7, 7]}
+    )
+    model = DPBayesianLogisticRegression(
+        10.0, delta=0.5, classes=["no", "yes", "never"], data_norm=20.0
+    )
     said = check_data(table.astype(object), ["no", "yes", "no", 3], estimator=model).findings
     for part in (
         "2 of 4 rows have a missing",
@@ -367,17 +407,25 @@ def test_the_labels_that_are_not_declared_are_shown_the_most_frequent_first():
 
 
 def test_bounds_are_held_against_the_data():
-    scaled = check_data([[0.0, 5.0], [2.0, 30.0]], estimator=DPStandardScaler((0, [1.0, 10.0]), delta=0.1)).findings
+    scaled = check_data(
+        [[0.0, 5.0], [2.0, 30.0]], estimator=DPStandardScaler((0, [1.0, 10.0]), delta=0.1)
+    ).findings
     assert any("2 of 4 values of X lie outside" in finding for finding in scaled)
     linear = DPBayesianLinearRegression(bounds=((0, 1), (0, 9)))
     said = str(check_data([[0.5], [0.7]], [1.0, 10.0], estimator=linear))
-    assert "1 of 2 values of y lie outside" in said and "values of X" not in said and said.startswith("Not private")
+    assert (
+        "1 of 2 values of y lie outside" in said
+        and "values of X" not in said
+        and said.startswith("Not private")
+    )
 
 
 def test_names_are_those_of_columns_and_pipelines_are_turned_away():
     frame = pd.DataFrame({"a": ["x", "y"], "b": [1.0, 1.0]}).astype(object)
     said = check_data(frame, estimator=NormClipperLike()).findings
-    assert any("column 'a' holds no number" in f for f in said) and not any("smaller data_norm" in f for f in said)
+    assert any("column 'a' holds no number" in f for f in said) and not any(
+        "smaller data_norm" in f for f in said
+    )
     assert any("'b' are constant" in f for f in said)
     with pytest.raises(ValueError, match="what the model is given"):
         check_data(frame, estimator=make_pipeline(MODEL))
@@ -386,7 +434,9 @@ def test_names_are_those_of_columns_and_pipelines_are_turned_away():
 def test_good_data_pass():
     X = np.random.default_rng(0).normal(size=(500, 2))
     assert not check_data(X).findings and "nothing found" in str(check_data(X))
-    assert any("smaller data_norm" in f for f in check_data(X / 9, estimator=NormClipperLike()).findings)
+    assert any(
+        "smaller data_norm" in f for f in check_data(X / 9, estimator=NormClipperLike()).findings
+    )
     assert any("no number at all" in f for f in check_data(X * [1, np.nan]).findings)
 
 

@@ -20,7 +20,10 @@ Y = (X[:, 0] > 0).astype(int)
 
 def estimator(**parameters):
     return DPBayesianLogisticRegression(
-        **({"classes": [0, 1], "n_steps": 37, "n_posterior_samples": 20, "random_state": 0} | parameters)
+        **(
+            {"classes": [0, 1], "n_steps": 37, "n_posterior_samples": 20, "random_state": 0}
+            | parameters
+        )
     )
 
 
@@ -67,7 +70,9 @@ def test_callbacks_are_told_of_a_hundred_parts_and_no_rows(model, data):
                       "_skl_callbacks_to_teardown"}  # fmt: skip
     assert set(vars(model)) == {*vars(plain), "_skl_callbacks"}
     (name,) = {"coef_", "probability_", "mean_"} & set(dir(plain))
-    np.testing.assert_array_equal(getattr(model, name), getattr(plain, name))  # and the fit is the same
+    np.testing.assert_array_equal(
+        getattr(model, name), getattr(plain, name)
+    )  # and the fit is the same
 
 
 def test_callbacks_that_ask_for_rows_are_refused():

@@ -9,11 +9,13 @@ from scipy import sparse, stats
 from whitebox import drawn
 
 from skdpbayes import inference
+from skdpbayes.intake.packing import pack_ragged, pack_records
+from skdpbayes.mechanism.contributions import Scattered
+from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.private_sum import private_sum
+from skdpbayes.mechanism.records import RaggedRows, SparseRows, padded_size
+from skdpbayes.mechanism.spec import Block, MechanismSpec
 from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.contributions import Scattered
-from skdpbayes.privacy.mechanism import Block, MechanismSpec, private_sum
-from skdpbayes.privacy.random import fit_keys
-from skdpbayes.records import RaggedRows, SparseRows, pack_ragged, pack_records, padded_size
 
 
 @jax.jit
@@ -75,7 +77,9 @@ def test_a_matrix_without_values():
 
 
 def test_columns_that_repeat_add_up():
-    X = sparse.csr_matrix((np.array([2.0, 3.0], "f"), np.array([1, 1]), np.array([0, 2])), shape=(1, 3))
+    X = sparse.csr_matrix(
+        (np.array([2.0, 3.0], "f"), np.array([1, 1]), np.array([0, 2])), shape=(1, 3)
+    )
     np.testing.assert_array_equal(gathered(pack_records(x=X), [0])["x"], [[0, 5, 0]])
 
 
@@ -86,7 +90,9 @@ def test_sparse_data_give_the_transcript_of_dense_data():
     dense = whitebox.released(planned, X, y)
     model, solver, spec = planned
     records = pack_records(x=sparse.csr_matrix(X), y=y)
-    got = np.asarray(inference.run(fit_keys(0), model, solver, spec, records, keep_releases=True)[1])
+    got = np.asarray(
+        inference.run(fit_keys(0), model, solver, spec, records, keep_releases=True)[1]
+    )
     np.testing.assert_allclose(got, dense, rtol=1e-4, atol=1e-4)
 
 
@@ -122,7 +128,9 @@ def test_groups_have_every_row_once_with_its_columns_and_values(longest):
         at = stop
         if start == stop:
             continue
-        rows = jax.tree.map(np.asarray, packed.fields.take(jnp.arange(start, stop, dtype=jnp.int32), width))
+        rows = jax.tree.map(
+            np.asarray, packed.fields.take(jnp.arange(start, stop, dtype=jnp.int32), width)
+        )
         assert rows["columns"].shape == rows["values"].shape == (stop - start, width)
         assert (np.diff(rows["columns"], axis=1) > 0)[rows["columns"][:, 1:] < N_WORDS].all()
         assert not rows["values"][rows["columns"] == N_WORDS].any()

@@ -21,7 +21,9 @@ def integrated(rows, y, prior_scale):
     axis = np.linspace(-8, 8, 401)
     theta = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     signed = (theta @ rows.T) * (2 * y - 1)
-    log_density = -np.logaddexp(0, -signed).sum(axis=1) - 0.5 * ((theta / prior_scale) ** 2).sum(axis=1)
+    log_density = -np.logaddexp(0, -signed).sum(axis=1) - 0.5 * ((theta / prior_scale) ** 2).sum(
+        axis=1
+    )
     weight = np.exp(log_density - log_density.max())
     mean = weight @ theta / weight.sum()
     return mean, np.cov(theta.T, aweights=weight, ddof=0)
@@ -30,7 +32,9 @@ def integrated(rows, y, prior_scale):
 @pytest.mark.parametrize("prior_scale", [1.0, (0.5, 2.0)])
 def test_moments_are_those_of_numerical_integration(data, prior_scale):
     X, y = data
-    draws = logistic_gibbs(X, y, prior_scale=prior_scale, n_draws=DRAWS, n_burn=200, n_chains=2, random_state=1)
+    draws = logistic_gibbs(
+        X, y, prior_scale=prior_scale, n_draws=DRAWS, n_burn=200, n_chains=2, random_state=1
+    )
     assert draws.shape == (2, DRAWS, 2)
     assert split_gelman_rubin(draws).max() < 1.01
     n = effective_sample_size(draws).min()
@@ -43,7 +47,9 @@ def test_moments_are_those_of_numerical_integration(data, prior_scale):
 
 
 def test_without_records_of_one_class_the_prior_keeps_it_proper(data):
-    draws = logistic_gibbs(data[0], np.ones(60, bool), fit_intercept=False, n_draws=50, n_burn=10, n_chains=1)
+    draws = logistic_gibbs(
+        data[0], np.ones(60, bool), fit_intercept=False, n_draws=50, n_burn=10, n_chains=1
+    )
     assert draws.shape == (1, 50, 1) and np.isfinite(draws).all()
 
 
@@ -57,7 +63,9 @@ def test_rows_are_shortened_where_a_norm_is_given(data):
 
 
 def test_chains_are_fixed_by_the_seed_and_differ(data):
-    first, again = (logistic_gibbs(*data, n_draws=20, n_burn=0, n_chains=2, random_state=3) for _ in range(2))
+    first, again = (
+        logistic_gibbs(*data, n_draws=20, n_burn=0, n_chains=2, random_state=3) for _ in range(2)
+    )
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first[0], first[1])
 

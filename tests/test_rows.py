@@ -16,24 +16,57 @@ from scipy import sparse
 from sklearn.utils.validation import column_or_1d
 
 from skdpbayes import DPHierarchicalLogisticRegression, DPNumPyroModel, Schema
-from skdpbayes._declared import numbers
-from skdpbayes._labels import as_labels, codes, plain
-from skdpbayes._rows import as_numeric, bounded_rows, counted
+from skdpbayes.cells import plain
+from skdpbayes.intake.columns import numbers
+from skdpbayes.intake.labels import as_labels, codes
+from skdpbayes.intake.rows import as_numeric, bounded_rows, counted
 from skdpbayes.preprocessing import CategoryEncoder
 
-CELLS = [1.5, "2.5", "two", None, 10**400, -(10**30), np.nan, np.inf, -np.inf, 1e300, 5e-324, True, b"3", object(), [1]]
+CELLS = [
+    1.5,
+    "2.5",
+    "two",
+    None,
+    10**400,
+    -(10**30),
+    np.nan,
+    np.inf,
+    -np.inf,
+    1e300,
+    5e-324,
+    True,
+    b"3",
+    object(),
+    [1],
+]
 
 
 def test_cells_that_are_not_numbers_become_nan():
     X = np.empty((len(CELLS), 1), object)
     X[:, 0] = CELLS
     got = as_numeric(X)
-    want = [1.5, 2.5, *[np.nan] * 3, -1e30, np.nan, np.inf, -np.inf, 1e300, 5e-324, 1, 3, np.nan, np.nan]
+    want = [
+        1.5,
+        2.5,
+        *[np.nan] * 3,
+        -1e30,
+        np.nan,
+        np.inf,
+        -np.inf,
+        1e300,
+        5e-324,
+        1,
+        3,
+        np.nan,
+        np.nan,
+    ]
     np.testing.assert_array_equal(got[:, 0], want)
     assert got.dtype == np.float64
 
 
-@pytest.mark.parametrize("cell", [*CELLS, np.datetime64("2020"), np.timedelta64(5, "s"), np.datetime64("NaT"), pd.NaT])
+@pytest.mark.parametrize(
+    "cell", [*CELLS, np.datetime64("2020"), np.timedelta64(5, "s"), np.datetime64("NaT"), pd.NaT]
+)
 def test_a_bad_cell_changes_no_other(cell):
     X = np.empty((2, 1), object)
     got = []
@@ -51,13 +84,25 @@ def test_a_cell_of_a_list_is_as_one_of_an_array_and_warns_of_nothing(cell):
     want = as_numeric(X)
     kinds = [list, tuple] + ([np.array, pd.Series] if not isinstance(cell, list) else [])
     for kind in kinds:
-        rows = [kind([1.0, cell]) if kind in (list, tuple) else kind([1.0, cell], dtype=object), kind([1.0, 1.0])]
+        rows = [
+            kind([1.0, cell]) if kind in (list, tuple) else kind([1.0, cell], dtype=object),
+            kind([1.0, 1.0]),
+        ]
         np.testing.assert_array_equal(as_numeric(rows, 2), want)  # warnings are errors
 
 
 def test_rows_of_a_list_do_not_influence_each_other():
     good = pd.Series([True, 2.0])
-    for other in (pd.Series([1.0, "x"]), pd.Series([1.0]), "x", None, {"a": 1}, 3.0, [], [[1.0, 2.0]]):
+    for other in (
+        pd.Series([1.0, "x"]),
+        pd.Series([1.0]),
+        "x",
+        None,
+        {"a": 1},
+        3.0,
+        [],
+        [[1.0, 2.0]],
+    ):
         np.testing.assert_array_equal(as_numeric([other, good], 2)[1], [1, 2])
         np.testing.assert_array_equal(as_numeric([good, other], 2)[0], [1, 2])
     with pytest.raises(ValueError, match="nothing public says how many columns"):
@@ -95,7 +140,9 @@ class Longer(tuple):
     ids=lambda row: type(row).__name__,
 )
 def test_a_row_is_read_by_the_methods_of_lists_tuples_and_arrays_alone(row, want):
-    np.testing.assert_array_equal(as_numeric([[1.0, 2.0], row, [3.0, 4.0]], 2), [[1, 2], want, [3, 4]])
+    np.testing.assert_array_equal(
+        as_numeric([[1.0, 2.0], row, [3.0, 4.0]], 2), [[1, 2], want, [3, 4]]
+    )
 
 
 def test_a_longdouble_that_is_no_float_raises_nothing():
@@ -140,7 +187,9 @@ def test_dates_are_no_numbers_and_raise_nothing():
     assert as_numeric(frame[["when"]]).dtype.kind == "f"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint64", "bool", "<U3", "S3"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "int8", "uint64", "bool", "<U3", "S3"]
+)
 def test_numpy_dtypes(dtype):
     X = np.array([[0, 1], [1, 1]]).astype(dtype)
     got = as_numeric(X)
@@ -185,7 +234,9 @@ def test_rows_are_bounded_one_by_one(X, bound, intercept, dtype):
         if not null[i]:
             length = math.hypot(*X[i])
             if length <= bound * (1 - 1e-6):
-                np.testing.assert_array_equal(rows[i, :d], X[i].astype(dtype), "a short row was changed")
+                np.testing.assert_array_equal(
+                    rows[i, :d], X[i].astype(dtype), "a short row was changed"
+                )
             elif bound > 1e-20 and length > bound * (1 + 1e-6):
                 assert lengths[i] >= bound * (1 - 1e-6), "a long row was shortened too much"
 
@@ -209,7 +260,9 @@ def test_the_longest_float64_rows_keep_their_direction():
 def test_sparse_equals_dense(X, bound, intercept, dtype):
     X[np.abs(X) < 1] = 0  # some structure
     dense, null = bounded_rows(X, bound, intercept=intercept, dtype=dtype)
-    rows, null_too = bounded_rows(as_numeric(sparse.csr_matrix(X)), bound, intercept=intercept, dtype=dtype)
+    rows, null_too = bounded_rows(
+        as_numeric(sparse.csr_matrix(X)), bound, intercept=intercept, dtype=dtype
+    )
     assert sparse.issparse(rows) and rows.dtype == dtype
     np.testing.assert_array_equal(null, null_too)
     np.testing.assert_allclose(rows.toarray(), dense, rtol=1e-6, atol=1e-30)
@@ -223,12 +276,16 @@ def test_sparse_formats_and_duplicates():
         got, null_too = bounded_rows(as_numeric(X), 4.0, intercept=True)
         np.testing.assert_allclose(got.toarray(), want)
         np.testing.assert_array_equal(null_too, null)
-    duplicated = sparse.csr_matrix((np.array([2.0, 3.0]), np.array([1, 1]), np.array([0, 2])), shape=(1, 3))
-    np.testing.assert_allclose(bounded_rows(as_numeric(duplicated), 4.0, intercept=False)[0].toarray(), [[0, 4, 0]])
+    duplicated = sparse.csr_matrix(
+        (np.array([2.0, 3.0]), np.array([1, 1]), np.array([0, 2])), shape=(1, 3)
+    )
+    np.testing.assert_allclose(
+        bounded_rows(as_numeric(duplicated), 4.0, intercept=False)[0].toarray(), [[0, 4, 0]]
+    )
 
 
 def test_blocks_of_rows_do_not_show(monkeypatch):
-    from skdpbayes import _rows
+    from skdpbayes.intake import rows as _rows
 
     X = np.random.default_rng(0).normal(size=(23, 4)) * 3
     X[11, 2] = np.inf
@@ -239,7 +296,11 @@ def test_blocks_of_rows_do_not_show(monkeypatch):
 
 
 def test_input_is_left_alone():
-    for X in (np.full((3, 2), 100.0), np.full((3, 2), 100.0, np.float32), sparse.csr_array(np.full((3, 2), 100.0))):
+    for X in (
+        np.full((3, 2), 100.0),
+        np.full((3, 2), 100.0, np.float32),
+        sparse.csr_array(np.full((3, 2), 100.0)),
+    ):
         before = X.copy()
         bounded_rows(as_numeric(X), 1.0, intercept=False, dtype=X.dtype)
         assert abs(X - before).max() == 0
@@ -274,7 +335,9 @@ def test_a_row_with_what_is_no_count_is_empty_and_changes_no_other(cell):
 
 
 def csr(data, columns, starts):
-    return sparse.csr_array((np.array(data, float), np.array(columns), np.array(starts)), shape=(len(starts) - 1, 4))
+    return sparse.csr_array(
+        (np.array(data, float), np.array(columns), np.array(starts)), shape=(len(starts) - 1, 4)
+    )
 
 
 def test_counts_of_a_word_that_is_listed_twice_add_up():
@@ -295,7 +358,9 @@ def test_counts_of_a_word_that_is_listed_twice_add_up():
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_a_column_out_of_range_makes_its_own_row_null_and_changes_no_other(column, dtype):
     indices = np.array([0, column, 1], np.int32)
-    X = sparse.csr_array((np.ones(3, dtype), np.array([0, 0, 1], np.int32), np.arange(4)), shape=(3, 4))
+    X = sparse.csr_array(
+        (np.ones(3, dtype), np.array([0, 0, 1], np.int32), np.arange(4)), shape=(3, 4)
+    )
     X.indices = indices
     found = as_numeric(X).toarray()
     assert np.isnan(found[1]).any()
@@ -351,11 +416,17 @@ def test_a_first_response_that_objects_raises_nothing():
 
 _FARTHEST = {
     "pandas": lambda: (
-        pd.Series(np.array([0, 0, 2**63 - 1], "M8[ns]")).dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo")
+        pd.Series(np.array([0, 0, 2**63 - 1], "M8[ns]"))
+        .dt.tz_localize("UTC")
+        .dt.tz_convert("Asia/Tokyo")
     ),
     "polars": lambda: pl.Series([0, None, 2**31 - 1], dtype=pl.Int32).cast(pl.Date),
-    "polars, times": lambda: pl.Series([0, None, 2**62], dtype=pl.Int64).cast(pl.Datetime("ms", "Asia/Tokyo")),
-    "polars, lists": lambda: pl.Series([[0], None, [2**31 - 1]], dtype=pl.List(pl.Int32)).cast(pl.List(pl.Date)),
+    "polars, times": lambda: pl.Series([0, None, 2**62], dtype=pl.Int64).cast(
+        pl.Datetime("ms", "Asia/Tokyo")
+    ),
+    "polars, lists": lambda: pl.Series([[0], None, [2**31 - 1]], dtype=pl.List(pl.Int32)).cast(
+        pl.List(pl.Date)
+    ),
 }
 
 
@@ -365,7 +436,11 @@ def test_a_date_that_is_none_of_pythons_raises_nothing(library, capfd):
     frame = (pd if isinstance(dates, pd.Series) else pl).DataFrame({"when": dates})
     days = Schema({"when": {"bounds": [0, 1]}})
     assert np.isnan(numbers(frame, days, None)).all()
-    own = [datetime.date(1970, 1, 1), datetime.date(2000, 1, 1)] if library == "polars" else ["a", "b"]
+    own = (
+        [datetime.date(1970, 1, 1), datetime.date(2000, 1, 1)]
+        if library == "polars"
+        else ["a", "b"]
+    )
     encoded = CategoryEncoder([own]).fit_transform(frame)
     assert encoded.tolist() == [[float(library == "polars"), 0.0], [0.0, 0.0], [0.0, 0.0]]
     for labels in (dates, frame):

@@ -28,7 +28,13 @@ from skdpbayes import (
     DPHierarchicalLogisticRegression,
     Schema,
 )
-from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper, check_data
+from skdpbayes.preprocessing import (
+    BoundedScaler,
+    CategoryEncoder,
+    DPStandardScaler,
+    NormClipper,
+    check_data,
+)
 from skdpbayes.schema import Column, Outcome
 
 TOML = """
@@ -49,7 +55,10 @@ name = "ill"
 labels = ["no", "yes"]
 """
 PEOPLE = Schema.from_toml(TOML)
-NUMBERS = Schema({"a": {"bounds": (0, 4)}, "b": {"bounds": (-1, 1), "missing": 0.5}}, {"name": "y", "bounds": (0, 9)})
+NUMBERS = Schema(
+    {"a": {"bounds": (0, 4)}, "b": {"bounds": (-1, 1), "missing": 0.5}},
+    {"name": "y", "bounds": (0, 9)},
+)
 LABELS = Schema(NUMBERS.columns, {"name": "y", "labels": [0, 1]})
 FRAME = pd.DataFrame({"a": [1.0, 2.0, 8.0], "b": [0.0, np.nan, -3.0]})
 
@@ -60,17 +69,28 @@ def test_a_schema_is_what_was_written():
     age, children, city = PEOPLE.columns
     assert age == Column("age", "number", (18.0, 100.0), unit="years", missing=45.0)
     assert (children.kind, city.kind, city.categories) == ("count", "category", ("Oslo", "Bergen"))
-    assert PEOPLE.outcome == Outcome("ill", ["no", "yes"]) and PEOPLE.names == ("age", "children", "city")
-    assert PEOPLE.select(["city", "age"]) == Schema([city, age]) and PEOPLE.select("age").names == ("age",)
+    assert PEOPLE.outcome == Outcome("ill", ["no", "yes"]) and PEOPLE.names == (
+        "age",
+        "children",
+        "city",
+    )
+    assert PEOPLE.select(["city", "age"]) == Schema([city, age]) and PEOPLE.select("age").names == (
+        "age",
+    )
 
 
 @pytest.mark.parametrize(
-    "schema", [PEOPLE, NUMBERS, Schema([Column("a", "integer"), Column("b", categories=[True, False])])]
+    "schema",
+    [PEOPLE, NUMBERS, Schema([Column("a", "integer"), Column("b", categories=[True, False])])],
 )
 def test_what_is_written_reads_back(schema, tmp_path):
     assert Schema.from_dict(schema.to_dict()) == schema and eval(repr(schema)) == schema
-    assert Schema.from_json(schema.to_json()) == schema == Schema.from_json(schema.to_json(indent=1))
-    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict(), sort_keys=True))) == schema, "order is kept"
+    assert (
+        Schema.from_json(schema.to_json()) == schema == Schema.from_json(schema.to_json(indent=1))
+    )
+    assert Schema.from_dict(json.loads(json.dumps(schema.to_dict(), sort_keys=True))) == schema, (
+        "order is kept"
+    )
     (tmp_path / "own.json").write_text(schema.to_json())
     assert Schema.load(tmp_path / "own.json") == schema
 
@@ -111,7 +131,10 @@ MALFORMED = [
     (lambda: Schema({"a": {"bound": 1}}), r"column 'a' has the unknown keys \['bound'\]"),
     (lambda: Schema({"a": {"kind": "text"}}), "column 'a': kind must be one of"),
     (lambda: Schema({"a": {"kind": "category"}}), "column 'a': kind 'category' needs categories"),
-    (lambda: Schema({"a": C | {"kind": "number"}}), "column 'a': kind 'number' takes no categories"),
+    (
+        lambda: Schema({"a": C | {"kind": "number"}}),
+        "column 'a': kind 'number' takes no categories",
+    ),
     (lambda: Schema({"a": C | {"bounds": [0, 1]}}), "column 'a' has both bounds and categories"),
     (lambda: Schema({"a": {"bounds": [1, 1]}}), "column 'a': bounds .* low < high"),
     (lambda: Schema({"a": {"bounds": [-1e308, 1e308]}}), "column 'a': bounds .* finite range"),
@@ -123,18 +146,36 @@ MALFORMED = [
     (lambda: Schema({"a": {"bounds": [0, 1, 2]}}), "column 'a': bounds must be a pair"),
     (lambda: Schema({"a": {"kind": "count", "bounds": [-1, 1]}}), "column 'a': bounds of a count"),
     (lambda: Schema({"a": {"categories": []}}), "column 'a': categories must be 1 or more"),
-    (lambda: Schema({"a": {"categories": ["x", "x"]}}), "column 'a': categories must be 1 or more different"),
+    (
+        lambda: Schema({"a": {"categories": ["x", "x"]}}),
+        "column 'a': categories must be 1 or more different",
+    ),
     (lambda: Schema({"a": {"categories": "xy"}}), "column 'a': categories must be a list"),
     (lambda: Schema({"a": {"categories": ["x", 1]}}), "column 'a': categories must be all texts"),
     (lambda: Schema({"a": {"categories": [None]}}), "column 'a': categories must be all texts"),
-    (lambda: Schema({"a": {"categories": [0.0, float("nan")]}}), "column 'a': categories must be finite"),
+    (
+        lambda: Schema({"a": {"categories": [0.0, float("nan")]}}),
+        "column 'a': categories must be finite",
+    ),
     (lambda: Schema({"a": {"unit": 3}}), "column 'a': unit must be a text"),
     (lambda: Schema({"a": {"missing": "x"}}), "column 'a': missing must be finite"),
-    (lambda: Schema({"a": {"bounds": [0, 1], "missing": 2}}), "column 'a': missing must be .* within bounds"),
-    (lambda: Schema({"a": {"kind": "count", "missing": 0.5}}), "column 'a': missing must be of the kind 'count'"),
-    (lambda: Schema({"a": C | {"missing": "y"}}), "column 'a': missing must be one of the categories"),
+    (
+        lambda: Schema({"a": {"bounds": [0, 1], "missing": 2}}),
+        "column 'a': missing must be .* within bounds",
+    ),
+    (
+        lambda: Schema({"a": {"kind": "count", "missing": 0.5}}),
+        "column 'a': missing must be of the kind 'count'",
+    ),
+    (
+        lambda: Schema({"a": C | {"missing": "y"}}),
+        "column 'a': missing must be one of the categories",
+    ),
     (lambda: Schema(A, {"name": "y"}), "outcome 'y' needs either labels"),
-    (lambda: Schema(A, {"name": "y", "labels": [0, 1], "bounds": [0, 1]}), "outcome 'y' needs either"),
+    (
+        lambda: Schema(A, {"name": "y", "labels": [0, 1], "bounds": [0, 1]}),
+        "outcome 'y' needs either",
+    ),
     (lambda: Schema(A, {"name": "y", "labels": [0]}), "outcome 'y': labels must be 2 or more"),
     (lambda: Schema(A, {"name": "y", "categories": [0, 1]}), "outcome 'y' has the unknown keys"),
     (lambda: Schema(A, "y"), "A outcome must be an? Outcome or a dict"),
@@ -155,7 +196,9 @@ def test_importing_it_loads_no_jax_and_no_pandas():
         "import sys; from skdpbayes import Schema; from skdpbayes.schema import Column; "
         "Schema([Column('a')]); sys.exit(sorted({'jax', 'pandas', 'sklearn'} & set(sys.modules)) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -216,12 +259,16 @@ EVERY_WAY = [
 @pytest.mark.parametrize("bounds", EVERY_WAY, ids=lambda b: type(b).__name__)
 def test_bounds_are_written_in_one_way_everywhere(bounds):
     frame = FRAME.fillna(0.0)
-    np.testing.assert_array_equal(BoundedScaler(bounds).fit(frame).transform(frame)[:, 0], [0.25, 0.5, 1])
+    np.testing.assert_array_equal(
+        BoundedScaler(bounds).fit(frame).transform(frame)[:, 0], [0.25, 0.5, 1]
+    )
     scaler = DPStandardScaler(bounds)
     scaler._dense(frame, reset=True)
     np.testing.assert_array_equal(scaler._column_bounds(), [[0, 0], [4, 4]])
     mixture = DPGaussianMixture(bounds=bounds)
-    np.testing.assert_array_equal(mixture._scaling(mixture._numeric(frame, reset=True))[0], [[2, 2], [2, 2]])
+    np.testing.assert_array_equal(
+        mixture._scaling(mixture._numeric(frame, reset=True))[0], [[2, 2], [2, 2]]
+    )
     for kind in (DPBayesianLinearRegression, DPBayesianMLPRegressor):
         for of_response in ((0, 9), NUMBERS.outcome):
             model = kind(bounds=(bounds, of_response))
@@ -239,7 +286,10 @@ def test_bounds_are_written_in_one_way_everywhere(bounds):
         ({"a": (0, 1), "b": 3}, "must be a pair"),
         ({"a": (0, 1), "b": (1, 0)}, "low below high"),
         (Schema({"a": {"bounds": (0, 1)}, "b": {}}), r"no bounds of the columns \['b'\]"),
-        (Schema({"a": {"bounds": (0, 1)}, "b": {"categories": [0, 1]}}), r"no bounds of the columns \['b'\]"),
+        (
+            Schema({"a": {"bounds": (0, 1)}, "b": {"categories": [0, 1]}}),
+            r"no bounds of the columns \['b'\]",
+        ),
         (Schema({"a": {"bounds": (0, 1)}}), r"has \['b'\] beside"),
         ("ab", "must be a pair"),
     ],
@@ -261,7 +311,10 @@ def test_an_outcome_that_is_another_is_refused():
     for bounds in (LABELS, NUMBERS.select(["a", "b"]), (NUMBERS, LABELS.outcome)):
         with pytest.raises(ValueError, match="whose outcome has bounds"):
             DPBayesianLinearRegression(bounds=bounds).fit(FRAME, np.zeros(3))
-    for classes, message in ((NUMBERS, "has bounds, and no labels"), (NUMBERS.select(["a", "b"]), "has no outcome")):
+    for classes, message in (
+        (NUMBERS, "has bounds, and no labels"),
+        (NUMBERS.select(["a", "b"]), "has no outcome"),
+    ):
         with pytest.raises(ValueError, match=message):
             DPBayesianLogisticRegression(classes=classes).fit(FRAME, np.zeros(3))
 
@@ -300,8 +353,12 @@ def test_missing_cells_get_the_public_value():
     X, *_ = DPBayesianLogisticRegression(classes=LABELS)._validate(FRAME, [0, 1, 1])
     np.testing.assert_array_equal(X, [[1, 0], [2, 0.5], [8, -3]])
     np.testing.assert_array_equal(FRAME["b"], [0, np.nan, -3])  # the caller's own
-    wards = Schema({"ward": {"categories": ["a", "b"], "missing": "b"}, "sex": {"categories": [1, 2]}})
-    table = pd.DataFrame({"ward": ["a", None, "c"], "sex": ["1", "2.0", "x"]})  # as one bad cell leaves it
+    wards = Schema(
+        {"ward": {"categories": ["a", "b"], "missing": "b"}, "sex": {"categories": [1, 2]}}
+    )
+    table = pd.DataFrame(
+        {"ward": ["a", None, "c"], "sex": ["1", "2.0", "x"]}
+    )  # as one bad cell leaves it
     out = CategoryEncoder(wards).fit(table).transform(table)
     assert out.tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [0, 1, 0, 0]]
     model = DPDirichletCategorical(categories=wards.select("ward"))
@@ -309,7 +366,10 @@ def test_missing_cells_get_the_public_value():
 
 
 def test_numbers_of_another_kind_are_no_numbers():
-    schema = Schema({"n": {"kind": "integer"}, "k": {"kind": "count"}, "c": {"categories": [1, 2]}}, LABELS.outcome)
+    schema = Schema(
+        {"n": {"kind": "integer"}, "k": {"kind": "count"}, "c": {"categories": [1, 2]}},
+        LABELS.outcome,
+    )
     X, *_ = DPBayesianLogisticRegression(classes=schema)._validate(
         np.array([[-1, 2, 1], [0.5, -1, 3], [np.inf, 1.5, 2]]), [0, 1, 1]
     )
@@ -317,10 +377,14 @@ def test_numbers_of_another_kind_are_no_numbers():
 
 
 def test_sparse_matrices_under_a_schema():
-    X, *_ = DPBayesianLogisticRegression(classes=LABELS)._validate(sparse.csr_array(np.eye(2)), [0, 1])
+    X, *_ = DPBayesianLogisticRegression(classes=LABELS)._validate(
+        sparse.csr_array(np.eye(2)), [0, 1]
+    )
     assert X.toarray().tolist() == [[1, 0], [0, 1]]
     with pytest.raises(ValueError, match="X has 3 columns"):
-        DPBayesianLogisticRegression(classes=LABELS)._validate(sparse.csr_array(np.eye(3)), [0, 1, 1])
+        DPBayesianLogisticRegression(classes=LABELS)._validate(
+            sparse.csr_array(np.eye(3)), [0, 1, 1]
+        )
 
 
 def test_groups_of_a_schema():
@@ -335,16 +399,26 @@ def test_groups_of_a_schema():
     rows, codes = by_place._rows_and_groups([[40, 1, "Oslo"], None], groups, reset=True)
     assert codes.tolist() == [1, -1] and rows[0].tolist() == [40, 1]
     with pytest.raises(ValueError, match="no categories of the column of groups, 'children'"):
-        DPHierarchicalLogisticRegression(PEOPLE, classes=PEOPLE, group_column="children")._groups_and_table()
+        DPHierarchicalLogisticRegression(
+            PEOPLE, classes=PEOPLE, group_column="children"
+        )._groups_and_table()
 
 
 def test_what_a_schema_says_is_held_against_data():
-    said = str(check_data(FRAME, [1.0, 2.0, 99.0], estimator=DPBayesianLinearRegression(bounds=NUMBERS)))
+    said = str(
+        check_data(FRAME, [1.0, 2.0, 99.0], estimator=DPBayesianLinearRegression(bounds=NUMBERS))
+    )
     assert "2 of 6 values of X lie outside" in said and "1 of 3 values of y lie outside" in said
-    said = str(check_data(FRAME.fillna(0), ["0", "1", "x"], estimator=DPBayesianLogisticRegression(classes=LABELS)))
+    said = str(
+        check_data(
+            FRAME.fillna(0), ["0", "1", "x"], estimator=DPBayesianLogisticRegression(classes=LABELS)
+        )
+    )
     assert "1 of 3 labels are not among classes" in said and "no row has" not in said
     each = DPBayesianLinearRegression(bounds=({"a": (0, 4), "b": (-1, 1)}, (0, 9)))
-    assert "2 of 6 values of X lie outside" in str(check_data(FRAME, [1.0, 2.0, 3.0], estimator=each))
+    assert "2 of 6 values of X lie outside" in str(
+        check_data(FRAME, [1.0, 2.0, 3.0], estimator=each)
+    )
 
 
 # Files
@@ -360,18 +434,28 @@ def test_a_file_is_read_by_names_and_kinds(tmp_path):
     path.write_bytes(text.encode("utf-8-sig"))
     with path.open("rb") as file:
         tables = [
-            PEOPLE.read_csv(source) for source in (path, str(path), file, io.StringIO(text), io.BytesIO(text.encode()))
+            PEOPLE.read_csv(source)
+            for source in (path, str(path), file, io.StringIO(text), io.BytesIO(text.encode()))
         ]
     for X, y in tables:
         assert list(X.columns) == ["age", "children", "city"] and X["city"].dtype == object
-        np.testing.assert_array_equal(X[["age", "children"]], [[44, 2], [50, np.nan], [np.nan, np.nan]])
-        assert X["city"].tolist() == ["Oslo", "Bergen", "Rome"] and y.tolist() == ["no", "yes", "maybe"]
+        np.testing.assert_array_equal(
+            X[["age", "children"]], [[44, 2], [50, np.nan], [np.nan, np.nan]]
+        )
+        assert X["city"].tolist() == ["Oslo", "Bergen", "Rome"] and y.tolist() == [
+            "no",
+            "yes",
+            "maybe",
+        ]
     semicolons, _ = read("age;children;city;ill\n1;2;a,b;no\n", delimiter=";")
     assert semicolons["city"].tolist() == ["a,b"]
 
 
 def test_labels_and_categories_that_are_no_text():
-    schema = Schema({"c": {"categories": [1, 2]}, "b": {"categories": [True, False]}}, {"name": "y", "labels": [0, 1]})
+    schema = Schema(
+        {"c": {"categories": [1, 2]}, "b": {"categories": [True, False]}},
+        {"name": "y", "labels": [0, 1]},
+    )
     X, y = read("c,b,y\n1,TRUE,1\n2.0,false,0.0\nx,1,\n", schema)
     np.testing.assert_array_equal(X["c"], [1, 2, np.nan])
     assert X["b"].tolist() == [True, False, None]
@@ -387,7 +471,11 @@ def test_a_record_is_a_line():
     swallowed = list(csv.reader(io.StringIO(text)))
     assert len(swallowed) < 4, "the attack is one"
     X, y = read(text)
-    assert X["age"].tolist()[1:] == [50, 60] and np.isnan(X["age"][0]) and y.tolist() == [None, "yes", "no"]
+    assert (
+        X["age"].tolist()[1:] == [50, 60]
+        and np.isnan(X["age"][0])
+        and y.tolist() == [None, "yes", "no"]
+    )
 
 
 def test_each_line_is_a_row_whatever_is_in_it():
@@ -401,7 +489,11 @@ def test_each_line_is_a_row_whatever_is_in_it():
 @pytest.mark.parametrize("line", ["44,1,Oslo", "44,1,Oslo,no,", "44,1,Oslo,no,no", "44"])
 def test_a_line_with_too_few_or_too_many_cells_is_a_row_of_missing_cells(line):
     X, y = read(f"age,children,city,ill\n{line}\n2,2,Oslo,no\n")
-    assert np.isnan(X["age"][0]) and X["city"].tolist() == [None, "Oslo"] and y.tolist() == [None, "no"]
+    assert (
+        np.isnan(X["age"][0])
+        and X["city"].tolist() == [None, "Oslo"]
+        and y.tolist() == [None, "no"]
+    )
 
 
 def test_a_huge_cell_is_a_row_of_missing_cells():
@@ -441,15 +533,25 @@ def test_a_text_file_is_refused(tmp_path):
 def test_without_pandas_there_are_arrays(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     X, y = read("age,children,city,ill\n44,1,Oslo,no\nx,1,Rome,yes\n")
-    assert X.dtype == object and X[0].tolist() == [44, 1, "Oslo"] and np.isnan(X[1, 0]) and y.tolist() == ["no", "yes"]
+    assert (
+        X.dtype == object
+        and X[0].tolist() == [44, 1, "Oslo"]
+        and np.isnan(X[1, 0])
+        and y.tolist() == ["no", "yes"]
+    )
     X, y = read("b,a,y\n1,2,3\n", NUMBERS)
     assert X.dtype == np.float64 and X.tolist() == [[2, 1]] and y.tolist() == [3]
 
 
-@pytest.mark.parametrize("schema", [PEOPLE, PEOPLE.select(["age", "children"])], ids=["mixed", "numbers"])
+@pytest.mark.parametrize(
+    "schema", [PEOPLE, PEOPLE.select(["age", "children"])], ids=["mixed", "numbers"]
+)
 def test_an_encoder_refuses_a_schema_with_columns_of_numbers(schema):
     X, _ = read("age,children,city,ill\n44,1,Oslo,no\n")
-    with pytest.raises(ValueError, match=r"no categories of the columns \['age', 'children'\]: encode only the others"):
+    with pytest.raises(
+        ValueError,
+        match=r"no categories of the columns \['age', 'children'\]: encode only the others",
+    ):
         CategoryEncoder(schema).fit(X[list(schema.names)])
 
 
@@ -459,7 +561,11 @@ def test_from_a_file_to_a_model_in_a_pipeline():
     rows = [
         f"{a},{k},{c},{y}"
         for a, k, c, y in zip(
-            rng.integers(18, 90, 60), [1, 2] * 30, ["Oslo", "Bergen"] * 30, ["no", "yes"] * 30, strict=True
+            rng.integers(18, 90, 60),
+            [1, 2] * 30,
+            ["Oslo", "Bergen"] * 30,
+            ["no", "yes"] * 30,
+            strict=True,
         )
     ]
     numbers, city = ["age", "children"], ["city"]

@@ -20,7 +20,9 @@ def test_table_one_solves_the_equations_of_the_paper(setting):
     assert delta * setting.releases == pytest.approx(setting.delta)
     rho = setting.releases * sampled**2 / (4 * math.log(1.25 / delta))  # equation 13
     assert rho + 2 * math.sqrt(rho * math.log(1 / setting.delta)) == pytest.approx(setting.epsilon)
-    assert (one.multiplier * one.epsilon_one) ** 2 == pytest.approx(2 * math.log(1.25 / one.delta_one))  # equation 11
+    assert (one.multiplier * one.epsilon_one) ** 2 == pytest.approx(
+        2 * math.log(1.25 / one.delta_one)
+    )  # equation 11
 
 
 def test_without_sampling_table_one_is_zcdp():
@@ -33,7 +35,9 @@ def test_without_sampling_table_one_is_zcdp():
 def test_blocks_and_distances():
     assert (vips.lda(1.0).rounds, vips.logistic(0.2).releases) == (16_000, 800)
     assert vips.sbn(1.0, 50, 100).releases == 889 * 1200
-    rng = np.random.default_rng(0)  # distances of (y - 1/2) x and x x' / 4, in units of 1 and 1/2, rows on a circle
+    rng = np.random.default_rng(
+        0
+    )  # distances of (y - 1/2) x and x x' / 4, in units of 1 and 1/2, rows on a circle
     angle, signs = rng.uniform(0, 2 * np.pi, (100_000, 2)), rng.choice([-0.5, 0.5], (100_000, 2))
     x = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     first = np.sum((signs[:, :1] * x[:, 0] - signs[:, 1:] * x[:, 1]) ** 2, axis=1)
@@ -52,8 +56,12 @@ def test_the_lower_bound_lies_below_what_holds(noise):
 def test_needed_noise_keeps_the_claim_and_ours_is_the_least():
     setting = vips.Setting("", 1_000, 10, 20, 1.0)
     noise = vips.needed(setting)
-    assert compose(GaussianSteps(noise["RDP"], 0.01, 20)).rdp_epsilon(1e-4) == pytest.approx(1.0, rel=1e-2)
-    assert zcdp_epsilon((GaussianSteps(noise["zCDP"], 0.01, 20),), 1e-4, "zero_out") == pytest.approx(1.0, rel=1e-2)
+    assert compose(GaussianSteps(noise["RDP"], 0.01, 20)).rdp_epsilon(1e-4) == pytest.approx(
+        1.0, rel=1e-2
+    )
+    assert zcdp_epsilon(
+        (GaussianSteps(noise["zCDP"], 0.01, 20),), 1e-4, "zero_out"
+    ) == pytest.approx(1.0, rel=1e-2)
     assert all(noise["PLD"] < other for name, other in noise.items() if name != "PLD")
 
 

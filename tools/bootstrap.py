@@ -1,8 +1,9 @@
 """Make the environment that a lock file describes, whole or not at all. Standard library only.
 
-``python3 tools/bootstrap.py --env .venv --lock requirements/test.lock --package`` is what ``make`` runs
-first. A stamp that names the lock's content is written last; without it (an interrupted run, a new lock,
-another Python) the environment is made again. Whatever is missing on the machine is said by name.
+``python3 tools/bootstrap.py --env .venv --lock requirements/test.lock --package`` is what ``make``
+runs first. A stamp that names the lock's content is written last; without it (an interrupted run, a
+new lock, another Python) the environment is made again. Whatever is missing on the machine is said
+by name.
 """
 
 import argparse
@@ -87,7 +88,12 @@ def check_python():
 
 def _runs(name):
     # A version manager's shim can be on the path and name no installed Python.
-    return subprocess.run([name, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    return (
+        subprocess.run(
+            [name, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ).returncode
+        == 0
+    )
 
 
 def python_of_the_system():
@@ -109,13 +115,19 @@ def make(env, lock, package):
     if stamp.is_file() and stamp.read_text() == digest:
         return
     if env.exists() and not (env / MARKER).is_file():
-        stop(f"{env} exists and make did not make it. Move it away, or run make with VENV=another-folder.")
+        stop(
+            f"{env} exists and make did not make it. Move it away, or run make with VENV=another-folder."
+        )
 
-    # Another lock's whole environment of the same Python is added to; anything else is started anew.
+    # Another lock's whole environment of the same Python is added to; anything else is started
+    # anew.
     others = [other for other in env.glob("*.stamp") if other != stamp] if env.exists() else []
     if stamp.is_file() or not others:
         python = python_of_the_system()
-        print(f"Making the environment {env} with {python} (the first time takes a few minutes) ...", flush=True)
+        print(
+            f"Making the environment {env} with {python} (the first time takes a few minutes) ...",
+            flush=True,
+        )
         shutil.rmtree(env, ignore_errors=True)
         env.mkdir(parents=True)
         (env / MARKER).touch()
@@ -126,16 +138,29 @@ def make(env, lock, package):
             text=True,
         )
         if created.returncode:
-            stop(f"{python} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv.")
+            stop(
+                f"{python} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv."
+            )
     kept = {other.name: other.read_text() for other in others if other.is_file()}
     for name in kept:  # Not whole while pip is at work.
         (env / name).unlink()
 
     inner = env / "bin" / "python" if os.name != "nt" else env / "Scripts" / "python.exe"
-    pip = [str(inner), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
+    pip = [
+        str(inner),
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--no-input",
+        "install",
+        "--quiet",
+    ]
     run_pip([*pip, "--require-hashes", "--only-binary=:all:", "-r", str(lock)], str(lock))
     if package:
-        run_pip([*pip, "--no-deps", "--no-build-isolation", "--editable", str(root)], "the package itself")
+        run_pip(
+            [*pip, "--no-deps", "--no-build-isolation", "--editable", str(root)],
+            "the package itself",
+        )
     for name, text in {**kept, stamp.name: digest}.items():
         part = env / (name + ".part")
         part.write_text(text)
@@ -160,7 +185,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env", type=Path, required=True, help="folder of the environment")
     parser.add_argument("--lock", type=Path, required=True, help="lock file with hashes")
-    parser.add_argument("--package", action="store_true", help="install the checkout too, as editable")
+    parser.add_argument(
+        "--package", action="store_true", help="install the checkout too, as editable"
+    )
     options = parser.parse_args()
     check_python()
     options.env = Path(os.path.abspath(str(options.env)))

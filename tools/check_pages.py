@@ -18,7 +18,9 @@ ANYWHERE = {
     "a path of this machine": re.compile(
         "|".join(
             re.escape(str(folder)) + r"(?![\w-])"
-            for folder in dict.fromkeys([ROOT, Path(sys.prefix), Path.home(), Path(tempfile.gettempdir())])
+            for folder in dict.fromkeys(
+                [ROOT, Path(sys.prefix), Path.home(), Path(tempfile.gettempdir())]
+            )
             if len(folder.parts) > 1
         )
         + r"|/home/\w|/root/\w|/Users/\w|C:\\Users"
@@ -29,7 +31,20 @@ IN_OUTPUT = {
     "an error": re.compile(r"\b\w+(?:Error|Exception)\b"),
     "a failed download": re.compile(r"OpenML|HTTP Error|urlopen|not to be had", re.IGNORECASE),
 }
-_VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
+_VOID = {
+    "area",
+    "base",
+    "br",
+    "col",
+    "embed",
+    "hr",
+    "img",
+    "input",
+    "link",
+    "meta",
+    "source",
+    "wbr",
+}
 
 
 class Page(HTMLParser):
@@ -49,7 +64,9 @@ class Page(HTMLParser):
         skipped, output = self._open[-1][1:] if self._open else (False, False)
         if tag in ("div", "p", "pre"):
             self.handle_data("\n")
-        self._open.append((tag, skipped or tag in ("script", "style"), output or "sphx-glr-script-out" in classes))
+        self._open.append(
+            (tag, skipped or tag in ("script", "style"), output or "sphx-glr-script-out" in classes)
+        )
 
     def handle_endtag(self, tag):
         """Close the element, and what was left open in it."""

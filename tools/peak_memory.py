@@ -1,8 +1,8 @@
 """Run a command and print the peak memory of all its processes together.
 
-``python tools/peak_memory.py [--limit GB] -- COMMAND ...`` exits as the command does, or with 1 if the peak exceeds the
-limit. Memory is the proportional set size, so that pages that processes share count once. Other systems than
-Linux run the command unmeasured.
+``python tools/peak_memory.py [--limit GB] -- COMMAND ...`` exits as the command does, or with 1 if
+the peak exceeds the limit. Memory is the proportional set size, so that pages that processes share
+count once. Other systems than Linux run the command unmeasured.
 """
 
 import argparse
@@ -50,7 +50,12 @@ def measured(command):
 def main():
     """Read the command line, run the command, print its peak."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--limit", type=float, default=float("inf"), help="most memory allowed, in GB of 2**30 bytes")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=float("inf"),
+        help="most memory allowed, in GB of 2**30 bytes",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     status, peak = measured(options.command[options.command[:1] == ["--"] :])

@@ -12,8 +12,8 @@ from sklearn.pipeline import make_pipeline
 
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.datasets import fair_preprocessor, load_fair
-from skdpbayes.inspection import PrivacyUtilityDisplay
-from skdpbayes.privacy import PrivacyLeakWarning, TradeOffDisplay, calibrate_noise
+from skdpbayes.displays import PrivacyUtilityDisplay, TradeOffDisplay
+from skdpbayes.privacy import PrivacyLeakWarning, calibrate_noise
 
 HERE = Path(__file__).resolve().parents[1] / "docs" / "images"
 EPSILONS = (0.1, 1.0, 3.0, 8.0)
@@ -22,14 +22,18 @@ EPSILONS = (0.1, 1.0, 3.0, 8.0)
 def attacks() -> None:
     """What the best attack may find, at four budgets."""
     curves = [calibrate_noise(epsilon, 1e-5, 0.01, 500).curve for epsilon in EPSILONS]
-    display = TradeOffDisplay.from_spent(curves, names=[f"epsilon {epsilon:g}" for epsilon in EPSILONS])
+    display = TradeOffDisplay.from_spent(
+        curves, names=[f"epsilon {epsilon:g}" for epsilon in EPSILONS]
+    )
     _save(display.figure_, "attacks.png")
 
 
 def price() -> None:
     """What privacy costs on the survey of the demo. The seed makes the picture the same on every machine."""
     data = load_fair()
-    model = DPBayesianLogisticRegression(classes=data.classes, data_norm=data.data_norm, random_state=0)
+    model = DPBayesianLogisticRegression(
+        classes=data.classes, data_norm=data.data_norm, random_state=0
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyLeakWarning)  # of the seed; the table is public
         display = PrivacyUtilityDisplay.from_estimator(

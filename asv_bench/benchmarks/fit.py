@@ -74,7 +74,9 @@ class Programs:
 
         self.seen = []
         jax.monitoring.register_event_duration_secs_listener(
-            lambda event, seconds, **kwargs: self.seen.append(event) if "backend_compile" in event else None
+            lambda event, seconds, **kwargs: (
+                self.seen.append(event) if "backend_compile" in event else None
+            )
         )
         self.estimator, self.X, self.y = problem(solver, 2_000, 50)
 
@@ -105,4 +107,6 @@ class Import:
     """In a new process."""
 
     def time_import(self):
-        subprocess.run([sys.executable, "-c", "from skdpbayes import DPBayesianLogisticRegression"], check=True)
+        subprocess.run(
+            [sys.executable, "-c", "from skdpbayes import DPBayesianLogisticRegression"], check=True
+        )

@@ -1,8 +1,8 @@
 """Fits of Adult in a new process, imports and all: ``python adult_fits.py WHAT STARTED data.npz``.
 
-WHAT is diffprivlib, dpvi or na_dpvi (fits of one library or solver), or search (45 fits of a grid search). STARTED is
-the time (``time.time()``) at which the process was started. The archive has ``X``, ``y`` and ``norm``. Prints a line of
-JSON.
+WHAT is diffprivlib, dpvi or na_dpvi (fits of one library or solver), or search (45 fits of a grid
+search). STARTED is the time (``time.time()``) at which the process was started. The archive has
+``X``, ``y`` and ``norm``. Prints a line of JSON.
 """
 
 import json
@@ -26,7 +26,9 @@ def diffprivlib(norm, epsilon=1.0):
 def dpvi(norm, epsilon=1.0, solver="dpvi", **own):
     from skdpbayes import DPBayesianLogisticRegression
 
-    return DPBayesianLogisticRegression(epsilon=epsilon, classes=[0, 1], data_norm=norm, solver=solver, **own)
+    return DPBayesianLogisticRegression(
+        epsilon=epsilon, classes=[0, 1], data_norm=norm, solver=solver, **own
+    )
 
 
 def na_dpvi(norm, epsilon=1.0):

@@ -2,8 +2,9 @@
 
 The data are ``rows``, of shape (sets, n, d); what d3p released are medians and draws.
 
-The model is that of d3p's paper (appendix A): ``d3p.gmm.GaussianMixture`` with labels summed out, a Dirichlet prior of
-the weights, normal means and inverse gamma scales; the guide is NumPyro's diagonal normal, as in the authors' script.
+The model is that of d3p's paper (appendix A): ``d3p.gmm.GaussianMixture`` with labels summed out, a
+Dirichlet prior of the weights, normal means and inverse gamma scales; the guide is NumPyro's
+diagonal normal, as in the authors' script.
 """
 
 from __future__ import annotations

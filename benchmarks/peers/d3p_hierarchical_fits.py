@@ -1,11 +1,13 @@
 """Hierarchical logistic regression by d3p 0.2.0: runs in d3p's own environment, and is started by
 ``benchmarks.d3p_hierarchical``.
 
-The data are ``x``, of shape (sets, n, d), ``y`` and ``group``, of shape (sets, n), and ``features`` of the groups, of
-shape (sets, n_groups, k). What d3p released is the location of the effects, which is what the authors' script scores.
+The data are ``x``, of shape (sets, n, d), ``y`` and ``group``, of shape (sets, n), and ``features``
+of the groups, of shape (sets, n_groups, k). What d3p released is the location of the effects, which
+is what the authors' script scores.
 
-The model is that of d3p's paper (equation 5, listing 4). The guide, too, has a normal distribution for each effect and
-none for the groups' weights, which are drawn about their mean; it starts at standard normal draws, as in the script.
+The model is that of d3p's paper (equation 5, listing 4). The guide, too, has a normal distribution
+for each effect and none for the groups' weights, which are drawn about their mean; it starts at
+standard normal draws, as in the script.
 """
 
 from __future__ import annotations
@@ -72,7 +74,11 @@ def fitter(n, iterations, batch, clip, rate, private):
 
 def fit_one(entry, arrays, i):
     """Parameters of the guide; the location. Noise of null is none, and no clipping either."""
-    rows = (jnp.asarray(arrays["x"], jnp.float32), jnp.asarray(arrays["y"], jnp.float32), jnp.asarray(arrays["group"]))
+    rows = (
+        jnp.asarray(arrays["x"], jnp.float32),
+        jnp.asarray(arrays["y"], jnp.float32),
+        jnp.asarray(arrays["group"]),
+    )
     private = entry["noise"] is not None
     settings = (entry[name] for name in ("iterations", "batch", "clip", "rate"))
     fit = fitter(len(arrays["x"]), *settings, private)

@@ -11,8 +11,9 @@ import numpy as np
 def run(fit):
     """Do what ``python <script> data.npz plan.json`` asks for, and print one line of JSON a fit.
 
-    Each entry of the plan is fitted to each data set in turn: ``fit(entry, arrays, i)`` gives parameters, and a
-    function of none that gives what is released of them, by which the other side scores it.
+    Each entry of the plan is fitted to each data set in turn: ``fit(entry, arrays, i)`` gives
+    parameters, and a function of none that gives what is released of them, by which the other side
+    scores it.
     """
     data, plan = sys.argv[1:]
     with np.load(data) as archive:

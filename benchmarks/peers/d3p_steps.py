@@ -1,8 +1,9 @@
 """Steps of logistic regression by d3p 0.2.0, for ``benchmarks.speed``: runs in d3p's own environment.
 
-``python d3p_steps.py data.npz`` has ``x``, of shape (n, d), and ``y``; each line of JSON on standard input, such as
-``{"n_steps": 1000, "batch": 326}``, is answered with the seconds of that many steps. The first answer compiles.
-Batches are those of `subsample_batchify_data`: of fixed size, by a Feistel network. It is the only sampler of 0.2.0.
+``python d3p_steps.py data.npz`` has ``x``, of shape (n, d), and ``y``; each line of JSON on
+standard input, such as ``{"n_steps": 1000, "batch": 326}``, is answered with the seconds of that
+many steps. The first answer compiles. Batches are those of `subsample_batchify_data`: of fixed
+size, by a Feistel network. It is the only sampler of 0.2.0.
 """
 
 import functools
@@ -35,14 +36,18 @@ def stepper(data, n_steps, batch):
     """A compiled loop of steps, and its start."""
     with np.load(data) as arrays:
         rows = jnp.asarray(arrays["x"], jnp.float32), jnp.asarray(arrays["y"], jnp.float32)
-    svi = DPSVI(model, AutoDiagonalNormal(model), Adam(1e-3), Trace_ELBO(), 1.0, 1.0, n=len(rows[0]))
+    svi = DPSVI(
+        model, AutoDiagonalNormal(model), Adam(1e-3), Trace_ELBO(), 1.0, 1.0, n=len(rows[0])
+    )
     start, key = d3p.random.split(d3p.random.PRNGKey(0), 2)
     state = svi.init(start, *(part[:batch] for part in rows))
 
     @jax.jit
     def run(rows, state, key):
         _, fetch = subsample_batchify_data(rows, batch)
-        return jax.lax.fori_loop(0, n_steps, lambda i, state: svi.update(state, *fetch(i, key))[0], state)
+        return jax.lax.fori_loop(
+            0, n_steps, lambda i, state: svi.update(state, *fetch(i, key))[0], state
+        )
 
     return lambda: run(rows, state, key)
 

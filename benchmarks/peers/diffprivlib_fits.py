@@ -1,8 +1,9 @@
 """Logistic regression by diffprivlib 0.6.6 for ``benchmarks.comparison``: runs in diffprivlib's own environment.
 
-``python diffprivlib_fits.py data.npz`` has ``X``, ``y``, ``X_test``, ``y_test`` and ``norm``; each line of JSON on
-standard input, ``{"epsilons": [...], "cs": [...], "seed": 0}``, is answered with accuracy and AUC by epsilon and C, on
-the test split: the other side takes the best C, which is optimistic for diffprivlib. Its guarantee is pure epsilon.
+``python diffprivlib_fits.py data.npz`` has ``X``, ``y``, ``X_test``, ``y_test`` and ``norm``; each
+line of JSON on standard input, ``{"epsilons": [...], "cs": [...], "seed": 0}``, is answered with
+accuracy and AUC by epsilon and C, on the test split: the other side takes the best C, which is
+optimistic for diffprivlib. Its guarantee is pure epsilon.
 """
 
 import json
@@ -27,5 +28,7 @@ def fit(epsilon, c, seed):
 
 for line in sys.stdin:
     request = json.loads(line)
-    found = [[fit(epsilon, c, request["seed"]) for c in request["cs"]] for epsilon in request["epsilons"]]
+    found = [
+        [fit(epsilon, c, request["seed"]) for c in request["cs"]] for epsilon in request["epsilons"]
+    ]
     print(json.dumps({"accuracy_auc": found}), flush=True)

@@ -1,7 +1,7 @@
 """Seconds that a library takes to import beyond scikit-learn: ``python import_time.py MODULE NAME HEAVY...``.
 
-``from MODULE import NAME`` after scikit-learn's logistic regression; HEAVY are modules to look for afterwards. Prints a
-line of JSON.
+``from MODULE import NAME`` after scikit-learn's logistic regression; HEAVY are modules to look for
+afterwards. Prints a line of JSON.
 """
 
 import importlib
@@ -15,4 +15,6 @@ module, name, *heavy = sys.argv[1:]
 start = time.perf_counter()
 getattr(importlib.import_module(module), name)
 seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "loaded": [other for other in heavy if other in sys.modules]}))
+print(
+    json.dumps({"seconds": seconds, "loaded": [other for other in heavy if other in sys.modules]})
+)

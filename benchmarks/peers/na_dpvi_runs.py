@@ -1,13 +1,14 @@
 """The NA-DPVI authors' code for ``benchmarks.comparison``: runs in an environment of its own.
 
-``python na_dpvi_runs.py FOLDER data.npz`` has their code in FOLDER, and Adult's ``x`` and ``y``; each line of JSON on
-standard input is answered with CPU seconds. What is not installed (plots, and opacus, whose noise multiplier is given
-instead) is replaced by stand-ins before the import.
+``python na_dpvi_runs.py FOLDER data.npz`` has their code in FOLDER, and Adult's ``x`` and ``y``;
+each line of JSON on standard input is answered with CPU seconds. What is not installed (plots, and
+opacus, whose noise multiplier is given instead) is replaced by stand-ins before the import.
 
-``{"what": "posterior", "noise": 7.5, "iterations": 10000, "warmup": 1000, "samples": 4000}``: their linear regression
-in ten columns, then NUTS for the optimum given the trace; the answer has sums of the trace too, and what NUTS found.
-``{"what": "adult", "noise": 7.5, "iterations": [5, 10]}``: seconds of their logistic regression's private run, by
-number of iterations; NUTS, which comes on top, is not run.
+``{"what": "posterior", "noise": 7.5, "iterations": 10000, "warmup": 1000, "samples": 4000}``: their
+linear regression in ten columns, then NUTS for the optimum given the trace; the answer has sums of
+the trace too, and what NUTS found. ``{"what": "adult", "noise": 7.5, "iterations": [5, 10]}``:
+seconds of their logistic regression's private run, by number of iterations; NUTS, which comes on
+top, is not run.
 """
 
 import contextlib
@@ -50,7 +51,9 @@ def arguments_of(request, set_defaults, x, y, dimension):
 
 
 def posterior(request):
-    theta = jnp.concatenate([jax.random.normal(jax.random.PRNGKey(1), (11,)) / 3, jnp.array([0.025])])
+    theta = jnp.concatenate(
+        [jax.random.normal(jax.random.PRNGKey(1), (11,)) / 3, jnp.array([0.025])]
+    )
     x, y = utils.generate_data_linear_regression10d(theta, jax.random.PRNGKey(2))
     own = arguments_of(request, coverage.set_default_args_linear_regression10d, x, y, 12)
     own.training_iterations = request["iterations"]
@@ -60,7 +63,9 @@ def posterior(request):
     theirs.calculate_hessian_and_optimal_phi_priors(own, tracker)
     nuts = timed(theirs.perform_mcmc_sampling, own, tracker)
     first = int(own.trace_burn_in_percentage * request["iterations"])
-    x, g = (np.asarray(trace, float)[first:] for trace in (tracker.phi_trace, tracker.gradient_trace))
+    x, g = (
+        np.asarray(trace, float)[first:] for trace in (tracker.phi_trace, tracker.gradient_trace)
+    )
     dx, dg = x - x.mean(axis=0), g - g.mean(axis=0)
     scale = np.concatenate([own.mu_gradient_scale, own.pre_transformed_covariance_gradient_scale])
     found = {

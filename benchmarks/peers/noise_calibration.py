@@ -1,8 +1,8 @@
 """Seconds to find the noise of a budget, cold, after imports: ``noise_calibration.py LIBRARY EPSILON DELTA Q T``.
 
-Runs in the environment that has the library, skdpbayes, d3p or dp_accounting, and prints a line of JSON. d3p's default
-accountant is of one exchanged record, the others' of one that is added or removed (or set to zero); of ours the noise
-for an exchanged one is printed too.
+Runs in the environment that has the library, skdpbayes, d3p or dp_accounting, and prints a line of
+JSON. d3p's default accountant is of one exchanged record, the others' of one that is added or
+removed (or set to zero); of ours the noise for an exchanged one is printed too.
 """
 
 import json
@@ -28,7 +28,9 @@ def dp_accounting(epsilon, delta, rate, count):
     from dp_accounting.pld import PLDAccountant
 
     def event(sigma):
-        return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)), count)
+        return dp.SelfComposedDpEvent(
+            dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)), count
+        )
 
     bracket = dp.LowerEndpointAndGuess(0, 1)
     return lambda: dp.calibrate_dp_mechanism(PLDAccountant, event, epsilon, delta, bracket)

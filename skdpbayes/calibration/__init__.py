@@ -1,12 +1,13 @@
-"""Are posteriors and predictions calibrated? Checks on simulated data, scores, and pictures of them.
+"""Are posteriors and predictions calibrated? Checks on simulated data, and scores.
 
-The checks read draws and truths as arrays, whoever made them; nothing here depends on how a posterior was found.
-Importing this package loads neither JAX nor matplotlib: `simulate` needs the one and `plot` the other.
+The checks read draws and truths as arrays, whoever made them; nothing here depends on how a
+posterior was found. Importing this package does not load JAX, which `simulate` needs. Pictures are
+in `skdpbayes.displays`.
 """
 
 from __future__ import annotations
 
-from ._coverage import (
+from skdpbayes.calibration._coverage import (
     Coverage,
     MarginalCoverage,
     expected_coverage_error,
@@ -14,20 +15,16 @@ from ._coverage import (
     rmse_band,
     tarp_coverage,
 )
-from ._display import CoverageDisplay, RankDisplay, ReliabilityDisplay
-from ._predictive import Reliability, calibration_error, reliability
-from ._ranks import RankHistogram, simulation_based_calibration
-from ._scores import crps, interval_width
-from ._simulate import simulate
+from skdpbayes.calibration._predictive import Reliability, calibration_error, reliability
+from skdpbayes.calibration._ranks import RankHistogram, simulation_based_calibration
+from skdpbayes.calibration._scores import crps, interval_width
+from skdpbayes.calibration._simulate import simulate
 
 __all__ = [
     "Coverage",
-    "CoverageDisplay",
     "MarginalCoverage",
-    "RankDisplay",
     "RankHistogram",
     "Reliability",
-    "ReliabilityDisplay",
     "calibration_error",
     "crps",
     "expected_coverage_error",

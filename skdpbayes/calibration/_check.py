@@ -20,7 +20,9 @@ def check_draws(draws: Any) -> np.ndarray:
     return _finite(draws, "draws")
 
 
-def check_draws_and_truth(draws: Any, truth: Any, smallest: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def check_draws_and_truth(
+    draws: Any, truth: Any, smallest: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
     """Draws as in `check_draws` and truths of shape (n_replicates, n_parameters), at least `smallest` replicates."""
     draws = check_draws(draws)
     truth = np.asarray(truth, dtype=np.float64)
@@ -46,7 +48,9 @@ def check_binary(y_true: Any, proba: Any) -> tuple[np.ndarray, np.ndarray]:
             f"y_true and proba must have the same shape (n_samples,), not empty, got {y_true.shape} and {proba.shape}."
         )
     if not np.isin(y_true, [0, 1]).all():
-        raise ValueError("y_true must hold 0 and 1 (or False and True) only; for labels, pass y == positive_label.")
+        raise ValueError(
+            "y_true must hold 0 and 1 (or False and True) only; for labels, pass y == positive_label."
+        )
     if not ((proba >= 0.0) & (proba <= 1.0)).all():
         raise ValueError("proba must be in [0, 1].")
     return y_true.astype(bool), proba
@@ -69,7 +73,8 @@ def check_count(value: Any, name: str, smallest: int = 1) -> int:
 def generator(random_state: Any) -> np.random.Generator:
     """NumPy's generator; an integer seed gives another stream than ``np.random.default_rng`` of the same integer.
 
-    Otherwise somebody who simulates truths with seed 0 and checks them with seed 0 gets references equal to the truths.
+    Otherwise somebody who simulates truths with seed 0 and checks them with seed 0 gets references
+    equal to the truths.
     """
     if isinstance(random_state, numbers.Integral):
         return np.random.default_rng([int(random_state), 0x7A29])
@@ -78,7 +83,9 @@ def generator(random_state: Any) -> np.random.Generator:
 
 def _finite(values: np.ndarray, name: str) -> np.ndarray:
     if not np.isfinite(values).all():
-        raise ValueError(f"{name} must be finite, got {np.count_nonzero(~np.isfinite(values))} values that are not.")
+        raise ValueError(
+            f"{name} must be finite, got {np.count_nonzero(~np.isfinite(values))} values that are not."
+        )
     return values
 
 

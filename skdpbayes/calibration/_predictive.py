@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._check import binomial_band, check_binary, check_count, check_open_unit
+from skdpbayes.calibration._check import binomial_band, check_binary, check_count, check_open_unit
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,15 @@ class Reliability:
     Attributes
     ----------
     edges : array of shape (n_bins + 1,)
-        Bin b holds the predictions in ``(edges[b], edges[b + 1]]``, the first bin its lower edge too.
+        Bin b holds the predictions in ``(edges[b], edges[b + 1]]``, the first bin its lower edge
+        too.
     predicted : array of shape (n_bins,)
         Mean predicted probability; NaN in empty bins, as in the next three.
     observed : array of shape (n_bins,)
         Fraction of outcomes that are 1.
     lower, upper : arrays of shape (n_bins,)
-        Consistency band: between these is, with probability `confidence` or more, the fraction observed if predictions
-        are calibrated.
+        Consistency band: between these is, with probability `confidence` or more, the fraction
+        observed if predictions are calibrated.
     count : array of int, shape (n_bins,)
         Number of predictions.
     confidence : float
@@ -55,8 +56,9 @@ def calibration_error(
 ) -> float:
     """Distance between predicted probabilities and the frequencies that come true, over bins.
 
-    Predictions are sorted into bins. In bin b let ``gap`` be the fraction of outcomes that are 1 minus the mean
-    predicted probability, and ``n_b`` the number of predictions; empty bins do not count.
+    Predictions are sorted into bins. In bin b let ``gap`` be the fraction of outcomes that are 1
+    minus the mean predicted probability, and ``n_b`` the number of predictions; empty bins do not
+    count.
 
     Parameters
     ----------
@@ -66,29 +68,33 @@ def calibration_error(
         Predicted probability of the outcome 1.
     n_bins : int, default=10
     strategy : {"uniform", "quantile"}, default="uniform"
-        Bins of equal width on [0, 1], or of (about) equally many predictions. Edges and bins are those of
-        scikit-learn's `calibration_curve`.
+        Bins of equal width on [0, 1], or of (about) equally many predictions. Edges and bins are
+        those of scikit-learn's `calibration_curve`.
     norm : {"l1", "rmse", "max"}, default="l1"
-        - ``"l1"``: sum over bins of ``n_b / n_samples * |gap|``, the usual expected calibration error;
-        - ``"rmse"``: ``sqrt(mean(gap^2))`` over non-empty bins, **all of the same weight**: the root mean square
-          difference of the two arrays that `calibration_curve` returns, which Alrawajfeh et al. (2025, table 3) call
-          RMSE. A bin of a few predictions counts as much as one of thousands;
+        - ``"l1"``: sum over bins of ``n_b / n_samples * |gap|``, the usual expected calibration
+          error;
+        - ``"rmse"``: ``sqrt(mean(gap^2))`` over non-empty bins, **all of the same weight**: the
+          root mean square difference of the two arrays that `calibration_curve` returns, which
+          Alrawajfeh et al. (2025, table 3) call RMSE. A bin of a few predictions counts as much as
+          one of thousands;
         - ``"max"``: the largest ``|gap|``.
 
     Returns
     -------
     float
-        0 is best. Chance alone makes it positive for calibrated predictions, the more the fewer there are;
-        `reliability` gives bands.
+        0 is best. Chance alone makes it positive for calibrated predictions, the more the fewer
+        there are; `reliability` gives bands.
 
     Raises
     ------
     ValueError
-        If shapes do not agree, outcomes are not 0 and 1, probabilities are outside [0, 1], or an argument is not known.
+        If shapes do not agree, outcomes are not 0 and 1, probabilities are outside [0, 1], or an
+        argument is not known.
 
     References
     ----------
-    Alrawajfeh, Jälkö and Honkela (2025), *Noise-aware differentially private variational inference*, AISTATS.
+    Alrawajfeh, Jälkö and Honkela (2025), *Noise-aware differentially private variational
+    inference*, AISTATS.
 
     Examples
     --------
@@ -108,11 +114,18 @@ def calibration_error(
     gap = np.abs(np.bincount(bins, weights=y_true - proba)[filled] / count[filled])
     if norm == "max":
         return float(gap.max())
-    return float(np.sqrt((gap**2).mean()) if norm == "rmse" else (count[filled] * gap).sum() / len(proba))
+    return float(
+        np.sqrt((gap**2).mean()) if norm == "rmse" else (count[filled] * gap).sum() / len(proba)
+    )
 
 
 def reliability(
-    y_true: Any, proba: Any, *, n_bins: int = 10, strategy: str = "uniform", confidence: float = 0.95
+    y_true: Any,
+    proba: Any,
+    *,
+    n_bins: int = 10,
+    strategy: str = "uniform",
+    confidence: float = 0.95,
 ) -> Reliability:
     """Compare predicted probabilities with the frequencies that come true, bin by bin.
 
@@ -139,14 +152,14 @@ def reliability(
 
     Notes
     -----
-    The band is that of a binomial count whose probability is the bin's mean prediction. If the predictions of a bin
-    differ, the count spreads less (its variance is smaller by the sum of squared differences), so the band is a little
-    wide, most so with few bins.
+    The band is that of a binomial count whose probability is the bin's mean prediction. If the
+    predictions of a bin differ, the count spreads less (its variance is smaller by the sum of
+    squared differences), so the band is a little wide, most so with few bins.
 
     References
     ----------
-    Bröcker and Smith (2007), *Increasing the reliability of reliability diagrams*; they resample predictions where this
-    takes binomial quantiles.
+    Bröcker and Smith (2007), *Increasing the reliability of reliability diagrams*; they resample
+    predictions where this takes binomial quantiles.
 
     Examples
     --------

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from ._check import binomial_band, check_count, check_draws_and_truth, check_open_unit, generator
+from skdpbayes.calibration._check import (
+    binomial_band,
+    check_count,
+    check_draws_and_truth,
+    check_open_unit,
+    generator,
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,8 @@ class RankHistogram:
         Bin b holds the ranks from ``edges[b]`` to ``edges[b + 1] - 1``.
     counts : array of int, shape (n_parameters, n_bins)
     expected : array of shape (n_bins,)
-        Mean counts under right posteriors; they differ where the bins do not hold equally many ranks.
+        Mean counts under right posteriors; they differ where the bins do not hold equally many
+        ranks.
     lower, upper : arrays of shape (n_bins,)
         Pointwise band of the counts: binomial quantiles.
     p_value : array of shape (n_parameters,)
@@ -63,18 +70,24 @@ def tied_ranks(values: np.ndarray, truth: np.ndarray, rng: np.random.Generator) 
 
 
 def simulation_based_calibration(
-    draws: Any, truth: Any, bins: int | None = None, *, confidence: float = 0.95, random_state: Any = None
+    draws: Any,
+    truth: Any,
+    bins: int | None = None,
+    *,
+    confidence: float = 0.95,
+    random_state: Any = None,
 ) -> RankHistogram:
     """Rank each truth among the draws of its posterior (simulation-based calibration).
 
-    If truths come from the prior, data from the model, and draws are independent draws of the right posterior, every
-    rank is uniform on 0, ..., n_draws. A histogram in the shape of a U means that posteriors are too narrow, of a hill
-    that they are too wide, a slope that they are shifted.
+    If truths come from the prior, data from the model, and draws are independent draws of the right
+    posterior, every rank is uniform on 0, ..., n_draws. A histogram in the shape of a U means that
+    posteriors are too narrow, of a hill that they are too wide, a slope that they are shifted.
 
     Parameters
     ----------
     draws : array-like of shape (n_replicates, n_draws, n_parameters)
-        Posterior draws. Draws of a Markov chain should be thinned first: ranks among correlated draws are not uniform.
+        Posterior draws. Draws of a Markov chain should be thinned first: ranks among correlated
+        draws are not uniform.
     truth : array-like of shape (n_replicates, n_parameters)
         The parameters from which the data of each replicate were drawn.
     bins : int, optional
@@ -95,8 +108,8 @@ def simulation_based_calibration(
 
     References
     ----------
-    Talts, Betancourt, Simpson, Vehtari and Gelman (2018), *Validating Bayesian inference algorithms with
-    simulation-based calibration*, algorithm 1.
+    Talts, Betancourt, Simpson, Vehtari and Gelman (2018), *Validating Bayesian inference algorithms
+    with simulation-based calibration*, algorithm 1.
 
     Examples
     --------
@@ -119,7 +132,9 @@ def simulation_based_calibration(
         bins = min(max(n_replicates // 20, 2), 20, n_draws + 1)
     bins = check_count(bins, "bins", 2)
     if bins > n_draws + 1:
-        raise ValueError(f"bins must be at most n_draws + 1 = {n_draws + 1}, the number of ranks, got {bins}.")
+        raise ValueError(
+            f"bins must be at most n_draws + 1 = {n_draws + 1}, the number of ranks, got {bins}."
+        )
     rng = generator(random_state)
     ranks = np.stack([tied_ranks(*pair, rng) for pair in zip(draws, truth, strict=True)])
     edges = np.round(np.linspace(0, n_draws + 1, bins + 1)).astype(int)

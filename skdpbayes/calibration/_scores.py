@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ._check import check_draws, check_draws_and_truth, check_open_unit
+from skdpbayes.calibration._check import check_draws, check_draws_and_truth, check_open_unit
 
 
 def crps(draws: Any, truth: Any) -> np.ndarray:
     """Continuous ranked probability score of each posterior marginal; smaller is better.
 
-    ``E|X - y| - E|X - X'| / 2`` for independent draws X, X' and the truth y, in the unit of the parameter. It is a
-    proper score: on average the right posterior has the smallest, so that it tells apart posteriors that are all
-    calibrated. A point gets its absolute error.
+    ``E|X - y| - E|X - X'| / 2`` for independent draws X, X' and the truth y, in the unit of the
+    parameter. It is a proper score: on average the right posterior has the smallest, so that it
+    tells apart posteriors that are all calibrated. A point gets its absolute error.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ def crps(draws: Any, truth: Any) -> np.ndarray:
 
     References
     ----------
-    Gneiting and Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*, equation 21; Ferro (2014),
-    *Fair scores for ensemble forecasts*, for the estimate.
+    Gneiting and Raftery (2007), *Strictly proper scoring rules, prediction, and estimation*,
+    equation 21; Ferro (2014), *Fair scores for ensemble forecasts*, for the estimate.
 
     Examples
     --------
@@ -47,7 +47,8 @@ def crps(draws: Any, truth: Any) -> np.ndarray:
     n_replicates, n_draws, n_parameters = draws.shape
     if n_draws < 2:
         raise ValueError("crps needs at least 2 draws of each posterior, got 1.")
-    # Sorted, the sum of |x_i - x_j| over pairs i < j is a weighted sum: x_(i) is added i times and taken off n - 1 - i.
+    # Sorted, the sum of |x_i - x_j| over pairs i < j is a weighted sum: x_(i) is added i times and
+    # taken off n - 1 - i.
     weights = (2 * np.arange(n_draws) - n_draws + 1) / (n_draws * (n_draws - 1))
     scores = np.empty((n_replicates, n_parameters))
     for k in range(n_replicates):  # one replicate at a time keeps the copies small
@@ -89,8 +90,9 @@ def interval_width(draws: Any, level: float = 0.9) -> np.ndarray:
 def interval_ends(draws: np.ndarray, level: float) -> np.ndarray:
     """Ends of equal-tailed intervals, of shape (2, n_replicates, n_parameters).
 
-    Quantiles at position ``p (n_draws + 1)`` of the sorted draws, with which an interval of independent draws holds one
-    more draw with probability `level`; NumPy's default makes it ``level (n_draws - 1) / (n_draws + 1)``.
+    Quantiles at position ``p (n_draws + 1)`` of the sorted draws, with which an interval of
+    independent draws holds one more draw with probability `level`; NumPy's default makes it ``level
+    (n_draws - 1) / (n_draws + 1)``.
     """
     level = check_open_unit(level, "level")
     tail = (1.0 - level) / 2

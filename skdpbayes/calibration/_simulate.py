@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._check import check_count
+from skdpbayes.calibration._check import check_count
 
 
 def simulate(
@@ -22,15 +22,17 @@ def simulate(
     Parameters
     ----------
     simulator : callable
-        A function of one JAX key that can be compiled and vectorised. It draws a truth from the prior, data, and what
-        is released of them, and returns the truth, of shape (n_parameters,), and posterior draws, of shape (n_draws,
-        n_parameters). It is traced with 64-bit types enabled.
+        A function of one JAX key that can be compiled and vectorised. It draws a truth from the
+        prior, data, and what is released of them, and returns the truth, of shape (n_parameters,),
+        and posterior draws, of shape (n_draws, n_parameters). It is traced with 64-bit types
+        enabled.
     n_replicates : int
     batch_size : int, default=64
-        Number of replicates that run, and whose work lies in memory, at a time. It changes no replicate, but for
-        rounding.
+        Number of replicates that run, and whose work lies in memory, at a time. It changes no
+        replicate, but for rounding.
     random_state : int, Generator or None
-        An integer stands for itself as the seed of the keys. Replicate k depends on the seed and on k only.
+        An integer stands for itself as the seed of the keys. Replicate k depends on the seed and on
+        k only.
 
     Returns
     -------
@@ -82,7 +84,8 @@ def simulate(
         program = jax.jit(jax.vmap(replicate, in_axes=(None, 0)))
         truths, draws = [], []
         for start in range(0, n_replicates, batch_size):
-            # The last batch is as long as the others, so that nothing is compiled again; what is too much is cut off.
+            # The last batch is as long as the others, so that nothing is compiled again; what is
+            # too much is cut off.
             truth, posterior = program(key, jnp.arange(start, start + batch_size, dtype=jnp.uint32))
             keep = min(batch_size, n_replicates - start)
             truths.append(np.asarray(truth)[:keep])

@@ -2,7 +2,11 @@
 
 from skdpbayes.estimators._autoencoder import DPVariationalAutoencoder
 from skdpbayes.estimators._belief_net import DPSigmoidBeliefNet
-from skdpbayes.estimators._families import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential
+from skdpbayes.estimators._families import (
+    DPBetaBernoulli,
+    DPDirichletCategorical,
+    DPGammaExponential,
+)
 from skdpbayes.estimators._hierarchical import DPHierarchicalLogisticRegression
 from skdpbayes.estimators._linear import DPBayesianLinearRegression
 from skdpbayes.estimators._logistic import DPBayesianLogisticRegression

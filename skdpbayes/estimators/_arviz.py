@@ -19,15 +19,18 @@ class ArvizMixin:
     posterior_samples_: Any
     _fitted: tuple[str, ...]
     _draws_name = "parameters"  # of draws that are one array
-    _dims: ClassVar[dict[str, tuple[str, ...]]] = {}  # of each of the draws, without the first: feature, class, ...
+    _dims: ClassVar[
+        dict[str, tuple[str, ...]]
+    ] = {}  # of each of the draws, without the first: feature, class, ...
 
     @available_if(lambda self: self._has_draws)
     def to_arviz(self):
         """Posterior draws for ArviZ.
 
-        Draws of Markov chains keep their chains and their order, so that ArviZ's R-hat and effective sample size are
-        those of the chains; others are one chain of independent draws. Columns and classes have their names. Nothing
-        of the rows is in it: what ArviZ computes from log-likelihoods of training rows would not be private.
+        Draws of Markov chains keep their chains and their order, so that ArviZ's R-hat and
+        effective sample size are those of the chains; others are one chain of independent draws.
+        Columns and classes have their names. Nothing of the rows is in it: what ArviZ computes from
+        log-likelihoods of training rows would not be private.
 
         Returns
         -------
@@ -46,7 +49,8 @@ class ArvizMixin:
         draws = self.posterior_samples_
         named = draws if isinstance(draws, dict) else {self._draws_name: draws}
         posterior = {
-            name: _in_chains(np.asarray(values), getattr(self, "_chains", 1)) for name, values in named.items()
+            name: _in_chains(np.asarray(values), getattr(self, "_chains", 1))
+            for name, values in named.items()
         }
         spent = self.privacy_spent_
         attributes = {
@@ -69,7 +73,9 @@ class ArvizMixin:
 
     @property
     def _has_draws(self):
-        return hasattr(type(self), "posterior_samples_") or "posterior_samples_" in type(self)._fitted
+        return (
+            hasattr(type(self), "posterior_samples_") or "posterior_samples_" in type(self)._fitted
+        )
 
     def _coordinates(self):
         """Labels of dimensions."""

@@ -11,23 +11,32 @@ from scipy.special import expit
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._layers import ACTIVATIONS, forward
-from skdpbayes.estimators._base import check_choice, check_number
+from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._belief_net import known_probabilities
 from skdpbayes.estimators._gradient import GradientEstimator
-from skdpbayes.estimators._layered import layer_sizes, network, plan_point, split_weights, usual_weights
+from skdpbayes.estimators._layered import (
+    layer_sizes,
+    network,
+    plan_point,
+    split_weights,
+    usual_weights,
+)
+from skdpbayes.models.networks.layers import ACTIVATIONS, forward
 
 _BLOCK = 1024  # rows at a time
 _LEARNING_RATE, _CLIP = 0.05, 1.0
 
 
-class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator):
+class DPVariationalAutoencoder(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator
+):
     """Variational auto-encoder under (epsilon, delta)-differential privacy (Kingma and Welling 2014).
 
-    A generative model of rows of values between 0 and 1, such as images: latent variables are standard normal,
-    one network (the decoder) makes probabilities of the features from them, and another (the encoder) tells where the
-    latent variables of a row are. Encoder and decoder are private, and so is what `sample` draws; what `transform` and
-    `score_samples` say of rows is not. What that means, and against whom, is as for `DPBayesianLogisticRegression`.
+    A generative model of rows of values between 0 and 1, such as images: latent variables are
+    standard normal, one network (the decoder) makes probabilities of the features from them, and
+    another (the encoder) tells where the latent variables of a row are. Encoder and decoder are
+    private, and so is what `sample` draws; what `transform` and `score_samples` say of rows is not.
+    What that means, and against whom, is as for `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -40,16 +49,18 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     epsilon, delta : float, default=1.0 and 1e-5
         Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
     solver : {"dpvi"}, default="dpvi"
-        Adam on the clipped and noisy gradient of the evidence lower bound. Weights are points: "na-dpvi", "sgld" and
-        "vips", which ask for a posterior of them, are refused.
+        Adam on the clipped and noisy gradient of the evidence lower bound. Weights are points:
+        "na-dpvi", "sgld" and "vips", which ask for a posterior of them, are refused.
     adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`.
     convolutions : sequence of (filters, width, stride), default=()
-        Convolutions in front of the encoder, without padding; they need `image_shape`. The decoder is dense.
+        Convolutions in front of the encoder, without padding; they need `image_shape`. The decoder
+        is dense.
     image_shape : tuple (height, width) or (height, width, channels), default=None
         Of each row, whose features go row by row, channels last.
     clipping_norm : float, default=None
-        l2 bound on a row's gradient in all weights, each in units of its size at the start. None: 1.
+        l2 bound on a row's gradient in all weights, each in units of its size at the start. None:
+        1.
     sampling_rate : float, default=None
         Probability with which each row enters a batch. None: that of 1024 expected rows.
     n_steps : int, default=None
@@ -74,9 +85,9 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     Notes
     -----
-    Values of X are cut to between 0 and 1 and taken for probabilities. A row with NaN or infinity contributes nothing
-    in `fit`, without a word. The noise of a row's latent variables is a function of the row and of a public key: it
-    does not tell which other rows there are.
+    Values of X are cut to between 0 and 1 and taken for probabilities. A row with NaN or infinity
+    contributes nothing in `fit`, without a word. The noise of a row's latent variables is a
+    function of the row and of a public key: it does not tell which other rows there are.
 
     Examples
     --------
@@ -157,13 +168,16 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a row holds.
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a
+            row holds.
         """
         del y
         self._check_parameters()
         X = self._numeric(X, reset=True)
         n, d = X.shape
-        self._fit_posterior(self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n))
+        self._fit_posterior(
+            self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n)
+        )
         return self
 
     def _check_parameters(self):
@@ -178,7 +192,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             )
 
     def _model(self, d):
-        from skdpbayes.models.autoencoder import Autoencoder
+        from skdpbayes.models.networks.autoencoder import Autoencoder
 
         sizes, k = layer_sizes(self.hidden_layer_sizes), int(self.n_components)
         encoder = network(d, 2 * k, sizes, 1.0, tuple(self.convolutions), self.image_shape)
@@ -190,7 +204,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     @staticmethod
     def _pack(X):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         rows, known = known_probabilities(X)
         rows[~known] = np.nan
@@ -215,7 +229,8 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. A row with NaN or infinity has those of no row at all, zero, with a warning.
+            Not protected. A row with NaN or infinity has those of no row at all, zero, with a
+            warning.
         """
         return self._encoded(X)[0]
 
@@ -266,7 +281,8 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         mean, log_sd, rows, known = self._encoded(X)
         rng = np.random.default_rng(random_state)
         bound = -(mean**2 + np.exp(2 * log_sd) - 1 - 2 * log_sd).sum(axis=1) / 2
-        # The same noise for all rows: a row's score does not depend on which others are scored with it.
+        # The same noise for all rows: a row's score does not depend on which others are scored with
+        # it.
         for noise in rng.standard_normal((n_draws, mean.shape[1])):
             logits = self._run_layers(*self._decoder, mean + np.exp(log_sd) * noise)
             bound += (rows * logits - np.logaddexp(0, logits)).sum(axis=1) / n_draws
@@ -290,4 +306,6 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def _run_layers(self, layers, weights, values):
         blocks = [values[i : i + _BLOCK] for i in range(0, len(values), _BLOCK)] or [values]
-        return np.concatenate([forward(layers, self.activation, weights, block, np)[0] for block in blocks])
+        return np.concatenate(
+            [forward(layers, self.activation, weights, block, np)[0] for block in blocks]
+        )

@@ -3,54 +3,39 @@
 from __future__ import annotations
 
 import math
-import numbers
 import warnings
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
 
-from skdpbayes._declared import public_schema
 from skdpbayes._version import __version__
+from skdpbayes.checks import check_choice, check_number
+from skdpbayes.declarations import public_schema
 from skdpbayes.privacy import PrivacyLeakWarning
 from skdpbayes.privacy.report import now
 
 SEEDED = "random_state is set: other fits may share the noise, and whoever guesses the seed can remove it"
 
-_COUNT_SHARE = 0.01  # of the budget (squared sensitivity over noise), for the number of usable records
-_USUAL, _SURE = 0.9, 4.0  # share of records that can be used, and standard deviations below it that warn
-_LEAST_ACCOUNTED = 0.05  # noise multiplier of a fit that asks for no privacy, below which no epsilon is worked out
-
-
-def check_number(name, value, low, high=math.inf, *, none=False, integral=False, closed=False, open_above=False):
-    """Raise a `ValueError` that names parameter, value and range unless `value` lies in ``(low, high]``.
-
-    Parameters
-    ----------
-    closed, open_above : bool
-        Whether `low` itself is allowed, and `high` is not.
-    """
-    kind = numbers.Integral if integral else numbers.Real
-    if none and value is None:
-        return
-    inside = isinstance(value, kind) and not isinstance(value, (bool, np.bool_)) and low <= value <= high
-    if not inside or (value == low and not closed) or (value == high and open_above):
-        wanted = "an integer" if integral else "a number"
-        interval = f"{'[' if closed else '('}{low}, {high}{')' if open_above else ']'}"
-        raise ValueError(f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got {value!r}.")
-
-
-def check_choice(name, value, choices):
-    """Raise a `ValueError` unless `value` is one of `choices`."""
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+_COUNT_SHARE = (
+    0.01  # of the budget (squared sensitivity over noise), for the number of usable records
+)
+_USUAL, _SURE = (
+    0.9,
+    4.0,
+)  # share of records that can be used, and standard deviations below it that warn
+_LEAST_ACCOUNTED = (
+    0.05  # noise multiplier of a fit that asks for no privacy, below which no epsilon is worked out
+)
 
 
 def diagram_and_card(estimator):
     """HTML that a notebook shows: scikit-learn's diagram and, after `fit`, its cost and how many records count."""
-    spent, usable = getattr(estimator, "privacy_spent_", None), getattr(estimator, "usable_records_", None)
+    spent, usable = (
+        getattr(estimator, "privacy_spent_", None),
+        getattr(estimator, "usable_records_", None),
+    )
     return (
         estimator_html_repr(estimator)
         + ("" if spent is None else spent._repr_html_())
@@ -64,8 +49,12 @@ class PrivateEstimator(BaseEstimator):
     _html_repr = diagram_and_card
 
     _record = "row"  # what one is
-    _scorings: tuple[str, ...] = ()  # named scores of rows by which a private search compares models, the default first
-    _declared: tuple[str, ...] = ()  # parameters that, if None, are taken from the rows, which voids the guarantee
+    _scorings: tuple[
+        str, ...
+    ] = ()  # named scores of rows by which a private search compares models, the default first
+    _declared: tuple[
+        str, ...
+    ] = ()  # parameters that, if None, are taken from the rows, which voids the guarantee
 
     def _undeclared(self):
         """Names of the parameters that would be taken from the rows."""
@@ -129,7 +118,7 @@ class PrivateEstimator(BaseEstimator):
 
     def _spec(self, steps, n_chains=1):
         """What the mechanism does."""
-        from skdpbayes.privacy.mechanism import MechanismSpec
+        from skdpbayes.mechanism.spec import MechanismSpec
 
         spec = MechanismSpec(steps, n_chains, self.numerics)
         if math.isinf(self.epsilon) and spec.least_noise >= _LEAST_ACCOUNTED:
@@ -138,16 +127,21 @@ class PrivateEstimator(BaseEstimator):
 
     def _report(self, spec, clipping_norm, *, public, voided_by=()):
         """`PrivacySpent` of this fit, from the very steps that run; earlier fits of this instance are carried along."""
+        from skdpbayes.mechanism.integer_noise import noise_std, overhead
+        from skdpbayes.mechanism.keys import RANDOM_SOURCE
         from skdpbayes.privacy import AccountingError, PrivacySpent, compose
-        from skdpbayes.privacy.lattice import noise_std, overhead
-        from skdpbayes.privacy.random import RANDOM_SOURCE
 
-        # The overhead in delta depends on epsilon, of which the one that is asked for is an upper bound.
+        # The overhead in delta depends on epsilon, of which the one that is asked for is an upper
+        # bound.
         more_epsilon, more_delta, beyond_tables = 0.0, 0.0, False
         accounted = math.isfinite(self.epsilon) or spec.least_noise >= _LEAST_ACCOUNTED
         at_most = float(self.epsilon)
-        if accounted and math.isinf(at_most):  # what a fit that asks for no privacy has nevertheless
-            at_most = 1.01 * compose(spec.composed(), self.adjacency).epsilon(float(self.delta)) + 1e-3
+        if accounted and math.isinf(
+            at_most
+        ):  # what a fit that asks for no privacy has nevertheless
+            at_most = (
+                1.01 * compose(spec.composed(), self.adjacency).epsilon(float(self.delta)) + 1e-3
+            )
         if spec.levels is not None and math.isfinite(at_most):
             more_epsilon, more_delta = overhead(spec.levels, at_most)
             beyond_tables = more_epsilon > 1e-6 * at_most or more_delta > 1e-6 * self.delta
@@ -165,7 +159,9 @@ class PrivateEstimator(BaseEstimator):
                 "Nothing was run; this is an error of the package, please report it."
             )
         earlier = getattr(self, "privacy_spent_", None)  # `clone` starts afresh
-        inherited = [] if earlier is None else [f"an earlier fit: {why}" for why in earlier.voided_by]
+        inherited = (
+            [] if earlier is None else [f"an earlier fit: {why}" for why in earlier.voided_by]
+        )
         return PrivacySpent(
             epsilon=epsilon,
             delta=float(self.delta),
@@ -181,7 +177,9 @@ class PrivateEstimator(BaseEstimator):
             epsilon_overhead=more_epsilon,
             delta_overhead=more_delta,
             cumulative=() if earlier is None else earlier.cumulative + earlier.releases,
-            random_source=RANDOM_SOURCE if spec.numerics == "secure" else RANDOM_SOURCE + "; noise: SFC64",
+            random_source=RANDOM_SOURCE
+            if spec.numerics == "secure"
+            else RANDOM_SOURCE + "; noise: SFC64",
             seeded=self.random_state is not None,
             public=public,
             estimator=type(self).__name__,
@@ -191,9 +189,15 @@ class PrivateEstimator(BaseEstimator):
             voided_by=(
                 *voided_by,
                 *(["no noise was added"] if math.isinf(epsilon) else []),
-                *(["epsilon is too large for the finite tables of the noise"] if beyond_tables else []),
+                *(
+                    ["epsilon is too large for the finite tables of the noise"]
+                    if beyond_tables
+                    else []
+                ),
                 *self._own_voids(earlier),
-                *dict.fromkeys(why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited),
+                *dict.fromkeys(
+                    why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited
+                ),
             ),
         )
 
@@ -230,7 +234,9 @@ class PrivateEstimator(BaseEstimator):
                 UserWarning,
                 stacklevel=2,
             )
-        super().__setstate__({name: value for name, value in state.items() if name != "_skdpbayes_version"})
+        super().__setstate__(
+            {name: value for name, value in state.items() if name != "_skdpbayes_version"}
+        )
 
     def _own_voids(self, earlier):
         """Reasons that a seed, or an earlier fit of this instance, adds to void the guarantee."""
@@ -288,5 +294,7 @@ def _account(steps, delta, adjacency):
         return epsilon, curve.accountant, "not run: no noise"
     check = crosscheck(steps, epsilon, delta, adjacency)
     if check.disagrees:
-        raise AccountingError(f"The independent accountant contradicts epsilon={epsilon:.6g}: {check}.")
+        raise AccountingError(
+            f"The independent accountant contradicts epsilon={epsilon:.6g}: {check}."
+        )
     return epsilon, curve.accountant, str(check)

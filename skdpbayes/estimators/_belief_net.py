@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.special import expit, logit
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.estimators._base import check_number
+from skdpbayes.checks import check_number
 from skdpbayes.estimators._rounds import DecompositionEstimator
 
 _ROUNDS = 5, 30  # with noise and without
@@ -21,10 +21,11 @@ _BLOCK = 1000  # rows of a prediction at a time
 class DPSigmoidBeliefNet(DecompositionEstimator):
     """Sigmoid belief network with one layer of hidden units, under (epsilon, delta)-differential privacy.
 
-    A generative model of binary rows, in the place of `sklearn.neural_network.BernoulliRBM`: hidden units are on or
-    off independently, and each visible unit is on with a probability whose logit is linear in the hidden ones. What is
-    private, and against whom, is as for `DPBayesianLogisticRegression`. What `transform`, `score_samples` and
-    `reconstruct` say of rows is not private; `sample` is.
+    A generative model of binary rows, in the place of `sklearn.neural_network.BernoulliRBM`: hidden
+    units are on or off independently, and each visible unit is on with a probability whose logit is
+    linear in the hidden ones. What is private, and against whom, is as for
+    `DPBayesianLogisticRegression`. What `transform`, `score_samples` and `reconstruct` say of rows
+    is not private; `sample` is.
 
     Parameters
     ----------
@@ -37,11 +38,12 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     solver : {"vips"}, default="vips"
         Variational Bayes by noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. ``"add_remove"`` needs a `sampling_rate`, and then the number of rows is
-        private too.
+        What "with respect to one row" means. ``"add_remove"`` needs a `sampling_rate`, and then the
+        number of rows is private too.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
-        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
+        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
+        the last bits of a release.
     ledger : PrivacyLedger, default=None
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     sampling_rate : float, default=None
@@ -51,7 +53,8 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     n_posterior_samples : int, default=100
         Posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+        None draws keys from the operating system. Anything else makes the noise reproducible: for
+        tests only.
     verbose : int, default=0
         Print public quantities only.
 
@@ -80,8 +83,8 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     Notes
     -----
-    Values of X between 0 and 1 are taken for probabilities, and others are cut to that range. A row with NaN or
-    infinity contributes nothing in `fit`, without a word.
+    Values of X between 0 and 1 are taken for probabilities, and others are cut to that range. A row
+    with NaN or infinity contributes nothing in `fit`, without a word.
 
     Examples
     --------
@@ -149,13 +152,16 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a row holds.
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a
+            row holds.
         """
         del y
         self._check_solver_parameters()
         X = self._numeric(X, reset=True)
         n, d = X.shape
-        self._fit_posterior(self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n))
+        self._fit_posterior(
+            self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n)
+        )
         return self
 
     def _model(self, d):
@@ -168,7 +174,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     @staticmethod
     def _pack(X):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         rows, known = known_probabilities(X)
         return pack_records(usable=known, y=rows, known=known.astype(np.float32))
@@ -176,7 +182,9 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     def _set_posterior(self, model, solver, state, rng):
         super()._set_posterior(model, solver, state, rng)
         self.components_ = self.posterior_.weights.T
-        self.intercept_visible_ = self.posterior_.intercept - self.posterior_.weights @ self.posterior_.active
+        self.intercept_visible_ = (
+            self.posterior_.intercept - self.posterior_.weights @ self.posterior_.active
+        )
         self.intercept_hidden_ = logit(self.posterior_.active)
 
     def sample_posterior(self, n_samples=100, random_state=None):
@@ -202,7 +210,8 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. A row with NaN or infinity has the probabilities of no row at all, with a warning.
+            Not protected. A row with NaN or infinity has the probabilities of no row at all, with a
+            warning.
 
         Returns
         -------
@@ -227,7 +236,8 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     def score_samples(self, X):
         """Lower bound of the log-likelihood of each row, in nats.
 
-        That of Jaakkola and Jordan with a tangent for each row and unit, under mean-field hidden units.
+        That of Jaakkola and Jordan with a tangent for each row and unit, under mean-field hidden
+        units.
 
         Parameters
         ----------
@@ -258,7 +268,9 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         check_number("n_samples", n_samples, 0, integral=True)
         rng = np.random.default_rng(random_state)
         hidden = rng.random((n_samples, len(self.components_))) < expit(self.intercept_hidden_)
-        return (rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)).astype(np.int8)
+        return (
+            rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)
+        ).astype(np.int8)
 
     def _hidden_and_bound(self, X):
         """What `transform` and `score_samples` return."""

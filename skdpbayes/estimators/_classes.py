@@ -2,57 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skdpbayes._declared import labels_of, schema_of
-from skdpbayes._labels import codes, declared, kind_of, refuse_mixed
-from skdpbayes._rows import parsed
-from skdpbayes.estimators._base import check_number
-from skdpbayes.privacy import PrivacyLeakWarning
-
-
-def classes_of(classes, given, y):
-    """The labels of the rows, the sorted set of labels, and reasons that void the guarantee.
-
-    Parameters
-    ----------
-    classes : array-like, Schema, Outcome or None
-        What the user declares. Under a schema with labels that are numbers, text is read as numbers.
-    given : array-like
-        The labels as the user gave them.
-    y : array
-        The labels as an array.
-
-    Raises
-    ------
-    ValueError
-        For declared labels that make no sense; without any, also for what `y` holds.
-    """
-    if classes is not None:
-        public = labels_of(classes, "classes")
-        found, dtype = declared(public, "classes"), getattr(given, "dtype", y.dtype)
-        if public is not classes and found.dtype.kind not in "US" and kind_of(dtype) in "USO":
-            return parsed(y), found, ()
-        refuse_mixed(dtype, found, "y", "classes")
-        return y, found, ()
-    warnings.warn(
-        "classes=None takes the set of labels from y, which is not private. Pass classes=[...].",
-        PrivacyLeakWarning,
-        stacklevel=4,
-    )
-    assert_all_finite(y, input_name="y")
-    check_classification_targets(y)
-    classes = np.unique(y)
-    if len(classes) < 2:
-        raise ValueError(f"Classifier can't train when only one class is present in y: {classes[0]!r}.")
-    return y, classes, ("the set of classes was taken from y (classes=None)",)
+from skdpbayes.checks import check_number
+from skdpbayes.declarations import schema_of
+from skdpbayes.intake.labels import classes_of, codes
 
 
 def class_probabilities(logits):
@@ -94,8 +51,8 @@ class ProbabilisticClassifierMixin(ClassifierMixin):
 class BayesianClassifierMixin(ProbabilisticClassifierMixin):
     """Predictions of a classifier that gives class probabilities for each of its posterior draws.
 
-    It has ``_over_rows(X, summary, draws=None)``: ``summary(p)`` for blocks of rows, p being the class probabilities of
-    each draw (rows, draws, classes); and `sample_posterior`.
+    It has ``_over_rows(X, summary, draws=None)``: ``summary(p)`` for blocks of rows, p being the
+    class probabilities of each draw (rows, draws, classes); and `sample_posterior`.
     """
 
     def _validate(self, X, y):
@@ -135,9 +92,12 @@ class BayesianClassifierMixin(ProbabilisticClassifierMixin):
         lower, upper : arrays of shape (n_samples, n_classes)
         """
         check_number("level", level, 0, 1, open_above=True)
-        # Of few draws, which `method="weibull"` takes for what they are: a new one falls inside as often as it says.
+        # Of few draws, which `method="weibull"` takes for what they are: a new one falls inside as
+        # often as it says.
         tails = [(1 - level) / 2, (1 + level) / 2]
-        bounds = self._over_rows(X, lambda p: np.moveaxis(np.quantile(p, tails, axis=1, method="weibull"), 0, -1))
+        bounds = self._over_rows(
+            X, lambda p: np.moveaxis(np.quantile(p, tails, axis=1, method="weibull"), 0, -1)
+        )
         return bounds[..., 0], bounds[..., 1]
 
     def log_predictive_density(self, X, y):

@@ -11,12 +11,13 @@ from scipy import special, stats
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpbayes._declared import agree, as_declared, categories_of, schema_of
-from skdpbayes._labels import as_labels, codes, column_labels, declared, is_sequence, refuse_mixed
-from skdpbayes._rows import dense, from_list
-from skdpbayes.estimators._base import check_number
+from skdpbayes.checks import check_number
+from skdpbayes.declarations import categories_of, declared_labels, schema_of
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
-from skdpbayes.posteriors import MappedPosterior
+from skdpbayes.intake.columns import agree, as_declared
+from skdpbayes.intake.labels import as_labels, codes, column_labels, is_sequence, refuse_mixed
+from skdpbayes.intake.rows import dense, from_list
+from skdpbayes.posteriors.base import MappedPosterior
 from skdpbayes.privacy import PrivacyLeakWarning
 
 _PARAMETERS = """epsilon : float, default=1.0
@@ -84,7 +85,8 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a row holds.
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a
+            row holds.
         """
         del y
         self._check_solver_parameters()
@@ -92,9 +94,14 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         n = len(X)
         model, bounds = self._model(n)
         public = self._public_facts(n, **self._also_public(model))
-        draws = self._fit_posterior(model, bounds, n, lambda: self._pack(X), public=public, voided_by=voided_by)
+        draws = self._fit_posterior(
+            model, bounds, n, lambda: self._pack(X), public=public, voided_by=voided_by
+        )
         if self.solver != "vips":  # over the unconstrained parameter
-            self.posterior_, draws = MappedPosterior(self.posterior_, type(model).constrained), model.constrained(draws)
+            self.posterior_, draws = (
+                MappedPosterior(self.posterior_, type(model).constrained),
+                model.constrained(draws),
+            )
         self._set_parameter(model, draws)
         return self
 
@@ -105,7 +112,7 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         return dense(super()._numeric(X, reset=reset))
 
     def _pack(self, X):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         with np.errstate(all="ignore"):
             return pack_records(x=X.astype(np.float32))
@@ -168,17 +175,18 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
 class DPGammaExponential(_FamilyEstimator):
     """Exponential waiting times with a Gamma prior on their rates, under differential privacy.
 
-    ``x_j ~ Exponential(rate_j)``, ``rate_j ~ Gamma(prior_shape, prior_rate)``, independently for each feature. A value
-    above `upper` is censored there, and counted as such: no bias comes of it.
+    ``x_j ~ Exponential(rate_j)``, ``rate_j ~ Gamma(prior_shape, prior_rate)``, independently for
+    each feature. A value above `upper` is censored there, and counted as such: no bias comes of it.
 
     Parameters
     ----------
     {parameters}
     prior_shape, prior_rate : float, default=1.0
-        Of the Gamma prior (its mean is their ratio). They say in which units the data are: set them.
+        Of the Gamma prior (its mean is their ratio). They say in which units the data are: set
+        them.
     upper : float, default=None
-        Public bound at which values are censored. None takes the one with the narrowest posterior that the prior lets
-        expect, which does not look at the data.
+        Public bound at which values are censored. None takes the one with the narrowest posterior
+        that the prior lets expect, which does not look at the data.
     {solver}
 
     Attributes
@@ -256,7 +264,9 @@ class DPGammaExponential(_FamilyEstimator):
         check_number("upper", self.upper, 0, 1e30, none=True)
         upper = float(self.upper) if self.upper is not None else self._best_upper(n)
         d = self.n_features_in_
-        model = GammaExponential(d, np.float32(self.prior_shape), np.float32(self.prior_rate), np.float32(upper))
+        model = GammaExponential(
+            d, np.float32(self.prior_shape), np.float32(self.prior_rate), np.float32(upper)
+        )
         most = stats.gamma(self.prior_shape, scale=1 / self.prior_rate).ppf(0.999)
         score, curvature = model.bounds(most)
         return model, Bounds(score, curvature, self.prior_shape)
@@ -270,7 +280,9 @@ class DPGammaExponential(_FamilyEstimator):
         rates = prior.ppf((np.arange(64) + 0.5) / 64)[:, None]
         rates = np.maximum(rates, 1e-6 * rates[-1])  # priors that are nearly improper reach to zero
         if self.adjacency == "add_remove":
-            return 2 * self.prior_rate / self.prior_shape  # without the number of rows there is nothing to weigh
+            return (
+                2 * self.prior_rate / self.prior_shape
+            )  # without the number of rows there is nothing to weigh
         upper = np.geomspace(0.05 / rates[-1, 0], 40 / rates[0, 0], 400)
         t = rates * upper
         information = -np.expm1(-t) - t * np.exp(-t)  # minus d mean / d log rate, times the rate
@@ -302,8 +314,8 @@ class DPGammaExponential(_FamilyEstimator):
 class DPBetaBernoulli(_FamilyEstimator):
     """Binary features with Beta priors on their probabilities, under differential privacy.
 
-    ``x_j ~ Bernoulli(probability_j)``, ``probability_j ~ Beta(prior_a, prior_b)``, independently for each feature.
-    Values above 1/2 count as 1.
+    ``x_j ~ Bernoulli(probability_j)``, ``probability_j ~ Beta(prior_a, prior_b)``, independently
+    for each feature. Values above 1/2 count as 1.
 
     Parameters
     ----------
@@ -382,7 +394,9 @@ class DPBetaBernoulli(_FamilyEstimator):
         del n
         check_number("prior_a", self.prior_a, 0, 1e6)
         check_number("prior_b", self.prior_b, 0, 1e6)
-        model = BetaBernoulli(self.n_features_in_, np.float32(self.prior_a), np.float32(self.prior_b))
+        model = BetaBernoulli(
+            self.n_features_in_, np.float32(self.prior_a), np.float32(self.prior_b)
+        )
         score, curvature = model.bounds()
         a, b = self.prior_a, self.prior_b
         return model, Bounds(score, curvature, a * b / (a + b))
@@ -480,7 +494,7 @@ class DPDirichletCategorical(_FamilyEstimator):
     def _validate(self, X):
         column, public = self._column(X, reset=True), self._public_categories()
         if public is not None:
-            self._categories = declared(public, "categories")
+            self._categories = declared_labels(public, "categories")
             refuse_mixed(column.dtype, self._categories, "X", "categories")
             return column, ()
         warnings.warn(
@@ -488,7 +502,9 @@ class DPDirichletCategorical(_FamilyEstimator):
             PrivacyLeakWarning,
             stacklevel=3,
         )
-        self._categories = declared(list(dict.fromkeys(column.tolist())), "The set of values in X")
+        self._categories = declared_labels(
+            list(dict.fromkeys(column.tolist())), "The set of values in X"
+        )
         return column, ("the set of categories was taken from X (categories=None)",)
 
     def _column(self, X, *, reset):
@@ -498,11 +514,16 @@ class DPDirichletCategorical(_FamilyEstimator):
             agree(schema, X)
         if hasattr(X, "columns"):
             validate_data(self, X, skip_check_array=True, reset=reset)
-            column, width = column_labels(X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]), X.shape[1]
+            column, width = (
+                column_labels(X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]),
+                X.shape[1],
+            )
         else:
             X = from_list(X, 1) if is_sequence(X) else np.asarray(X)
             if X.ndim != 2:
-                raise ValueError(f"Expected 2D array, got {X.ndim}D array instead. Reshape X by X.reshape(-1, 1).")
+                raise ValueError(
+                    f"Expected 2D array, got {X.ndim}D array instead. Reshape X by X.reshape(-1, 1)."
+                )
             validate_data(self, X, skip_check_array=True, reset=reset)
             column, width = X[:, 0], X.shape[1]
         if width != 1:
@@ -527,14 +548,18 @@ class DPDirichletCategorical(_FamilyEstimator):
 
         del n
         try:
-            concentration = np.broadcast_to(np.asarray(self.concentration, np.float32), len(self._categories))
+            concentration = np.broadcast_to(
+                np.asarray(self.concentration, np.float32), len(self._categories)
+            )
         except ValueError:
             raise ValueError(
                 f"concentration must be a number or one for each category, got {self.concentration!r}."
             ) from None
         public = self._public_categories()
         if public is not None:  # `categories_` are sorted
-            concentration = concentration[np.argsort(np.asarray(np.asarray(public).tolist()), kind="stable")]
+            concentration = concentration[
+                np.argsort(np.asarray(np.asarray(public).tolist()), kind="stable")
+            ]
         if not (np.isfinite(concentration) & (concentration > 0)).all():
             raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
         model = DirichletCategorical(concentration.copy())
@@ -542,7 +567,7 @@ class DPDirichletCategorical(_FamilyEstimator):
         return model, Bounds(score, curvature, float(np.min(model.prior_precision())))
 
     def _pack(self, X):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         return pack_records(x=codes(X, self._categories))
 

@@ -12,12 +12,14 @@ from sklearn.callback import with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from skdpbayes._declared import numbers, schema_of, width_of
-from skdpbayes._labels import as_labels
-from skdpbayes._rows import refuse_text_columns
+from skdpbayes.checks import check_choice, check_number
+from skdpbayes.declarations import schema_of, width_of
 from skdpbayes.estimators._arviz import ArvizMixin
-from skdpbayes.estimators._base import PrivateEstimator, check_choice, check_number
+from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.estimators._progress import Progress, WatchedMixin
+from skdpbayes.intake.columns import numbers
+from skdpbayes.intake.labels import as_labels
+from skdpbayes.intake.rows import refuse_text_columns
 
 
 class Bounds(NamedTuple):
@@ -26,9 +28,13 @@ class Bounds(NamedTuple):
     score: float  # norm of the gradient
     curvature: float  # norm of the Hessian
     prior_precision: float
-    typical: tuple[float, float] | None = None  # the first two, of records that are not at the bounds
+    typical: tuple[float, float] | None = (
+        None  # the first two, of records that are not at the bounds
+    )
     clip: float | None = None  # clipping norm to take; None: what the solver makes of the bounds
-    mean_curvature: float | None = None  # of all records, over their number; None: no more than `curvature`
+    mean_curvature: float | None = (
+        None  # of all records, over their number; None: no more than `curvature`
+    )
 
 
 class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
@@ -42,7 +48,13 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
     _costly_records = False  # whether empty slots of a batch cost much: then programs differ with the batch's size
     _full_rank_up_to, _curvature_up_to = 300, 1000  # parameters: of `guide="auto"`, and at most
     _learning_rates = 0.4, 0.2  # of dpvi, full rank and mean field
-    _fitted: tuple[str, ...] = ("posterior_", "diagnostics_", "n_iter_", "usable_records_", "_chains")
+    _fitted: tuple[str, ...] = (
+        "posterior_",
+        "diagnostics_",
+        "n_iter_",
+        "usable_records_",
+        "_chains",
+    )
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -62,7 +74,9 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
             refuse_text_columns(X)
         # Of a list: what is declared, or what an earlier fit of this object was told.
         numeric = numbers(X, schema, width_of(declared) or getattr(self, "n_features_in_", None))
-        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
+        validate_data(
+            self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset
+        )
         return numeric
 
     def _declared_columns(self):
@@ -72,15 +86,21 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
     def _response(self, y, n, *, one_by_one):
         """The response, checked by its public shape; a list is taken item by item if so asked."""
         if y is None:
-            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None.")
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y is None."
+            )
         y = column_or_1d(as_labels(y) if one_by_one else y, warn=True)
         if len(y) != n:
-            raise ValueError("Found input variables with inconsistent numbers of samples: X and y differ in length.")
+            raise ValueError(
+                "Found input variables with inconsistent numbers of samples: X and y differ in length."
+            )
         return y
 
     def _public_facts(self, n, **facts):
         """What the report names as public: `facts`, shapes where the adjacency allows, parameters."""
-        columns = {"n_features": int(self.n_features_in_)} if hasattr(self, "n_features_in_") else {}
+        columns = (
+            {"n_features": int(self.n_features_in_)} if hasattr(self, "n_features_in_") else {}
+        )
         public = columns | facts
         if self.adjacency != "add_remove":
             public["n_samples"] = int(n)
@@ -89,7 +109,9 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
     def _check_solver_parameters(self):
         self._check_privacy_parameters()
         check_choice("solver", self.solver, self._solvers)
-        check_number("n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True)
+        check_number(
+            "n_posterior_samples", self.n_posterior_samples, 1, 10**7, integral=True, closed=True
+        )
         if not hasattr(self, "guide"):  # an estimator without solvers of these parameters
             return
         self._check_guide()
@@ -100,7 +122,9 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
             value = getattr(self, name, default)
             if self.solver not in solvers and not np.array_equal(value, default):
                 needed = " or ".join(map(repr, solvers))
-                raise ValueError(f"{name}={value!r} needs solver={needed}; {self.solver!r} has no such thing.")
+                raise ValueError(
+                    f"{name}={value!r} needs solver={needed}; {self.solver!r} has no such thing."
+                )
 
     def _check_guide(self):
         check_choice("guide", self.guide, ("auto", "full_rank", "mean_field"))
@@ -122,13 +146,17 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
         solver, spec = self._plan_solver(model, bounds, n)
         if self.adjacency != "add_remove":
             spec.check_records(n)
-        report = self._report(spec, self._report_clipping_norm(solver), public=public, voided_by=voided_by)
+        report = self._report(
+            spec, self._report_clipping_norm(solver), public=public, voided_by=voided_by
+        )
         self._charge(report)
         self._warn_if_seeded()
         self._warn_if_delta_is_large(n)
         if self.verbose:
             print(f"[{type(self).__name__}] {self.solver}: {report!r}")
-        for name in self._fitted:  # an interrupted refit must not leave an old posterior beside a new report
+        for name in (
+            self._fitted
+        ):  # an interrupted refit must not leave an old posterior beside a new report
             self.__dict__.pop(name, None)
         self.privacy_spent_ = report  # before the first noise: a fit that is interrupted counts
         state, rng, self.usable_records_ = self._run(model, solver, spec, pack)
@@ -138,7 +166,11 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
 
     def _report_clipping_norm(self, solver):
         """Clipping norm of the report; None if it adapts to releases."""
-        return None if getattr(solver, "clip_fraction", None) is not None else float(solver.clipping_norm)
+        return (
+            None
+            if getattr(solver, "clip_fraction", None) is not None
+            else float(solver.clipping_norm)
+        )
 
     @with_callbacks
     def _run(self, model, solver, spec, pack):
@@ -146,14 +178,16 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
         import jax
 
         from skdpbayes.inference import run
-        from skdpbayes.privacy.mechanism import noisy_count
-        from skdpbayes.privacy.random import fit_keys
+        from skdpbayes.mechanism.keys import fit_keys
+        from skdpbayes.mechanism.private_sum import noisy_count
 
         keys, records = fit_keys(self.random_state, spec.n_chains), pack()
         usable = noisy_count(keys.counting, records.usable, spec)
         if self._costly_records and self.adjacency != "add_remove":
             batch = 1.2 * spec.sampling_rate * int(records.n_records)
-            records = replace(records, slots=next((slots for slots in (64, 128, 256) if slots >= batch), None))
+            records = replace(
+                records, slots=next((slots for slots in (64, 128, 256) if slots >= batch), None)
+            )
         progress = Progress(self, spec.n_chains * spec.n_steps)
         state, _ = run(keys, model, solver, spec, records, watch=progress)
         progress.finish()
@@ -169,7 +203,10 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
     def _set_posterior(self, model, solver, state, rng):
         self.posterior_ = solver.posterior(model, state)
         self.diagnostics_ = solver.diagnostics(state, self.posterior_)
-        worst, least = np.max(self.diagnostics_.get("r_hat", 1.0)), np.min(self.diagnostics_.get("ess", np.inf))
+        worst, least = (
+            np.max(self.diagnostics_.get("r_hat", 1.0)),
+            np.min(self.diagnostics_.get("ess", np.inf)),
+        )
         if self._chains_mix and not (worst <= 1.1 and least >= 100):
             warnings.warn(
                 f"The chains have not mixed: the largest R-hat is {worst:.2f} (should be below 1.1), the least "
@@ -201,7 +238,9 @@ class GradientEstimator(ArvizMixin, WatchedMixin, PrivateEstimator):
             return (), noise.steps, noise.noise_multiplier
         rounds = schedule or [(1.0, n_steps)]
         factor = (sum(count / size**2 for size, count in rounds) / (1 - sum(openings))) ** 0.5
-        schedule = [(share**-0.5, 1) for share in openings] + [(factor * size, count) for size, count in rounds]
+        schedule = [(share**-0.5, 1) for share in openings] + [
+            (factor * size, count) for size, count in rounds
+        ]
         noise = self._plan_noise(n_steps + len(openings), rate, schedule)
         opened = len(openings)
         return noise.steps[:opened], noise.steps[opened:], factor * noise.noise_multiplier
@@ -249,24 +288,34 @@ def _plan_dpvi(estimator, model, bounds, n, openings=()):
     rate = estimator._sampling_rate(n, batch)
     n_guess = n if estimator.adjacency != "add_remove" else batch / rate
     size = n_parameters(model)
-    full_rank = estimator.guide == "full_rank" or (estimator.guide == "auto" and size <= estimator._full_rank_up_to)
+    full_rank = estimator.guide == "full_rank" or (
+        estimator.guide == "auto" and size <= estimator._full_rank_up_to
+    )
     if full_rank and n_steps < 2:
-        raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
+        raise ValueError(
+            f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient."
+        )
     opening, steps, _ = estimator._plan_round_noise(openings, n_steps, rate)
 
     clip, fraction = estimator.clipping_norm or bounds.clip, None
     if clip is None:
-        # Variance of the averaged score's noise without shortening, over the curvature that the bounds let expect:
-        # where there is more noise than signal, shortening scores costs less information than it saves.
+        # Variance of the averaged score's noise without shortening, over the curvature that the
+        # bounds let expect: where there is more noise than signal, shortening scores costs less
+        # information than it saves.
         variance = (steps[0].noise_multiplier * bounds.score / rate) ** 2 / n_steps
         ratio = variance * size / (0.8 * n_guess * bounds.curvature)
         if ratio > 0:
-            clip, fraction = bounds.score * min(max(ratio**-0.25 / 4, 0.25), 1), min(math.sqrt(ratio), 1) / 2
+            clip, fraction = (
+                bounds.score * min(max(ratio**-0.25 / 4, 0.25), 1),
+                min(math.sqrt(ratio), 1) / 2,
+            )
         else:
             clip = 1.01 * bounds.score
     solver = DPVI(
         guide=FullRank(np.float32(1.01 * bounds.curvature)) if full_rank else MeanField(),
-        learning_rate=np.float32(estimator.learning_rate or estimator._learning_rates[not full_rank]),
+        learning_rate=np.float32(
+            estimator.learning_rate or estimator._learning_rates[not full_rank]
+        ),
         clipping_norm=np.float32(clip),
         n_records=np.float32(n_guess),
         clip_fraction=None if fraction is None else np.float32(fraction),
@@ -275,8 +324,13 @@ def _plan_dpvi(estimator, model, bounds, n, openings=()):
 
 
 def _plan_sgld(estimator, model, bounds, n, openings=()):
-    from skdpbayes.privacy.accounting import GaussianSteps, decreasing_blocks, noise_multiplier, step_size
-    from skdpbayes.privacy.mechanism import MAX_SCHEDULE
+    from skdpbayes.mechanism.spec import MAX_SCHEDULE
+    from skdpbayes.privacy.accounting import (
+        GaussianSteps,
+        decreasing_blocks,
+        noise_multiplier,
+        step_size,
+    )
     from skdpbayes.solvers.sgld import SGLD
 
     del model
@@ -289,7 +343,11 @@ def _plan_sgld(estimator, model, bounds, n, openings=()):
     if openings and n_chains > 1:
         raise ValueError("Openings are made once: n_chains must be 1.")
     most = MAX_SCHEDULE - len(openings)
-    blocks = [(1.0, n_steps)] if estimator.step_schedule == "constant" else decreasing_blocks(n_steps, most)
+    blocks = (
+        [(1.0, n_steps)]
+        if estimator.step_schedule == "constant"
+        else decreasing_blocks(n_steps, most)
+    )
     schedule = [(size**-0.5, count * n_chains) for size, count in blocks]
     opening, _, noise = estimator._plan_round_noise(openings, n_steps * n_chains, rate, schedule)
     largest = step_size(noise, rate, clip, friction)
@@ -311,7 +369,8 @@ def _plan_sgld(estimator, model, bounds, n, openings=()):
         curvature = bounds.curvature if bounds.mean_curvature is None else bounds.mean_curvature
         first = min(largest, 1 / (n * curvature + bounds.prior_precision))
     steps = tuple(
-        GaussianSteps(noise_multiplier(first * size, rate, clip, friction), rate, count) for size, count in blocks
+        GaussianSteps(noise_multiplier(first * size, rate, clip, friction), rate, count)
+        for size, count in blocks
     )
     solver = SGLD(
         n_draws=-(-estimator.n_posterior_samples // n_chains),
@@ -326,14 +385,21 @@ def _plan_na_dpvi(estimator, model, bounds, n, openings=()):
     from skdpbayes.solvers.na_dpvi import NADPVI
 
     if getattr(estimator, "learning_rate", None) is not None:
-        raise ValueError("learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing.")
+        raise ValueError(
+            "learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such thing."
+        )
     refuse_many_parameters(estimator, model)
-    n_steps, batch = estimator._n_rounds(openings)  # by default all records, where there are not too many
+    n_steps, batch = estimator._n_rounds(
+        openings
+    )  # by default all records, where there are not too many
     rate = estimator._sampling_rate(n, batch)
     if n_steps < 2:
-        raise ValueError(f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient.")
+        raise ValueError(
+            f"n_steps={n_steps} is too few: the first round releases curvature, not a gradient."
+        )
     opening, steps, _ = estimator._plan_round_noise(openings, n_steps, rate)
-    # Scores shortened to nearly equal norms waste little of the noise; without noise nothing is shortened.
+    # Scores shortened to nearly equal norms waste little of the noise; without noise nothing is
+    # shortened.
     private = math.isfinite(estimator.epsilon)
     bounded = math.isfinite(bounds.score)
     score, curvature = bounds.typical if bounds.typical and (private or not bounded) else bounds[:2]
@@ -351,8 +417,14 @@ def _plan_vips(estimator, model, bounds, n):
     return one_release(model, n), estimator._spec(estimator._plan_noise(1, 1.0).steps)
 
 
-# Those of gradient solvers take `openings` too: shares of the budget of releases that are made before the solver's.
-PLANS: dict[str, Any] = {"dpvi": _plan_dpvi, "na-dpvi": _plan_na_dpvi, "sgld": _plan_sgld, "vips": _plan_vips}
+# Those of gradient solvers take `openings` too: shares of the budget of releases that are made
+# before the solver's.
+PLANS: dict[str, Any] = {
+    "dpvi": _plan_dpvi,
+    "na-dpvi": _plan_na_dpvi,
+    "sgld": _plan_sgld,
+    "vips": _plan_vips,
+}
 _OF_SOME_SOLVERS: list[tuple[tuple[str, ...], str, Any]] = [
     (("dpvi",), "guide", "auto"),
     (("sgld",), "step_schedule", "constant"),

@@ -10,12 +10,28 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from skdpbayes._declared import agree, as_declared, numbers, schema_of
-from skdpbayes._labels import as_labels, codes, column_labels, declared, is_sequence, refuse_mixed
-from skdpbayes._rows import as_numeric, bounded_rows, check_table, dense, from_list, parsed, refuse_text_columns
-from skdpbayes.estimators._base import check_number
-from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities, classes_of
+from skdpbayes.cells import parsed
+from skdpbayes.checks import check_number
+from skdpbayes.declarations import declared_labels, schema_of
+from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._numpyro import ProgramEstimator
+from skdpbayes.intake.columns import agree, as_declared, numbers
+from skdpbayes.intake.labels import (
+    as_labels,
+    classes_of,
+    codes,
+    column_labels,
+    is_sequence,
+    refuse_mixed,
+)
+from skdpbayes.intake.rows import (
+    as_numeric,
+    bounded_rows,
+    check_table,
+    dense,
+    from_list,
+    refuse_text_columns,
+)
 from skdpbayes.schema import Schema
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
@@ -24,8 +40,8 @@ _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, group_scale):
     """Logistic regression with weights for each group, whose prior mean depends on what is known of the group.
 
-    The model of d3p's section 3.3 (Prediger et al. 2021, equation 5 and listing 4); ``group_scale=None`` gives the
-    spread of the groups about that mean a half-normal prior.
+    The model of d3p's section 3.3 (Prediger et al. 2021, equation 5 and listing 4);
+    ``group_scale=None`` gives the spread of the groups about that mean a half-normal prior.
     """
     import jax.numpy as jnp
     import numpyro
@@ -33,9 +49,13 @@ def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, grou
 
     d, (n_groups, k) = x.shape[1], group_features.shape
     effects = numpyro.sample("effects", dist.Normal(0.0, prior_scale).expand([d, k]).to_event(2))
-    spread = numpyro.sample("group_scale", dist.HalfNormal(1.0)) if group_scale is None else group_scale
+    spread = (
+        numpyro.sample("group_scale", dist.HalfNormal(1.0)) if group_scale is None else group_scale
+    )
     with numpyro.plate("groups", n_groups):
-        weights = numpyro.sample("weights", dist.Normal(group_features @ effects.T, spread).to_event(1))
+        weights = numpyro.sample(
+            "weights", dist.Normal(group_features @ effects.T, spread).to_event(1)
+        )
     with numpyro.plate("data", len(x)):
         logits = jnp.einsum("nd,nd->n", x, weights[group])
         numpyro.sample("y", dist.BernoulliLogits(logits), obs=y)
@@ -44,10 +64,10 @@ def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, grou
 class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator):
     """Hierarchical logistic regression under (epsilon, delta)-differential privacy, for two classes.
 
-    Each group (hospital, country, school) has weights of its own, drawn about a mean that is linear in what is known
-    of the group: groups with few rows borrow from the others, ``w_g ~ N(M z_g, group_scale^2)``,
-    ``M ~ N(0, prior_scale^2)``. Rows, with the group that they belong to, are private; the groups and what is known of
-    them are public.
+    Each group (hospital, country, school) has weights of its own, drawn about a mean that is linear
+    in what is known of the group: groups with few rows borrow from the others, ``w_g ~ N(M z_g,
+    group_scale^2)``, ``M ~ N(0, prior_scale^2)``. Rows, with the group that they belong to, are
+    private; the groups and what is known of them are public.
 
     Parameters
     ----------
@@ -56,7 +76,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         `group_column`. Rows of another group contribute nothing, and are predicted by the mean of a
         group like the average of all.
     group_features : array-like of shape (n_groups, n_group_features), default=None
-        What is known of each group, in the order of `groups`; a constant column is added. None: only that.
+        What is known of each group, in the order of `groups`; a constant column is added. None:
+        only that.
     group_column : int or str, default=-1
         Column of X that holds the group.
     epsilon, delta, solver, adjacency, numerics, ledger
@@ -66,14 +87,15 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
         not hold. Other labels make a row contribute nothing.
     data_norm : float, default=None
-        Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it. None means the
-        square root of the number of features.
+        Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it.
+        None means the square root of the number of features.
     fit_intercept : bool, default=True
     prior_scale : float, default=1.0
         Standard deviation of the prior of the effects of group features on weights.
     group_scale : float, default=1.0
         Standard deviation of weights about their mean. None: learnt, with a half-normal prior.
-    clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains, n_posterior_samples
+    clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains,
+    n_posterior_samples
         As in `DPNumPyroModel`.
     random_state, verbose
         As in `DPBayesianLogisticRegression`.
@@ -157,7 +179,15 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
     _declared = ("classes",)
     _dims: ClassVar = {"weights": ("group", "column")}
-    _fitted = (*ProgramEstimator._fitted, "coef_", "intercept_", "classes_", "groups_", "data_norm_", "_table")
+    _fitted = (
+        *ProgramEstimator._fitted,
+        "coef_",
+        "intercept_",
+        "classes_",
+        "groups_",
+        "data_norm_",
+        "_table",
+    )
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -179,8 +209,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes, dtypes, feature names. Never for what a row
-            holds.
+            For parameters out of range and for what is public: shapes, dtypes, feature names. Never
+            for what a row holds.
         """
         self._check_solver_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
@@ -196,22 +226,36 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
                 f"{classes.tolist()}; write a DPNumPyroModel."
             )
         data_norm = math.sqrt(x.shape[1]) if self.data_norm is None else float(self.data_norm)
-        rows, null = bounded_rows(x, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
+        rows, null = bounded_rows(
+            x, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32
+        )
         label = codes(y, classes)
         rows[null | (group < 0) | (label < 0)] = np.nan  # which contributes nothing
         self._fit_program(
             {"x": rows, "group": group.clip(0), "y": label.clip(0)},
-            {"group_features": table, "prior_scale": self.prior_scale, "group_scale": self.group_scale},
+            {
+                "group_features": table,
+                "prior_scale": self.prior_scale,
+                "group_scale": self.group_scale,
+            },
             hierarchical_logistic,
             voided_by=voided_by,
             classes=[str(c) for c in classes],
             groups=len(groups),
             data_norm=data_norm,
         )
-        self.classes_, self.groups_, self.data_norm_, self._table = classes, groups, data_norm, table
+        self.classes_, self.groups_, self.data_norm_, self._table = (
+            classes,
+            groups,
+            data_norm,
+            table,
+        )
         mean = self.posterior_samples_["weights"].mean(axis=0, dtype=float)
         d = mean.shape[1] - bool(self.fit_intercept)
-        self.coef_, self.intercept_ = mean[:, :d], mean[:, d] if self.fit_intercept else np.zeros(len(groups))
+        self.coef_, self.intercept_ = (
+            mean[:, :d],
+            mean[:, d] if self.fit_intercept else np.zeros(len(groups)),
+        )
         return self
 
     def _declared_columns(self):
@@ -224,10 +268,16 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         if isinstance(labels, Schema):
             own = labels.columns[self._place(list(labels.names))]
             if own.categories is None:
-                raise ValueError(f"groups: the schema gives no categories of the column of groups, {own.name!r}.")
+                raise ValueError(
+                    f"groups: the schema gives no categories of the column of groups, {own.name!r}."
+                )
             labels = list(own.categories)
-        groups = declared(labels, "groups")
-        table = np.zeros((len(groups), 0)) if self.group_features is None else np.asarray(self.group_features, float)
+        groups = declared_labels(labels, "groups")
+        table = (
+            np.zeros((len(groups), 0))
+            if self.group_features is None
+            else np.asarray(self.group_features, float)
+        )
         if table.ndim != 2 or len(table) != len(groups) or not np.isfinite(table).all():
             raise ValueError(
                 f"group_features must be finite, with one row for each of the {len(groups)} groups; got an array of "
@@ -266,25 +316,41 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             rest = X[:, others]
         if schema is not None:
             kind = schema.columns[column]
-            own = parsed(as_labels(own)) if kind.categories is None else as_labels(as_declared(own, kind))
+            own = (
+                parsed(as_labels(own))
+                if kind.categories is None
+                else as_labels(as_declared(own, kind))
+            )
         refuse_mixed(own.dtype, groups, "the column of groups", "groups")
-        of_rest = None if schema is None else schema.select([n for i, n in enumerate(schema.names) if i != column])
+        of_rest = (
+            None
+            if schema is None
+            else schema.select([n for i, n in enumerate(schema.names) if i != column])
+        )
         rest = numbers(rest, of_rest, None)
         return dense(rest), codes(column_or_1d(own), groups)
 
     def _coordinates(self):
         columns = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
-        del columns[columns.index(self.group_column) if self.group_column in columns else self.group_column]
-        return super()._coordinates() | {"column": columns + ["intercept"] * bool(self.fit_intercept)}
+        del columns[
+            columns.index(self.group_column) if self.group_column in columns else self.group_column
+        ]
+        return super()._coordinates() | {
+            "column": columns + ["intercept"] * bool(self.fit_intercept)
+        }
 
     def _place(self, names):
         """Position of the column of groups among columns of these names."""
         column, n = self.group_column, len(names)
         column = names.index(column) if isinstance(column, str) and column in names else column
         if not isinstance(column, int | np.integer) or not -n <= column < n:
-            raise ValueError(f"group_column={self.group_column!r} is no column of X, which has {n}.")
+            raise ValueError(
+                f"group_column={self.group_column!r} is no column of X, which has {n}."
+            )
         if n < 2:
-            raise ValueError(f"Found array with {n} feature(s), the groups, while a minimum of 2 is required.")
+            raise ValueError(
+                f"Found array with {n} feature(s), the groups, while a minimum of 2 is required."
+            )
         return column % n
 
     # --------------------------------------------------------------- predicting
@@ -294,10 +360,15 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         x, group = self._rows_and_groups(X, self.groups_, reset=False)
         rows, null = bounded_rows(x, self.data_norm_, intercept=bool(self.fit_intercept))
         if null.any():
-            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.", stacklevel=3)
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
+                stacklevel=3,
+            )
         draws = self.posterior_samples_ if draws is None else draws
         unknown = draws["effects"].astype(float) @ self._table.mean(axis=0)
-        weights = np.concatenate([draws["weights"].astype(float), unknown[:, None]], axis=1)  # a group of -1: the last
+        weights = np.concatenate(
+            [draws["weights"].astype(float), unknown[:, None]], axis=1
+        )  # a group of -1: the last
         size, out = max(1, _PREDICT_BLOCK // weights[:, 0].size), []
         for start in range(0, len(rows), size):
             block = slice(start, start + size)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from skdpbayes._layers import ConvolutionalLayer, DenseLayer
-from skdpbayes.estimators._base import check_number
+from skdpbayes.checks import check_number
+from skdpbayes.models.networks.layers import ConvolutionalLayer, DenseLayer
 
 
 def layer_sizes(value, name="hidden_layer_sizes"):
@@ -17,7 +17,9 @@ def layer_sizes(value, name="hidden_layer_sizes"):
     try:
         sizes = tuple(sizes)
     except TypeError:
-        raise ValueError(f"{name} must be a sequence of positive integers, got {value!r}.") from None
+        raise ValueError(
+            f"{name} must be a sequence of positive integers, got {value!r}."
+        ) from None
     for size in sizes:
         check_number(f"each of {name}", size, 1, 2**20, integral=True, closed=True)
     return tuple(int(size) for size in sizes)
@@ -52,7 +54,9 @@ def network(d, n_out, sizes, gain, convolutions=(), image_shape=None):
                     f"The convolution {convolution!r} does not fit an image of {height} by {breadth}: numbers must be "
                     "positive, and its width at most that of the image."
                 )
-            layers.append(ConvolutionalLayer(height, breadth, channels, filters, width, stride, gain))
+            layers.append(
+                ConvolutionalLayer(height, breadth, channels, filters, width, stride, gain)
+            )
             (height, breadth), channels, d = layers[-1].places, filters, layers[-1].n_out
     elif image_shape is not None:
         raise ValueError("image_shape needs convolutions: dense layers do not look at it.")

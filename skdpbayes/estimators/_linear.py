@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.estimators._base import check_number
+from skdpbayes.checks import check_number
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
 
@@ -20,42 +20,48 @@ _ROW_NORM = 0.85  # of the sums that are released once, in units of a typical ro
 class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
     """Bayesian linear regression with an unknown noise variance, under (epsilon, delta)-differential privacy.
 
-    A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy noise. What is private,
-    and against whom, is as for `DPBayesianLogisticRegression`.
+    A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy
+    noise. What is private, and against whom, is as for `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
     epsilon : float, default=1.0
-        Privacy budget; ``float("inf")`` gives a non-private fit, robust with "na-dpvi" and exact with "vips".
+        Privacy budget; ``float("inf")`` gives a non-private fit, robust with "na-dpvi" and exact
+        with "vips".
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
     bounds : tuple (X_bounds, y_bounds) or Schema, default=None
-        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs. Those of features may
-        be a dict by column name or a schema, that of the response its outcome; else each is ``(low, high)``, of numbers
-        or of arrays of shape
-        (n_features,). They say in which units the data are; priors are in units of half a range. With "na-dpvi" rows
-        beyond them are not altered: a long row counts less, and a residual beyond two standard deviations counts as
-        two. With "vips" a long row counts less and responses are cut at their bounds. None takes the ranges from the
-        data, which is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
+        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs.
+        Those of features may be a dict by column name or a schema, that of the response its
+        outcome; else each is ``(low, high)``, of numbers or of arrays of shape (n_features,). They
+        say in which units the data are; priors are in units of half a range. With "na-dpvi" rows
+        beyond them are not altered: a long row counts less, and a residual beyond two standard
+        deviations counts as two. With "vips" a long row counts less and responses are cut at their
+        bounds. None takes the ranges from the data, which is not private: it warns, and
+        `privacy_spent_` records that the guarantee does not hold.
     solver : {"na-dpvi", "vips"}, default="na-dpvi"
-        Noise-aware inference from scores and curvatures over 20 rounds, or one release of sums of products and the
-        posterior given the noisy sums (``docs/solvers.md``). The second has wider intervals.
+        Noise-aware inference from scores and curvatures over 20 rounds, or one release of sums of
+        products and the posterior given the noisy sums (``docs/solvers.md``). The second has wider
+        intervals.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
-        `sampling_rate` must be given; "vips" refuses it.
+        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
+        too, and `sampling_rate` must be given; "vips" refuses it.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
-        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
+        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
+        the last bits of a release.
     ledger : PrivacyLedger, default=None
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     fit_intercept : bool, default=True
         If False, data are scaled and not centred.
     prior_precision : float, default=0.1
-        Coefficients have a normal prior of variance (noise variance) / `prior_precision`, in scaled units.
+        Coefficients have a normal prior of variance (noise variance) / `prior_precision`, in scaled
+        units.
     prior_shape, prior_scale : float, default=1.0 and 0.02
         Of the inverse-gamma prior of the noise variance, in scaled units.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a score. None: a fifth of what a typical row could contribute.
+        l2 bound on a row's contribution to a score. None: a fifth of what a typical row could
+        contribute.
     sampling_rate : float, default=None
         Probability with which each row enters a batch. None: all rows, up to 131072 expected.
     n_steps : int, default=None
@@ -63,7 +69,8 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
     n_posterior_samples : int, default=1000
         Posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+        None draws keys from the operating system. Anything else makes the noise reproducible: for
+        tests only.
     verbose : int, default=0
         Print public quantities only.
 
@@ -75,11 +82,11 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
     noise_std_ : float
         Posterior mean of the residuals' standard deviation, in the units of y.
     posterior_
-        Over (a multiple of the log noise variance, coefficients, intercept), in scaled units, with ``mean``, ``std``,
-        ``covariance`` and ``sample``.
+        Over (a multiple of the log noise variance, coefficients, intercept), in scaled units, with
+        ``mean``, ``std``, ``covariance`` and ``sample``.
     posterior_samples_ : dict
-        Draws in the units of the data: ``"coef"``, of shape (n_posterior_samples, n_features), ``"intercept"`` and
-        ``"noise_std"``, of shape (n_posterior_samples,).
+        Draws in the units of the data: ``"coef"``, of shape (n_posterior_samples, n_features),
+        ``"intercept"`` and ``"noise_std"``, of shape (n_posterior_samples,).
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     usable_records_ : NoisyCount
@@ -91,9 +98,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
 
     Notes
     -----
-    No row raises: a row that holds NaN or infinity contributes nothing in `fit`. With "na-dpvi" residuals are cut
-    (Huber's proposal 2), with the estimating functions centred, so that intervals hold for normal residuals and
-    outliers do little harm.
+    No row raises: a row that holds NaN or infinity contributes nothing in `fit`. With "na-dpvi"
+    residuals are cut (Huber's proposal 2), with the estimating functions centred, so that intervals
+    hold for normal residuals and outliers do little harm.
 
     Examples
     --------
@@ -181,8 +188,8 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. With ``bounds=None`` also for a
-            response that is not finite.
+            For parameters out of range and for what is public: shapes and dtypes. With
+            ``bounds=None`` also for a response that is not finite.
         """
         self._check_solver_parameters()
         check_number("prior_precision", self.prior_precision, 1e-12, 1e12)
@@ -193,7 +200,12 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         scales, voided_by = self._scaling(X, y)
         model, bounds = self._sums_model(d) if self.solver == "vips" else self._model(d)
         draws = self._fit_posterior(
-            model, bounds, n, lambda: self._pack(X, y, scales), public=self._public_facts(n), voided_by=voided_by
+            model,
+            bounds,
+            n,
+            lambda: self._pack(X, y, scales),
+            public=self._public_facts(n),
+            voided_by=voided_by,
         )
         self._scales = scales
         self._set_coefficients(model, draws)
@@ -229,7 +241,10 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         from skdpbayes.models.linear import LinearRegression, normal_prior
 
         columns = d + bool(self.fit_intercept)
-        row, longest = math.sqrt(d / 3 + bool(self.fit_intercept)), math.sqrt(d + bool(self.fit_intercept))
+        row, longest = (
+            math.sqrt(d / 3 + bool(self.fit_intercept)),
+            math.sqrt(d + bool(self.fit_intercept)),
+        )
         model = LinearRegression(
             columns,
             precision=np.float32(self.prior_precision),
@@ -238,7 +253,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
             unit=np.float32(0.7 * row),
             normal=normal_prior(self.prior_precision, self.prior_shape, self.prior_scale),
         )
-        score, curvature = model.bounds(longest)  # of rows within the bounds; others are weighted all the same
+        score, curvature = model.bounds(
+            longest
+        )  # of rows within the bounds; others are weighted all the same
         precision = self.prior_precision * self.prior_shape / self.prior_scale
         return model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * row))
 
@@ -247,13 +264,18 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         from skdpbayes.models.linear_sums import LinearSums
 
         model, _ = self._model(d)
-        typical, longest = math.sqrt(d / 3 + bool(self.fit_intercept)), math.sqrt(d + bool(self.fit_intercept))
+        typical, longest = (
+            math.sqrt(d / 3 + bool(self.fit_intercept)),
+            math.sqrt(d + bool(self.fit_intercept)),
+        )
         norm = _ROW_NORM * typical if math.isfinite(self.epsilon) else 1.01 * longest
         fields = vars(model) | {"unit": np.float32(1)}
-        return LinearSums(**fields, row_norm=np.float32(norm), intercept=bool(self.fit_intercept)), None
+        return LinearSums(
+            **fields, row_norm=np.float32(norm), intercept=bool(self.fit_intercept)
+        ), None
 
     def _pack(self, X, y, scales):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         x_centre, x_half, y_centre, y_half = scales
         with np.errstate(all="ignore"):
@@ -281,7 +303,11 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         if self.fit_intercept:
             intercept = intercept + draws[:, d + 1] * y_half
         noise = np.exp(np.clip(draws[:, 0] * self._unit / 2, -300, 300)) * y_half
-        return {"coef": coef, "intercept": np.broadcast_to(intercept, len(draws)).copy(), "noise_std": noise}
+        return {
+            "coef": coef,
+            "intercept": np.broadcast_to(intercept, len(draws)).copy(),
+            "noise_std": noise,
+        }
 
     # --------------------------------------------------------------- predicting
 
@@ -308,6 +334,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         X = self._numeric(X, reset=False)
         null = ~np.isfinite(X).all(axis=1)
         if null.any():
-            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.", stacklevel=3)
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
+                stacklevel=3,
+            )
             X = np.where(null[:, None], self._scales[0], X)
         return X

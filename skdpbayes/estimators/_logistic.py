@@ -10,11 +10,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._labels import codes
-from skdpbayes._rows import bounded_rows
-from skdpbayes.estimators._base import check_number
+from skdpbayes.checks import check_number
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._gradient import Bounds, GradientEstimator, refuse_many_parameters
+from skdpbayes.intake.labels import codes
+from skdpbayes.intake.rows import bounded_rows
 
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
@@ -23,11 +23,11 @@ _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy.
 
-    A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one record: the
-    fitted estimator, everything it exposes and every noisy sum released on the way are (epsilon, delta)-differentially
-    private with respect to one row, for an adversary who knows all other rows, the parameters and the code. Scoring
-    on training data, plain grid search and feature selection outside of `fit` are not covered, nor is timing
-    (`privacy_spent_` lists all this).
+    A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one
+    record: the fitted estimator, everything it exposes and every noisy sum released on the way are
+    (epsilon, delta)-differentially private with respect to one row, for an adversary who knows all
+    other rows, the parameters and the code. Scoring on training data, plain grid search and feature
+    selection outside of `fit` are not covered, nor is timing (`privacy_spent_` lists all this).
 
     Parameters
     ----------
@@ -36,17 +36,19 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of rows.
     solver : {"dpvi", "na-dpvi", "sgld", "vips"}, default="dpvi"
-        Variational inference with a Gaussian posterior; the posterior given all that the noisy releases say, whose
-        intervals cover better; Langevin dynamics; or noisy sufficient statistics: a few closed-form rounds,
-        with intervals that cover well too and predictions somewhat behind (``docs/solvers.md`` has the figures).
-        Langevin dynamics is experimental: under small budgets it seldom mixes at its defaults (it warns). "vips" takes
-        neither `clipping_norm`, `sampling_rate` nor ``adjacency="add_remove"``.
+        Variational inference with a Gaussian posterior; the posterior given all that the noisy
+        releases say, whose intervals cover better; Langevin dynamics; or noisy sufficient
+        statistics: a few closed-form rounds, with intervals that cover well too and predictions
+        somewhat behind (``docs/solvers.md`` has the figures). Langevin dynamics is experimental:
+        under small budgets it seldom mixes at its defaults (it warns). "vips" takes neither
+        `clipping_norm`, `sampling_rate` nor ``adjacency="add_remove"``.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, and
-        `sampling_rate` must be given.
+        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
+        too, and `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
-        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
+        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
+        the last bits of a release.
     ledger : PrivacyLedger, default=None
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     classes : array-like of shape (n_classes,), Schema or Outcome, default=None
@@ -54,31 +56,36 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
         not hold. Labels outside `classes` make a row contribute nothing.
     data_norm : float, default=None
-        Public bound on the l2 norm of a row (the intercept not counted); longer rows are scaled down to it, here and
-        in predictions. None means ``sqrt(n_features)``, the typical norm of standardised features: it shortens
-        two rows in five of those, and the model is one of the shortened rows; declare a larger bound (1.5 times it,
-        say) if you know that rows are longer. It is never learnt from data.
+        Public bound on the l2 norm of a row (the intercept not counted); longer rows are scaled
+        down to it, here and in predictions. None means ``sqrt(n_features)``, the typical norm of
+        standardised features: it shortens two rows in five of those, and the model is one of the
+        shortened rows; declare a larger bound (1.5 times it, say) if you know that rows are longer.
+        It is never learnt from data.
     fit_intercept : bool, default=True
     prior_scale : float, default=1.0
-        Standard deviation of the normal prior on every coefficient and intercept, or scale of the Student t prior.
+        Standard deviation of the normal prior on every coefficient and intercept, or scale of the
+        Student t prior.
     prior_df : float, default=None
-        Degrees of freedom, 3 or more, of a Student t prior (`na-dpvi` and `vips`), which shrinks small coefficients and
-        leaves large ones: 4 is a usual choice where a few coefficients are far larger than most. None: a normal prior.
+        Degrees of freedom, 3 or more, of a Student t prior (`na-dpvi` and `vips`), which shrinks
+        small coefficients and leaves large ones: 4 is a usual choice where a few coefficients are
+        far larger than most. None: a normal prior.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the budget and lowers
-        it (`dpvi`) until a privately counted fraction of the rows is shortened, at 1% of the budget, or takes a
-        fifth (`na-dpvi`) or a quarter (`sgld`) of the largest possible. Smaller means less noise and less information;
-        rows are weighted without regard to their labels, so that it is not a bias.
+        l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the
+        budget and lowers it (`dpvi`) until a privately counted fraction of the rows is shortened,
+        at 1% of the budget, or takes a fifth (`na-dpvi`) or a quarter (`sgld`) of the largest
+        possible. Smaller means less noise and less information; rows are weighted without regard to
+        their labels, so that it is not a bias.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: 4096 rows (`dpvi`), 131072 (`na-dpvi`) or
-        65536 (`sgld`) expected.
+        Probability with which each row enters a batch. None: 4096 rows (`dpvi`), 131072 (`na-dpvi`)
+        or 65536 (`sgld`) expected.
     n_steps : int, default=None
-        Number of rounds. None: 500 (`dpvi`), 200 (`na-dpvi`), 2000 (`sgld`) or 11 (`vips`, at most 16; 16 without
-        noise; 1 is enough where rows are near to normal).
+        Number of rounds. None: 500 (`dpvi`), 200 (`na-dpvi`), 2000 (`sgld`) or 11 (`vips`, at most
+        16; 16 without noise; 1 is enough where rows are near to normal).
     learning_rate : float, default=None
-        Size of `dpvi`'s steps (None: 0.4, or 0.2 for the mean field). For `sgld`, the Langevin step size in units of
-        the log posterior (None: the largest that both the budget and a public bound on the curvature allow). A step
-        size too large for the budget is refused; a smaller one spends less than epsilon.
+        Size of `dpvi`'s steps (None: 0.4, or 0.2 for the mean field). For `sgld`, the Langevin step
+        size in units of the log posterior (None: the largest that both the budget and a public
+        bound on the curvature allow). A step size too large for the budget is refused; a smaller
+        one spends less than epsilon.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
         Covariance of `dpvi`'s Gaussian. "auto" is full rank up to 300 parameters.
     step_schedule : {"constant", "decreasing"}, default="constant"
@@ -86,10 +93,11 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
     n_chains : int, default=1
         Independent chains of `sgld`, each with its own batches and noise; they share the budget.
     n_posterior_samples : int, default=1000
-        Posterior draws kept for predictions (`sgld` keeps as many iterates in all, if the run is long enough).
+        Posterior draws kept for predictions (`sgld` keeps as many iterates in all, if the run is
+        long enough).
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. An integer makes the fit, **noise included**, reproducible, by
-        anyone who knows it: it warns once and is recorded.
+        None draws keys from the operating system. An integer makes the fit, **noise included**,
+        reproducible, by anyone who knows it: it warns once and is recorded.
     verbose : int, default=0
         Print public quantities only: what is about to run and what it costs.
 
@@ -102,7 +110,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
     posterior_ : GaussianPosterior or DrawsPosterior
         Over the flattened (coefficients, intercept) of each row of `coef_`.
     posterior_samples_ : dict
-        ``"coef"``, ``n_posterior_samples`` arrays like `coef_`, and ``"intercept"``, as many like `intercept_`.
+        ``"coef"``, ``n_posterior_samples`` arrays like `coef_`, and ``"intercept"``, as many like
+        `intercept_`.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     usable_records_ : NoisyCount
@@ -112,17 +121,18 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
     diagnostics_ : dict
-        `sgld`: ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: the ``"clipping_norm"`` reached. `na-dpvi`: the
-        ``"mean_weight"`` of a row. `vips`: empty.
+        `sgld`: ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: the ``"clipping_norm"``
+        reached. `na-dpvi`: the ``"mean_weight"`` of a row. `vips`: empty.
 
     Notes
     -----
-    No row raises: a row with NaN or infinity contributes nothing in `fit`, and is predicted as an all-zero row. Object
-    cells that are not numbers count as NaN. Only ``classes=None`` looks at labels, and may raise on them.
+    No row raises: a row with NaN or infinity contributes nothing in `fit`, and is predicted as an
+    all-zero row. Object cells that are not numbers count as NaN. Only ``classes=None`` looks at
+    labels, and may raise on them.
 
-    `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et al. (2019) with the
-    temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and Honkela (2025). See ``docs/solvers.md`` for
-    where and why we differ.
+    `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et
+    al. (2019) with the temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and
+    Honkela (2025). See ``docs/solvers.md`` for where and why we differ.
 
     Examples
     --------
@@ -188,7 +198,14 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
     _solvers = ("dpvi", "na-dpvi", "sgld", "vips")
     _declared = ("classes",)
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
-    _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "classes_", "data_norm_")
+    _fitted = (
+        *GradientEstimator._fitted,
+        "posterior_samples_",
+        "coef_",
+        "intercept_",
+        "classes_",
+        "data_norm_",
+    )
 
     # ------------------------------------------------------------------ fitting
 
@@ -240,22 +257,36 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         columns = d + bool(self.fit_intercept)
         row = math.hypot(data_norm, bool(self.fit_intercept))
         prior_df = None if self.prior_df is None else np.float32(self.prior_df)
-        model = LogisticRegression(columns, n_classes, np.full(columns, self.prior_scale, np.float32), prior_df)
+        model = LogisticRegression(
+            columns, n_classes, np.full(columns, self.prior_scale, np.float32), prior_df
+        )
         score, curvature = model.bounds(row)
         return model, Bounds(score, curvature, self.prior_scale**-2)
 
     def _plan_solver(self, model, bounds, n):
-        return self._plan_vips(model, bounds, n) if self.solver == "vips" else super()._plan_solver(model, bounds, n)
+        return (
+            self._plan_vips(model, bounds, n)
+            if self.solver == "vips"
+            else super()._plan_solver(model, bounds, n)
+        )
 
     def _plan_vips(self, model, bounds, n):
         from skdpbayes.models.base import NORM
-        from skdpbayes.solvers.vips_logistic import FITTED_ROUNDS, LEAST_WEIGHT, MOST_ROUNDS, ONCE, LogisticVIPS
+        from skdpbayes.solvers.vips_logistic import (
+            FITTED_ROUNDS,
+            LEAST_WEIGHT,
+            MOST_ROUNDS,
+            ONCE,
+            LogisticVIPS,
+        )
 
         self._refuse_for_vips("clipping_norm", "sampling_rate", "learning_rate")
         refuse_many_parameters(self, model)
         rounds = self.n_steps or (1 + FITTED_ROUNDS if math.isfinite(self.epsilon) else MOST_ROUNDS)
         if rounds > MOST_ROUNDS:
-            raise ValueError(f"n_steps={rounds} is too many: solver='vips' takes at most {MOST_ROUNDS}.")
+            raise ValueError(
+                f"n_steps={rounds} is too many: solver='vips' takes at most {MOST_ROUNDS}."
+            )
         more = rounds - 1
         schedule = [(ONCE**-0.5, 1), (((1 - ONCE) / more) ** -0.5, more)] if more else [(1.0, 1)]
         least = LEAST_WEIGHT if math.isfinite(self.epsilon) else 1.0
@@ -273,9 +304,11 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
 
     def _pack(self, X, y, classes, data_norm):
         """Bounded rows and codes of labels."""
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
-        rows, null = bounded_rows(X, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32)
+        rows, null = bounded_rows(
+            X, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32
+        )
         if sparse.issparse(rows) and rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO:
             rows = rows.toarray()
         return pack_records(x=rows, y=np.where(null, np.int32(-1), codes(y, classes)))
@@ -299,7 +332,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         Returns
         -------
         draws : dict
-            ``"coef"``, `n_samples` arrays like `coef_`, and ``"intercept"``, as many like `intercept_`.
+            ``"coef"``, `n_samples` arrays like `coef_`, and ``"intercept"``, as many like
+            `intercept_`.
         """
         check_is_fitted(self)
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
@@ -323,11 +357,17 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         X = self._numeric(X, reset=False)
         rows, null = bounded_rows(X, self.data_norm_, intercept=False)
         if null.any():
-            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.", stacklevel=4)
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
+                stacklevel=4,
+            )
         return rows
 
     def _split(self, draws):
         """Draws of shape (n, n_rows, n_columns) as coefficients and intercepts."""
         d = self.n_features_in_
         intercept = draws[:, :, d] if self.fit_intercept else np.zeros(draws.shape[:2])
-        return {"coef": np.ascontiguousarray(draws[:, :, :d]), "intercept": np.ascontiguousarray(intercept)}
+        return {
+            "coef": np.ascontiguousarray(draws[:, :, :d]),
+            "intercept": np.ascontiguousarray(intercept),
+        }

@@ -11,8 +11,8 @@ from scipy import sparse, special
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._declared import column_bounds
-from skdpbayes.estimators._base import check_choice, check_number
+from skdpbayes.checks import check_choice, check_number
+from skdpbayes.declarations import column_bounds
 from skdpbayes.estimators._gradient import Bounds
 from skdpbayes.estimators._rounds import RoundsEstimator
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -23,10 +23,11 @@ _ROUNDS = 6, 6  # with noise and without
 class DPGaussianMixture(DensityMixin, RoundsEstimator):
     """Bayesian Gaussian mixture, under (epsilon, delta)-differential privacy.
 
-    Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The start comes from two
-    releases of its own, the moments of all rows and a sketch of them, and never from the rows themselves
-    (``docs/solvers.md``). From there sums of expected statistics, or of gradients, are released in a fixed number of
-    rounds. What is private, and against whom, is as for `DPBayesianLogisticRegression`.
+    Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The start
+    comes from two releases of its own, the moments of all rows and a sketch of them, and never from
+    the rows themselves (``docs/solvers.md``). From there sums of expected statistics, or of
+    gradients, are released in a fixed number of rounds. What is private, and against whom, is as
+    for `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -38,24 +39,27 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
         The fewer numbers there are, the less noise each has.
     bounds : tuple (low, high), dict or Schema, default=None
-        Public ranges of the features, each end a number or an array of shape (n_features,); or, for data frames, a dict
-        from each column's name to its pair; or a `Schema` that has them. A row far outside counts
-        less, and one that is finite but huge (1e30) for no more than one bounded contribution to each release, of no
-        meaning; the others are not altered. Bounds up to about twice too wide cost little, since only the first release
-        depends on them; far wider ones, or ones that cut much of the data off, ruin a fit of a few thousand rows
-        (`converged_` is a sign). None takes the ranges from the data, which is not private: it warns, and
+        Public ranges of the features, each end a number or an array of shape (n_features,); or, for
+        data frames, a dict from each column's name to its pair; or a `Schema` that has them. A row
+        far outside counts less, and one that is finite but huge (1e30) for no more than one bounded
+        contribution to each release, of no meaning; the others are not altered. Bounds up to about
+        twice too wide cost little, since only the first release depends on them; far wider ones, or
+        ones that cut much of the data off, ruin a fit of a few thousand rows (`converged_` is a
+        sign). None takes the ranges from the data, which is not private: it warns, and
         `privacy_spent_` records that the guarantee does not hold.
     solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
-        ``"vips"`` is variational Bayes by noisy sums of expected statistics: quick, but its intervals are too narrow
-        where components overlap. The others know no labels: they climb or sample the likelihood in which those are
-        summed out, so that their intervals include what labels cost. ``"dpvi"`` and ``"na-dpvi"`` give normal
-        posteriors around the start that was found, ``"sgld"`` a chain from there, which takes many rows and steps.
+        ``"vips"`` is variational Bayes by noisy sums of expected statistics: quick, but its
+        intervals are too narrow where components overlap. The others know no labels: they climb or
+        sample the likelihood in which those are summed out, so that their intervals include what
+        labels cost. ``"dpvi"`` and ``"na-dpvi"`` give normal posteriors around the start that was
+        found, ``"sgld"`` a chain from there, which takes many rows and steps.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private too, is estimated
-        from the releases, and `sampling_rate` must be given.
+        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
+        too, is estimated from the releases, and `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
-        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
+        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
+        the last bits of a release.
     ledger : PrivacyLedger, default=None
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     weight_concentration_prior : float, default=1.0
@@ -65,8 +69,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     mean_precision_prior : float, default=1.0
         The mean of a component has a normal prior with its covariance over this number.
     covariance_prior : float or array-like of shape (n_features, n_features), default=None
-        Scatter of the inverse Wishart prior, as in scikit-learn but a matrix for every covariance type. None:
-        `degrees_of_freedom_prior` times the covariance of all rows, as released, over
+        Scatter of the inverse Wishart prior, as in scikit-learn but a matrix for every covariance
+        type. None: `degrees_of_freedom_prior` times the covariance of all rows, as released, over
         ``n_components ** (2 / n_features)``.
     degrees_of_freedom_prior : float, default=None
         None: the number of features.
@@ -77,14 +81,15 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     weights_init : array-like of shape (n_components,), default=None
         Public starting weights, with `means_init` only. None: equal ones.
     sampling_rate : float, default=None
-        Probability with which each row enters a round. None: 1, all rows, with ``solver="vips"``; of the others, so
-        many that 65 536 (``"na-dpvi"``: 131 072) are expected.
+        Probability with which each row enters a round. None: 1, all rows, with ``solver="vips"``;
+        of the others, so many that 65 536 (``"na-dpvi"``: 131 072) are expected.
     n_steps : int, default=None
-        Number of releases, the two for the start included (one, if there is no sketch). None: after those 6 rounds
-        (``"vips"``), 60 (``"dpvi"``), 20 (``"na-dpvi"``) or 2000 (``"sgld"``).
+        Number of releases, the two for the start included (one, if there is no sketch). None: after
+        those 6 rounds (``"vips"``), 60 (``"dpvi"``), 20 (``"na-dpvi"``) or 2000 (``"sgld"``).
     clipping_norm : float, default=None
-        Of a row's gradient, in coordinates in which components are about standard normal; not for ``"vips"``. None: its
-        usual norm. What clipping takes off is corrected for, as if rows were of the mixture that was found.
+        Of a row's gradient, in coordinates in which components are about standard normal; not for
+        ``"vips"``. None: its usual norm. What clipping takes off is corrected for, as if rows were
+        of the mixture that was found.
     learning_rate : float, default=None
         Of ``"dpvi"`` and ``"sgld"``, as in `DPBayesianLogisticRegression`.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
@@ -94,7 +99,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     n_posterior_samples : int, default=1000
         Posterior draws kept.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+        None draws keys from the operating system. Anything else makes the noise reproducible: for
+        tests only.
     verbose : int, default=0
         Print public quantities only.
 
@@ -105,18 +111,20 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     means_ : array of shape (n_components, n_features)
         Posterior mean.
     covariances_, precisions_, precisions_cholesky_
-        Of the shapes that scikit-learn gives them for each `covariance_type`; inverse of the mean precision.
+        Of the shapes that scikit-learn gives them for each `covariance_type`; inverse of the mean
+        precision.
     weight_concentration_, mean_precision_, degrees_of_freedom_ : arrays of shape (n_components,)
         Of the posterior, as in `BayesianGaussianMixture`; with ``solver="vips"`` only.
     posterior_samples_ : dict
-        Draws ``"weights"``, ``"means"`` and ``"covariances"`` (matrices for every type), with a first axis of length
-        `n_posterior_samples`.
+        Draws ``"weights"``, ``"means"`` and ``"covariances"`` (matrices for every type), with a
+        first axis of length `n_posterior_samples`.
     posterior_
-        Of the same, ravelled, in the units in which `bounds` are -1 and 1, with ``mean``, ``std``, ``covariance`` and
-        ``sample``.
+        Of the same, ravelled, in the units in which `bounds` are -1 and 1, with ``mean``, ``std``,
+        ``covariance`` and ``sample``.
     converged_ : bool
-        Whether in the last round no mean moved by more than a tenth of its component's standard deviation. A function
-        of what was released; the number of rounds does not depend on it. With ``solver="vips"`` only.
+        Whether in the last round no mean moved by more than a tenth of its component's standard
+        deviation. A function of what was released; the number of rounds does not depend on it. With
+        ``solver="vips"`` only.
     n_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
@@ -124,18 +132,20 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     usable_records_ : NoisyCount
         Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Estimated number of rows, and what the solver has to say: of ``"vips"`` the standard deviation of the noise in
-        the sums, of ``"sgld"`` R-hat and effective sample sizes.
+        Estimated number of rows, and what the solver has to say: of ``"vips"`` the standard
+        deviation of the noise in the sums, of ``"sgld"`` R-hat and effective sample sizes.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
 
     Notes
     -----
-    There is no `lower_bound_`: the bound of the training rows was not released. `score`, `bic`, `aic` and `predict` are
-    of the rows that they are given, which they do not protect; so is what `fit_predict` returns.
+    There is no `lower_bound_`: the bound of the training rows was not released. `score`, `bic`,
+    `aic` and `predict` are of the rows that they are given, which they do not protect; so is what
+    `fit_predict` returns.
 
-    Posterior draws include the noise of privacy to first order. With ``solver="vips"`` they do not include what labels
-    that are not known cost (variational Bayes does not), so that intervals of components that overlap are too narrow.
+    Posterior draws include the noise of privacy to first order. With ``solver="vips"`` they do not
+    include what labels that are not known cost (variational Bayes does not), so that intervals of
+    components that overlap are too narrow.
 
     Examples
     --------
@@ -243,7 +253,8 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a row holds.
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a
+            row holds.
         """
         del y
         self._check_solver_parameters()
@@ -270,7 +281,9 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         check_number("mean_precision_prior", self.mean_precision_prior, 1e-9, 1e9)
         check_number("reg_covar", self.reg_covar, 0, 1e30, closed=True)
         if self.weights_init is not None and self.means_init is None:
-            raise ValueError("weights_init needs means_init, the components that they are weights of.")
+            raise ValueError(
+                "weights_init needs means_init, the components that they are weights of."
+            )
 
     def _numeric(self, X, *, reset):
         if sparse.issparse(X):
@@ -299,38 +312,56 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
                 stacklevel=3,
             )
             finite = X[np.isfinite(X).all(axis=1)].astype(np.float64)
-            low, high = (finite.min(axis=0), finite.max(axis=0)) if len(finite) else (-np.ones(d), np.ones(d))
+            low, high = (
+                (finite.min(axis=0), finite.max(axis=0))
+                if len(finite)
+                else (-np.ones(d), np.ones(d))
+            )
             half = np.where(high > low, high / 2 - low / 2, 1.0)
-            return self._round(low / 2 + high / 2, half), ("the ranges of X were taken from the data (bounds=None)",)
+            return self._round(low / 2 + high / 2, half), (
+                "the ranges of X were taken from the data (bounds=None)",
+            )
         low, high = column_bounds(self.bounds, d, getattr(self, "feature_names_in_", None))
         return self._round(low / 2 + high / 2, high / 2 - low / 2), ()
 
     def _round(self, centre, half):
         """One scale for all columns where components are to be round in the units of the data."""
-        return centre, np.full_like(half, half.max()) if self.covariance_type == "spherical" else half
+        return centre, np.full_like(
+            half, half.max()
+        ) if self.covariance_type == "spherical" else half
 
     def _model(self, scales):
-        from skdpbayes.models.mixture import GaussianMixture, mean_weights
-        from skdpbayes.models.sketch import frequencies
+        from skdpbayes.models.mixtures.gaussian import GaussianMixture, mean_weights
+        from skdpbayes.models.mixtures.sketch import frequencies
 
         centre, half = scales
         k, d = int(self.n_components), len(centre)
         radius = math.sqrt(d + 3) if math.isfinite(self.epsilon) else 200.0
-        freedom = float(d) if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
+        freedom = (
+            float(d) if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
+        )
         check_number("degrees_of_freedom_prior", freedom, d - 1, 1e9)
         means, weights = self._array("means_init", (k, d)), self._array("weights_init", (k,))
         if means is not None:
             means = ((means - centre) / half).astype(np.float32)
             weights = np.full(k, 1 / k) if weights is None else weights
             if not ((weights > 0).all() and abs(weights.sum() - 1) < 1e-6):
-                raise ValueError(f"weights_init must be positive and sum to 1, got {self.weights_init!r}.")
+                raise ValueError(
+                    f"weights_init must be positive and sum to 1, got {self.weights_init!r}."
+                )
             weights = weights.astype(np.float32)
         mean_prior, covariance = self._array("mean_prior", (d,)), self.covariance_prior
         if covariance is not None:
             covariance = np.asarray(covariance, np.float64)
-            covariance = covariance * np.eye(d) if covariance.ndim == 0 else self._array("covariance_prior", (d, d))
+            covariance = (
+                covariance * np.eye(d)
+                if covariance.ndim == 0
+                else self._array("covariance_prior", (d, d))
+            )
             if not (np.linalg.eigvalsh(covariance) > 0).all():
-                raise ValueError(f"covariance_prior must be positive definite, got {self.covariance_prior!r}.")
+                raise ValueError(
+                    f"covariance_prior must be positive definite, got {self.covariance_prior!r}."
+                )
             covariance = (covariance / np.outer(half, half)).astype(np.float32)
         return GaussianMixture(
             kind=self.covariance_type,
@@ -339,7 +370,9 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             concentration=np.float32(self.weight_concentration_prior),
             precision=np.float32(self.mean_precision_prior),
             freedom=np.float32(freedom),
-            mean_prior=None if mean_prior is None else ((mean_prior - centre) / half).astype(np.float32),
+            mean_prior=None
+            if mean_prior is None
+            else ((mean_prior - centre) / half).astype(np.float32),
             covariance_prior=covariance,
             ridge=(self.reg_covar / half**2).astype(np.float32),
             radius=np.float32(radius),
@@ -377,7 +410,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         return self._plan_rounds(model, n, _ROUNDS, "{} go")
 
     def _pack(self, X, scales):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         centre, half = scales
         with np.errstate(all="ignore"):
@@ -389,7 +422,10 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         if self.solver == "vips":
             self.converged_ = bool(state.params.moved < 0.1)
             self.weight_concentration_ = self.posterior_.concentration
-            self.mean_precision_, self.degrees_of_freedom_ = self.posterior_.precision, self.posterior_.freedom
+            self.mean_precision_, self.degrees_of_freedom_ = (
+                self.posterior_.precision,
+                self.posterior_.freedom,
+            )
         return draws
 
     def _set_components(self, draws):
@@ -424,7 +460,9 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     @property
     def lower_bound_(self):
         """There is none: it raises an AttributeError that says so."""
-        raise AttributeError("lower_bound_ does not exist: the bound of the training rows is not among the releases.")
+        raise AttributeError(
+            "lower_bound_ does not exist: the bound of the training rows is not among the releases."
+        )
 
     # --------------------------------------------------------------- predicting
 
@@ -434,7 +472,11 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         factor = self.precisions_cholesky_
         if self.covariance_type == "spherical":
             return factor[:, None, None] * np.eye(d)
-        return factor[:, :, None] * np.eye(d) if self.covariance_type == "diag" else np.broadcast_to(factor, (k, d, d))
+        return (
+            factor[:, :, None] * np.eye(d)
+            if self.covariance_type == "diag"
+            else np.broadcast_to(factor, (k, d, d))
+        )
 
     def _log_joint(self, X):
         """Log weight plus log density of each component, (n, K); a row that is not finite gives NaN."""
@@ -500,7 +542,10 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         log = self._log_joint(X)
         null = np.isnan(log).any(axis=1)
         if null.any():
-            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: they get the weights.", stacklevel=2)
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: they get the weights.",
+                stacklevel=2,
+            )
             log[null] = np.log(self.weights_)
         return special.softmax(log, axis=1)
 
@@ -556,7 +601,9 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         random_state : None, int or numpy.random.Generator
         """
         check_is_fitted(self)
-        return self._in_units(self.posterior_.sample(np.random.default_rng(random_state), n_samples))
+        return self._in_units(
+            self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        )
 
 
 def _log_joint(X, weights, means, factors):
@@ -564,6 +611,10 @@ def _log_joint(X, weights, means, factors):
     for k, (weight, mean, factor) in enumerate(zip(weights, means, factors, strict=True)):
         with np.errstate(all="ignore"):
             square = np.square((X - mean) @ factor).sum(axis=1)
-            constant = np.log(weight) + np.log(np.abs(np.diag(factor))).sum() - len(mean) / 2 * math.log(2 * math.pi)
+            constant = (
+                np.log(weight)
+                + np.log(np.abs(np.diag(factor))).sum()
+                - len(mean) / 2 * math.log(2 * math.pi)
+            )
             log[:, k] = constant - square / 2
     return log

@@ -10,19 +10,28 @@ from typing import ClassVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._labels import codes
-from skdpbayes._layers import ACTIVATIONS, forward
-from skdpbayes._rows import bounded_rows, dense
-from skdpbayes.estimators._base import check_choice, check_number
+from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
-from skdpbayes.estimators._layered import layer_sizes, network, plan_point, split_weights, usual_weights
+from skdpbayes.estimators._layered import (
+    layer_sizes,
+    network,
+    plan_point,
+    split_weights,
+    usual_weights,
+)
 from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
+from skdpbayes.intake.labels import codes
+from skdpbayes.intake.rows import bounded_rows, dense
+from skdpbayes.models.networks.layers import ACTIVATIONS, forward
 
 _BLOCK = 1024  # rows of a prediction at a time
 _MOST_WEIGHTS = 2**30  # in all draws
 _LEARNING_RATE = 0.05
-_LOG_NOISE = -1.5, 1.0  # prior mean and standard deviation of the log noise of responses, in half ranges of y
+_LOG_NOISE = (
+    -1.5,
+    1.0,
+)  # prior mean and standard deviation of the log noise of responses, in half ranges of y
 
 
 class NetworkEstimator(GradientEstimator):
@@ -54,7 +63,9 @@ class NetworkEstimator(GradientEstimator):
 
     def _network(self, d, n_out):
         sizes = layer_sizes(self.hidden_layer_sizes)
-        layers = network(d, n_out, sizes, float(self.prior_scale), tuple(self.convolutions), self.image_shape)
+        layers = network(
+            d, n_out, sizes, float(self.prior_scale), tuple(self.convolutions), self.image_shape
+        )
         total = sum(math.prod(layer.weights_shape) for layer in layers)
         if total * self.n_posterior_samples > _MOST_WEIGHTS:
             raise ValueError(
@@ -67,7 +78,9 @@ class NetworkEstimator(GradientEstimator):
         """Without noise hardly anything is shortened. Curvature is that of a row, or of a shortened score."""
         private = math.isfinite(self.epsilon)
         clip = self.clipping_norm or (self._clips[self.solver] if private else 64.0)
-        return Bounds(math.inf, math.inf, 1.0, clip=float(clip), mean_curvature=min(self._curvature, clip**2))
+        return Bounds(
+            math.inf, math.inf, 1.0, clip=float(clip), mean_curvature=min(self._curvature, clip**2)
+        )
 
     def _plan_solver(self, model, bounds, n):
         if self.solver == "sgld":
@@ -81,7 +94,9 @@ class NetworkEstimator(GradientEstimator):
     def _set_weights(self, draws, layers):
         """Set draws and usual weights; `draws` are of all weights, layer by layer, and may have more columns."""
         self.posterior_samples_, self._layers = np.asarray(draws, np.float32), layers
-        self.coefs_, self.intercepts_ = usual_weights(layers, split_weights(self.posterior_.mean, layers))
+        self.coefs_, self.intercepts_ = usual_weights(
+            layers, split_weights(self.posterior_.mean, layers)
+        )
 
     @property
     def n_layers_(self):
@@ -117,8 +132,8 @@ class NetworkEstimator(GradientEstimator):
 class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     """Bayesian neural network for classification, under (epsilon, delta)-differential privacy.
 
-    In the place of `sklearn.neural_network.MLPClassifier`; predictions are averaged over posterior draws of weights.
-    What is private, and against whom, is as for `DPBayesianLogisticRegression`.
+    In the place of `sklearn.neural_network.MLPClassifier`; predictions are averaged over posterior
+    draws of weights. What is private, and against whom, is as for `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -129,13 +144,15 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     epsilon, delta : float, default=1.0 and 1e-5
         Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
     solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and "vips" are refused.
+        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and
+        "vips" are refused.
     guide : {"auto", "mean_field", "point"}, default="auto"
-        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable weights, as DP-SGD (Abadi
-        et al. 2016) would give, by Adam. A point says nothing of what is not known.
+        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable
+        weights, as DP-SGD (Abadi et al. 2016) would give, by Adam. A point says nothing of what is
+        not known.
     sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
-        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum and a thermostat that
-        takes away the heat of batches (Ding et al. 2014).
+        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum
+        and a thermostat that takes away the heat of batches (Ding et al. 2014).
     friction : float, default=0.1
         Of the samplers with momentum; at most 1.
     adjacency, numerics, ledger
@@ -145,14 +162,15 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
         not hold. A row with another label contributes nothing.
     data_norm : float, default=None
-        Public bound on the l2 norm of a row; longer rows are scaled down to it. None: the square root of the number of
-        features, which suits features of about unit size.
+        Public bound on the l2 norm of a row; longer rows are scaled down to it. None: the square
+        root of the number of features, which suits features of about unit size.
     convolutions : sequence of (filters, width, stride), default=()
         Convolutions in front of the hidden layers, without padding; they need `image_shape`.
     image_shape : tuple (height, width) or (height, width, channels), default=None
         Of each row, whose features go row by row, channels last.
     prior_scale : float, default=1.0
-        Prior standard deviation of intercepts, and of weights times the root of the number of inputs of their layer.
+        Prior standard deviation of intercepts, and of weights times the root of the number of
+        inputs of their layer.
     clipping_norm : float, default=None
         l2 bound on a row's gradient in all weights, each in units of its prior. None: 1
         with "dpvi" and 0.5 with "sgld".
@@ -161,7 +179,8 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     n_steps : int, default=None
         Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
     learning_rate : float, default=None
-        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see `DPBayesianLogisticRegression`.
+        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see
+        `DPBayesianLogisticRegression`.
     step_schedule : {"constant", "decreasing"}, default="constant"
         Of "sgld".
     n_posterior_samples : int, default=50
@@ -172,10 +191,12 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     Attributes
     ----------
     coefs_, intercepts_ : lists of arrays
-        Posterior means of the weights and intercepts of each layer, in the usual units, as of scikit-learn's networks:
-        (n_in, n_out) and (n_out,); of convolutions (width, width, channels, filters) and (filters,).
+        Posterior means of the weights and intercepts of each layer, in the usual units, as of
+        scikit-learn's networks: (n_in, n_out) and (n_out,); of convolutions (width, width,
+        channels, filters) and (filters,).
     posterior_ : GaussianPosterior or DrawsPosterior
-        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and intercepts come last.
+        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and
+        intercepts come last.
     posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
         Draws of it.
     n_layers_ : int
@@ -185,8 +206,9 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     usable_records_ : NoisyCount
         Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them: weights of a network do
-        not mix, as it is the same when its units change places, and its predictions may have mixed all the same.
+        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them:
+        weights of a network do not mix, as it is the same when its units change places, and its
+        predictions may have mixed all the same.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
@@ -196,8 +218,9 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 
     Notes
     -----
-    Gradients of dense layers are not formed for each row: norms and sum are found from what each layer takes and from
-    the gradient in what it gives (Goodfellow 2015). A row that holds NaN or infinity contributes nothing.
+    Gradients of dense layers are not formed for each row: norms and sum are found from what each
+    layer takes and from the gradient in what it gives (Goodfellow 2015). A row that holds NaN or
+    infinity contributes nothing.
 
     Examples
     --------
@@ -285,7 +308,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
             For parameters out of range and for what is public: shapes, dtypes, feature names. With
             ``classes=None`` also for labels that do not make a classification problem.
         """
-        from skdpbayes.models.network import Classifier
+        from skdpbayes.models.networks.perceptron import Classifier
 
         self._check_solver_parameters()
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
@@ -307,7 +330,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 
     @staticmethod
     def _pack(X, y, classes, data_norm):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         rows, null = bounded_rows(X, data_norm, intercept=False, dtype=np.float32)
         return pack_records(x=dense(rows), y=np.where(null, np.int32(-1), codes(y, classes)))
@@ -316,11 +339,15 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         check_is_fitted(self)
         rows, null = bounded_rows(self._numeric(X, reset=False), self.data_norm_, intercept=False)
         if null.any():
-            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.", stacklevel=3)
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
+                stacklevel=3,
+            )
         out = []
         for start in range(0, rows.shape[0], _BLOCK):
             logits = self._outputs(
-                dense(rows[start : start + _BLOCK]), self.posterior_samples_ if draws is None else draws
+                dense(rows[start : start + _BLOCK]),
+                self.posterior_samples_ if draws is None else draws,
             )
             out.append(summary(class_probabilities(logits)))
         return np.concatenate(out)
@@ -329,8 +356,9 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     """Bayesian neural network for regression with normal noise, under (epsilon, delta)-differential privacy.
 
-    In the place of `sklearn.neural_network.MLPRegressor`; predictions are averaged over posterior draws of all weights.
-    What is private, and against whom, is as for `DPBayesianLogisticRegression`.
+    In the place of `sklearn.neural_network.MLPRegressor`; predictions are averaged over posterior
+    draws of all weights. What is private, and against whom, is as for
+    `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -341,19 +369,22 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     epsilon, delta : float, default=1.0 and 1e-5
         Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
     bounds : tuple (X_bounds, y_bounds) or Schema, default=None
-        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs. Those of features may
-        be a dict by column name or a schema, that of the response its outcome; else each is ``(low, high)``, of numbers
-        or of arrays of shape
-        (n_features,): they say in which units data are, and rows beyond them are not altered. None takes them from the
-        data, which is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
+        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs.
+        Those of features may be a dict by column name or a schema, that of the response its
+        outcome; else each is ``(low, high)``, of numbers or of arrays of shape (n_features,): they
+        say in which units data are, and rows beyond them are not altered. None takes them from the
+        data, which is not private: it warns, and `privacy_spent_` records that the guarantee does
+        not hold.
     solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and "vips" are refused.
+        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and
+        "vips" are refused.
     guide : {"auto", "mean_field", "point"}, default="auto"
-        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable weights, as DP-SGD (Abadi
-        et al. 2016) would give, by Adam. A point says nothing of what is not known.
+        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable
+        weights, as DP-SGD (Abadi et al. 2016) would give, by Adam. A point says nothing of what is
+        not known.
     sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
-        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum and a thermostat that
-        takes away the heat of batches (Ding et al. 2014).
+        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum
+        and a thermostat that takes away the heat of batches (Ding et al. 2014).
     friction : float, default=0.1
         Of the samplers with momentum; at most 1.
     adjacency, numerics, ledger
@@ -363,7 +394,8 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     image_shape : tuple (height, width) or (height, width, channels), default=None
         Of each row, whose features go row by row, channels last.
     prior_scale : float, default=1.0
-        Prior standard deviation of intercepts, and of weights times the root of the number of inputs of their layer.
+        Prior standard deviation of intercepts, and of weights times the root of the number of
+        inputs of their layer.
     clipping_norm : float, default=None
         l2 bound on a row's gradient in all weights, each in units of its prior. None: 10;
         if most rows are shortened, the residuals' standard deviation comes out too small.
@@ -372,7 +404,8 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     n_steps : int, default=None
         Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
     learning_rate : float, default=None
-        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see `DPBayesianLogisticRegression`.
+        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see
+        `DPBayesianLogisticRegression`.
     step_schedule : {"constant", "decreasing"}, default="constant"
         Of "sgld".
     n_posterior_samples : int, default=50
@@ -383,10 +416,12 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     Attributes
     ----------
     coefs_, intercepts_ : lists of arrays
-        Posterior means of the weights and intercepts of each layer, in the usual units, as of scikit-learn's networks:
-        (n_in, n_out) and (n_out,); of convolutions (width, width, channels, filters) and (filters,).
+        Posterior means of the weights and intercepts of each layer, in the usual units, as of
+        scikit-learn's networks: (n_in, n_out) and (n_out,); of convolutions (width, width,
+        channels, filters) and (filters,).
     posterior_ : GaussianPosterior or DrawsPosterior
-        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and intercepts come last.
+        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and
+        intercepts come last.
     posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
         Draws of it.
     n_layers_ : int
@@ -396,8 +431,9 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     usable_records_ : NoisyCount
         Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them: weights of a network do
-        not mix, as it is the same when its units change places, and its predictions may have mixed all the same.
+        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them:
+        weights of a network do not mix, as it is the same when its units change places, and its
+        predictions may have mixed all the same.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
@@ -407,8 +443,9 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     Notes
     -----
-    Rows are shortened by their own gradient, which pulls predictions away from responses that surprise: intervals are
-    of the clipped model. A row that holds NaN or infinity contributes nothing.
+    Rows are shortened by their own gradient, which pulls predictions away from responses that
+    surprise: intervals are of the clipped model. A row that holds NaN or infinity contributes
+    nothing.
 
     Examples
     --------
@@ -474,7 +511,10 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.verbose = verbose
 
     _declared = ("bounds",)
-    _clips: ClassVar = {"dpvi": 10.0, "sgld": 10.0}  # if most rows are shortened, the noise comes out too small
+    _clips: ClassVar = {
+        "dpvi": 10.0,
+        "sgld": 10.0,
+    }  # if most rows are shortened, the noise comes out too small
     _curvature = 100.0  # of a noise of a tenth
     _fitted = (*NetworkEstimator._fitted, "noise_std_", "_scales")
 
@@ -493,10 +533,10 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. With ``bounds=None`` also for a
-            response that is not finite.
+            For parameters out of range and for what is public: shapes and dtypes. With
+            ``bounds=None`` also for a response that is not finite.
         """
-        from skdpbayes.models.network import Regressor
+        from skdpbayes.models.networks.perceptron import Regressor
 
         self._check_solver_parameters()
         X = dense(self._numeric(X, reset=True))
@@ -522,7 +562,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     @staticmethod
     def _pack(X, y, scales):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         with np.errstate(all="ignore"):
             rows = _scaled(X, scales).astype(np.float32)
@@ -532,18 +572,26 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     def _noise(self, draws):
         """Standard deviation of the noise in each draw, in the units of y."""
         mean, sd = _LOG_NOISE
-        return np.exp(np.clip(mean + sd * draws[:, -1].astype(np.float64), -300, 300)) * self._scales[3]
+        return (
+            np.exp(np.clip(mean + sd * draws[:, -1].astype(np.float64), -300, 300))
+            * self._scales[3]
+        )
 
     def _features(self, X):
         rows = _scaled(dense(self._numeric(X, reset=False)), self._scales)
         null = ~np.isfinite(rows).all(axis=1)
         if null.any():
-            warnings.warn(f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.", stacklevel=3)
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
+                stacklevel=3,
+            )
             rows[null] = 0
         return rows
 
     def _means_and_noise(self, rows, draws):
-        blocks = [self._outputs(rows[i : i + _BLOCK], draws)[:, :, 0] for i in range(0, len(rows), _BLOCK)]
+        blocks = [
+            self._outputs(rows[i : i + _BLOCK], draws)[:, :, 0] for i in range(0, len(rows), _BLOCK)
+        ]
         return self._scales[2] + self._scales[3] * np.concatenate(blocks), self._noise(draws)
 
 

@@ -18,8 +18,9 @@ class WatchedMixin(CallbackSupportMixin):
     def set_callbacks(self, *callbacks):
         """Set callbacks, such as `sklearn.callback.ProgressBar`.
 
-        A fit tells them how much of it is done, in hundredths. It hands them no rows, and none can end it: its plan
-        has been charged. The callbacks stay with the object, and ``set_callbacks()`` removes them.
+        A fit tells them how much of it is done, in hundredths. It hands them no rows, and none can
+        end it: its plan has been charged. The callbacks stay with the object, and
+        ``set_callbacks()`` removes them.
 
         Parameters
         ----------
@@ -35,7 +36,9 @@ class WatchedMixin(CallbackSupportMixin):
             If one is not a callback, or asks for rows or for a model in the making.
         """
         for callback in callbacks:
-            asked = _ROWS & {name for hook in _hooks(callback) for name in inspect.signature(hook).parameters}
+            asked = _ROWS & {
+                name for hook in _hooks(callback) for name in inspect.signature(hook).parameters
+            }
             if asked:
                 raise TypeError(
                     f"{type(callback).__name__} asks for {', '.join(sorted(asked))}: a private fit hands no rows to "
@@ -70,13 +73,23 @@ class Progress:
         if getattr(self._estimator, "_skl_callbacks", None):
             while self._told < _TASKS * done // self._n_steps:
                 self._told += 1
-                task = self._context.subcontext(task_name="hundredth").call_on_fit_task_begin(estimator=self._estimator)
+                task = self._context.subcontext(task_name="hundredth").call_on_fit_task_begin(
+                    estimator=self._estimator
+                )
                 task.call_on_fit_task_end(estimator=self._estimator)
         now = time.perf_counter()
-        if getattr(self._estimator, "verbose", 0) and (now - self._printed > _EVERY or done == self._n_steps):
+        if getattr(self._estimator, "verbose", 0) and (
+            now - self._printed > _EVERY or done == self._n_steps
+        ):
             self._printed, seconds = now, now - self._start
-            left = f", about {seconds * (self._n_steps / done - 1):.0f} s left" if done < self._n_steps else ""
-            print(f"[{type(self._estimator).__name__}] step {done} of {self._n_steps}: {seconds:.1f} s{left}")
+            left = (
+                f", about {seconds * (self._n_steps / done - 1):.0f} s left"
+                if done < self._n_steps
+                else ""
+            )
+            print(
+                f"[{type(self._estimator).__name__}] step {done} of {self._n_steps}: {seconds:.1f} s{left}"
+            )
 
     def finish(self):
         """Tell callbacks that all is done."""

@@ -11,10 +11,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skdpbayes._declared import column_bounds, of_columns_and_response
-from skdpbayes._labels import as_labels
-from skdpbayes._rows import parsed
-from skdpbayes.estimators._base import check_number
+from skdpbayes.cells import parsed
+from skdpbayes.checks import check_number
+from skdpbayes.declarations import column_bounds, of_columns_and_response
+from skdpbayes.intake.labels import as_labels
 from skdpbayes.privacy import PrivacyLeakWarning
 from skdpbayes.schema import Outcome, Schema
 
@@ -67,7 +67,9 @@ def scales_of(bounds, X, y, *, centred=True, names=None):
 
 def response_numbers(y, bounds):
     """The response as numbers, each by itself; one that is taken for its own bounds must be finite."""
-    by_cell = isinstance(bounds, Schema) or (isinstance(bounds, list | tuple) and isinstance(bounds[-1], Outcome))
+    by_cell = isinstance(bounds, Schema) or (
+        isinstance(bounds, list | tuple) and isinstance(bounds[-1], Outcome)
+    )
     if y.dtype.kind in "US" and not by_cell:
         raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
     if bounds is None:
@@ -79,9 +81,9 @@ def response_numbers(y, bounds):
 class BayesianRegressorMixin(RegressorMixin):
     """Predictions of a regression with normal noise.
 
-    It has ``_features(X)``, rows as the model takes them, and of those ``_means_and_noise(rows, draws)``: the mean of
-    each row given each draw (rows, draws), and the noise's standard deviation in each draw; and `posterior_samples_`
-    and `sample_posterior`.
+    It has ``_features(X)``, rows as the model takes them, and of those ``_means_and_noise(rows,
+    draws)``: the mean of each row given each draw (rows, draws), and the noise's standard deviation
+    in each draw; and `posterior_samples_` and `sample_posterior`.
     """
 
     _scorings: tuple[str, ...] = ("log_density",)
@@ -164,5 +166,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""
         check_is_fitted(self)
         rng = np.random.default_rng(random_state)
-        means, noise = self._means_and_noise(self._features(X), self.sample_posterior(n_samples, rng))
+        means, noise = self._means_and_noise(
+            self._features(X), self.sample_posterior(n_samples, rng)
+        )
         return means.T + noise[:, None] * rng.standard_normal(means.T.shape)

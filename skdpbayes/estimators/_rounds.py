@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.estimators._base import check_number
+from skdpbayes.checks import check_number
 from skdpbayes.estimators._gradient import PLANS, GradientEstimator
 
 
@@ -54,7 +54,8 @@ class RoundsEstimator(GradientEstimator):
         n_rounds : tuple of int
             Default number of rounds with noise, and without.
         start : str
-            Subject and verb of the message that there are too few steps, with the number of openings for ``{}``.
+            Subject and verb of the message that there are too few steps, with the number of
+            openings for ``{}``.
         """
         from skdpbayes.solvers.vips_rounds import StatisticsRounds
 

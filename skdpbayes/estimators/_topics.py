@@ -11,9 +11,9 @@ from scipy import sparse
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._rows import as_numeric, counted
-from skdpbayes.estimators._base import check_number
+from skdpbayes.checks import check_number
 from skdpbayes.estimators._rounds import DecompositionEstimator
+from skdpbayes.intake.rows import as_numeric, counted
 
 _ROUNDS = 4, 30  # with noise and without
 
@@ -21,11 +21,11 @@ _ROUNDS = 4, 30  # with noise and without
 class DPLatentDirichletAllocation(DecompositionEstimator):
     """Topics of documents by private variational Bayes, under (epsilon, delta)-differential privacy.
 
-    Takes the place of `sklearn.decomposition.LatentDirichletAllocation`. One row of X, a document's counts of words, is
-    one record: the topics, everything else that the fitted estimator exposes and every noisy sum released on the way
-    are (epsilon, delta)-differentially private with respect to one document. The vocabulary, the columns of X, must be
-    public: one that is taken from the documents tells what is in them. What `transform` says of documents is not
-    private.
+    Takes the place of `sklearn.decomposition.LatentDirichletAllocation`. One row of X, a document's
+    counts of words, is one record: the topics, everything else that the fitted estimator exposes
+    and every noisy sum released on the way are (epsilon, delta)-differentially private with respect
+    to one document. The vocabulary, the columns of X, must be public: one that is taken from the
+    documents tells what is in them. What `transform` says of documents is not private.
 
     Parameters
     ----------
@@ -42,35 +42,40 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     solver : {"vips"}, default="vips"
         Variational Bayes by noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one document" means. ``"add_remove"`` needs a `sampling_rate`, and then the number of
-        documents is private too.
+        What "with respect to one document" means. ``"add_remove"`` needs a `sampling_rate`, and
+        then the number of documents is private too.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
-        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
+        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
+        the last bits of a release.
     ledger : PrivacyLedger, default=None
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     max_document_norm : float, default=1.0
-        l2 norm to which the expected counts of a document, by topic and word, are shortened. At the default nearly
-        every document is, so that long ones count for no more than short ones, and there is least noise.
+        l2 norm to which the expected counts of a document, by topic and word, are shortened. At the
+        default nearly every document is, so that long ones count for no more than short ones, and
+        there is least noise.
     sampling_rate : float, default=None
         Probability with which each document enters a round. None: 1, all documents.
     n_steps : int, default=None
         Number of releases, of which two lead to a start. None: 6, or 32 without noise.
     max_doc_update_iter : int, default=100
     mean_change_tol : float, default=1e-3
-        Of `transform`, `score` and `perplexity`, as in scikit-learn. `fit` takes a fixed number of iterations.
+        Of `transform`, `score` and `perplexity`, as in scikit-learn. `fit` takes a fixed number of
+        iterations.
     n_posterior_samples : int, default=100
         Posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+        None draws keys from the operating system. Anything else makes the noise reproducible: for
+        tests only.
     verbose : int, default=0
         Print public quantities only.
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
-        Counts of each word in each topic, the prior included: parameters of the Dirichlet posterior given the posterior
-        mean of the counts. Documents that were shortened count for less than all their words.
+        Counts of each word in each topic, the prior included: parameters of the Dirichlet posterior
+        given the posterior mean of the counts. Documents that were shortened count for less than
+        all their words.
     topics_ : array of shape (n_components, n_features)
         Posterior mean of each topic's distribution of words.
     exp_dirichlet_component_ : array of shape (n_components, n_features)
@@ -79,7 +84,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     posterior_ : TopicsPosterior
         Of the topics, ravelled, with ``mean``, ``std`` and ``sample``.
     posterior_samples_ : dict
-        Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features); made anew each time.
+        Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features); made anew each
+        time.
     n_iter_, n_batch_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
@@ -93,8 +99,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     Notes
     -----
-    There is no `bound_`: the bound of the training documents was not released. `score` and `perplexity` are of the
-    documents that they are given, which they do not protect.
+    There is no `bound_`: the bound of the training documents was not released. `score` and
+    `perplexity` are of the documents that they are given, which they do not protect.
 
     A document that holds a NaN, an infinity or a negative count is empty in `fit`, without a word.
 
@@ -114,7 +120,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     _record = "document"
 
-    # `normalize` is an option, not metadata that comes with rows: `transform` asks for none to be routed to it.
+    # `normalize` is an option, not metadata that comes with rows: `transform` asks for none to be
+    # routed to it.
     _dims: ClassVar = {"topics": ("topic", "feature")}
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _solvers = ("vips",)
@@ -180,13 +187,16 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a document holds.
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a
+            document holds.
         """
         del y
         self._check_solver_parameters()
         X = self._numeric(X, reset=True)
         n, d = X.shape
-        self._fit_posterior(self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n))
+        self._fit_posterior(
+            self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n)
+        )
         return self
 
     def _check_solver_parameters(self):
@@ -226,7 +236,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     @staticmethod
     def _pack(X):
-        from skdpbayes.records import pack_ragged
+        from skdpbayes.intake.packing import pack_ragged
 
         return pack_ragged(counted(X)[0])
 
@@ -235,7 +245,10 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
         super()._set_posterior(model, solver, state, rng)
         self.n_batch_iter_ = self.n_iter_
-        self.doc_topic_prior_, self.topic_word_prior_ = self._prior("doc_topic_prior"), self._prior("topic_word_prior")
+        self.doc_topic_prior_, self.topic_word_prior_ = (
+            self._prior("doc_topic_prior"),
+            self._prior("topic_word_prior"),
+        )
         self.components_ = self.posterior_.counts + self.topic_word_prior_
         total = self.components_.sum(axis=1, keepdims=True)
         self.topics_ = self.components_ / total
@@ -256,7 +269,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     @property
     def bound_(self):
         """There is none: it raises an AttributeError that says so."""
-        raise AttributeError("bound_ does not exist: the bound of the training documents is not among the releases.")
+        raise AttributeError(
+            "bound_ does not exist: the bound of the training documents is not among the releases."
+        )
 
     # --------------------------------------------------------------- documents
 
@@ -266,9 +281,11 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. A document with NaN, infinity or a negative count is taken for an empty one, with a warning.
+            Not protected. A document with NaN, infinity or a negative count is taken for an empty
+            one, with a warning.
         normalize : bool, default=True
-            False: the concentrations of the Dirichlet posterior instead; they sum to the number of words and the prior.
+            False: the concentrations of the Dirichlet posterior instead; they sum to the number of
+            words and the prior.
 
         Returns
         -------
@@ -309,8 +326,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     def completion_perplexity(self, X, random_state=0):
         """Perplexity of half of the words of each document, given its other half.
 
-        Unlike `perplexity` it is the likelihood of words that the proportions have not seen, by the mean topics: models
-        can be compared by it whose bounds are not equally tight.
+        Unlike `perplexity` it is the likelihood of words that the proportions have not seen, by the
+        mean topics: models can be compared by it whose bounds are not equally tight.
 
         Parameters
         ----------
@@ -326,7 +343,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         """
         X = self._documents(X)
         if (X.data != np.rint(X.data)).any():
-            raise ValueError("completion_perplexity splits words at random: counts must be integers.")
+            raise ValueError(
+                "completion_perplexity splits words at random: counts must be integers."
+            )
         rng = np.random.default_rng(random_state)
         given, left = X.copy(), X.copy()
         given.data = rng.binomial(X.data.astype(np.int64), 0.5).astype(np.float64)
@@ -335,7 +354,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         owner = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
         blocks = np.array_split(np.arange(X.nnz), max(1, X.nnz * self.n_components // 2**24))
         log = sum(
-            left.data[b] @ np.log(np.einsum("ik,ki->i", proportions[owner[b]], self.topics_[:, X.indices[b]]))
+            left.data[b]
+            @ np.log(np.einsum("ik,ki->i", proportions[owner[b]], self.topics_[:, X.indices[b]]))
             for b in blocks
         )
         return float(np.exp(-log / left.data.sum()))
@@ -356,9 +376,17 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
         check_is_fitted(self)
         model = LatentDirichletAllocation(
-            self.n_components, max_doc_update_iter=self.max_doc_update_iter, mean_change_tol=self.mean_change_tol
+            self.n_components,
+            max_doc_update_iter=self.max_doc_update_iter,
+            mean_change_tol=self.mean_change_tol,
         )
-        names = "components_", "exp_dirichlet_component_", "doc_topic_prior_", "topic_word_prior_", "n_features_in_"
+        names = (
+            "components_",
+            "exp_dirichlet_component_",
+            "doc_topic_prior_",
+            "topic_word_prior_",
+            "n_features_in_",
+        )
         for name in names:
             setattr(model, name, getattr(self, name))
         return model

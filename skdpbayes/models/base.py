@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.privacy.contributions import scaled
+from skdpbayes.mechanism.contributions import scaled
 
-NORM = np.float32(1 + 2**-8)  # of blocks of norm 1: above what rounding, and shortening for rounding's sake, may add
+NORM = np.float32(
+    1 + 2**-8
+)  # of blocks of norm 1: above what rounding, and shortening for rounding's sake, may add
 
 
 class Model(Protocol):
@@ -22,22 +24,26 @@ class Model(Protocol):
 
     Some more members are optional:
 
-    * ``score(params, record)`` and ``curvature(params, record)``, closed forms of the first two derivatives of the
-      log-likelihood, which may be structured contributions (`RankOne`, `Quadratic`);
-    * ``score_bound(params, record)``, a bound on the norm of a record's score that does not depend on its response:
-      with it clipping no longer biases the fit (`unbiased_weight`); or else ``clipping_bias(params, norm)``, what
-      clipping to a norm is expected to add to the sum of the scores of all records (`unbiased_total`);
-    * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent normal one, which
-      `solver="dpvi"` needs (another prior gives the curvature of its logarithm at `init`), ``prior_mean()``, if that
-      is not `init` (another prior gives what its slope there asks for), and an attribute ``prior_df``: None, or the
-      degrees of freedom of Student t priors of which this is the squared inverse scale.
+    * ``score(params, record)`` and ``curvature(params, record)``, closed forms of the first two
+      derivatives of the log-likelihood, which may be structured contributions (`RankOne`,
+      `Quadratic`);
+    * ``score_bound(params, record)``, a bound on the norm of a record's score that does not depend
+      on its response: with it clipping no longer biases the fit (`unbiased_weight`); or else
+      ``clipping_bias(params, norm)``, what clipping to a norm is expected to add to the sum of the
+      scores of all records (`unbiased_total`);
+    * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent
+      normal one, which `solver="dpvi"` needs (another prior gives the curvature of its logarithm at
+      `init`), ``prior_mean()``, if that is not `init` (another prior gives what its slope there
+      asks for), and an attribute ``prior_df``: None, or the degrees of freedom of Student t priors
+      of which this is the squared inverse scale.
 
-    `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known way:
-    ``precondition(params)``, public factors by which `score`, and the rows and columns of `curvature`, are to be
-    multiplied; and ``working_point(params, curvature, covariance)``, where to ask for a score while the parameters are
-    unknown. And it uses ``blocks()``, slices of the ravelled parameters between which the curvature is zero. A model
-    that is a distribution of whole records may say what curvature to expect, ``information(params, norm)``, and how
-    well `init` is known already, ``start_variance()``; then no curvature is released.
+    `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known
+    way: ``precondition(params)``, public factors by which `score`, and the rows and columns of
+    `curvature`, are to be multiplied; and ``working_point(params, curvature, covariance)``, where
+    to ask for a score while the parameters are unknown. And it uses ``blocks()``, slices of the
+    ravelled parameters between which the curvature is zero. A model that is a distribution of whole
+    records may say what curvature to expect, ``information(params, norm)``, and how well `init` is
+    known already, ``start_variance()``; then no curvature is released.
     """
 
     def init(self) -> Any:
@@ -84,8 +90,8 @@ class Opening(NamedTuple):
 class StatisticsModel(Protocol):
     """A conjugate-exponential model with local latents: `solver="vips"` releases expected statistics in rounds.
 
-    Parameters are those of the variational posterior. The norm of a block is declared in `blocks`, and the clip
-    enforces it: a wrong declaration costs utility, never privacy.
+    Parameters are those of the variational posterior. The norm of a block is declared in `blocks`,
+    and the clip enforces it: a wrong declaration costs utility, never privacy.
     """
 
     def init(self) -> Any:
@@ -119,7 +125,8 @@ class OpenedModel(StatisticsModel, Protocol):
     def marginal(self, params) -> Any:
         """A `Model` without latents, about the start that `params` hold.
 
-        It has one more method, ``natural(posterior)``: a posterior of the usual parameters, given one of its own.
+        It has one more method, ``natural(posterior)``: a posterior of the usual parameters, given
+        one of its own.
         """
 
 
@@ -173,9 +180,10 @@ def curvature(model: Model, params, record):
 def unbiased_weight(model: Model, params, record, norm):
     """Factor that brings a record's score below `norm` without looking at its response; 1 if the model has no bound.
 
-    Clipping by a score's own norm shortens the surprising records most, which biases the zero of the summed
-    scores. A factor that depends on covariates and parameters only leaves each record's expected score zero at the
-    truth (conditionally unbiased estimating equations: Künsch, Stefanski and Carroll 1989).
+    Clipping by a score's own norm shortens the surprising records most, which biases the zero of
+    the summed scores. A factor that depends on covariates and parameters only leaves each record's
+    expected score zero at the truth (conditionally unbiased estimating equations: Künsch, Stefanski
+    and Carroll 1989).
     """
     if not hasattr(model, "score_bound"):
         return jnp.ones((), jnp.float32)
@@ -224,7 +232,9 @@ def prior_precision(model: Model):
 
 def prior_mean(model: Model):
     """Mean of the normal prior, ravelled: the starting point, unless the model has another one."""
-    return ravel_pytree(model.prior_mean() if hasattr(model, "prior_mean") else model.init())[0].astype(jnp.float64)
+    return ravel_pytree(model.prior_mean() if hasattr(model, "prior_mean") else model.init())[
+        0
+    ].astype(jnp.float64)
 
 
 def prior_variance(model: Model):

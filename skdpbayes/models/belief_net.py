@@ -12,11 +12,11 @@ import numpy as np
 from jax.scipy.special import logit
 from scipy.special import expit
 
-from skdpbayes._noisy_weights import WeightsPosterior
+from skdpbayes.mechanism.contributions import RankOne
+from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.quadrature import normal_nodes
-from skdpbayes.privacy.contributions import RankOne
-from skdpbayes.privacy.mechanism import Block
+from skdpbayes.posteriors.belief_net import WeightsPosterior
 
 VISIBLE = 0.96  # share of the visible units' block in the budget of a round
 _SWEEPS = 3  # of the local step
@@ -47,11 +47,13 @@ class NetParams(NamedTuple):
 class SigmoidBeliefNet:
     """``z_k ~ Bernoulli(p_k)``, ``y_j | z ~ Bernoulli(sigmoid(c_j + w_j z))``.
 
-    A record is ``{"y": (n_visible,) in [0, 1], "known": 1 or 0}``; one that is not known contributes nothing.
+    A record is ``{"y": (n_visible,) in [0, 1], "known": 1 or 0}``; one that is not known
+    contributes nothing.
 
-    The likelihood of each visible unit has a bound that is quadratic in the hidden units (Jaakkola and Jordan, or
-    Polya-Gamma), here with one tangent for all records, which depends on released parameters alone. Then all that the
-    bound needs of the records is two sums: of ``(y - m)(z - p)'`` and of ``(z - p)(z - p)'``.
+    The likelihood of each visible unit has a bound that is quadratic in the hidden units (Jaakkola
+    and Jordan, or Polya-Gamma), here with one tangent for all records, which depends on released
+    parameters alone. Then all that the bound needs of the records is two sums: of ``(y - m)(z -
+    p)'`` and of ``(z - p)(z - p)'``.
 
     Attributes
     ----------
@@ -75,7 +77,10 @@ class SigmoidBeliefNet:
     def zeros(self):
         """Sums of no records."""
         j, k = self.n_visible, self.n_hidden
-        return {"visible": jnp.zeros((j, k + 1), jnp.float32), "hidden": jnp.zeros((k + 1, k + 1), jnp.float32)}
+        return {
+            "visible": jnp.zeros((j, k + 1), jnp.float32),
+            "hidden": jnp.zeros((k + 1, k + 1), jnp.float32),
+        }
 
     # ------------------------------------------------------------ the release that leads to a start
 
@@ -95,7 +100,9 @@ class SigmoidBeliefNet:
         mean = jnp.clip(sums["all"][:-1] * 0.4 * root / weight, unclear, 1 - unclear)
         drawn = jax.random.normal(key, params.weights.shape, jnp.float32)
         weights = _START * jnp.sqrt(mean * (1 - mean))[:, None] * drawn
-        return single(params._replace(mean=mean, weights=weights, intercept=logit(mean), weight=weight))
+        return single(
+            params._replace(mean=mean, weights=weights, intercept=logit(mean), weight=weight)
+        )
 
     # ------------------------------------------------------------ rounds
 
@@ -108,7 +115,11 @@ class SigmoidBeliefNet:
         of_visible, of_hidden = self._lengths(params)
 
         def of(record):
-            field = (record["y"] - 0.5 - params.tangent * apart) @ params.weights + logit(params.active) - itself / 2
+            field = (
+                (record["y"] - 0.5 - params.tangent * apart) @ params.weights
+                + logit(params.active)
+                - itself / 2
+            )
             hidden = local_step(field, others, params.active) - params.active
             residual = record["y"] - params.mean
             left, right = jnp.append(_ONE, hidden), jnp.append(1.0, hidden)
@@ -128,7 +139,9 @@ class SigmoidBeliefNet:
         usual = _SHORT * jnp.sqrt(jnp.sum(params.mean * (1 - params.mean)) * squares)
         bound = jnp.sqrt(self.n_visible * (_ONE**2 + self.n_hidden))
         private = self.private > 0
-        return jnp.where(private, usual, bound), jnp.where(private, 1 + self.n_hidden / 4, 1.0 + self.n_hidden)
+        return jnp.where(private, usual, bound), jnp.where(
+            private, 1 + self.n_hidden / 4, 1.0 + self.n_hidden
+        )
 
     def blocks(self):
         """Norms of 1; nearly all of the budget goes to the visible units."""
@@ -145,8 +158,9 @@ class SigmoidBeliefNet:
     def m_step(self, params, sums, scales):
         """The best weights under the bound, in closed form, with noise taken off the sums.
 
-        With A the covariance of visible and hidden units and S that of the hidden ones, a visible unit's row a has the
-        weights ``S^-1 a / t``, and its tangent t follows from ``(m - 1/2)^2 + a' S^-1 a``.
+        With A the covariance of visible and hidden units and S that of the hidden ones, a visible
+        unit's row a has the weights ``S^-1 a / t``, and its tangent t follows from ``(m - 1/2)^2 +
+        a' S^-1 a``.
         """
         params, sums, scales = double((params, sums, scales))
         of_visible, of_hidden = self._lengths(params)
@@ -160,13 +174,17 @@ class SigmoidBeliefNet:
         covariance = visible[:, 1:] - visible[:, :1] / _ONE * moved
         active = jnp.clip(params.active + moved, _LIKELY, 1 - _LIKELY)
         spread = hidden[1:, 1:] / weight - jnp.outer(moved, moved)
-        # With what is not known of a record's hidden units, each has the variance of a coin. Under noise they are taken
-        # for known: the eigenvalues' floor adds as much.
-        spread = jnp.where(self.private > 0, spread, spread.at[jnp.diag_indices(k)].set(active * (1 - active)))
+        # With what is not known of a record's hidden units, each has the variance of a coin. Under
+        # noise they are taken for known: the eigenvalues' floor adds as much.
+        spread = jnp.where(
+            self.private > 0, spread, spread.at[jnp.diag_indices(k)].set(active * (1 - active))
+        )
         values, vectors = jnp.linalg.eigh(towards_round(spread, noise_hidden))
         values = jnp.maximum(values, 2 * k**0.5 * noise_hidden + 1e-3)
         turned = cleared(covariance, noise_visible) @ vectors
-        likely = jnp.sqrt((params.mean - 0.5) ** 2 + jnp.sum(turned**2 / values, axis=1)).clip(0, 0.495)
+        likely = jnp.sqrt((params.mean - 0.5) ** 2 + jnp.sum(turned**2 / values, axis=1)).clip(
+            0, 0.495
+        )
         slope = jnp.arctanh(2 * likely).clip(1e-6)
         tangent = jnp.tanh(slope) / (4 * slope)
         new = params._replace(
@@ -183,8 +201,9 @@ class SigmoidBeliefNet:
     def posterior(self, params) -> WeightsPosterior:
         """Of weights and intercepts, with what privacy adds.
 
-        The bound's slope at logits that vary is steeper than the likelihood's mean slope, so that its weights are too
-        small, by up to ``sqrt(2 pi) / 2``: here they are taken for those of the likelihood.
+        The bound's slope at logits that vary is steeper than the likelihood's mean slope, so that
+        its weights are too small, by up to ``sqrt(2 pi) / 2``: here they are taken for those of the
+        likelihood.
         """
         params = NetParams(*(np.asarray(x, np.float64) for x in params))
         nodes, node_weights = normal_nodes(1)
@@ -207,14 +226,17 @@ def local_step(field, others, start):
     def sweep(i, hidden):
         return jax.lax.fori_loop(0, len(hidden), one, hidden)
 
-    hidden = jax.lax.fori_loop(0, _SWEEPS, sweep, jnp.broadcast_to(start, field.shape).astype(field.dtype))
+    hidden = jax.lax.fori_loop(
+        0, _SWEEPS, sweep, jnp.broadcast_to(start, field.shape).astype(field.dtype)
+    )
     return jax.nn.sigmoid(field - others @ hidden)
 
 
 def cleared(matrix, noise):
     """A matrix (m, n), m >= n, without the singular values that noise makes, and the others shrunk.
 
-    The rule that is best in Frobenius norm for noise that is independent and normal (Gavish and Donoho 2017).
+    The rule that is best in Frobenius norm for noise that is independent and normal (Gavish and
+    Donoho 2017).
     """
     m, n = matrix.shape
     if m < n:

@@ -12,9 +12,10 @@ _EDGE = 2.3  # of the eigenvalues of symmetric noise, in units of its standard d
 def topics_of_pairs(key, pairs, n_components, noise):
     """Non-negative H of unit columns, with ``pairs`` near ``H R H'`` and R non-negative.
 
-    Words of one topic occur together, so that the expected pairs are ``sum_kl R_kl h_k h_l'``. Only the largest
-    eigenvalues are taken from the matrix, as many as there are topics, which clears it of most of its noise. By
-    multiplicative updates (Lee and Seung 2001) from several random starts, of which the best is kept.
+    Words of one topic occur together, so that the expected pairs are ``sum_kl R_kl h_k h_l'``. Only
+    the largest eigenvalues are taken from the matrix, as many as there are topics, which clears it
+    of most of its noise. By multiplicative updates (Lee and Seung 2001) from several random starts,
+    of which the best is kept.
 
     Parameters
     ----------
@@ -40,7 +41,11 @@ def topics_of_pairs(key, pairs, n_components, noise):
         return (h @ vectors * values) @ vectors.T
 
     def one_start(key):
-        h = jnp.abs(vectors[:, -1]) * jax.random.gamma(key, 1.0, (n_components, len(pairs)), pairs.dtype) + 1e-9
+        h = (
+            jnp.abs(vectors[:, -1])
+            * jax.random.gamma(key, 1.0, (n_components, len(pairs)), pairs.dtype)
+            + 1e-9
+        )
         h = h / jnp.linalg.norm(h, axis=1, keepdims=True)
         r, gram = jnp.eye(n_components, dtype=pairs.dtype) + 0.1, h @ h.T
         r = r * jnp.sum(times_pairs(h) * h) / jnp.sum((r @ gram) * (r @ gram).T).clip(tiny)

@@ -1,11 +1,13 @@
 """Exponential families with their conjugate priors: Gamma-Exponential, Beta-Bernoulli, Dirichlet-Categorical.
 
-Parameters are unconstrained, as gradient solvers need them; ``constrained`` maps them to the natural parameter.
-Each model also has a bounded ``statistic`` of a record, which is all that a private conjugate update releases, and
-``noisy_posterior(total, scale, n_records)``, the exact posterior given the sum of the statistics with normal noise of
-standard deviation `scale`. A statistic is centred in its range: a record then moves the sum by half of it at most.
+Parameters are unconstrained, as gradient solvers need them; ``constrained`` maps them to the
+natural parameter. Each model also has a bounded ``statistic`` of a record, which is all that a
+private conjugate update releases, and ``noisy_posterior(total, scale, n_records)``, the exact
+posterior given the sum of the statistics with normal noise of standard deviation `scale`. A
+statistic is centred in its range: a record then moves the sum by half of it at most.
 
-Records that hold a NaN give a NaN statistic, score and likelihood, which the private sum turns into zero.
+Records that hold a NaN give a NaN statistic, score and likelihood, which the private sum turns into
+zero.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes._noisy_sums import CountsPosterior, FirstOfEach, RatePosterior
+from skdpbayes.posteriors.conjugate import CountsPosterior, FirstOfEach, RatePosterior
 
 _MOST = 30.0  # |unconstrained parameter| beyond which floats would overflow
 
@@ -28,7 +30,8 @@ _MOST = 30.0  # |unconstrained parameter| beyond which floats would overflow
 class GammaExponential:
     """``x_j | theta_j ~ Exponential(rate theta_j)``, ``theta_j ~ Gamma(shape, rate)``; parameters ``log theta``.
 
-    Observations above `upper` are censored there: only ``min(x, upper)`` enters, with the likelihood of that.
+    Observations above `upper` are censored there: only ``min(x, upper)`` enters, with the
+    likelihood of that.
 
     Attributes
     ----------
@@ -69,7 +72,9 @@ class GammaExponential:
     def score_bound(self, params, record):
         """Largest norm of a score: at x = 0 it is 1, at `upper` it is ``theta upper``, in each feature."""
         del record
-        return jnp.sqrt(jnp.sum(jnp.maximum(1, jnp.exp(jnp.minimum(params, _MOST)) * self.upper) ** 2))
+        return jnp.sqrt(
+            jnp.sum(jnp.maximum(1, jnp.exp(jnp.minimum(params, _MOST)) * self.upper) ** 2)
+        )
 
     def bounds(self, theta):
         """Public bounds on the norms of score and curvature where no theta exceeds `theta`."""
@@ -95,7 +100,9 @@ class GammaExponential:
 
     def noisy_posterior(self, total, scale, n_records):
         """Posterior of the rates."""
-        return RatePosterior(total, scale, n_records, float(self.shape), float(self.rate), float(self.upper))
+        return RatePosterior(
+            total, scale, n_records, float(self.shape), float(self.rate), float(self.upper)
+        )
 
     def _censored(self, x):
         return jnp.clip(x, 0, self.upper)  # NaN stays NaN
@@ -180,9 +187,15 @@ class BetaBernoulli:
 
     def noisy_posterior(self, total, scale, n_records):
         """Posterior of the probabilities."""
-        # A sum of x - 1/2 is half the difference of two counts, whose noise is sqrt(1/2) of what theirs would be.
+        # A sum of x - 1/2 is half the difference of two counts, whose noise is sqrt(1/2) of what
+        # theirs would be.
         pairs = [
-            CountsPosterior(np.array([t, -t]), scale * math.sqrt(2), n_records, np.array([self.a, self.b], float))
+            CountsPosterior(
+                np.array([t, -t]),
+                scale * math.sqrt(2),
+                n_records,
+                np.array([self.a, self.b], float),
+            )
             for t in total
         ]
         return FirstOfEach(tuple(pairs))
@@ -198,8 +211,8 @@ class BetaBernoulli:
 class DirichletCategorical:
     """``x | theta ~ Categorical(theta)``, ``theta ~ Dirichlet(concentration)``.
 
-    Parameters are ``log(theta_k / theta_K)``, k < K. A record is ``{"x": code}``; another code than 0..K-1 marks a null
-    record.
+    Parameters are ``log(theta_k / theta_K)``, k < K. A record is ``{"x": code}``; another code than
+    0..K-1 marks a null record.
 
     Attributes
     ----------

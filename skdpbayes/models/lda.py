@@ -10,16 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import digamma
 
-from skdpbayes._noisy_topics import BETWEEN, TopicsPosterior
+from skdpbayes.mechanism.contributions import Quadratic, Scattered
+from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, single
 from skdpbayes.models.cooccurrence import topics_of_pairs
-from skdpbayes.privacy.contributions import Quadratic, Scattered
-from skdpbayes.privacy.mechanism import Block
+from skdpbayes.posteriors.topics import BETWEEN, TopicsPosterior
 
 SHARES = {"words": 0.4, "pairs": 0.15}  # of the budget; the rest is that of the rounds
 _ITERATIONS = 20  # of the E-step
 _WEIGHT = 0.5  # power of a word's frequency by which its counts are divided
-_RATIOS = np.geomspace(0.01, 60, 26).astype(np.float32)  # of a topic's frequency of a word to that of all topics
+_RATIOS = np.geomspace(0.01, 60, 26).astype(
+    np.float32
+)  # of a topic's frequency of a word to that of all topics
 _SAMPLED = 6000  # cells from which the distribution of these ratios is learnt
 
 
@@ -50,9 +52,11 @@ class LatentDirichletAllocation:
     doc_topic_prior, topic_word_prior : float
         Concentrations of the Dirichlet priors.
     document_norm : float
-        Largest norm of a document's statistics, which are counts by topic divided by the scales of the words.
+        Largest norm of a document's statistics, which are counts by topic divided by the scales of
+        the words.
     private : float
-        Whether there is noise: 1 or 0. Without it words have equal scales and expectations are variational Bayes'.
+        Whether there is noise: 1 or 0. Without it words have equal scales and expectations are
+        variational Bayes'.
     """
 
     n_words: int = field(metadata={"static": True})
@@ -66,7 +70,10 @@ class LatentDirichletAllocation:
     def init(self) -> TopicsParams:
         """Nothing known."""
         shape = self.n_words, self.n_components
-        words, topics = jnp.full(shape[0], 1 / shape[0], jnp.float32), jnp.full(shape, 1 / shape[0], jnp.float32)
+        words, topics = (
+            jnp.full(shape[0], 1 / shape[0], jnp.float32),
+            jnp.full(shape, 1 / shape[0], jnp.float32),
+        )
         zero, ones = jnp.zeros((), jnp.float32), jnp.ones(shape[0], jnp.float32)
         ratios = jnp.zeros(len(_RATIOS), jnp.float32)
         return TopicsParams(words, topics, topics, topics, topics, ones, zero, ratios)
@@ -93,9 +100,13 @@ class LatentDirichletAllocation:
         seen, noise = sums["words"][:, 0], scales["words"]
         total = jnp.maximum(jnp.sum(seen), noise * self.n_words**0.5).clip(1e-30)
         grid = np.geomspace(0.01, max(self.n_words / 5, 2), 40).astype(np.float32)
-        words = shrunk(seen[None], noise, jnp.full((1, self.n_words), total / self.n_words), grid)[0][0]
+        words = shrunk(seen[None], noise, jnp.full((1, self.n_words), total / self.n_words), grid)[
+            0
+        ][0]
         left = 1 - sum(SHARES.values())
-        rounds_noise = 1.34 * noise * (SHARES["words"] / left) ** 0.5  # of the average of all rounds, about
+        rounds_noise = (
+            1.34 * noise * (SHARES["words"] / left) ** 0.5
+        )  # of the average of all rounds, about
         rare = jnp.maximum(0.3 * rounds_noise * self.n_components**0.5 / total, 0.02 / self.n_words)
         words = words + 1e-9 * total / self.n_words
         words = words / jnp.sum(words)
@@ -119,7 +130,9 @@ class LatentDirichletAllocation:
             nothing = jnp.zeros(self.n_paired, counts.dtype)
             scaled = nothing.at[place].add(counts / scale, mode="drop")
             with_itself = nothing.at[place].add(counts / largest / scale**2, mode="drop")
-            length = _norm(scaled).clip(1e-12)  # whose square is not zero: the compiler may divide by that
+            length = _norm(scaled).clip(
+                1e-12
+            )  # whose square is not zero: the compiler may divide by that
             scaled, with_itself = scaled / length, with_itself / length / length
             weight = 1 / _norm(jnp.append(with_itself, jnp.sum(scaled**2))).clip(1)
             return {"pairs": (Quadratic(weight[None, None], scaled), weight * with_itself)}
@@ -240,9 +253,9 @@ def e_step(topics, counts, prior):
 def shrunk(seen, noise, expected, ratios):
     """Posterior means of non-negative counts that were seen with normal noise, and the prior that they show.
 
-    A count is its expectation times a ratio, whose prior is a mixture of normal distributions: one about each point of
-    a grid, as wide as the grid's gaps. The weights are learnt from all counts (maximum likelihood by
-    expectation-maximisation: empirical Bayes).
+    A count is its expectation times a ratio, whose prior is a mixture of normal distributions: one
+    about each point of a grid, as wide as the grid's gaps. The weights are learnt from all counts
+    (maximum likelihood by expectation-maximisation: empirical Bayes).
 
     Parameters
     ----------
@@ -264,7 +277,9 @@ def shrunk(seen, noise, expected, ratios):
     def likelihood(seen, expected):
         centre = expected[..., None] * ratios
         spread = (width * centre) ** 2
-        log = -0.5 * ((seen[..., None] - centre) ** 2 / (variance + spread) + jnp.log(variance + spread))
+        log = -0.5 * (
+            (seen[..., None] - centre) ** 2 / (variance + spread) + jnp.log(variance + spread)
+        )
         means = centre + spread / (variance + spread) * (seen[..., None] - centre)
         return jnp.exp(log - jnp.max(log, axis=-1, keepdims=True)), means
 

@@ -30,11 +30,13 @@ _SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
 class LinearRegression:
     """``y | x ~ N(w'x, s2)``, ``w | s2 ~ N(0, s2 / prior_precision)``, ``s2 ~ InverseGamma(shape, scale)``.
 
-    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2: standardised residuals are
-    cut at 2 and the score of the variance is centred, so that the expected score is zero at the truth all the same,
-    and no response, however large, moves a fit by much. `unit` brings the variance's score to the size of the weights'.
+    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2:
+    standardised residuals are cut at 2 and the score of the variance is centred, so that the
+    expected score is zero at the truth all the same, and no response, however large, moves a fit by
+    much. `unit` brings the variance's score to the size of the weights'.
 
-    A record is ``{"x": (n_columns,), "y": float}``; a response that is not finite makes it a null record.
+    A record is ``{"x": (n_columns,), "y": float}``; a response that is not finite makes it a null
+    record.
 
     Attributes
     ----------
@@ -44,8 +46,9 @@ class LinearRegression:
         Of the prior.
     unit : float
     normal : array of shape (3,)
-        Mean and standard deviation of the log variance, and standard deviation of a weight, of the normal prior that
-        `na-dpvi` takes instead: one with the same 5% and 95% quantiles (`normal_prior`).
+        Mean and standard deviation of the log variance, and standard deviation of a weight, of the
+        normal prior that `na-dpvi` takes instead: one with the same 5% and 95% quantiles
+        (`normal_prior`).
     """
 
     n_columns: int = field(metadata={"static": True})
@@ -64,7 +67,9 @@ class LinearRegression:
         """Log density of the prior of w and u."""
         log_variance = self._log_variance(params)
         square = jnp.sum(params["w"] ** 2) * self.precision
-        return -(self.shape + self.n_columns / 2) * log_variance - (self.scale + square / 2) * jnp.exp(-log_variance)
+        return -(self.shape + self.n_columns / 2) * log_variance - (
+            self.scale + square / 2
+        ) * jnp.exp(-log_variance)
 
     def log_likelihood(self, params, record):
         """Log-likelihood of one record, with a residual that is not cut (solvers take `score`)."""
@@ -92,7 +97,9 @@ class LinearRegression:
         del params
         known, x = jnp.isfinite(record["y"]), record["x"]
         out = jnp.zeros((self.n_columns + 1, self.n_columns + 1), x.dtype)
-        out = out.at[0, 0].set(self.unit**2 * _SLOPES[1]).at[1:, 1:].set(_SLOPES[0] * jnp.outer(x, x))
+        out = (
+            out.at[0, 0].set(self.unit**2 * _SLOPES[1]).at[1:, 1:].set(_SLOPES[0] * jnp.outer(x, x))
+        )
         return jnp.where(known, out, 0)
 
     def blocks(self):
@@ -102,7 +109,9 @@ class LinearRegression:
     def score_bound(self, params, record):
         """Largest norm of a score over all responses."""
         del params
-        return jnp.sqrt(jnp.sum(record["x"] ** 2) * (_WEIGHTS * _CUT) ** 2 + (self.unit * _SPREAD) ** 2)
+        return jnp.sqrt(
+            jnp.sum(record["x"] ** 2) * (_WEIGHTS * _CUT) ** 2 + (self.unit * _SPREAD) ** 2
+        )
 
     def bounds(self, row_norm):
         """Public bounds on the norms of score and curvature."""
@@ -114,29 +123,33 @@ class LinearRegression:
     def working_point(self, params, curvature, covariance):
         """Where to ask for scores while the weights are not known well: at the variance that residuals will have.
 
-        With normal residuals of that variance Huber's scores have expectation zero and a known slope; a smaller
-        variance would cut most of them.
+        With normal residuals of that variance Huber's scores have expectation zero and a known
+        slope; a smaller variance would cut most of them.
 
         Parameters
         ----------
         params : array of shape (P,)
             What the parameters are thought to be (ravelled).
         curvature, covariance : arrays of shape (P, P)
-            Summed over the records, without the factors of `precondition`; of the parameters about `params`.
+            Summed over the records, without the factors of `precondition`; of the parameters about
+            `params`.
 
         Returns
         -------
         point, slopes, doubt : arrays of shape (P,)
-            Parameters to ask at; factors of the scores' slopes that replace those of `precondition`; variance of the
-            scores that comes of not knowing the weights.
+            Parameters to ask at; factors of the scores' slopes that replace those of
+            `precondition`; variance of the scores that comes of not knowing the weights.
         """
-        n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1)  # records, by their weights
+        n = jnp.maximum(
+            curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1
+        )  # records, by their weights
         variance = jnp.exp(self._log_variance({"u": params[0]}))
         unknown = curvature[1:, 1:] @ covariance[1:, 1:] / (_SLOPES[0] * n)
         seen = variance + jnp.maximum(jnp.trace(unknown), 0)
         point = params.at[0].set(jnp.log(seen) / self.unit)
         slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)
-        # What the weights that are not known add to the residuals' variance is a quadratic form of normal variables.
+        # What the weights that are not known add to the residuals' variance is a quadratic form of
+        # normal variables.
         spread = 4 * jnp.maximum(jnp.sum(unknown * unknown.T), 0)
         doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * _SLOPES[1] / seen) ** 2)
         return point, slopes, doubt

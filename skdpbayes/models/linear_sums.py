@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from skdpbayes._noisy_moments import Moments, Prior, moments_posterior
 from skdpbayes.models.linear import LinearRegression
+from skdpbayes.posteriors.linear import Moments, Prior, moments_posterior
 
-# Factors of x y, y^2 and 1, in units of `row_norm` or its square. With the first two, coefficients of a few tenths and
-# a small noise variance were estimated about as well as with any; the weights need not be known so well.
+# Factors of x y, y^2 and 1, in units of `row_norm` or its square. With the first two, coefficients
+# of a few tenths and a small noise variance were estimated about as well as with any; the weights
+# need not be known so well.
 _CROSS, _SQUARE, _COUNT = 1.4, 0.5, 0.5
 
 
@@ -22,9 +23,10 @@ _CROSS, _SQUARE, _COUNT = 1.4, 0.5, 0.5
 class LinearSums(LinearRegression):
     """`LinearRegression` by a bounded statistic of each record.
 
-    It is ``k (x x', 1.4 R x y, R^2 y^2 / 2, R^2 / 2)`` with R = `row_norm`. Responses are cut at -1 and 1, and a row
-    longer than R gets the weight ``k = R^2 / |x|^2``, others 1: it does not look at the response, so this is weighted
-    least squares, without bias. The last entry tells the sum of the weights; a null record has weight zero.
+    It is ``k (x x', 1.4 R x y, R^2 y^2 / 2, R^2 / 2)`` with R = `row_norm`. Responses are cut at -1
+    and 1, and a row longer than R gets the weight ``k = R^2 / |x|^2``, others 1: it does not look
+    at the response, so this is weighted least squares, without bias. The last entry tells the sum
+    of the weights; a null record has weight zero.
 
     Attributes
     ----------

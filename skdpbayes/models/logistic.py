@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from skdpbayes.mechanism.contributions import Quadratic, RankOne
 from skdpbayes.models.quadrature import normal_nodes
-from skdpbayes.privacy.contributions import Quadratic, RankOne
 
 
 @jax.tree_util.register_dataclass
@@ -18,8 +18,8 @@ from skdpbayes.privacy.contributions import Quadratic, RankOne
 class LogisticRegression:
     """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes; independent normal or Student t priors on W.
 
-    A record is ``{"x": (n_columns,), "y": integer class}``; a class outside ``0..n_classes-1`` marks a null
-    record, whose likelihood is constant.
+    A record is ``{"x": (n_columns,), "y": integer class}``; a class outside ``0..n_classes-1``
+    marks a null record, whose likelihood is constant.
 
     Attributes
     ----------
@@ -87,7 +87,8 @@ class LogisticRegression:
 
     def bounds(self, row_norm):
         """Public bounds on the norms of score and curvature, given one on the norm of x."""
-        # Residuals have norm at most 1 (two classes) or sqrt(2), diag(p) - p p' norm at most 1/4 or 1/2.
+        # Residuals have norm at most 1 (two classes) or sqrt(2), diag(p) - p p' norm at most 1/4 or
+        # 1/2.
         residual, weight = (1.0, 0.25) if self.n_rows == 1 else (2**0.5, 0.5)
         return residual * row_norm, weight * row_norm**2
 
@@ -113,8 +114,8 @@ class LogisticRegression:
     def mean_fitted(self, params, mean, covariance, unclear=0.0):
         """Mean of `fitted` over normal rows, of the shape of `params`.
 
-        With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein). To what u varies with the rows, `unclear` adds a
-        covariance, that of parameters which are not known (`with_doubt`).
+        With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein). To what u varies with the rows,
+        `unclear` adds a covariance, that of parameters which are not known (`with_doubt`).
         """
         p, slope = self._mean_slope(params, mean, covariance, unclear)
         return jnp.outer(p - 1 / self.n_classes, mean) + slope @ params @ covariance
@@ -139,7 +140,9 @@ class LogisticRegression:
     def _mean_slope(self, params, mean, covariance, unclear):
         """Means of the probabilities and of their slope in the logits, over normal rows."""
         spread = params @ covariance @ params.T + unclear
-        spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(self.n_rows)  # rows of weights may depend on each other
+        spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(
+            self.n_rows
+        )  # rows of weights may depend on each other
         nodes, weights = normal_nodes(self.n_rows)
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
         p = jax.vmap(self._probabilities)(logits)
@@ -147,7 +150,9 @@ class LogisticRegression:
 
     def prior_precision(self):
         """Inverse variance (Student t: inverse squared scale) of the prior, of the shape of the weights."""
-        return jnp.broadcast_to(jnp.asarray(self.prior_scale, jnp.float32) ** -2, (self.n_rows, self.n_columns))
+        return jnp.broadcast_to(
+            jnp.asarray(self.prior_scale, jnp.float32) ** -2, (self.n_rows, self.n_columns)
+        )
 
     def _row_classes(self):
         return jnp.arange(1, 2) if self.n_rows == 1 else jnp.arange(self.n_classes)

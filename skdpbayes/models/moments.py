@@ -52,10 +52,14 @@ class ColumnMoments:
         """
         del n_records
         first, second, half = np.split(np.asarray(total, float), 3)
-        count = np.maximum(2 * half, max(1.0, 4 * scale))  # the error of a count has twice that of its half
+        count = np.maximum(
+            2 * half, max(1.0, 4 * scale)
+        )  # the error of a count has twice that of its half
         mean = np.clip(first / count, -1, 1)
         floor = np.minimum(1, 2 * scale / count)
-        return NoisyMoments(mean, np.clip((second + half) / count - mean**2, np.maximum(floor, 1e-12), 1))
+        return NoisyMoments(
+            mean, np.clip((second + half) / count - mean**2, np.maximum(floor, 1e-12), 1)
+        )
 
 
 @jax.tree_util.register_dataclass

@@ -13,7 +13,9 @@ from scipy.stats import qmc
 def normal_nodes(n_dimensions):
     """Nodes (n, n_dimensions) and weights of a quadrature for the standard normal distribution."""
     if n_dimensions == 1:
-        nodes = np.linspace(-8, 8, 401)  # so many that logits may have a standard deviation of dozens
+        nodes = np.linspace(
+            -8, 8, 401
+        )  # so many that logits may have a standard deviation of dozens
         weights = np.exp(-(nodes**2) / 2)
         return nodes[:, None], weights / weights.sum()
     uniform = qmc.Sobol(n_dimensions, seed=0).random(256)

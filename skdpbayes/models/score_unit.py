@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Opening
-from skdpbayes.privacy.mechanism import Block
 
 _LOWEST, _HIGHEST = -8, 13  # binary logarithms of the norms that are told apart
 
@@ -49,14 +49,17 @@ class WithScoreUnit:
             def one(record):
                 norm = self.model.score_norm(start, record)
                 usable = jnp.isfinite(norm) & (norm > 0)
-                size = jnp.clip(jnp.floor(jnp.log2(jnp.where(usable, norm, 1))), _LOWEST, _HIGHEST - 1)
+                size = jnp.clip(
+                    jnp.floor(jnp.log2(jnp.where(usable, norm, 1))), _LOWEST, _HIGHEST - 1
+                )
                 return {"norms": (usable & (size == bins)).astype(jnp.float32)}
 
             return one
 
         def update(params, sums, scales, key):
             del params, key
-            # Bins that may be noise alone are left out: together, their noise would move the median by far.
+            # Bins that may be noise alone are left out: together, their noise would move the median
+            # by far.
             seen = (sums["norms"] > 3 * scales["norms"]) | (sums["norms"] == jnp.max(sums["norms"]))
             below = jnp.cumsum(jnp.where(seen, sums["norms"], 0))
             middle = jnp.argmax(2 * below >= below[-1])

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from skdpbayes._declared import column_bounds, labels_of, numbers, of_columns_and_response, schema_of
-from skdpbayes._labels import as_labels, codes, is_sequence
-from skdpbayes._rows import dense
+from skdpbayes.declarations import column_bounds, labels_of, of_columns_and_response, schema_of
+from skdpbayes.intake.columns import numbers
+from skdpbayes.intake.labels import as_labels, codes, is_sequence
+from skdpbayes.intake.rows import dense
 from skdpbayes.schema import as_category
 
 
@@ -50,17 +51,18 @@ class DataReport:
 def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     """Say what is wrong with data, as private estimators never do.
 
-    **This is not private**: what it says depends on single rows. A private `fit` cannot raise on a missing value or an
-    unknown label, since the error would tell that the row is there; it leaves the row out. This function counts
-    what would be left out, shortened or cut. Use it where you may look at the data, and publish nothing of it.
+    **This is not private**: what it says depends on single rows. A private `fit` cannot raise on a
+    missing value or an unknown label, since the error would tell that the row is there; it leaves
+    the row out. This function counts what would be left out, shortened or cut. Use it where you may
+    look at the data, and publish nothing of it.
 
     Parameters
     ----------
     X : array-like, data frame or sparse matrix of shape (n_samples, n_features)
     y : array-like of shape (n_samples,), optional
     estimator : estimator of this package, optional
-        Its ``classes``, ``data_norm``, ``bounds`` (or the `Schema` that is one of them) and ``delta`` are held against
-        the data.
+        Its ``classes``, ``data_norm``, ``bounds`` (or the `Schema` that is one of them) and
+        ``delta`` are held against the data.
 
     Returns
     -------
@@ -91,7 +93,9 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     schema = next((own for own in map(schema_of, parameters.values()) if own is not None), None)
     width = None
     if is_sequence(X):  # of most rows, which a private fit must not ask
-        width = Counter(len(row) for row in X if isinstance(row, list | tuple | np.ndarray)).most_common(1)[0][0]
+        width = Counter(
+            len(row) for row in X if isinstance(row, list | tuple | np.ndarray)
+        ).most_common(1)[0][0]
     rows = dense(numbers(X, schema, width)).astype(float)
     return DataReport(
         tuple(

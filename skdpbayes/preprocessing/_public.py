@@ -1,7 +1,7 @@
 """Transformers by public bounds and categories: their `fit` looks at names and numbers of columns only.
 
-What a cell holds never raises and never changes another row; a cell that is not a number becomes NaN, which private
-estimators take for a row that is not there.
+What a cell holds never raises and never changes another row; a cell that is not a number becomes
+NaN, which private estimators take for a row that is not there.
 """
 
 from __future__ import annotations
@@ -13,19 +13,12 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpbayes._declared import (
-    agree,
-    as_declared,
-    by_name,
-    categories_of,
-    column_bounds,
-    numbers,
-    schema_of,
-    width_of,
-)
-from skdpbayes._labels import as_labels, codes, is_sequence, items
-from skdpbayes._rows import bounded_rows, check_table, columns_of, from_list, legible
-from skdpbayes.estimators._base import check_number
+from skdpbayes.cells import legible
+from skdpbayes.checks import check_number
+from skdpbayes.declarations import by_name, categories_of, column_bounds, schema_of, width_of
+from skdpbayes.intake.columns import agree, as_declared, numbers
+from skdpbayes.intake.labels import as_labels, codes, is_sequence, items
+from skdpbayes.intake.rows import bounded_rows, check_table, columns_of, from_list
 from skdpbayes.schema import Schema
 
 
@@ -63,13 +56,19 @@ class _Public(TransformerMixin, BaseEstimator):
 
     def _width(self, *, reset):
         """Public number of columns, for lists of rows."""
-        return width_of(self._declared_columns()) if reset else getattr(self, "n_features_in_", None)
+        return (
+            width_of(self._declared_columns()) if reset else getattr(self, "n_features_in_", None)
+        )
 
     def _columns(self, X, *, reset):
         numeric = numbers(X, schema_of(self._declared_columns()), self._width(reset=reset))
         if sparse.issparse(numeric) and not self._sparse:
-            raise TypeError("Sparse data was passed, but dense data is required: zeros would not stay zero.")
-        validate_data(self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset)
+            raise TypeError(
+                "Sparse data was passed, but dense data is required: zeros would not stay zero."
+            )
+        validate_data(
+            self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset
+        )
         return numeric
 
     def __sklearn_is_fitted__(self):
@@ -79,7 +78,8 @@ class _Public(TransformerMixin, BaseEstimator):
 class NormClipper(OneToOneFeatureMixin, _Public):
     """Shorten rows whose Euclidean norm exceeds a public bound.
 
-    A row with a NaN or an infinity becomes NaN, which private estimators take for a row that is not there.
+    A row with a NaN or an infinity becomes NaN, which private estimators take for a row that is not
+    there.
 
     Parameters
     ----------
@@ -135,13 +135,14 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
     Parameters
     ----------
     bounds : tuple (low, high), dict or Schema
-        Numbers, or arrays with one for each column; or, for data frames, a dict from each column's name to its pair; or
-        a `Schema` that has them, whose values of missing cells are taken as well.
+        Numbers, or arrays with one for each column; or, for data frames, a dict from each column's
+        name to its pair; or a `Schema` that has them, whose values of missing cells are taken as
+        well.
     feature_range : tuple (low, high), default=(0, 1)
     missing : float, array-like of shape (n_features,), or dict, default=None
-        Public value, in the units of the column, that takes the place of a cell that is no number: a usual one that is
-        known from elsewhere; for data frames a dict from each column's name to its own. None leaves it NaN, which
-        private estimators take for a row that is not there.
+        Public value, in the units of the column, that takes the place of a cell that is no number:
+        a usual one that is known from elsewhere; for data frames a dict from each column's name to
+        its own. None leaves it NaN, which private estimators take for a row that is not there.
 
     Attributes
     ----------
@@ -187,13 +188,17 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         return values
 
     def _map(self):
-        low, high = column_bounds(self.bounds, self.n_features_in_, getattr(self, "feature_names_in_", None))
+        low, high = column_bounds(
+            self.bounds, self.n_features_in_, getattr(self, "feature_names_in_", None)
+        )
         try:
             start, end = (float(value) for value in self.feature_range)
         except (TypeError, ValueError):
             start = end = np.nan
         if not start < end:
-            raise ValueError(f"feature_range must be a pair (low, high) of numbers, got {self.feature_range!r}.")
+            raise ValueError(
+                f"feature_range must be a pair (low, high) of numbers, got {self.feature_range!r}."
+            )
         return low, high, start, end
 
     def transform(self, X):
@@ -226,15 +231,15 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
 class CategoryEncoder(_Public):
     """One-hot encoding by public categories; whatever is not among them becomes zeros.
 
-    It is `sklearn.preprocessing.OneHotEncoder` with declared categories that no cell can make raise or warn. A missing
-    cell becomes zeros too, so that a row of missing cells is still a row.
+    It is `sklearn.preprocessing.OneHotEncoder` with declared categories that no cell can make raise
+    or warn. A missing cell becomes zeros too, so that a row of missing cells is still a row.
 
     Parameters
     ----------
     categories : dict, list of lists, list or Schema
-        For data frames, a dict from each column's name to its categories; for arrays, the categories of each column,
-        or those of all: texts, numbers or dates. Or a `Schema` that has them, whose values of missing cells take the
-        place of unknown ones.
+        For data frames, a dict from each column's name to its categories; for arrays, the
+        categories of each column, or those of all: texts, numbers or dates. Or a `Schema` that has
+        them, whose values of missing cells take the place of unknown ones.
 
     Attributes
     ----------
@@ -260,7 +265,9 @@ class CategoryEncoder(_Public):
         self._lists()
 
     def _lists(self):
-        return categories_of(self.categories, self.n_features_in_, getattr(self, "feature_names_in_", None))
+        return categories_of(
+            self.categories, self.n_features_in_, getattr(self, "feature_names_in_", None)
+        )
 
     def _declared_columns(self):
         return self.categories
@@ -268,7 +275,9 @@ class CategoryEncoder(_Public):
     def _width(self, *, reset):
         if not reset or isinstance(self.categories, Schema | Mapping):
             return super()._width(reset=reset)
-        each = isinstance(self.categories, list | tuple) and isinstance(self.categories[0], list | tuple | np.ndarray)
+        each = isinstance(self.categories, list | tuple) and isinstance(
+            self.categories[0], list | tuple | np.ndarray
+        )
         return len(self.categories) if each else None
 
     def _columns(self, X, *, reset):
@@ -283,7 +292,10 @@ class CategoryEncoder(_Public):
         columns = columns_of(X) if hasattr(X, "columns") else X.T
         if schema is None:
             return [as_labels(items(column)) for column in columns]
-        return [as_labels(as_declared(items(column), own)) for column, own in zip(columns, schema.columns, strict=True)]
+        return [
+            as_labels(as_declared(items(column), own))
+            for column, own in zip(columns, schema.columns, strict=True)
+        ]
 
     def transform(self, X):
         """Zeros, and a one for the category of each cell.
@@ -309,7 +321,10 @@ class CategoryEncoder(_Public):
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", input_features)
         names = [f"x{j}" for j in range(self.n_features_in_)] if names is None else names
-        return np.array([f"{name}_{c}" for name, own in zip(names, self._lists(), strict=True) for c in own], object)
+        return np.array(
+            [f"{name}_{c}" for name, own in zip(names, self._lists(), strict=True) for c in own],
+            object,
+        )
 
 
 def _cells(X, width):

@@ -6,22 +6,22 @@ import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes._declared import column_bounds
-from skdpbayes._rows import dense
+from skdpbayes.declarations import column_bounds
 from skdpbayes.estimators._gradient import GradientEstimator
+from skdpbayes.intake.rows import dense
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator):
     """Subtract each column's mean and divide by its standard deviation, both learned under differential privacy.
 
-    One release of first and second moments, of all rows. What lies outside of the bounds is cut, in `fit` and in
-    `transform`; a missing cell counts for nothing in its column, and stays missing.
+    One release of first and second moments, of all rows. What lies outside of the bounds is cut, in
+    `fit` and in `transform`; a missing cell counts for nothing in its column, and stays missing.
 
     Parameters
     ----------
     bounds : tuple (low, high), dict or Schema
-        Public bounds of the columns: numbers, or arrays with one for each column; or, for data frames, a dict from each
-        column's name to its pair; or a `Schema` that has them.
+        Public bounds of the columns: numbers, or arrays with one for each column; or, for data
+        frames, a dict from each column's name to its pair; or a `Schema` that has them.
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` adds no noise.
     delta : float, default=1e-5
@@ -35,7 +35,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
     ledger : PrivacyLedger, default=None
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+        None draws keys from the operating system. Anything else makes the noise reproducible: for
+        tests only.
 
     Attributes
     ----------
@@ -58,7 +59,12 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
     True
     """
 
-    solver, sampling_rate, n_steps, verbose = "vips", None, None, 0  # what its base asks for, and nobody may set
+    solver, sampling_rate, n_steps, verbose = (
+        "vips",
+        None,
+        None,
+        0,
+    )  # what its base asks for, and nobody may set
     _fitted = ("mean_", "var_", "scale_", "usable_records_")
 
     def __init__(
@@ -102,7 +108,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a row holds.
+            For parameters out of range and for what is public: shapes and dtypes. Never for what a
+            row holds.
         """
         del y
         self._check_privacy_parameters()
@@ -113,7 +120,9 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
 
         public = self._public_facts(len(X), bounds=(low.tolist(), high.tolist()))
         model = ColumnMoments(self.n_features_in_)
-        mean, variance = self._fit_posterior(model, None, len(X), lambda: self._pack(X, low, high), public=public)
+        mean, variance = self._fit_posterior(
+            model, None, len(X), lambda: self._pack(X, low, high), public=public
+        )
         half = (high - low) / 2
         self.mean_ = low + half * (mean + 1)
         self.var_ = half**2 * variance
@@ -124,7 +133,9 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         return self.bounds
 
     def _column_bounds(self):
-        return column_bounds(self.bounds, self.n_features_in_, getattr(self, "feature_names_in_", None))
+        return column_bounds(
+            self.bounds, self.n_features_in_, getattr(self, "feature_names_in_", None)
+        )
 
     def _plan_solver(self, model, bounds, n):
         del bounds
@@ -140,7 +151,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         return dense(self._numeric(X, reset=reset))
 
     def _pack(self, X, low, high):
-        from skdpbayes.records import pack_records
+        from skdpbayes.intake.packing import pack_records
 
         with np.errstate(all="ignore"):
             X = np.clip(X.astype(np.float64), low, high)

@@ -1,6 +1,7 @@
 """Differential privacy: accounting, calibration and reports.
 
-Importing this module loads neither JAX nor SciPy nor any accountant; names are resolved on first use.
+Importing this module loads neither JAX nor SciPy nor any accountant; names are resolved on first
+use.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._displays import LedgerDisplay, PrivacyProfileDisplay, TradeOffDisplay
-    from .accounting import (
+    from skdpbayes.privacy.accounting import (
         AccountingError,
         Calibration,
         CrossCheck,
@@ -29,28 +29,23 @@ if TYPE_CHECKING:
         truncation_delta,
         wang_step_size_bound,
     )
-    from .auditing import AuditDisplay, AuditReport, audit
-    from .ledger import BudgetError, PrivacyLedger
-    from .report import NoisyCount, PrivacyLeakWarning, PrivacySpent
+    from skdpbayes.privacy.ledger import BudgetError, PrivacyLedger
+    from skdpbayes.privacy.report import NoisyCount, PrivacyLeakWarning, PrivacySpent
+    from skdpbayes.privacy.selection import SelectionSpent
 
 __all__ = [
     "AccountingError",
-    "AuditDisplay",
-    "AuditReport",
     "BudgetError",
     "Calibration",
     "CrossCheck",
     "GaussianSteps",
-    "LedgerDisplay",
     "NoisyCount",
     "PrivacyCurve",
     "PrivacyLeakWarning",
     "PrivacyLedger",
-    "PrivacyProfileDisplay",
     "PrivacySpent",
     "Selection",
-    "TradeOffDisplay",
-    "audit",
+    "SelectionSpent",
     "baselines",
     "bucket_schedule",
     "calibrate_noise",
@@ -65,17 +60,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AuditDisplay": "auditing",
-    "AuditReport": "auditing",
     "BudgetError": "ledger",
-    "LedgerDisplay": "_displays",
     "NoisyCount": "report",
     "PrivacyLeakWarning": "report",
     "PrivacyLedger": "ledger",
-    "PrivacyProfileDisplay": "_displays",
     "PrivacySpent": "report",
-    "TradeOffDisplay": "_displays",
-    "audit": "auditing",
+    "SelectionSpent": "selection",
 }
 
 

@@ -1,10 +1,11 @@
 """A budget that fits share: what they may spend in all, and who has spent what.
 
-After each fit its user looks at the result and decides what to fit next, and at which epsilon. Composing privacy loss
-distributions as if all steps had been fixed beforehand is then not a proof (two plans of delta 1.0e-5 each can give
-1.67e-5, if results choose between them). A ledger counts in a currency that adds up whatever was chosen and why:
-Renyi divergences at one order, fixed when the ledger is opened (a *Renyi filter*: Feldman and Zrnic 2021), or, if all
-releases are of all records, squared ratios of sensitivity to noise (a *Gaussian filter*: Smith and Thakurta 2022). What
+After each fit its user looks at the result and decides what to fit next, and at which epsilon.
+Composing privacy loss distributions as if all steps had been fixed beforehand is then not a proof
+(two plans of delta 1.0e-5 each can give 1.67e-5, if results choose between them). A ledger counts
+in a currency that adds up whatever was chosen and why: Renyi divergences at one order, fixed when
+the ledger is opened (a *Renyi filter*: Feldman and Zrnic 2021), or, if all releases are of all
+records, squared ratios of sensitivity to noise (a *Gaussian filter*: Smith and Thakurta 2022). What
 was fixed beforehand may be given as a plan, and is composed tightly.
 
 The first fit of a Renyi ledger may use all of epsilon, although its divergence then exceeds the
@@ -29,10 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skdpbayes._version import __version__
-
-from . import _open_ledgers
-from ._card import card, rounded
-from .accounting._steps import (
+from skdpbayes.privacy import open_ledgers
+from skdpbayes.privacy.accounting._steps import (
     GaussianSteps,
     as_steps,
     check_adjacency,
@@ -40,15 +39,22 @@ from .accounting._steps import (
     check_epsilon,
     merge,
 )
-from .report import now
+from skdpbayes.privacy.card import card, rounded
+from skdpbayes.privacy.report import now
 
 if TYPE_CHECKING:
-    from .accounting import Selection
+    from skdpbayes.privacy.accounting import Selection
 
-_KEPT = 1 - 1e-9  # of the budget, for the finite arithmetic of fits (`lattice.overhead`) and of these sums
+_KEPT = (
+    1 - 1e-9
+)  # of the budget, for the finite arithmetic of fits (`lattice.overhead`) and of these sums
 _MOST = 1e300  # a divergence that is written down: JSON has no infinity
 COMPOSITIONS = ("renyi", "gaussian", "plan")
-_SINCE_FIRST: dict[str, Any] = {"version": None, "when": None, "voided_by": []}  # keys that old entries lack
+_SINCE_FIRST: dict[str, Any] = {
+    "version": None,
+    "when": None,
+    "voided_by": [],
+}  # keys that old entries lack
 
 
 class BudgetError(ValueError):
@@ -69,8 +75,9 @@ class BudgetError(ValueError):
 class PrivacyLedger:
     """A privacy budget for several fits on the same records.
 
-    Give it to estimators (``ledger=``), or open it for a block of code (``with ledger:``). Each fit is charged before
-    it draws any noise, and is refused with a `BudgetError` if that would exceed the budget.
+    Give it to estimators (``ledger=``), or open it for a block of code (``with ledger:``). Each fit
+    is charged before it draws any noise, and is refused with a `BudgetError` if that would exceed
+    the budget.
 
     Parameters
     ----------
@@ -90,12 +97,12 @@ class PrivacyLedger:
         For each fit, in this order, what it will release: ``privacy_spent_.releases`` of a fit to
         public or simulated rows with the same parameters.
     order : float, default=None
-        Renyi order. None takes the one at which the budget buys most of releases of all records; releases of small
-        samples may get more from a smaller one.
+        Renyi order. None takes the one at which the budget buys most of releases of all records;
+        releases of small samples may get more from a smaller one.
     path : str or path, default=None
-        A file (sqlite3) in which spending is recorded, so that processes can share the budget and it outlives them. An
-        existing file must have been made with the same parameters. None keeps it in memory: then a copy in another
-        process refuses every fit.
+        A file (sqlite3) in which spending is recorded, so that processes can share the budget and
+        it outlives them. An existing file must have been made with the same parameters. None keeps
+        it in memory: then a copy in another process refuses every fit.
 
     Raises
     ------
@@ -140,21 +147,31 @@ class PrivacyLedger:
         path: str | Path | None = None,
     ) -> None:
         if composition not in COMPOSITIONS:
-            raise ValueError(f"composition must be one of {', '.join(map(repr, COMPOSITIONS))}, got {composition!r}.")
+            raise ValueError(
+                f"composition must be one of {', '.join(map(repr, COMPOSITIONS))}, got {composition!r}."
+            )
         if (plan is not None) != (composition == "plan"):
             raise ValueError("plan is needed with composition='plan', and with no other.")
         if order is not None and (composition != "renyi" or not 1 < order < math.inf):
-            raise ValueError(f"order must be above 1, and needs composition='renyi', got {order!r}.")
+            raise ValueError(
+                f"order must be above 1, and needs composition='renyi', got {order!r}."
+            )
         self.epsilon = check_epsilon(epsilon, positive=True)
         self.delta = check_delta(delta)
         self.adjacency = check_adjacency(adjacency)
         self.unit = str(unit)
         self.composition = composition
         self.plan = None if plan is None else tuple(merge(as_steps(steps)) for steps in plan)
-        self.order = (_best_order(self.epsilon, self.delta) if order is None else float(order)) if self._renyi else None
+        self.order = (
+            (_best_order(self.epsilon, self.delta) if order is None else float(order))
+            if self._renyi
+            else None
+        )
         self.path = None if path is None else str(Path(path).absolute())
         self._limit = self._find_limit()
-        self._store: _Memory | _File = _Memory() if self.path is None else _File(self.path, self._parameters())
+        self._store: _Memory | _File = (
+            _Memory() if self.path is None else _File(self.path, self._parameters())
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.__dict__:
@@ -169,23 +186,29 @@ class PrivacyLedger:
         return self.composition == "renyi"
 
     def _find_limit(self) -> float:
-        from .accounting import compose
-        from .accounting._gaussian import gaussian_mu
+        from skdpbayes.privacy.accounting import compose
+        from skdpbayes.privacy.accounting._gaussian import gaussian_mu
 
         if self.order is not None:
             limit = _limit_at(self.order, self.epsilon, self.delta)
             if limit <= 0:
-                raise ValueError(f"At order={self.order:g} nothing can be spent within this budget; take a larger one.")
+                raise ValueError(
+                    f"At order={self.order:g} nothing can be spent within this budget; take a larger one."
+                )
             return limit * _KEPT
         if self.plan is None:
             return gaussian_mu(self.epsilon, self.delta) ** 2 * _KEPT
-        planned = compose([step for steps in self.plan for step in steps], self.adjacency).epsilon(self.delta)
+        planned = compose([step for steps in self.plan for step in steps], self.adjacency).epsilon(
+            self.delta
+        )
         if planned > self.epsilon:
-            raise ValueError(f"The plan spends epsilon={planned:.6g}, more than the budget of {self.epsilon:g}.")
+            raise ValueError(
+                f"The plan spends epsilon={planned:.6g}, more than the budget of {self.epsilon:g}."
+            )
         return float(len(self.plan))
 
     def _cost(self, spending: tuple[GaussianSteps, ...] | Selection) -> float:
-        from .accounting import Selection
+        from skdpbayes.privacy.accounting import Selection
 
         runs = spending.runs if isinstance(spending, Selection) else (spending,)
         if any(step.noise_multiplier == 0 for steps in runs for step in steps):
@@ -198,7 +221,7 @@ class PrivacyLedger:
                 )
             return spending.divergence(self.order, self.adjacency)
         if self.order is not None:
-            from .accounting._rdp import rdp_at
+            from skdpbayes.privacy.accounting._rdp import rdp_at
 
             return rdp_at(spending, self.order, self.adjacency)
         if self.plan is not None:
@@ -213,7 +236,7 @@ class PrivacyLedger:
 
     def _alone(self, spending: tuple[GaussianSteps, ...] | Selection) -> float:
         """Epsilon, at the ledger's delta, if that is all that is ever released."""
-        from .accounting import Selection, compose
+        from skdpbayes.privacy.accounting import Selection, compose
 
         if isinstance(spending, Selection):
             return spending.epsilon(self.delta, self.adjacency)
@@ -243,9 +266,10 @@ class PrivacyLedger:
         Raises
         ------
         BudgetError
-            If more would be spent than there is, or adjacency and unit are not the ledger's. Nothing is recorded then.
+            If more would be spent than there is, or adjacency and unit are not the ledger's.
+            Nothing is recorded then.
         """
-        from .accounting import Selection
+        from skdpbayes.privacy.accounting import Selection
 
         for name, given in (("adjacency", adjacency), ("unit", unit)):
             if given != getattr(self, name):
@@ -261,14 +285,22 @@ class PrivacyLedger:
         }
         self._record(steps if isinstance(steps, Selection) else as_steps(steps), about)
 
-    def _record(self, spending: tuple[GaussianSteps, ...] | Selection, about: dict[str, Any]) -> None:
-        from .accounting import Selection
+    def _record(
+        self, spending: tuple[GaussianSteps, ...] | Selection, about: dict[str, Any]
+    ) -> None:
+        from skdpbayes.privacy.accounting import Selection
 
         cost = self._cost(spending)
-        may_be_first = self._renyi and self._limit < cost and self._alone(spending) <= self.epsilon * _KEPT
+        may_be_first = (
+            self._renyi and self._limit < cost and self._alone(spending) <= self.epsilon * _KEPT
+        )
         with self._store.exclusive() as entries:
             spent = _cost_of(entries)
-            if self.plan is not None and not isinstance(spending, Selection) and len(entries) < len(self.plan):
+            if (
+                self.plan is not None
+                and not isinstance(spending, Selection)
+                and len(entries) < len(self.plan)
+            ):
                 planned = self.plan[len(entries)]
                 if merge(spending) != planned:
                     raise BudgetError(
@@ -298,7 +330,9 @@ class PrivacyLedger:
         left = self.affordable_epsilon()
         if not left:
             return "Nothing is left for another fit."
-        return f"A fit on all rows may take epsilon={rounded(left, up=False)} at delta={self.delta:g}."
+        return (
+            f"A fit on all rows may take epsilon={rounded(left, up=False)} at delta={self.delta:g}."
+        )
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -313,7 +347,11 @@ class PrivacyLedger:
     @property
     def voided_by(self) -> tuple[str, ...]:
         """Reasons why the budget's guarantee is void, each with the label of its entry."""
-        given = (f"{entry['label'] or 'a fit'}: {why}" for entry in self.entries for why in entry["voided_by"])
+        given = (
+            f"{entry['label'] or 'a fit'}: {why}"
+            for entry in self.entries
+            for why in entry["voided_by"]
+        )
         return tuple(dict.fromkeys(given))
 
     @property
@@ -338,9 +376,9 @@ class PrivacyLedger:
         A single charge has the epsilon of its exact composition; several have the epsilon that the
         filter's sum implies.
         """
-        from .accounting import compose
-        from .accounting._gaussian import gaussian_epsilon
-        from .accounting._rdp import rdp_epsilon
+        from skdpbayes.privacy.accounting import compose
+        from skdpbayes.privacy.accounting._gaussian import gaussian_epsilon
+        from skdpbayes.privacy.accounting._rdp import rdp_epsilon
 
         entries = self.entries
         if not entries:
@@ -353,7 +391,9 @@ class PrivacyLedger:
             return rdp_epsilon(np.array([_cost_of(entries)]), self.delta, np.array([self.order]))
         if self.plan is None:
             return gaussian_epsilon(self.delta, math.sqrt(_cost_of(entries)))
-        return compose([step for steps in self.plan for step in steps], self.adjacency).epsilon(self.delta)
+        return compose([step for steps in self.plan for step in steps], self.adjacency).epsilon(
+            self.delta
+        )
 
     def affordable_epsilon(self, delta: float | None = None, *, n_fits: int = 1) -> float:
         """Epsilon that a fit whose releases are of all rows may ask for, with what is left.
@@ -369,26 +409,31 @@ class PrivacyLedger:
             raise ValueError(f"n_fits must be a whole number, at least 1, got {n_fits!r}.")
         if self.plan is not None:
             raise ValueError("A plan leaves no choice: see `plan` for what its next fit is.")
-        from .accounting._gaussian import gaussian_epsilon, gaussian_mu
+        from skdpbayes.privacy.accounting._gaussian import gaussian_epsilon, gaussian_mu
 
         entries = self.entries
         left = max(0.0, self._limit - _cost_of(entries)) * _KEPT
-        # An order's divergence of a Gaussian release is order * mu^2 / 2, and the filter of Gaussian ones counts mu^2.
+        # An order's divergence of a Gaussian release is order * mu^2 / 2, and the filter of
+        # Gaussian ones counts mu^2.
         square = (left if self.order is None else 2 * left / self.order) / n_fits
         if self._renyi and not entries and n_fits == 1:  # the only one, if it takes all
             square = max(square, gaussian_mu(self.epsilon * _KEPT, self.delta) ** 2 * _KEPT)
         if not square:
             return 0.0
-        return gaussian_epsilon(self.delta if delta is None else check_delta(delta), math.sqrt(square))
+        return gaussian_epsilon(
+            self.delta if delta is None else check_delta(delta), math.sqrt(square)
+        )
 
     # Where it is in force
 
     def __enter__(self) -> PrivacyLedger:
-        _open_ledgers.enter(self, {"path": self.path, "parameters": self._parameters(), "key": id(self)})
+        open_ledgers.enter(
+            self, {"path": self.path, "parameters": self._parameters(), "key": id(self)}
+        )
         return self
 
     def __exit__(self, *error: object) -> None:
-        _open_ledgers.leave(self)
+        open_ledgers.leave(self)
 
     def __copy__(self) -> PrivacyLedger:
         return self
@@ -402,7 +447,11 @@ class PrivacyLedger:
     # As text
 
     def _parameters(self) -> dict[str, Any]:
-        plan = None if self.plan is None else [[step.to_dict() for step in steps] for steps in self.plan]
+        plan = (
+            None
+            if self.plan is None
+            else [[step.to_dict() for step in steps] for steps in self.plan]
+        )
         names = ("epsilon", "delta", "adjacency", "unit", "composition", "order")
         return {name: getattr(self, name) for name in names} | {"plan": plan}
 
@@ -414,23 +463,34 @@ class PrivacyLedger:
     def from_json(cls, text: str) -> PrivacyLedger:
         """A ledger in memory that goes on from one that was written by `to_json`.
 
-        Two ledgers from one text do not know of each other: for a budget that is shared, take `path`.
+        Two ledgers from one text do not know of each other: for a budget that is shared, take
+        `path`.
         """
         content = json.loads(text)
         ledger = cls(**_given(content["ledger"]))
         for entry in content["entries"]:
             given = _SINCE_FIRST | entry
-            ledger._record(_spending(entry), {name: given[name] for name in ("label", *_SINCE_FIRST)})
+            ledger._record(
+                _spending(entry), {name: given[name] for name in ("label", *_SINCE_FIRST)}
+            )
         return ledger
 
     def __repr__(self) -> str:
         about = "" if self._renyi else f", composition={self.composition!r}"
         about += "" if self.path is None else f", path={self.path!r}"
         if isinstance(self._store, _Elsewhere):
-            where = "in the memory of another process" if self.path is None else "in a file that is not here"
+            where = (
+                "in the memory of another process"
+                if self.path is None
+                else "in a file that is not here"
+            )
             state = f"kept {where}"
         else:
-            left = rounded(self.affordable_epsilon(), up=False) if self.plan is None else self._planned_left()
+            left = (
+                rounded(self.affordable_epsilon(), up=False)
+                if self.plan is None
+                else self._planned_left()
+            )
             state = f"spent epsilon={rounded(self.spent_epsilon)}, left {left}"
         void = "" if self.guarantee_holds else f"; GUARANTEE VOID: {'; '.join(self.voided_by)}"
         return (
@@ -474,10 +534,10 @@ def ledger_in_force(own: PrivacyLedger | None = None) -> PrivacyLedger | None:
     """
     if own is not None:
         return own
-    found = _open_ledgers.innermost()
+    found = open_ledgers.innermost()
     if found is None:
         return None
-    if isinstance(found, _open_ledgers.Opened):
+    if isinstance(found, open_ledgers.Opened):
         return found.ledger
     if not found.processes:
         raise BudgetError(
@@ -496,12 +556,12 @@ def ledger_in_force(own: PrivacyLedger | None = None) -> PrivacyLedger | None:
 
 def ledger_to_take_along() -> PrivacyLedger | None:
     """The ledger of this context, for an estimator that leaves for another process; None if it has none."""
-    found = _open_ledgers.innermost()
-    return found.ledger if isinstance(found, _open_ledgers.Opened) else None
+    found = open_ledgers.innermost()
+    return found.ledger if isinstance(found, open_ledgers.Opened) else None
 
 
 def _spending(entry: dict[str, Any]) -> tuple[GaussianSteps, ...] | Selection:
-    from .accounting import Selection
+    from skdpbayes.privacy.accounting import Selection
 
     if "selection" in entry:
         return Selection.from_dict(entry["selection"])
@@ -518,14 +578,20 @@ def _percent(share: float, *, up: bool = True) -> str:
 
 def _given(parameters: dict[str, Any]) -> dict[str, Any]:
     plan = parameters["plan"]
-    return parameters | {"plan": plan and [[GaussianSteps(**step) for step in steps] for steps in plan]}
+    return parameters | {
+        "plan": plan and [[GaussianSteps(**step) for step in steps] for steps in plan]
+    }
 
 
 def _opened_again(parameters: dict[str, Any], path: str | None) -> PrivacyLedger:
-    there = path is not None and Path(path).is_file()  # else a new file would have the whole budget once more
+    there = (
+        path is not None and Path(path).is_file()
+    )  # else a new file would have the whole budget once more
     ledger = PrivacyLedger(**_given(parameters), path=path if there else None)
     if not there:
-        ledger.__dict__.update(path=path, _store=_Elsewhere(_IN_MEMORY if path is None else _NO_FILE.format(path)))
+        ledger.__dict__.update(
+            path=path, _store=_Elsewhere(_IN_MEMORY if path is None else _NO_FILE.format(path))
+        )
     return ledger
 
 
@@ -552,7 +618,9 @@ def stored_json(path: str | Path) -> str:
     with path.open("rb") as file:
         if file.read(16) != b"SQLite format 3\0":
             return path.read_text("utf-8")
-    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+    with contextlib.closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    ) as database:
         database.execute("BEGIN")  # one state of the file
         (parameters,) = database.execute("SELECT parameters FROM ledger").fetchone()
         return json.dumps({"ledger": json.loads(parameters), "entries": _File._read(database)})
@@ -610,7 +678,9 @@ class _File:
         with self.exclusive():
             database = self._local.database
             database.execute("CREATE TABLE IF NOT EXISTS ledger (parameters TEXT)")
-            database.execute("CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, entry TEXT)")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, entry TEXT)"
+            )
             found = database.execute("SELECT parameters FROM ledger").fetchone()
             if found is None:
                 database.execute("INSERT INTO ledger VALUES (?)", (text,))
@@ -643,7 +713,10 @@ class _File:
     def _read(database: sqlite3.Connection) -> list[dict[str, Any]]:
         if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
             return []
-        return [json.loads(text) for (text,) in database.execute("SELECT entry FROM entries ORDER BY id")]
+        return [
+            json.loads(text)
+            for (text,) in database.execute("SELECT entry FROM entries ORDER BY id")
+        ]
 
     def add(self, entry: dict[str, Any]) -> None:
         self._local.database.execute("INSERT INTO entries (entry) VALUES (?)", (json.dumps(entry),))

@@ -1,7 +1,7 @@
 """What a fit has spent: the object behind ``privacy_spent_``.
 
-Everything here is public by construction: it is computed from parameters and public metadata, never from
-records, so that changing a record leaves a report equal byte for byte.
+Everything here is public by construction: it is computed from parameters and public metadata, never
+from records, so that changing a record leaves a report equal byte for byte.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._card import guarantee, rounded
-from .accounting._steps import GaussianSteps, as_steps, check_adjacency, check_delta, check_epsilon
+from skdpbayes.privacy.accounting._steps import (
+    GaussianSteps,
+    as_steps,
+    check_adjacency,
+    check_delta,
+    check_epsilon,
+)
+from skdpbayes.privacy.card import guarantee, rounded
 
 if TYPE_CHECKING:
-    from .accounting import Calibration, PrivacyCurve
+    from skdpbayes.privacy.accounting import Calibration, PrivacyCurve
 
 BEFORE_THE_MODEL = (
     "steps before the model that learn from the records, such as scalers, encoders, imputers and selectors of columns "
@@ -96,11 +102,13 @@ class PrivacySpent:
     along : sequence of GaussianSteps
         What was released beside them: the number of usable records.
     clipping_norm : float or None
-        C, the bound on the norm of one record's contribution; None when it was adapted to earlier releases.
+        C, the bound on the norm of one record's contribution; None when it was adapted to earlier
+        releases.
     unit : str
         What one record is: ``"row"``, ``"document"``.
     grid : float or None
-        Spacing of the integer grid of secure numerics, in standard deviations of the noise; None for plain floats.
+        Spacing of the integer grid of secure numerics, in standard deviations of the noise; None
+        for plain floats.
     accountant : str
         As `PrivacyCurve.accountant`.
     crosscheck : str or mapping
@@ -126,9 +134,9 @@ class PrivacySpent:
     schema : mapping or None
         Public schema of the table, as `Schema.to_dict` gives it, if one was declared.
     epsilon_overhead, delta_overhead : float
-        Share of `epsilon` and `delta` that does not come from the steps: finite arithmetic, truncated
-        batches. `delta_overhead` is the share at `epsilon`; elsewhere it is taken to grow as ``1 +
-        exp(epsilon)``.
+        Share of `epsilon` and `delta` that does not come from the steps: finite arithmetic,
+        truncated batches. `delta_overhead` is the share at `epsilon`; elsewhere it is taken to grow
+        as ``1 + exp(epsilon)``.
 
     Raises
     ------
@@ -182,14 +190,21 @@ class PrivacySpent:
         put("steps", as_steps(self.steps))
         put("along", as_steps(self.along) if self.along else ())
         put("cumulative", as_steps(self.cumulative) if self.cumulative else ())
-        put("clipping_norm", None if self.clipping_norm is None else _positive(self.clipping_norm, "clipping_norm"))
+        put(
+            "clipping_norm",
+            None if self.clipping_norm is None else _positive(self.clipping_norm, "clipping_norm"),
+        )
         put("grid", None if self.grid is None else _positive(self.grid, "grid"))
         if self.numerics not in ("fast", "secure"):
             raise ValueError(f"numerics must be 'fast' or 'secure', got {self.numerics!r}.")
         if not 0.0 <= self.delta_overhead < self.delta:
-            raise ValueError(f"delta_overhead must be in [0, delta={self.delta}), got {self.delta_overhead!r}.")
+            raise ValueError(
+                f"delta_overhead must be in [0, delta={self.delta}), got {self.delta_overhead!r}."
+            )
         if not 0.0 <= self.epsilon_overhead <= self.epsilon:
-            raise ValueError(f"epsilon_overhead must be in [0, epsilon={self.epsilon}], got {self.epsilon_overhead!r}.")
+            raise ValueError(
+                f"epsilon_overhead must be in [0, epsilon={self.epsilon}], got {self.epsilon_overhead!r}."
+            )
         put("epsilon_overhead", float(self.epsilon_overhead))
         put("delta_overhead", float(self.delta_overhead))
         put("seeded", bool(self.seeded))
@@ -231,7 +246,7 @@ class PrivacySpent:
     @property
     def curve(self) -> PrivacyCurve:
         """The `PrivacyCurve` of all releases (overheads not included)."""
-        from .accounting import compose
+        from skdpbayes.privacy.accounting import compose
 
         return compose(self.releases, self.adjacency)
 
@@ -242,8 +257,12 @@ class PrivacySpent:
             return 1.0
         growth = 1.0
         if self.delta_overhead > 0.0 and epsilon > self.epsilon:
-            growth = math.exp(min(epsilon - self.epsilon, 700.0))  # at least (1 + e^a) / (1 + e^b) for a > b
-        return min(self.curve.delta(epsilon - self.epsilon_overhead) + growth * self.delta_overhead, 1.0)
+            growth = math.exp(
+                min(epsilon - self.epsilon, 700.0)
+            )  # at least (1 + e^a) / (1 + e^b) for a > b
+        return min(
+            self.curve.delta(epsilon - self.epsilon_overhead) + growth * self.delta_overhead, 1.0
+        )
 
     def epsilon_at(self, delta: float) -> float:
         """Return an upper bound on epsilon at `delta`, overheads included; infinity when there is none."""
@@ -266,16 +285,17 @@ class PrivacySpent:
     def compose(self, *others: PrivacySpent) -> PrivacyCurve:
         """Return the joint `PrivacyCurve` of this fit and `others`.
 
-        Valid for fits that were all fixed in advance. If a later fit was chosen after seeing an earlier
-        result, a ledger (a privacy filter) is needed instead.
+        Valid for fits that were all fixed in advance. If a later fit was chosen after seeing an
+        earlier result, a ledger (a privacy filter) is needed instead.
 
         Raises
         ------
         ValueError
-            If adjacencies or units differ, or if a fit has overheads of more than a millionth, which a curve of steps
-            cannot carry. (Those of integer arithmetic are far smaller, and are left out.)
+            If adjacencies or units differ, or if a fit has overheads of more than a millionth,
+            which a curve of steps cannot carry. (Those of integer arithmetic are far smaller, and
+            are left out.)
         """
-        from .accounting import compose
+        from skdpbayes.privacy.accounting import compose
 
         for other in (self, *others):
             if not isinstance(other, PrivacySpent):
@@ -285,9 +305,16 @@ class PrivacySpent:
                     f"only fits of one adjacency and one unit compose, got {self.adjacency!r} per "
                     f"{self.unit} and {other.adjacency!r} per {other.unit}."
                 )
-            if other.epsilon_overhead > _NEGLIGIBLE * other.epsilon or other.delta_overhead > _NEGLIGIBLE * other.delta:
-                raise ValueError("a fit with overheads does not reduce to its steps; add its overheads by hand.")
-        return compose([block for spent in (self, *others) for block in spent.releases], self.adjacency)
+            if (
+                other.epsilon_overhead > _NEGLIGIBLE * other.epsilon
+                or other.delta_overhead > _NEGLIGIBLE * other.delta
+            ):
+                raise ValueError(
+                    "a fit with overheads does not reduce to its steps; add its overheads by hand."
+                )
+        return compose(
+            [block for spent in (self, *others) for block in spent.releases], self.adjacency
+        )
 
     @property
     def cumulative_epsilon(self) -> float:
@@ -295,7 +322,7 @@ class PrivacySpent:
 
         Overheads are this fit's, once for every fit is the caller's to add.
         """
-        from .accounting import compose
+        from skdpbayes.privacy.accounting import compose
 
         if not self.cumulative:
             return self.epsilon
@@ -303,7 +330,9 @@ class PrivacySpent:
         return curve.epsilon(self.delta - self.delta_overhead) + self.epsilon_overhead
 
     @classmethod
-    def from_calibration(cls, calibration: Calibration, clipping_norm: float, **others: Any) -> PrivacySpent:
+    def from_calibration(
+        cls, calibration: Calibration, clipping_norm: float, **others: Any
+    ) -> PrivacySpent:
         """Report a run with the noise of a `Calibration`.
 
         Parameters
@@ -354,7 +383,9 @@ class PrivacySpent:
         unknown = sorted(set(record) - known)
         missing = sorted({"epsilon", "delta", "adjacency", "steps", "clipping_norm"} - set(record))
         if unknown or missing:
-            wrong = [f"it lacks {missing}"] * bool(missing) + [f"it has the unknown fields {unknown}"] * bool(unknown)
+            wrong = [f"it lacks {missing}"] * bool(missing) + [
+                f"it has the unknown fields {unknown}"
+            ] * bool(unknown)
             raise ValueError(f"not a PrivacySpent record: {' and '.join(wrong)}.")
         values = dict(record)
         values["epsilon"] = float(values["epsilon"])
@@ -369,7 +400,11 @@ class PrivacySpent:
 
     def __repr__(self) -> str:
         rate = self.sampling_rate if isinstance(self.sampling_rate, float) else "varying"
-        sigma = f"{self.noise_multiplier:.4g}" if isinstance(self.noise_multiplier, float) else "varying"
+        sigma = (
+            f"{self.noise_multiplier:.4g}"
+            if isinstance(self.noise_multiplier, float)
+            else "varying"
+        )
         text = (
             f"PrivacySpent(epsilon={rounded(self.epsilon)}, delta={rounded(self.delta, 3)}, {self.adjacency} per "
             f"{self.unit}, {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, "
@@ -389,15 +424,25 @@ class PrivacySpent:
             ("noise multiplier", _words(self.noise_multiplier)),
             ("sampling rate", _words(self.sampling_rate)),
             ("steps", f"{self.n_steps}"),
-            *[("beside them", f"number of usable {self.unit}s, noise {c.noise_multiplier:.4g}") for c in self.along],
-            ("clipping norm", "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}"),
+            *[
+                ("beside them", f"number of usable {self.unit}s, noise {c.noise_multiplier:.4g}")
+                for c in self.along
+            ],
+            (
+                "clipping norm",
+                "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}",
+            ),
             ("accountant", self.accountant),
             ("cross-check", str(self.crosscheck)),
             (
                 "numerics",
-                self.numerics + (" (idealised)" if self.numerics == "fast" else f", grid {self.grid}"),
+                self.numerics
+                + (" (idealised)" if self.numerics == "fast" else f", grid {self.grid}"),
             ),
-            ("randomness", (self.random_source or "not stated") + (", seeded" if self.seeded else "")),
+            (
+                "randomness",
+                (self.random_source or "not stated") + (", seeded" if self.seeded else ""),
+            ),
             (
                 "taken as public",
                 ", ".join(f"{name}={value}" for name, value in self.public.items()) or "nothing",
@@ -415,7 +460,11 @@ class PrivacySpent:
 
 
 def _positive(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 < float(value) < math.inf:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, numbers.Real)
+        or not 0.0 < float(value) < math.inf
+    ):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
     return float(value)
 
@@ -461,5 +510,7 @@ def _summary(pairs: list[tuple[float, int]]) -> float | tuple[tuple[float, int],
 def _words(summary: float | tuple[tuple[float, int], ...]) -> str:
     if isinstance(summary, float):
         return f"{summary:.6g}"
-    shown = ", ".join(f"{value:.4g} ({count} step{'s' * (count != 1)})" for value, count in summary[:4])
+    shown = ", ".join(
+        f"{value:.4g} ({count} step{'s' * (count != 1)})" for value, count in summary[:4]
+    )
     return shown + (f" and {len(summary) - 4} more blocks" if len(summary) > 4 else "")

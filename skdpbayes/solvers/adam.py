@@ -1,7 +1,7 @@
 """Maximum a posteriori by Adam on private gradients: a point, for models whose parameters are no random variables.
 
-What Abadi et al. (2016) call DP-SGD, with the expected batch in place of the realised one; the late iterates are
-averaged.
+What Abadi et al. (2016) call DP-SGD, with the expected batch in place of the realised one; the late
+iterates are averaged.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, flat_start, prior_score, random_start, weighted_score
-from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism
+from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Round
 
 _ADAM = optax.scale_by_adam()
@@ -58,7 +58,10 @@ class Adam:
         clip = jnp.asarray(self.clipping_norm, jnp.float32)
 
         def query(state, key):
-            params, drawn = unravel(state.theta), model.drawn(key) if hasattr(model, "drawn") else model
+            params, drawn = (
+                unravel(state.theta),
+                model.drawn(key) if hasattr(model, "drawn") else model,
+            )
             return lambda record: {"score": weighted_score(drawn, params, record, clip)[0]}
 
         def update(state, key, step, estimate, scales):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model
-from skdpbayes.privacy.mechanism import Block, Mechanism
 
 
 class Round(NamedTuple):
@@ -15,14 +15,16 @@ class Round(NamedTuple):
     Attributes
     ----------
     point : callable ``(state, key) -> point``
-        Where the query is evaluated (a draw of the parameters, say); computed once, for query and update.
+        Where the query is evaluated (a draw of the parameters, say); computed once, for query and
+        update.
     query : callable ``(state, point) -> (record -> {block: contribution})``
         Sees one record at a time, behind the private sum.
     blocks : callable ``(state) -> {block: Block}``
         Clipping norm and budget share of each block; public.
     update : callable ``(state, point, step, estimate, scales) -> state``
-        Post-processing. `estimate` is the release over the sampling rate, an estimate of the full-data sums, and
-        `scales` the standard deviation of the privacy noise in each block of it. Sees no record.
+        Post-processing. `estimate` is the release over the sampling rate, an estimate of the
+        full-data sums, and `scales` the standard deviation of the privacy noise in each block of
+        it. Sees no record.
     """
 
     point: Callable[..., Any]
@@ -34,7 +36,8 @@ class Round(NamedTuple):
 class Solver(Protocol):
     """A pair of pure functions over a state, for each kind of round.
 
-    A solver is a frozen dataclass registered as a pytree: what shapes the program is static, numbers are traced.
+    A solver is a frozen dataclass registered as a pytree: what shapes the program is static,
+    numbers are traced.
     """
 
     def init(self, model: Model, key) -> Any:
@@ -46,7 +49,8 @@ class Solver(Protocol):
     def which(self, step) -> Any:
         """Index of the round taken at a step (a function of the step alone); asked if there are several kinds.
 
-        An index beyond the last kind means the last: for some models and guides a solver has fewer kinds.
+        An index beyond the last kind means the last: for some models and guides a solver has fewer
+        kinds.
         """
 
     def posterior(self, model: Model, state) -> Any:

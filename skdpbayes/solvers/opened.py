@@ -1,7 +1,7 @@
 """A gradient solver that starts where a model's openings lead.
 
-The openings of an `OpenedModel` find a start. Given that, the model becomes one without latents, in coordinates
-about the start (`marginal`), and the gradient solver takes the rounds that are left.
+The openings of an `OpenedModel` find a start. Given that, the model becomes one without latents, in
+coordinates about the start (`marginal`), and the gradient solver takes the rounds that are left.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import OpenedModel
-from skdpbayes.privacy.mechanism import Mechanism
 from skdpbayes.solvers.base import Round, opening_round
 
 
@@ -57,12 +57,15 @@ class Opened:
     def rounds(self, model: OpenedModel, mechanism: Mechanism) -> tuple[Round, ...]:
         """The model's openings, once each, and the rounds of the solver, which sees its own part of the schedule."""
         remaining = mechanism._replace(
-            n_steps=mechanism.n_steps - self.n_openings, ends=jnp.maximum(mechanism.ends - self.n_openings, 0)
+            n_steps=mechanism.n_steps - self.n_openings,
+            ends=jnp.maximum(mechanism.ends - self.n_openings, 0),
         )
 
         def begun(state, params, key):
             del state
-            return OpenedState(params, self.solver.init(model.marginal(params), jax.random.fold_in(key, 1)))
+            return OpenedState(
+                params, self.solver.init(model.marginal(params), jax.random.fold_in(key, 1))
+            )
 
         def delegated(i):
             def inner(state):
@@ -70,7 +73,9 @@ class Opened:
 
             def update(state, point, step, estimate, scales):
                 step = step - self.n_openings
-                return state._replace(solver=inner(state).update(state.solver, point, step, estimate, scales))
+                return state._replace(
+                    solver=inner(state).update(state.solver, point, step, estimate, scales)
+                )
 
             return Round(
                 point=lambda state, key: inner(state).point(state.solver, key),
@@ -85,7 +90,9 @@ class Opened:
 
     def which(self, step):
         """One opening after the other, then what the solver says."""
-        kind = self.solver.which(step - self.n_openings) if hasattr(self.solver, "which") else 0  # of one kind: SGLD
+        kind = (
+            self.solver.which(step - self.n_openings) if hasattr(self.solver, "which") else 0
+        )  # of one kind: SGLD
         return jnp.where(step < self.n_openings, step, self.n_openings + kind).astype(jnp.int32)
 
     def posterior(self, model: OpenedModel, state: OpenedState):

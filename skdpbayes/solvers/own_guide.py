@@ -1,9 +1,10 @@
 """Differentially private variational inference with a guide that the user wrote.
 
-What is released is the gradient of the likelihood in the latent variables at one draw of the guide. The gradient of the
-evidence lower bound in the guide's parameters follows from it by the chain rule, through the path from parameters to
-draw, and prior and entropy are added without noise: whatever the guide, a release is as long as the latent variables
-are many (Jalko et al. 2023 for normal guides; d3p clips the gradient in all parameters of the guide).
+What is released is the gradient of the likelihood in the latent variables at one draw of the guide.
+The gradient of the evidence lower bound in the guide's parameters follows from it by the chain
+rule, through the path from parameters to draw, and prior and entropy are added without noise:
+whatever the guide, a release is as long as the latent variables are many (Jalko et al. 2023 for
+normal guides; d3p clips the gradient in all parameters of the guide).
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, flat_start, score_unit, weighted_score
-from skdpbayes.posteriors import SampledPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism
+from skdpbayes.posteriors.base import SampledPosterior
 from skdpbayes.solvers.base import Round
 
 _ADAM = optax.scale_by_adam()
@@ -43,8 +44,9 @@ class OwnGuide:
     Attributes
     ----------
     guide : object
-        With ``init()``, unconstrained parameters, and ``draw(parameters, key)``: coordinates of the model that are a
-        differentiable function of the parameters, and ``log p - log q`` of what the guide covers.
+        With ``init()``, unconstrained parameters, and ``draw(parameters, key)``: coordinates of the
+        model that are a differentiable function of the parameters, and ``log p - log q`` of what
+        the guide covers.
     learning_rate : float
     clipping_norm : float
         Of the score, over the model's `score_unit`.

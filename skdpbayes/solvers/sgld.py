@@ -2,22 +2,23 @@
 
     theta' = theta + h (release / q + grad log prior(theta)),      noise of h release / q: sqrt(2 h)
 
-The chain needs Gaussian noise of variance 2h on theta (temperature 1: its stationary law is the posterior; Algorithm 1
-of Li et al. 2019 adds half of that and samples the posterior at temperature 1/2). All of it comes from the mechanism:
-the clipped sum enters with factor h/q, so that its noise multiplier must be ``sigma = q sqrt(2/h) / C``. Read the
-other way round, a noise multiplier determines the step size, ``h = 2 q^2 / (C sigma)^2``; that is how this solver gets
-it, so the chain and the accountant cannot disagree. A larger step would need less noise than privacy does: the
-largest step that a budget allows is the one of the calibrated multiplier (`step_size`). A smaller step spends
-less than the budget.
+The chain needs Gaussian noise of variance 2h on theta (temperature 1: its stationary law is the
+posterior; Algorithm 1 of Li et al. 2019 adds half of that and samples the posterior at temperature
+1/2). All of it comes from the mechanism: the clipped sum enters with factor h/q, so that its noise
+multiplier must be ``sigma = q sqrt(2/h) / C``. Read the other way round, a noise multiplier
+determines the step size, ``h = 2 q^2 / (C sigma)^2``; that is how this solver gets it, so the chain
+and the accountant cannot disagree. A larger step would need less noise than privacy does: the
+largest step that a budget allows is the one of the calibrated multiplier (`step_size`). A smaller
+step spends less than the budget.
 
 With momentum (``sampler="sghmc"``; Chen, Fox and Guestrin 2014)
 
     v' = (1 - a) v + h (release / q + grad log prior(theta)),      noise of h release / q: sqrt(2 a h)
     theta' = theta + v'
 
-so that ``h = 2 a q^2 / (C sigma)^2``. With ``sampler="sgnht"`` (Ding et al. 2014) the friction, at first a, grows by
-``|v'|^2 / n - h`` in each step (n parameters): where batches and shortened scores add noise of their own, it takes that
-heat away.
+so that ``h = 2 a q^2 / (C sigma)^2``. With ``sampler="sgnht"`` (Ding et al. 2014) the friction, at
+first a, grows by ``|v'|^2 / n - h`` in each step (n parameters): where batches and shortened scores
+add noise of their own, it takes that heat away.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import (
     Model,
     flat_start,
@@ -38,8 +40,7 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
-from skdpbayes.posteriors import DrawsPosterior
-from skdpbayes.privacy.mechanism import Block, Mechanism
+from skdpbayes.posteriors.base import DrawsPosterior
 from skdpbayes.solvers.base import Round
 
 
@@ -83,7 +84,9 @@ class SGLD:
         theta = theta + 0.1 * jax.random.normal(key, theta.shape, theta.dtype)
         momentum = jnp.zeros_like(theta[:0] if self.sampler == "sgld" else theta)
         draws = jnp.full((self.n_draws, theta.size), jnp.nan, theta.dtype)
-        return SGLDState(theta, momentum, jnp.float32(self.friction), draws, jnp.zeros((), theta.dtype))
+        return SGLDState(
+            theta, momentum, jnp.float32(self.friction), draws, jnp.zeros((), theta.dtype)
+        )
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A Langevin step."""
@@ -98,7 +101,9 @@ class SGLD:
 
         def update(state, theta, step, estimate, scales):
             h = 2 * self.friction / scales["score"] ** 2
-            gradient = unbiased_total(model, unravel(theta), estimate["score"], clip) + prior_gradient(theta)
+            gradient = unbiased_total(
+                model, unravel(theta), estimate["score"], clip
+            ) + prior_gradient(theta)
             theta, momentum, friction = self._moved(state, h * gradient, h)
             time = state.time + h
             progress = (time / total - self.burn_in) / (1 - self.burn_in)
@@ -106,7 +111,11 @@ class SGLD:
             kept = jnp.where(progress > 0, theta, state.draws[slot])
             return SGLDState(theta, momentum, friction, state.draws.at[slot].set(kept), time)
 
-        return (Round(lambda state, key: state.theta, query, lambda state: {"score": Block(clip)}, update),)
+        return (
+            Round(
+                lambda state, key: state.theta, query, lambda state: {"score": Block(clip)}, update
+            ),
+        )
 
     def posterior(self, model: Model, state: SGLDState) -> DrawsPosterior:
         """Draws of all chains (rows that no iterate reached, in short runs, are left out)."""
@@ -144,4 +153,6 @@ class SGLD:
         ends = jnp.minimum(jnp.asarray(mechanism.ends), mechanism.n_steps)
         counts = jnp.diff(ends, prepend=0)
         scale = jnp.asarray(mechanism.sigmas) * clip / mechanism.rate
-        return jnp.sum(jnp.where(counts > 0, counts * 2 * self.friction / scale**2, 0)).astype(jnp.float32)
+        return jnp.sum(jnp.where(counts > 0, counts * 2 * self.friction / scale**2, 0)).astype(
+            jnp.float32
+        )

@@ -1,7 +1,8 @@
 """One release of sufficient statistics, and the exact posterior given the noisy sums.
 
-For a conjugate exponential family nothing has to be iterated: the sum of bounded statistics is released once, over all
-records, and the model's ``noisy_posterior`` integrates the unknown true sum out.
+For a conjugate exponential family nothing has to be iterated: the sum of bounded statistics is
+released once, over all records, and the model's ``noisy_posterior`` integrates the unknown true sum
+out.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import ConjugateModel
-from skdpbayes.privacy.mechanism import Block, Mechanism
 from skdpbayes.solvers.base import Round
 
 
@@ -27,7 +28,9 @@ class NoisySum(NamedTuple):
 
 def one_release(model: ConjugateModel, n_records) -> OneRelease:
     """`OneRelease` of a model's statistic, at the bound that it declares."""
-    norm = np.nextafter(np.float32(model.statistic_bound()), np.float32(np.inf))  # not below the bound
+    norm = np.nextafter(
+        np.float32(model.statistic_bound()), np.float32(np.inf)
+    )  # not below the bound
     return OneRelease(norm, np.float64(n_records))
 
 
@@ -72,7 +75,9 @@ class OneRelease:
 
     def posterior(self, model: ConjugateModel, state: NoisySum):
         """The model's exact posterior given the release."""
-        return model.noisy_posterior(np.asarray(state.value, np.float64), float(state.scale), int(self.n_records))
+        return model.noisy_posterior(
+            np.asarray(state.value, np.float64), float(state.scale), int(self.n_records)
+        )
 
     def diagnostics(self, state: NoisySum, posterior) -> dict:
         """The standard deviation of the noise in each sum."""

@@ -1,31 +1,32 @@
 """Logistic regression by noisy sufficient statistics.
 
-Of the statistics that the Polya-Gamma bound makes of a record of two classes (Park et al. 2020, section on logistic
-regression),
+Of the statistics that the Polya-Gamma bound makes of a record of two classes (Park et al. 2020,
+section on logistic regression),
 
     response  (y - 1/2) x',    E[xi] x x',
 
-the first never changes, and the second is only ever used as its product with the weights w. With the tangent at w
-itself that product is
+the first never changes, and the second is only ever used as its product with the weights w. With
+the tangent at w itself that product is
 
     fitted  (p(w'x) - 1/2) x'.
 
 Several classes have ``e_y - c`` and ``p(W x) - c``, c being the
 centre of the simplex; the difference of the two is the score.
 
-So the response and the products ``x x'`` are released once, and afterwards a few sums of the fitted, each where the
-parameters are thought to be by then: a d-vector of noise instead of a d x d matrix, and it does not grow with w.
+So the response and the products ``x x'`` are released once, and afterwards a few sums of the
+fitted, each where the parameters are thought to be by then: a d-vector of noise instead of a d x d
+matrix, and it does not grow with w.
 
-What the fitted would be elsewhere, and how steep they are, follows from the products for rows that are normal
-(`LogisticRegression.mean_fitted`); what the rows are otherwise is a misfit, which the released sums tell
-(`_corrected`). With F the function so corrected, of covariance D, and J its slope, which is also the covariance that
-labels give the response, the posterior is that of
+What the fitted would be elsewhere, and how steep they are, follows from the products for rows that
+are normal (`LogisticRegression.mean_fitted`); what the rows are otherwise is a misfit, which the
+released sums tell (`_corrected`). With F the function so corrected, of covariance D, and J its
+slope, which is also the covariance that labels give the response, the posterior is that of
 
     response = F + J (w - mean) + N(0, J + D + noise),
 
-which is linear in w. F and J are averages over this posterior, which is a fixed point (`settled`); without noise it is
-that of variational Bayes. (With weights k of the records, ``J`` is multiplied by their mean: the covariance has
-``k^2``.)
+which is linear in w. F and J are averages over this posterior, which is a fixed point (`settled`);
+without noise it is that of variational Bayes. (With weights k of the records, ``J`` is multiplied
+by their mean: the covariance has ``k^2``.)
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
+from skdpbayes.mechanism.contributions import Quadratic
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import prior_variance
-from skdpbayes.posteriors import GaussianPosterior
-from skdpbayes.privacy.contributions import Quadratic
-from skdpbayes.privacy.mechanism import Block, Mechanism
-from skdpbayes.solvers._normal import normal_given, reach
-from skdpbayes.solvers._spectra import noise_edge, shrunk_products
+from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Round
+from skdpbayes.solvers.normal import normal_given, reach
+from skdpbayes.solvers.spectra import noise_edge, shrunk_products
 
 FITTED_ROUNDS = 10
 LEAST_WEIGHT = 0.7  # of a record
@@ -53,7 +54,10 @@ MOST_ROUNDS = 16
 # Of the budget; the last two over all their rounds.
 SHARES = {"products": 0.2, "response": 0.48, "weight": 0.02, "fitted": 0.25, "curvature": 0.05}
 ONCE = SHARES["products"] + SHARES["response"] + SHARES["weight"]
-_WITHOUT_RELEASE, _WITH_RELEASE = 40, 8  # steps to the fixed point, by the products alone and from the last one
+_WITHOUT_RELEASE, _WITH_RELEASE = (
+    40,
+    8,
+)  # steps to the fixed point, by the products alone and from the last one
 _CURVED = 0.05  # squared relative error of a slope that is used away from where it was taken
 _EXPECTED_MISFIT = 0.1  # relative, in w: the scale of its half-Cauchy prior
 _MISFITS = np.geomspace(1e-4, 3, 40)
@@ -91,8 +95,8 @@ class Statistics(NamedTuple):
 class LogisticVIPS:
     """Response and products once, then the fitted at the posterior mean.
 
-    A row longer than `length` counts with the weight ``length / |x|``, which does not look at its label: there is less
-    noise, and no bias.
+    A row longer than `length` counts with the weight ``length / |x|``, which does not look at its
+    label: there is less noise, and no bias.
 
     Attributes
     ----------
@@ -154,7 +158,9 @@ class LogisticVIPS:
 
         def weight_of(record):
             x = record["x"]
-            return jnp.minimum(1, length / jnp.sqrt(jnp.sum(x**2)).clip(1e-30)) * model.known(record)
+            return jnp.minimum(1, length / jnp.sqrt(jnp.sum(x**2)).clip(1e-30)) * model.known(
+                record
+            )
 
         def what_never_changes(record):
             weight = weight_of(record)
@@ -196,24 +202,31 @@ class LogisticVIPS:
         def where(state, key):
             given = settled(model, self, state)
             draw = jax.random.normal(key, given.mean.shape, jnp.float64)
-            away = solve_triangular(jnp.linalg.cholesky(given.precision), draw, trans="T", lower=True)
+            away = solve_triangular(
+                jnp.linalg.cholesky(given.precision), draw, trans="T", lower=True
+            )
             # Without noise the mean itself: the average over the posterior is to be exact.
             draw = given.mean + jnp.where(state.response_variance > 0, away, 0)
             return draw.astype(jnp.float32), given
 
         def learn_fitted(state, point, step, estimate, scales):
-            # As the driver's barrier for releases: what is subtracted below is not to be compiled into the sum.
+            # As the driver's barrier for releases: what is subtracted below is not to be compiled
+            # into the sum.
             point, given = jax.lax.optimization_barrier(point)
             theta = point.astype(jnp.float64)
             fitted = estimate["fitted"].astype(jnp.float64).ravel()
             at, new = jnp.minimum(step - 1, MOST_ROUNDS - 1), 2 / (step + 1)
-            noise = scales["fitted"].astype(jnp.float64) ** 2 + _TINY * jnp.trace(state.products) / len(state.products)
+            noise = scales["fitted"].astype(jnp.float64) ** 2 + _TINY * jnp.trace(
+                state.products
+            ) / len(state.products)
             matrix = estimate["curvature"].astype(jnp.float64).reshape(state.curvature.shape)
             return state._replace(
                 given=given,
                 centres=state.centres.at[at].set(given.mean),
                 points=state.points.at[at].set(theta),
-                differences=state.differences.at[at].set(fitted - _fitted(model, self, state, theta)),
+                differences=state.differences.at[at].set(
+                    fitted - _fitted(model, self, state, theta)
+                ),
                 precisions=state.precisions.at[at].set(1 / noise),
                 curvature=(1 - new) * state.curvature + new * (matrix + matrix.T) / 2,
                 curvature_variance=(1 - new) ** 2 * state.curvature_variance
@@ -233,7 +246,9 @@ class LogisticVIPS:
             ),
             Round(
                 point=where,
-                query=lambda state, point: lambda record: what_changes(point[0].reshape(shape), record),
+                query=lambda state, point: (
+                    lambda record: what_changes(point[0].reshape(shape), record)
+                ),
                 blocks=lambda state: {
                     "fitted": Block(norm, again["fitted"]),
                     "curvature": Block(curvature_norm, again["curvature"]),
@@ -262,16 +277,22 @@ def settled(model, solver, state) -> Given:
     def closer(i, found):
         mean, precision = _given(model, solver, state, found)
         move = mean - found.mean
-        # Steps of logits are limited, and where there is more noise than signal whole steps may circle.
+        # Steps of logits are limited, and where there is more noise than signal whole steps may
+        # circle.
         by_row = move.reshape(model.n_rows, model.n_columns)
         length = jnp.sqrt(jnp.sum((by_row @ state.products) * by_row) / state.weight)
         limited = jnp.where(i < 3, 1, 0.6) * jnp.minimum(1, 1 / length.clip(1e-30))
         new = Given(jnp.clip(found.mean + limited * move, -most, most), precision)
-        # Extreme bounds or priors leave the range of numbers: a fit that was charged for must not be lost to that.
-        usable = jnp.isfinite(new.mean).all() & jnp.isfinite(jnp.linalg.cholesky(new.precision)).all()
+        # Extreme bounds or priors leave the range of numbers: a fit that was charged for must not
+        # be lost to that.
+        usable = (
+            jnp.isfinite(new.mean).all() & jnp.isfinite(jnp.linalg.cholesky(new.precision)).all()
+        )
         return jax.tree.map(lambda x, y: jnp.where(usable, x, y), new, found)
 
-    return jax.lax.fori_loop(0, jnp.where(asked, _WITH_RELEASE, _WITHOUT_RELEASE), closer, state.given)
+    return jax.lax.fori_loop(
+        0, jnp.where(asked, _WITH_RELEASE, _WITHOUT_RELEASE), closer, state.given
+    )
 
 
 _settled = jax.jit(settled, compiler_options={"xla_backend_optimization_level": 1})
@@ -307,7 +328,8 @@ def _slopes(model, solver, state, theta, doubt):
     unclear = jnp.einsum("iajb,ab->ij", doubt, state.products) / state.weight
     slope = jax.jacfwd(lambda at: _fitted(model, solver, state, at, unclear))(theta)
     slope, p = (slope + slope.T) / 2, len(theta)
-    # What stands out of the noise of the difference, less what noise adds to an eigenvalue (Donoho et al. 2018).
+    # What stands out of the noise of the difference, less what noise adds to an eigenvalue (Donoho
+    # et al. 2018).
     values, vectors = jnp.linalg.eigh(state.curvature - slope)
     edge = noise_edge(p, state.curvature_variance)
     out = jnp.sign(values) * jnp.sqrt((values**2 - edge**2).clip(0))
@@ -328,12 +350,14 @@ def _moments(solver, state):
 def _corrected(model, state, here, fitted, slope, released):
     """The fitted at `here`, corrected by what was released of them, and their covariance.
 
-    What is unknown of them is the noise of the products and a misfit, as if w were wrong by some independent errors,
-    whose variance the released sums tell.
+    What is unknown of them is the noise of the products and a misfit, as if w were wrong by some
+    independent errors, whose variance the released sums tell.
     """
     p = len(here)
     root_mean_square = jnp.sqrt(jnp.mean(here**2) + 1e-4)
-    by_products = _noise_of_products(model, state, here, slope) + 1e-8 * jnp.trace(slope) * jnp.eye(p)
+    by_products = _noise_of_products(model, state, here, slope) + 1e-8 * jnp.trace(slope) * jnp.eye(
+        p
+    )
     by_misfit = slope @ slope
     # A release counts for less, the farther from here it was asked.
     away = jnp.sum(((here - state.centres) @ slope) ** 2, axis=1)

@@ -1,8 +1,8 @@
 """Variational Bayes on noisy sums of expected statistics, released round after round.
 
-Each round releases the sums of what the model expects of the records, given its present parameters; raw sums are
-averaged with weights that favour late rounds, and the model's ``m_step`` makes parameters of them. What a model has to
-bring is `skdpbayes.models.base.StatisticsModel`.
+Each round releases the sums of what the model expects of the records, given its present parameters;
+raw sums are averaged with weights that favour late rounds, and the model's ``m_step`` makes
+parameters of them. What a model has to bring is `skdpbayes.models.base.StatisticsModel`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import StatisticsModel
-from skdpbayes.privacy.mechanism import Mechanism
 from skdpbayes.solvers.base import Round, opening_round
 
 
@@ -37,8 +37,8 @@ class StatisticsRounds:
     n_openings : int
         Of the model.
     least_weight : float
-        Of a round in the average: it is ``2 / (t + 2)`` in round t, and not below this. 1 takes each round alone, which
-        is right where there is no noise.
+        Of a round in the average: it is ``2 / (t + 2)`` in round t, and not below this. 1 takes
+        each round alone, which is right where there is no noise.
     clipping_norm : float
         Of every block; for the report.
     """
@@ -71,11 +71,15 @@ class StatisticsRounds:
             del point
             t = (step - self.n_openings).astype(jnp.float32)
             weight = jnp.maximum(2 / (t + 2), self.least_weight)
-            sums = jax.tree.map(lambda old, new: (1 - weight) * old + weight * new, state.sums, estimate)
+            sums = jax.tree.map(
+                lambda old, new: (1 - weight) * old + weight * new, state.sums, estimate
+            )
             variance = (1 - weight) ** 2 * state.variance + weight**2
             averaged = {name: scale * jnp.sqrt(variance) for name, scale in scales.items()}
             params = model.m_step(state.params, sums, averaged)
-            return StatisticsState(params, model.carry(sums, state.params, params), variance, scales)
+            return StatisticsState(
+                params, model.carry(sums, state.params, params), variance, scales
+            )
 
         return Round(
             point=lambda state, key: (),
@@ -92,5 +96,8 @@ class StatisticsRounds:
         """Standard deviation of the noise in each sum of the last average."""
         del posterior
         return {
-            "noise_std": {name: float(scale) * float(state.variance) ** 0.5 for name, scale in state.scales.items()}
+            "noise_std": {
+                name: float(scale) * float(state.variance) ** 0.5
+                for name, scale in state.scales.items()
+            }
         }

@@ -28,10 +28,15 @@ def test_tarp_passes_a_right_posterior(options):
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_tarp_fails_a_wrong_posterior(options, wrong):
-    found = tarp_coverage(*conjugate(1000, **WRONG[wrong]), random_state=0, confidence=0.999, **options)
+    found = tarp_coverage(
+        *conjugate(1000, **WRONG[wrong]), random_state=0, confidence=0.999, **options
+    )
     assert not np.any(found.within_band)
     excess = found.coverage - found.levels  # which way it is wrong shows
-    early, late = excess[..., found.levels < 0.1].mean(axis=-1), excess[..., found.levels > 0.7].mean(axis=-1)
+    early, late = (
+        excess[..., found.levels < 0.1].mean(axis=-1),
+        excess[..., found.levels > 0.7].mean(axis=-1),
+    )
     assert np.all({"narrow": late < -0.1, "wide": late > 0.05, "shifted": early > 0.03}[wrong])
 
 
@@ -40,14 +45,24 @@ def test_shares_are_uniform_with_few_draws_and_ties():
     draws, truth = conjugate(20_000, 4, 2)
     for k in (draws, truth):
         k[::2] = np.round(k[::2])
-    found = tarp_coverage(draws, truth, levels=[0.07, 0.5, 0.93], random_state=0, confidence=0.999, references="normal")
-    # Rounding after the draw keeps truth and draws exchangeable: the posterior of the rounded truth stays right.
+    found = tarp_coverage(
+        draws,
+        truth,
+        levels=[0.07, 0.5, 0.93],
+        random_state=0,
+        confidence=0.999,
+        references="normal",
+    )
+    # Rounding after the draw keeps truth and draws exchangeable: the posterior of the rounded truth
+    # stays right.
     assert np.all((found.lower <= found.coverage) & (found.coverage <= found.upper))
 
 
 def test_all_draws_tied_with_the_truth_say_nothing():
     truth = np.random.default_rng(0).standard_normal((2000, 1))
-    found = tarp_coverage(np.repeat(truth[:, None], 9, axis=1), truth, random_state=0, confidence=0.999)
+    found = tarp_coverage(
+        np.repeat(truth[:, None], 9, axis=1), truth, random_state=0, confidence=0.999
+    )
     assert found.within_band
 
 
@@ -58,7 +73,9 @@ def test_references_do_not_depend_on_the_truth_of_their_own_replicate():
     found = tarp_coverage(draws, truth, levels=[0.5], marginal=True, random_state=0)
     assert abs(found.coverage.mean() - 0.5) < 4 * 0.5 / np.sqrt(3 * 4000)
     fixed = truth.mean(axis=0) + truth.std(axis=0) * rng.standard_normal(truth.shape)
-    pulled = tarp_coverage(draws, truth, levels=[0.5], marginal=True, random_state=0, references=fixed)
+    pulled = tarp_coverage(
+        draws, truth, levels=[0.5], marginal=True, random_state=0, references=fixed
+    )
     assert abs(pulled.coverage.mean() - 0.5) > 4 * 0.5 / np.sqrt(3 * 4000)
 
 
@@ -69,9 +86,13 @@ def test_a_seed_shared_with_the_simulation_does_no_harm():
 
 def test_whitening_takes_the_units_away():
     unit = np.array([1.0, 1e6, 1e-3])
-    plain, scaled = (tarp_coverage(*conjugate(unit=u), random_state=0).coverage for u in (1.0, unit))
+    plain, scaled = (
+        tarp_coverage(*conjugate(unit=u), random_state=0).coverage for u in (1.0, unit)
+    )
     np.testing.assert_allclose(scaled, plain, atol=1e-12)
-    by_hand = tarp_coverage(*conjugate(), whiten=np.array([1.0, 1e6, 1e-3]), random_state=0).coverage
+    by_hand = tarp_coverage(
+        *conjugate(), whiten=np.array([1.0, 1e6, 1e-3]), random_state=0
+    ).coverage
     raw = tarp_coverage(*conjugate(), whiten=False, random_state=0).coverage
     assert not np.allclose(by_hand, raw)
 
@@ -91,7 +112,9 @@ def test_a_permutation_has_one_cycle():
     from skdpbayes.calibration._coverage import _reference_points
 
     truth = np.arange(6.0)[:, None]
-    points = _reference_points("permute", truth, truth, truth, np.random.default_rng(0))[:, 0].astype(int)
+    points = _reference_points("permute", truth, truth, truth, np.random.default_rng(0))[
+        :, 0
+    ].astype(int)
     seen, k = [], 0
     for _ in range(6):
         seen.append(k)
@@ -102,7 +125,9 @@ def test_a_permutation_has_one_cycle():
 def test_given_references_against_brute_force():
     draws, truth = conjugate(12, 30, 2)
     points = np.random.default_rng(3).standard_normal((12, 2))
-    found = tarp_coverage(draws, truth, references=points, whiten=False, levels=[0.25, 0.5], random_state=5)
+    found = tarp_coverage(
+        draws, truth, references=points, whiten=False, levels=[0.25, 0.5], random_state=5
+    )
     uniform = generator(5)
     for _ in range(12):
         uniform.integers(0, np.array([1]))
@@ -112,12 +137,16 @@ def test_given_references_against_brute_force():
         radius = np.linalg.norm(truth[k] - points[k])
         nearer = sum(np.linalg.norm(draw - points[k]) < radius for draw in draws[k])
         shares.append((nearer + uniform[k]) / 31)
-    np.testing.assert_allclose(found.coverage, [np.mean(np.array(shares) <= a) for a in (0.25, 0.5)])
+    np.testing.assert_allclose(
+        found.coverage, [np.mean(np.array(shares) <= a) for a in (0.25, 0.5)]
+    )
 
 
 def test_the_band_of_the_rmse_is_that_of_cramer_and_von_mises():
     """n times the mean square is their statistic; .0366 and .4614 are its tabulated 5 % and 95 % points."""
-    np.testing.assert_allclose(rmse_band(500, confidence=0.9), np.sqrt(np.array([0.0366, 0.4614]) / 500), rtol=0.03)
+    np.testing.assert_allclose(
+        rmse_band(500, confidence=0.9), np.sqrt(np.array([0.0366, 0.4614]) / 500), rtol=0.03
+    )
     assert rmse_band(500) == rmse_band(500)
     narrow, wide = rmse_band(500, n_curves=4), rmse_band(500)
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
@@ -135,13 +164,17 @@ def test_the_band_of_the_rmse_holds_right_posteriors():
 
 def test_the_band_is_binomial():
     found = tarp_coverage(*conjugate(50), levels=[0.3], random_state=0)
-    inside = stats.binom.cdf(found.upper * 50, 50, 0.3) - stats.binom.cdf(found.lower * 50 - 1, 50, 0.3)
+    inside = stats.binom.cdf(found.upper * 50, 50, 0.3) - stats.binom.cdf(
+        found.lower * 50 - 1, 50, 0.3
+    )
     assert 0.95 <= inside[0] < 0.98
 
 
 def test_expected_coverage_error():
     found = tarp_coverage(*conjugate(), levels=[0.2, 0.6], random_state=0)
-    assert expected_coverage_error(found) == pytest.approx(np.mean(np.abs(found.coverage - [0.2, 0.6])))
+    assert expected_coverage_error(found) == pytest.approx(
+        np.mean(np.abs(found.coverage - [0.2, 0.6]))
+    )
     marginal = tarp_coverage(*conjugate(), marginal=True, random_state=0)
     assert expected_coverage_error(marginal).shape == (3,)
     narrow = tarp_coverage(*conjugate(width=0.5), marginal=True, random_state=0)
@@ -160,7 +193,9 @@ def test_marginal_coverage_of_a_wrong_posterior(wrong):
     assert not found.within_band.any()
     width, shift = WRONG[wrong].get("width", 1.0), WRONG[wrong].get("shift", 0.0)
     half = width * stats.norm.ppf(0.9)
-    np.testing.assert_allclose(found.coverage, stats.norm.cdf(half - shift) - stats.norm.cdf(-half - shift), atol=0.04)
+    np.testing.assert_allclose(
+        found.coverage, stats.norm.cdf(half - shift) - stats.norm.cdf(-half - shift), atol=0.04
+    )
 
 
 def test_few_draws_do_not_make_intervals_too_short():
@@ -183,7 +218,9 @@ def test_what_tarp_cannot_see():
     """The prior is calibrated: the docstring says that it passes."""
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((400, 1))
-    assert tarp_coverage(rng.standard_normal((400, 99, 1)), truth, random_state=0, confidence=0.99).within_band
+    assert tarp_coverage(
+        rng.standard_normal((400, 99, 1)), truth, random_state=0, confidence=0.99
+    ).within_band
     assert STD < 0.6  # while the posterior is much narrower
 
 
@@ -208,7 +245,11 @@ def test_what_tarp_cannot_see():
 )
 def test_tarp_refuses(change, message):
     rng = np.random.default_rng(0)
-    arguments = {"draws": rng.standard_normal((5, 9, 2)), "truth": rng.standard_normal((5, 2)), **change}
+    arguments = {
+        "draws": rng.standard_normal((5, 9, 2)),
+        "truth": rng.standard_normal((5, 2)),
+        **change,
+    }
     with pytest.raises(ValueError, match=message):
         tarp_coverage(**arguments)
 
@@ -229,6 +270,10 @@ def test_other_refusals():
 
 def test_a_result_is_frozen():
     found = tarp_coverage(*conjugate(5), random_state=0)
-    assert isinstance(found, Coverage) and isinstance(found.within_band, bool) and isinstance(found.rmse, float)
+    assert (
+        isinstance(found, Coverage)
+        and isinstance(found.within_band, bool)
+        and isinstance(found.rmse, float)
+    )
     with pytest.raises(AttributeError):
         found.rmse = 0.0

@@ -7,14 +7,8 @@ import pytest
 from conjugate import conjugate
 from sklearn.linear_model import LogisticRegression
 
-from skdpbayes.calibration import (
-    CoverageDisplay,
-    RankDisplay,
-    ReliabilityDisplay,
-    reliability,
-    simulation_based_calibration,
-    tarp_coverage,
-)
+from skdpbayes.calibration import reliability, simulation_based_calibration, tarp_coverage
+from skdpbayes.displays import CoverageDisplay, RankDisplay, ReliabilityDisplay
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -50,7 +44,9 @@ def test_coverage_display(tmp_path):
 
 
 def test_coverage_display_of_marginals(tmp_path):
-    display = CoverageDisplay.from_draws(*conjugate(), marginal=True, random_state=0, names=["a", "b", "c"])
+    display = CoverageDisplay.from_draws(
+        *conjugate(), marginal=True, random_state=0, names=["a", "b", "c"]
+    )
     assert [line.get_label() for line in display.lines_] == ["a", "b", "c"]
     assert saved(display, tmp_path / "marginals.png")
     with pytest.raises(ValueError, match="each of the 3 curves"):
@@ -89,7 +85,9 @@ def test_axes_are_taken_as_given():
     draws, truth = conjugate(50)
     one = CoverageDisplay.from_draws(draws, truth, ax=axes[0])
     two = RankDisplay.from_draws(draws, truth, ax=axes[1])
-    three = ReliabilityDisplay.from_predictions([0, 1, 1], [0.2, 0.6, 0.9], name="forecast", n_bins=5, ax=axes[2])
+    three = ReliabilityDisplay.from_predictions(
+        [0, 1, 1], [0.2, 0.6, 0.9], name="forecast", n_bins=5, ax=axes[2]
+    )
     assert [one.ax_, two.ax_, three.ax_] == list(axes)
     assert one.figure_ is two.figure_ is three.figure_ is figure
 

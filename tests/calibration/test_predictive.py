@@ -28,12 +28,18 @@ def test_bins_are_those_of_scikit_learn(strategy, n_bins):
     assert calibration_error(y, proba, norm="rmse", **options) == pytest.approx(
         np.sqrt(np.mean((true - predicted) ** 2))
     )
-    assert calibration_error(y, proba, norm="max", **options) == pytest.approx(np.abs(true - predicted).max())
+    assert calibration_error(y, proba, norm="max", **options) == pytest.approx(
+        np.abs(true - predicted).max()
+    )
     found = reliability(y, proba, **options)
     filled = found.count > 0
     np.testing.assert_allclose(found.observed[filled], true)
     np.testing.assert_allclose(found.predicted[filled], predicted)
-    assert np.isnan(found.observed[~filled]).all() and len(found.count) == n_bins and found.count.sum() == 300
+    assert (
+        np.isnan(found.observed[~filled]).all()
+        and len(found.count) == n_bins
+        and found.count.sum() == 300
+    )
     weighted = (found.count[filled] * np.abs(true - predicted)).sum() / 300
     assert calibration_error(y, proba, **options) == pytest.approx(weighted)
 

@@ -24,9 +24,14 @@ def test_bins_need_not_divide_the_ranks():
     np.testing.assert_array_equal(found.edges, [0, 3, 7, 10])
     np.testing.assert_allclose(found.expected, [15, 20, 15])
     for j in range(3):
-        inside = [np.sum((found.ranks[:, j] >= a) & (found.ranks[:, j] < b)) for a, b in [(0, 3), (3, 7), (7, 10)]]
+        inside = [
+            np.sum((found.ranks[:, j] >= a) & (found.ranks[:, j] < b))
+            for a, b in [(0, 3), (3, 7), (7, 10)]
+        ]
         np.testing.assert_array_equal(found.counts[j], inside)
-        assert found.p_value[j] == pytest.approx(stats.chisquare(found.counts[j], found.expected).pvalue)
+        assert found.p_value[j] == pytest.approx(
+            stats.chisquare(found.counts[j], found.expected).pvalue
+        )
 
 
 def test_a_right_posterior_has_uniform_p_values():
@@ -55,11 +60,21 @@ def test_ties_are_broken_at_random():
     draws, truth = conjugate(4000, 9, 1)
     found = simulation_based_calibration(np.round(draws), np.round(truth), random_state=0)
     assert found.p_value[0] > 0.001
-    assert (found.ranks == simulation_based_calibration(np.round(draws), np.round(truth), random_state=0).ranks).all()
-    assert simulation_based_calibration(np.zeros((4000, 9, 1)), np.zeros((4000, 1)), random_state=0).p_value > 0.001
+    assert (
+        found.ranks
+        == simulation_based_calibration(np.round(draws), np.round(truth), random_state=0).ranks
+    ).all()
+    assert (
+        simulation_based_calibration(
+            np.zeros((4000, 9, 1)), np.zeros((4000, 1)), random_state=0
+        ).p_value
+        > 0.001
+    )
 
 
-@pytest.mark.parametrize(("bins", "message"), [(1, "at least 2"), (11, "at most n_draws"), (2.5, "integer")])
+@pytest.mark.parametrize(
+    ("bins", "message"), [(1, "at least 2"), (11, "at most n_draws"), (2.5, "integer")]
+)
 def test_refusals(bins, message):
     with pytest.raises(ValueError, match=message):
         simulation_based_calibration(*conjugate(5, 9), bins=bins)

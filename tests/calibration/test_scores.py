@@ -32,7 +32,9 @@ def test_crps_against_all_pairs():
     apart = np.abs(draws[:, :, None] - draws[:, None]).sum(axis=(1, 2)) / (13 * 12)
     expected = np.abs(draws - truth[:, None]).mean(axis=1) - apart / 2
     np.testing.assert_allclose(crps(draws, truth), expected)
-    np.testing.assert_allclose(crps(draws + 1e6, truth + 1e6), expected, atol=1e-9)  # digits are kept far from 0
+    np.testing.assert_allclose(
+        crps(draws + 1e6, truth + 1e6), expected, atol=1e-9
+    )  # digits are kept far from 0
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -50,7 +52,9 @@ def test_crps_tells_the_prior_from_the_posterior():
 
 def test_interval_width():
     draws, _ = conjugate(50, 4000)
-    np.testing.assert_allclose(interval_width(draws, 0.8).mean(axis=0), 2 * STD * stats.norm.ppf(0.9), rtol=0.02)
+    np.testing.assert_allclose(
+        interval_width(draws, 0.8).mean(axis=0), 2 * STD * stats.norm.ppf(0.9), rtol=0.02
+    )
     np.testing.assert_allclose(interval_width(draws / 2), interval_width(draws) / 2)
 
 

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 from conjugate import NOISE, STD
 
-from skdpbayes.calibration import marginal_coverage, simulate, simulation_based_calibration, tarp_coverage
+from skdpbayes.calibration import (
+    marginal_coverage,
+    simulate,
+    simulation_based_calibration,
+    tarp_coverage,
+)
 
 WIDTHS = (0.5, 1.0, 1.5)
 
@@ -59,7 +64,10 @@ def test_one_compilation_and_the_same_replicates_for_all_batches():
 
 
 def test_seeds():
-    seeds = {name: simulate(bits, 2, random_state=seed)[0] for name, seed in {"one": 1, "again": 1, "two": 2}.items()}
+    seeds = {
+        name: simulate(bits, 2, random_state=seed)[0]
+        for name, seed in {"one": 1, "again": 1, "two": 2}.items()
+    }
     np.testing.assert_array_equal(seeds["one"], seeds["again"])
     assert not np.any(seeds["one"] == seeds["two"])
     assert not np.any(simulate(bits, 2)[0] == simulate(bits, 2)[0])

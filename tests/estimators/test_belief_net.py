@@ -15,16 +15,19 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from whitebox import assert_replayed, one_program
 
-from skdpbayes import DPSigmoidBeliefNet, inference, records
+from skdpbayes import DPSigmoidBeliefNet, inference
+from skdpbayes.mechanism import records
+from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.privacy import compose
-from skdpbayes.privacy.random import fit_keys
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 N, J, K, MOST = 6000, 24, 3, 60  # releases of a fit are at most MOST
 STATES = np.array(list(itertools.product([0, 1], repeat=K)), float)
 # Each hidden unit turns eight pixels on or off, and has a little to do with the others.
-WEIGHTS = np.where(np.arange(J) // 8 == np.arange(K)[:, None], 3.0, 0.3) * np.where(np.arange(J) % 2, 1, -1)
+WEIGHTS = np.where(np.arange(J) // 8 == np.arange(K)[:, None], 3.0, 0.3) * np.where(
+    np.arange(J) % 2, 1, -1
+)
 VISIBLE, HIDDEN = -WEIGHTS.sum(axis=0) / 2 - 0.3, logit([0.4, 0.5, 0.6])
 
 
@@ -44,7 +47,9 @@ def fits():
 
 
 def estimator(epsilon=1.0, **parameters):
-    return DPSigmoidBeliefNet(**({"n_components": K, "epsilon": epsilon, "random_state": 0} | parameters))
+    return DPSigmoidBeliefNet(
+        **({"n_components": K, "epsilon": epsilon, "random_state": 0} | parameters)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +74,9 @@ def exact(model, rows):
     """Log-likelihoods and posterior marginals of hidden units, by enumeration."""
     logits = STATES @ model.components_ + model.intercept_visible_
     log = rows @ logits.T - np.logaddexp(0, logits).sum(axis=1)
-    log = log + (STATES * model.intercept_hidden_ - np.logaddexp(0, model.intercept_hidden_)).sum(axis=1)
+    log = log + (STATES * model.intercept_hidden_ - np.logaddexp(0, model.intercept_hidden_)).sum(
+        axis=1
+    )
     return logsumexp(log, axis=1), np.exp(log - logsumexp(log, axis=1, keepdims=True)) @ STATES
 
 
@@ -96,7 +103,8 @@ def test_without_noise_a_planted_network_is_found(fitted):
     model = fitted[np.inf]
     order, sign = matched(model.components_)
     assert sorted(order) == list(range(K))
-    # Here each visible unit hangs on one hidden unit, so that its logit is not normal and the weights come out larger.
+    # Here each visible unit hangs on one hidden unit, so that its logit is not normal and the
+    # weights come out larger.
     found = model.components_[order] * sign[:, None]
     assert np.corrcoef(found.ravel(), WEIGHTS.ravel())[0, 1] > 0.99
     assert 0.9 < (found * WEIGHTS).sum() / (WEIGHTS**2).sum() < 1.35
@@ -132,7 +140,9 @@ def test_rows_of_a_sample_have_the_moments_of_the_network(fitted):
     drawn = model.sample(40_000, random_state=0)
     assert drawn.shape == (40_000, J) and set(np.unique(drawn)) == {0, 1}
     p = expit(STATES @ model.components_ + model.intercept_visible_)
-    weight = np.exp((STATES * model.intercept_hidden_ - np.logaddexp(0, model.intercept_hidden_)).sum(axis=1))
+    weight = np.exp(
+        (STATES * model.intercept_hidden_ - np.logaddexp(0, model.intercept_hidden_)).sum(axis=1)
+    )
     np.testing.assert_allclose(drawn.mean(axis=0), weight @ p, atol=0.012)
     both = (drawn.T.astype(float) @ drawn / len(drawn))[0, 2]
     assert both == pytest.approx(weight @ (p[:, 0] * p[:, 2]), abs=0.012)
@@ -155,7 +165,10 @@ def test_reconstructions_go_by_the_hidden_units(fitted):
 def test_draws_are_shaped_as_the_attributes_and_about_them(fitted):
     model = fitted[1.0]
     draws, fresh = model.posterior_samples_, model.sample_posterior(2000, random_state=1)
-    assert {name: x.shape for name, x in draws.items()} == {"components": (100, K, J), "intercept_visible": (100, J)}
+    assert {name: x.shape for name, x in draws.items()} == {
+        "components": (100, K, J),
+        "intercept_visible": (100, J),
+    }
     for name, values in fresh.items():
         spread = values.std(axis=0)
         assert (np.abs(values.mean(axis=0) - getattr(model, f"{name}_")) < 0.15 * spread).all()
@@ -163,7 +176,10 @@ def test_draws_are_shaped_as_the_attributes_and_about_them(fitted):
 
 
 def test_noise_widens_the_intervals(fitted):
-    wide, narrow = (fitted[epsilon].posterior_samples_["components"].std(axis=0).mean() for epsilon in (1.0, np.inf))
+    wide, narrow = (
+        fitted[epsilon].posterior_samples_["components"].std(axis=0).mean()
+        for epsilon in (1.0, np.inf)
+    )
     assert wide > 1.2 * narrow
 
 
@@ -187,8 +203,12 @@ def test_scikit_learns_conventions(fitted):
 def test_sparse_rows_are_as_dense_ones(fitted):
     model = estimator().fit(sparse.csr_array(X))
     np.testing.assert_array_equal(model.components_, fitted[1.0].components_)
-    np.testing.assert_array_equal(model.transform(sparse.csr_array(Z[:20])), fitted[1.0].transform(Z[:20]))
-    np.testing.assert_array_equal(estimator().fit(X.astype(bool)).components_, fitted[1.0].components_)
+    np.testing.assert_array_equal(
+        model.transform(sparse.csr_array(Z[:20])), fitted[1.0].transform(Z[:20])
+    )
+    np.testing.assert_array_equal(
+        estimator().fit(X.astype(bool)).components_, fitted[1.0].components_
+    )
 
 
 def test_values_outside_of_zero_and_one_are_cut(fitted):
@@ -264,7 +284,9 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(fits, compiled_as_
     planned = again._model(J)
     solver, spec = again._plan_solver(planned, None, N)
     keys, example = fit_keys(0), {"y": np.zeros(J, np.float32), "known": np.float32(0)}
-    state = jax.device_get(inference.replay(fits[-1][-1], keys.solver, planned, solver, spec, example))
+    state = jax.device_get(
+        inference.replay(fits[-1][-1], keys.solver, planned, solver, spec, example)
+    )
     again._set_posterior(planned, solver, state, again._draws_rng(keys))
     assert_replayed(model, again)
 
@@ -298,7 +320,10 @@ def test_the_noise_of_a_round_is_what_the_report_says(fits):
     blocks, spent = model._model(J).blocks(), model.privacy_spent_
     sizes = [J * (K + 1), (K + 1) ** 2]
     # Blocks lie in a release by name: the hidden units' first.
-    unit = np.repeat([blocks[n].clipping_norm / blocks[n].share ** 0.5 for n in ("hidden", "visible")], sizes[::-1])
+    unit = np.repeat(
+        [blocks[n].clipping_norm / blocks[n].share ** 0.5 for n in ("hidden", "visible")],
+        sizes[::-1],
+    )
     noise = np.float64(fits[-1][-1])[1:, : sum(sizes)] / unit / spent.steps[-1].noise_multiplier
     assert 1e-6 < stats.chi2(noise.size).cdf(np.square(noise).sum()) < 1 - 1e-6
     assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
@@ -325,8 +350,14 @@ def test_a_null_row_is_as_no_row(fits):
 def test_no_more_is_spent_than_asked_for_and_what_is_reported_ran(adjacency, fits):
     for rate in (1.0, 0.5):
         spent = estimator(adjacency=adjacency, sampling_rate=rate).fit(X).privacy_spent_
-        assert 0.99 < spent.epsilon <= 1 and spent.releases == fits[-1][2].composed() and spent.sampling_rate == rate
-        assert compose(spent.releases, adjacency).epsilon(spent.delta) == pytest.approx(spent.epsilon)
+        assert (
+            0.99 < spent.epsilon <= 1
+            and spent.releases == fits[-1][2].composed()
+            and spent.sampling_rate == rate
+        )
+        assert compose(spent.releases, adjacency).epsilon(spent.delta) == pytest.approx(
+            spent.epsilon
+        )
 
 
 def test_a_refit_that_is_interrupted_leaves_nothing_of_the_fit_before():

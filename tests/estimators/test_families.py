@@ -13,12 +13,12 @@ from sklearn.exceptions import NotFittedError
 from whitebox import recorded
 
 from skdpbayes import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential, inference
-from skdpbayes._labels import codes
+from skdpbayes.intake.labels import codes
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models.families import BetaBernoulli
 from skdpbayes.privacy import GaussianSteps, PrivacyLeakWarning, compose
-from skdpbayes.privacy.mechanism import MechanismSpec
-from skdpbayes.privacy.random import fit_keys
-from skdpbayes.records import pack_records
 from skdpbayes.solvers.vips import OneRelease
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -37,10 +37,16 @@ def rows(name, n, rng=RNG):
     return rng.choice(LETTERS, (n, 1), p=SHARES)
 
 
-CLASSES = {"gamma": DPGammaExponential, "beta": DPBetaBernoulli, "dirichlet": DPDirichletCategorical}
+CLASSES = {
+    "gamma": DPGammaExponential,
+    "beta": DPBetaBernoulli,
+    "dirichlet": DPDirichletCategorical,
+}
 TRUTH = {"gamma": RATES, "beta": PROBABILITIES, "dirichlet": SHARES}
 DATA = {name: rows(name, N) for name in CLASSES}
-MANY = {name: rows(name, 8000, np.random.default_rng(1)) for name in CLASSES}  # the one size for gradient solvers
+MANY = {
+    name: rows(name, 8000, np.random.default_rng(1)) for name in CLASSES
+}  # the one size for gradient solvers
 families = pytest.mark.parametrize("name", CLASSES)
 
 
@@ -85,8 +91,12 @@ def test_the_truth_is_within_the_posterior(name, fits):
 def test_without_noise_it_is_the_conjugate_posterior(name):
     X = DATA[name]
     mean, std = {
-        "gamma": lambda: (lambda g: (g.mean(), g.std()))(stats.gamma(2 + N, scale=1 / (3 + X.sum(axis=0)))),
-        "beta": lambda: (lambda b: (b.mean(), b.std()))(stats.beta(2 + X.sum(axis=0), 5 + N - X.sum(axis=0))),
+        "gamma": lambda: (lambda g: (g.mean(), g.std()))(
+            stats.gamma(2 + N, scale=1 / (3 + X.sum(axis=0)))
+        ),
+        "beta": lambda: (lambda b: (b.mean(), b.std()))(
+            stats.beta(2 + X.sum(axis=0), 5 + N - X.sum(axis=0))
+        ),
         "dirichlet": lambda: (lambda d: (d.mean(), d.var() ** 0.5))(
             stats.dirichlet(2 + np.array([(X == letter).sum() for letter in LETTERS]))
         ),
@@ -146,7 +156,11 @@ def test_drawn_rows_look_like_the_data(name, fits):
 def test_tables_of_other_kinds_give_the_same(name, kind, fits):
     X = DATA[name]
     columns = [f"x{j}" for j in range(X.shape[1])]
-    table = {"frame": lambda: pd.DataFrame(X, columns=columns), "list": X.tolist, "object": lambda: X.astype(object)}
+    table = {
+        "frame": lambda: pd.DataFrame(X, columns=columns),
+        "list": X.tolist,
+        "object": lambda: X.astype(object),
+    }
     table = table[kind]()
     if kind == "list" and name != "dirichlet":  # whose number of columns is known
         with pytest.raises(ValueError, match="nothing public says how many columns"):
@@ -165,18 +179,35 @@ def test_categories_may_be_numbers_or_strings(categories, dtype, fits):
     column = pd.Series(np.sort(categories)[codes])
     if dtype == "string" and not isinstance(categories[0], str):
         dtype = "Int64"
-    model = estimator("dirichlet", categories=categories).fit(pd.DataFrame({"x": column.astype(dtype or column.dtype)}))
+    model = estimator("dirichlet", categories=categories).fit(
+        pd.DataFrame({"x": column.astype(dtype or column.dtype)})
+    )
     assert list(model.categories_) == sorted(categories)
     np.testing.assert_array_equal(model.probability_, fits["dirichlet"].probability_)
     assert set(model.sample(50)[:, 0]) <= set(categories)
 
 
 @families
-@pytest.mark.parametrize("solver", ["vips", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dpvi", "na-dpvi"))])
+@pytest.mark.parametrize(
+    "solver", ["vips", *(pytest.param(s, marks=pytest.mark.slow) for s in ("dpvi", "na-dpvi"))]
+)
 def test_bad_rows_raise_nothing_and_change_little(name, solver):
     X = MANY[name]
     bad = X.astype(object)
-    cells = [None, np.nan, "text", [1], {}, 1j, b"7", pd.NA, np.datetime64("2020-01-01"), 2**70, np.inf, -np.inf]
+    cells = [
+        None,
+        np.nan,
+        "text",
+        [1],
+        {},
+        1j,
+        b"7",
+        pd.NA,
+        np.datetime64("2020-01-01"),
+        2**70,
+        np.inf,
+        -np.inf,
+    ]
     for i, cell in enumerate(cells):
         bad[i, 0] = cell
     models = [estimator(name, solver=solver).fit(table) for table in (X, bad)]
@@ -205,11 +236,17 @@ def test_solvers_agree_on_many_rows(name, solver):
 
 
 REFUSED = [
-    ({"n_steps": 5}, "n_steps=5 needs another solver: solver='vips' releases bounded statistics of all records"),
+    (
+        {"n_steps": 5},
+        "n_steps=5 needs another solver: solver='vips' releases bounded statistics of all records",
+    ),
     ({"sampling_rate": 0.1}, "sampling_rate=0.1 needs another solver"),
     ({"clipping_norm": 1.0}, r"clipping_norm=1\.0 needs another solver"),
     ({"learning_rate": 0.1}, "learning_rate=0.1 needs another solver"),
-    ({"adjacency": "add_remove"}, "Use adjacency='zero_out'.* or another solver, with a sampling_rate"),
+    (
+        {"adjacency": "add_remove"},
+        "Use adjacency='zero_out'.* or another solver, with a sampling_rate",
+    ),
     ({"n_chains": 2}, "n_chains=2 needs solver='sgld'"),
     ({"solver": "nuts"}, "solver must be one of 'vips', 'dpvi', 'na-dpvi', 'sgld'"),
     ({"epsilon": -1}, r"epsilon must be a number in \(0, inf\], got -1"),
@@ -254,14 +291,26 @@ class NoLength(list):
 def test_a_row_that_cannot_be_asked_for_its_category_has_none():
     model = estimator("dirichlet")
     rows = [["b"], NoLength(["b"]), [], ["a", "b"], "b", None, ("a",)]
-    assert codes(model._column(rows, reset=True), np.array(LETTERS)).tolist() == [1, 1, -1, -1, -1, -1, 0]
+    assert codes(model._column(rows, reset=True), np.array(LETTERS)).tolist() == [
+        1,
+        1,
+        -1,
+        -1,
+        -1,
+        -1,
+        0,
+    ]
 
 
 def test_inferred_categories_warn_and_void_the_guarantee():
-    with pytest.warns(PrivacyLeakWarning, match="categories=None takes the set of categories from X"):
+    with pytest.warns(
+        PrivacyLeakWarning, match="categories=None takes the set of categories from X"
+    ):
         model = estimator("dirichlet", categories=None, random_state=None).fit(DATA["dirichlet"])
     assert list(model.categories_) == LETTERS
-    assert model.privacy_spent_.voided_by == ("the set of categories was taken from X (categories=None)",)
+    assert model.privacy_spent_.voided_by == (
+        "the set of categories was taken from X (categories=None)",
+    )
     public = estimator("dirichlet", random_state=None).fit(DATA["dirichlet"]).privacy_spent_
     assert public.guarantee_holds and public.public["categories"] == LETTERS
 
@@ -293,7 +342,9 @@ def test_clones_and_pickles(name, fits):
 
 @families
 def test_a_pickle_is_not_as_long_as_the_data(name):
-    lengths = [len(pickle.dumps(estimator(name).fit(np.repeat(DATA[name], k, axis=0)))) for k in (1, 3)]
+    lengths = [
+        len(pickle.dumps(estimator(name).fit(np.repeat(DATA[name], k, axis=0)))) for k in (1, 3)
+    ]
     assert abs(lengths[1] - lengths[0]) < 64
 
 
@@ -307,19 +358,28 @@ def test_the_bound_that_is_taken_does_not_depend_on_values(adjacency):
               for X in (MANY["gamma"], 1e6 * MANY["gamma"], np.full((8000, 2), np.nan))]  # fmt: skip
     assert bounds[0] == bounds[1] == bounds[2]
     if adjacency == "add_remove":
-        assert bounds[0] == estimator("gamma", adjacency=adjacency, **others).fit(MANY["gamma"][:7900]).upper_
+        assert (
+            bounds[0]
+            == estimator("gamma", adjacency=adjacency, **others).fit(MANY["gamma"][:7900]).upper_
+        )
 
 
 @families
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
 def test_no_more_is_spent_than_asked_for_and_what_is_reported_ran(name, adjacency, monkeypatch):
     ran, original = [], inference.run
-    monkeypatch.setattr(inference, "run", lambda *rest, **how: ran.append(rest[3]) or original(*rest, **how))
+    monkeypatch.setattr(
+        inference, "run", lambda *rest, **how: ran.append(rest[3]) or original(*rest, **how)
+    )
     for epsilon in (0.3, 4.0):
         spent = estimator(name, epsilon=epsilon, adjacency=adjacency).fit(DATA[name]).privacy_spent_
         assert 0.99 * epsilon < spent.epsilon <= epsilon
-        assert spent.releases == ran[-1].composed() and spent.n_steps == 1 and spent.sampling_rate == 1
-        assert compose(spent.releases, adjacency).epsilon(spent.delta) == pytest.approx(spent.epsilon)
+        assert (
+            spent.releases == ran[-1].composed() and spent.n_steps == 1 and spent.sampling_rate == 1
+        )
+        assert compose(spent.releases, adjacency).epsilon(spent.delta) == pytest.approx(
+            spent.epsilon
+        )
 
 
 @families
@@ -330,7 +390,20 @@ def test_the_report_does_not_depend_on_values(name):
     assert pickle.dumps(reports[0]) == pickle.dumps(reports[1])
 
 
-BAD_CELLS = [np.nan, None, np.inf, -np.inf, 1e300, -1e300, 1e-320, "text", [1], 2**70, np.datetime64("2020-01-01"), 1j]
+BAD_CELLS = [
+    np.nan,
+    None,
+    np.inf,
+    -np.inf,
+    1e300,
+    -1e300,
+    1e-320,
+    "text",
+    [1],
+    2**70,
+    np.datetime64("2020-01-01"),
+    1j,
+]
 GOOD_CELLS = {"gamma": [0.0, 1e9], "beta": [0, 1], "dirichlet": LETTERS}
 
 
@@ -357,7 +430,9 @@ def test_one_row_moves_the_release_by_at_most_its_bound(name):
     assert from_null[:2].max() == 0, "a null row contributes"
     apart = np.linalg.norm(np.subtract.outer(changed, changed).diagonal(axis1=1, axis2=3), axis=-1)
     assert 1 < apart.max() <= 2 + 1e-3
-    np.testing.assert_array_equal(release(np.nan, slice(0, 1)), null, "part of a row that is not finite contributes")
+    np.testing.assert_array_equal(
+        release(np.nan, slice(0, 1)), null, "part of a row that is not finite contributes"
+    )
 
 
 BOUNDS = {"beta": 2**0.5 / 2, "dirichlet": (2 / 3) ** 0.5}
@@ -375,10 +450,15 @@ def test_a_release_has_the_noise_that_is_charged():
     tail = stats.chi2(noise.size).cdf(np.square(noise).sum())
     assert 1e-6 < tail < 1 - 1e-6
     assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
-    assert abs(np.corrcoef(noise.T)[0, 1]) < 0.1 and abs(np.corrcoef(noise[1:, 0], noise[:-1, 0])[0, 1]) < 0.1
+    assert (
+        abs(np.corrcoef(noise.T)[0, 1]) < 0.1
+        and abs(np.corrcoef(noise[1:, 0], noise[:-1, 0])[0, 1]) < 0.1
+    )
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in CLASSES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "gamma" else n for n in CLASSES]
+)
 def test_noise_in_a_fit_is_what_its_report_says(name):
     """Between fits to the same rows with different keys, releases differ by noise alone."""
     releases = []
@@ -403,7 +483,9 @@ def test_the_posterior_follows_from_the_release_and_the_solver_key(name, compile
     planned, bounds = again._model(N)
     solver, spec = again._plan_solver(planned, bounds, N)
     keys = fit_keys(0)
-    example = {"x": np.zeros(model.n_features_in_, np.float32) if name != "dirichlet" else np.int32(0)}
+    example = {
+        "x": np.zeros(model.n_features_in_, np.float32) if name != "dirichlet" else np.int32(0)
+    }
     state = jax.device_get(inference.replay(kept[-1], keys.solver, planned, solver, spec, example))
     draws = again._set_posterior(planned, solver, state, again._draws_rng(keys))
     np.testing.assert_array_equal(draws, model.posterior_samples_)

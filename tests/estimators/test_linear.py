@@ -13,8 +13,8 @@ from sklearn.exceptions import NotFittedError
 from whitebox import recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
+from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.privacy import PrivacyLeakWarning
-from skdpbayes.privacy.random import fit_keys
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 BOUNDS = ((-1, 1), (-4, 4))
@@ -36,7 +36,11 @@ def fitted(data, compiled_quickly):
 
 def test_predictions_and_intervals(data, fitted):
     X, y = data
-    assert fitted.score(X, y) > 0.9 and fitted.coef_.shape == (3,) and isinstance(fitted.intercept_, float)
+    assert (
+        fitted.score(X, y) > 0.9
+        and fitted.coef_.shape == (3,)
+        and isinstance(fitted.intercept_, float)
+    )
     mean, std = fitted.predict(X, return_std=True)
     assert std.mean() == pytest.approx(0.3, rel=0.1)
     low, high = fitted.predict_interval(X, level=0.8)
@@ -44,7 +48,9 @@ def test_predictions_and_intervals(data, fitted):
     np.testing.assert_allclose((low + high) / 2, mean, atol=0.05)
     drawn = fitted.sample_posterior_predictive(X[:5], 4000, random_state=0)
     np.testing.assert_allclose(drawn.mean(axis=0), mean[:5], atol=0.03)
-    np.testing.assert_allclose(np.quantile(drawn, [0.1, 0.9], axis=0), [low[:5], high[:5]], atol=0.05)
+    np.testing.assert_allclose(
+        np.quantile(drawn, [0.1, 0.9], axis=0), [low[:5], high[:5]], atol=0.05
+    )
     density = fitted.log_predictive_density(X, y)
     assert density.mean() == pytest.approx(stats.norm(mean, std).logpdf(y).mean(), abs=0.02)
     assert fitted.sample_posterior(7, 0)["coef"].shape == (7, 3)
@@ -54,15 +60,21 @@ def test_units_of_the_data_do_not_matter(data, fitted):
     X, y = data
     scale, shift = np.array([10.0, 0.1, 3.0]), np.array([5.0, -2.0, 100.0])
     bounds = (shift - scale, shift + scale), (1000 - 40, 1000 + 40)
-    other = DPBayesianLinearRegression(1.0, bounds=bounds, random_state=0).fit(X * scale + shift, 10 * y + 1000)
+    other = DPBayesianLinearRegression(1.0, bounds=bounds, random_state=0).fit(
+        X * scale + shift, 10 * y + 1000
+    )
     np.testing.assert_allclose(other.coef_ * scale / 10, fitted.coef_, atol=1e-3)
-    np.testing.assert_allclose(other.predict(X * scale + shift), 10 * fitted.predict(X) + 1000, atol=0.02)
+    np.testing.assert_allclose(
+        other.predict(X * scale + shift), 10 * fitted.predict(X) + 1000, atol=0.02
+    )
     assert other.noise_std_ == pytest.approx(10 * fitted.noise_std_, rel=1e-2)
 
 
 def test_without_an_intercept(data):
     X, y = data
-    model = DPBayesianLinearRegression(10.0, bounds=BOUNDS, fit_intercept=False, random_state=0).fit(X, y - 0.5)
+    model = DPBayesianLinearRegression(
+        10.0, bounds=BOUNDS, fit_intercept=False, random_state=0
+    ).fit(X, y - 0.5)
     assert model.intercept_ == 0 and not model.posterior_samples_["intercept"].any()
     np.testing.assert_allclose(model.coef_, [2, -1, 0], atol=0.06)
 
@@ -100,12 +112,19 @@ def test_guarantee_and_report(data, fitted):
     assert not fitted.privacy_spent_.guarantee_holds, "it has a seed"
     assert fitted.privacy_spent_.epsilon <= 1.0
     assert sum(piece.steps for piece in fitted.privacy_spent_.steps) == fitted.n_iter_ == 20
-    substituted = DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="replace_one", random_state=0).fit(*data)
-    ratio = substituted.privacy_spent_.steps[0].noise_multiplier / fitted.privacy_spent_.steps[0].noise_multiplier
+    substituted = DPBayesianLinearRegression(
+        1.0, bounds=BOUNDS, adjacency="replace_one", random_state=0
+    ).fit(*data)
+    ratio = (
+        substituted.privacy_spent_.steps[0].noise_multiplier
+        / fitted.privacy_spent_.steps[0].noise_multiplier
+    )
     assert ratio == pytest.approx(2, rel=0.01)
     with pytest.raises(ValueError, match="sampling_rate"):
         DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="add_remove").fit(*data)
-    DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="add_remove", sampling_rate=0.5).fit(*data)
+    DPBayesianLinearRegression(1.0, bounds=BOUNDS, adjacency="add_remove", sampling_rate=0.5).fit(
+        *data
+    )
 
 
 # One release
@@ -115,13 +134,17 @@ WIDE = ((-1, 1), (-6, 6))  # no response is beyond
 
 
 def once(epsilon=1.0, **parameters):
-    return DPBayesianLinearRegression(epsilon, **({"bounds": WIDE, "solver": "vips", "random_state": 0} | parameters))
+    return DPBayesianLinearRegression(
+        epsilon, **({"bounds": WIDE, "solver": "vips", "random_state": 0} | parameters)
+    )
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_one_release_without_noise_gives_the_exact_posterior(data, intercept):
     X, y = data
-    fit = once(np.inf, fit_intercept=intercept, prior_precision=0.5, prior_shape=3.0, prior_scale=0.1).fit(X, y)
+    fit = once(
+        np.inf, fit_intercept=intercept, prior_precision=0.5, prior_shape=3.0, prior_scale=0.1
+    ).fit(X, y)
     rows, y = np.column_stack([X, np.ones(len(X))]) if intercept else X, y / 6
     precision = rows.T @ rows + 0.5 * np.eye(rows.shape[1])
     w = np.linalg.solve(precision, rows.T @ y)
@@ -131,27 +154,37 @@ def test_one_release_without_noise_gives_the_exact_posterior(data, intercept):
     np.testing.assert_allclose(fit.posterior_.mean, expected, atol=1e-5)
     covariance = fit.posterior_.covariance
     assert covariance[0, 0] == pytest.approx(log_variance.var(), rel=1e-5)
-    np.testing.assert_allclose(covariance[1:, 1:], scale / (shape - 1) * np.linalg.inv(precision), rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(
+        covariance[1:, 1:], scale / (shape - 1) * np.linalg.inv(precision), rtol=1e-4, atol=1e-9
+    )
     draws = fit.posterior_.sample(np.random.default_rng(0), 40_000)
-    np.testing.assert_allclose(draws.mean(axis=0), expected, atol=5 * fit.posterior_.std.max() / 200)
+    np.testing.assert_allclose(
+        draws.mean(axis=0), expected, atol=5 * fit.posterior_.std.max() / 200
+    )
     np.testing.assert_allclose(draws.std(axis=0), fit.posterior_.std, rtol=0.02)
 
 
 def test_one_release_reports_one_step_and_honest_intervals(data):
     X, y = data
     fit = once(3.0).fit(X, y)
-    assert fit.n_iter_ == 1 and fit.diagnostics_["noise_std"] > 0 and fit.privacy_spent_.epsilon <= 3
+    assert (
+        fit.n_iter_ == 1 and fit.diagnostics_["noise_std"] > 0 and fit.privacy_spent_.epsilon <= 3
+    )
     z = (fit.coef_ - [2, -1, 0]) / fit.posterior_samples_["coef"].std(axis=0)
     assert (np.abs(z) < 4).all() and fit.score(X, y) > 0.9
     again = once(3.0).fit(X, y)
     np.testing.assert_array_equal(again.posterior_.draws, fit.posterior_.draws)
     low, high = fit.predict_interval(X, level=0.8)
     assert np.mean((low < y) & (y < high)) == pytest.approx(0.8, abs=0.15)
-    substituted = once(3.0, adjacency="replace_one").fit(X, y).privacy_spent_.steps[0].noise_multiplier
+    substituted = (
+        once(3.0, adjacency="replace_one").fit(X, y).privacy_spent_.steps[0].noise_multiplier
+    )
     assert substituted / fit.privacy_spent_.steps[0].noise_multiplier == pytest.approx(2, rel=0.01)
 
 
-def test_the_posterior_of_one_release_follows_from_it_and_the_solver_key(data, compiled_as_users_do):
+def test_the_posterior_of_one_release_follows_from_it_and_the_solver_key(
+    data, compiled_as_users_do
+):
     X, y = data
     with recorded() as kept:
         fit = once().fit(X, y)
@@ -198,7 +231,9 @@ def releases_of(monkeypatch, X, y, **parameters):
     releases, solver = kept[0]
     if hasattr(solver, "n_records"):  # one release
         return releases[0] / solver.clipping_norm
-    units = np.full(releases.shape[1], solver.curvature_norm / 0.95**0.5)  # curvature, then two weights
+    units = np.full(
+        releases.shape[1], solver.curvature_norm / 0.95**0.5
+    )  # curvature, then two weights
     units[-2:] = solver.curvature_norm / 0.05**0.5
     return releases[0] / units
 
@@ -241,7 +276,9 @@ def test_frames_lists_clones_and_pickles(data, fitted):
     np.testing.assert_array_equal(named.coef_, fitted.coef_)
     assert list(named.feature_names_in_) == ["a", "b", "c"]
     each = tuple(np.broadcast_to(end, 3).tolist() for end in BOUNDS[0])
-    small = DPBayesianLinearRegression(1.0, bounds=(each, BOUNDS[1])).fit(X[:50].tolist(), y[:50].tolist())
+    small = DPBayesianLinearRegression(1.0, bounds=(each, BOUNDS[1])).fit(
+        X[:50].tolist(), y[:50].tolist()
+    )
     assert small.predict(X[:2].tolist()).shape == (2,)
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict(X[:3]), fitted.predict(X[:3]))

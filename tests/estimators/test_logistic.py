@@ -41,7 +41,10 @@ LETTERS = np.where(y, "yes", "no")
 def estimator(**parameters):
     """An estimator of the one size that these tests compile."""
     return DPBayesianLogisticRegression(
-        **({"classes": [0, 1], "n_steps": 100, "n_posterior_samples": 200, "random_state": 0} | parameters)
+        **(
+            {"classes": [0, 1], "n_steps": 100, "n_posterior_samples": 200, "random_state": 0}
+            | parameters
+        )
     )
 
 
@@ -81,7 +84,11 @@ def test_labels_outside_the_classes_are_ignored():
 
 @pytest.mark.parametrize("dtype", [str, object, "string", "category"])
 def test_labels_may_be_strings(dtype, model):
-    labels = pd.Series(LETTERS, dtype=dtype) if dtype in ("string", "category") else LETTERS.astype(dtype)
+    labels = (
+        pd.Series(LETTERS, dtype=dtype)
+        if dtype in ("string", "category")
+        else LETTERS.astype(dtype)
+    )
     fit = estimator(classes=["yes", "no"], epsilon=np.inf).fit(X, labels)
     assert list(fit.classes_) == ["no", "yes"]
     np.testing.assert_array_equal(fit.coef_, model.coef_)
@@ -101,7 +108,9 @@ def test_labels_that_are_objects_raise_nothing():
     null = X.copy()
     null[:5] = np.nan
     fit = estimator(classes=["no", "yes"]).fit(X, labels)
-    np.testing.assert_array_equal(fit.coef_, estimator(classes=["no", "yes"]).fit(null, LETTERS).coef_)
+    np.testing.assert_array_equal(
+        fit.coef_, estimator(classes=["no", "yes"]).fit(null, LETTERS).coef_
+    )
 
 
 @pytest.mark.parametrize("dtype", ["Int64", "boolean", "Float64"])
@@ -115,7 +124,14 @@ def test_missing_labels_raise_nothing(dtype):
 
 # Rows
 
-BAD_ROWS = {"NaN": np.nan, "inf": np.inf, "-inf": -np.inf, "1e300": 1e300, "1e-320": 1e-320, "1e38": 1e38}
+BAD_ROWS = {
+    "NaN": np.nan,
+    "inf": np.inf,
+    "-inf": -np.inf,
+    "1e300": 1e300,
+    "1e-320": 1e-320,
+    "1e38": 1e38,
+}
 
 
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
@@ -168,7 +184,9 @@ def test_sparse_output_of_a_column_transformer():
     frame = pd.DataFrame({"level": rng.choice(["p", "q", "r"], N), "z": X[:, 0]})
     encode = OneHotEncoder(categories=[["p", "q", "r"]], handle_unknown="ignore")
     for passed in ("passthrough", "drop"):
-        prepare = ColumnTransformer([("levels", encode, ["level"])], remainder=passed, sparse_threshold=1.0)
+        prepare = ColumnTransformer(
+            [("levels", encode, ["level"])], remainder=passed, sparse_threshold=1.0
+        )
         assert sparse.issparse(prepare.fit_transform(frame))
         dense = prepare.set_params(sparse_threshold=1.0).fit_transform(frame).toarray()
         pipe = make_pipeline(prepare, estimator(data_norm=3.0)).fit(frame, y)
@@ -191,7 +209,9 @@ def test_probabilities_average_the_draws(model):
     draws = model.posterior_samples_
     assert draws["coef"].shape == (200, 1, D) and draws["intercept"].shape == (200, 1)
     rows = X[:9] * np.minimum(1, D**0.5 / np.linalg.norm(X[:9], axis=1))[:, None]
-    want = (1 / (1 + np.exp(-(rows @ draws["coef"][:, 0].T + draws["intercept"][:, 0])))).mean(axis=1)
+    want = (1 / (1 + np.exp(-(rows @ draws["coef"][:, 0].T + draws["intercept"][:, 0])))).mean(
+        axis=1
+    )
     np.testing.assert_allclose(model.predict_proba(X[:9])[:, 1], want)
     np.testing.assert_allclose(np.exp(model.predict_log_proba(X)).sum(axis=1), 1)
 
@@ -240,7 +260,9 @@ def test_predictive_draws(model):
     np.testing.assert_allclose(labels.mean(axis=0), model.predict_proba(X[:50])[:, 1], atol=0.05)
 
 
-@pytest.mark.parametrize("solver", ["dpvi", pytest.param("na-dpvi", marks=pytest.mark.slow), "sgld"])
+@pytest.mark.parametrize(
+    "solver", ["dpvi", pytest.param("na-dpvi", marks=pytest.mark.slow), "sgld"]
+)
 def test_three_classes(solver):
     z = np.digitize(X[:, 0], [-0.5, 0.5])
     fit = estimator(classes=[0, 1, 2], solver=solver, epsilon=20.0, n_steps=300).fit(X, z)
@@ -262,7 +284,9 @@ def test_no_intercept():
 
 
 def test_clones_and_grid_search():
-    search = GridSearchCV(estimator(), {"prior_scale": [0.1, 1.0], "epsilon": [0.5, 5.0]}, cv=2, error_score="raise")
+    search = GridSearchCV(
+        estimator(), {"prior_scale": [0.1, 1.0], "epsilon": [0.5, 5.0]}, cv=2, error_score="raise"
+    )
     search.fit(X, y)
     assert search.best_estimator_.privacy_spent_.epsilon <= 5.0
     copy = clone(search.best_estimator_)
@@ -286,7 +310,10 @@ def test_a_pickle_predicts_equally_and_without_jax(model, tmp_path):
         "m.privacy_spent_.to_json(); repr(m); sys.exit('jax' in sys.modules or 'numpyro' in sys.modules)"
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, check=False).returncode
+        == 0
+    )
     np.testing.assert_array_equal(np.load(tmp_path / "p.npy"), model.predict_proba(X))
 
 
@@ -317,7 +344,10 @@ def test_add_remove_refuses_what_would_read_the_number_of_records():
         estimator(adjacency="add_remove").fit(X, y)
     with pytest.raises(ValueError, match="learning_rate=None takes the number of records"):
         estimator(adjacency="add_remove", solver="sgld", sampling_rate=0.1).fit(X, y)
-    fits = [estimator(adjacency="add_remove", sampling_rate=0.3).fit(X[:n], y[:n]).privacy_spent_ for n in (400, 399)]
+    fits = [
+        estimator(adjacency="add_remove", sampling_rate=0.3).fit(X[:n], y[:n]).privacy_spent_
+        for n in (400, 399)
+    ]
     assert fits[0].to_json() == fits[1].to_json()
 
 
@@ -326,7 +356,9 @@ def test_the_report_does_not_depend_on_the_records(solver):
     other, labels = X.copy(), y.copy()
     other[3], labels[3] = np.nan, 17
     other[4] = 1e6
-    reports = [estimator(solver=solver).fit(*data).privacy_spent_ for data in ((X, y), (other, labels))]
+    reports = [
+        estimator(solver=solver).fit(*data).privacy_spent_ for data in ((X, y), (other, labels))
+    ]
     assert pickle.dumps(reports[0]) == pickle.dumps(reports[1])
     assert reports[0].to_json() == reports[1].to_json()
 
@@ -377,14 +409,25 @@ def test_seeds_warn_once(monkeypatch):
 
 
 def test_what_is_shown_holds_no_secret(capsys):
-    from skdpbayes.privacy.random import fit_keys
+    from skdpbayes.mechanism.keys import fit_keys
 
     keys = fit_keys(0)
-    secrets = [*keys.sampling, *keys.noise, keys.counting, np.asarray(jax.random.key_data(keys.solver)).tobytes()]
+    secrets = [
+        *keys.sampling,
+        *keys.noise,
+        keys.counting,
+        np.asarray(jax.random.key_data(keys.solver)).tobytes(),
+    ]
     fit = estimator(random_state=0, verbose=1).fit(X, y)
     printed = capsys.readouterr().out
     assert "epsilon" in printed
-    shown = printed + repr(fit) + fit._repr_html_() + repr(fit.privacy_spent_) + fit.privacy_spent_._repr_html_()
+    shown = (
+        printed
+        + repr(fit)
+        + fit._repr_html_()
+        + repr(fit.privacy_spent_)
+        + fit.privacy_spent_._repr_html_()
+    )
     shown += fit.privacy_spent_.to_json() + json.dumps(fit.diagnostics_)
     for value in X.ravel():
         assert f"{value:.9g}"[:10] not in shown
@@ -394,7 +437,9 @@ def test_what_is_shown_holds_no_secret(capsys):
 
 
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # so short a chain; follows from releases
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning"
+)  # so short a chain; follows from releases
 def test_what_is_printed_does_not_depend_on_values(capsys, solver, monkeypatch):
     """However many rows are null, the same is printed; of warnings only one follows from a release."""
     monkeypatch.setattr("time.perf_counter", lambda: 0.0)  # seconds are printed
@@ -414,7 +459,12 @@ def test_what_is_said_does_not_tell_a_number_of_rows_that_is_private(capsys, mon
     said = set()
     for n in (len(X), len(X) - 1, 97):
         model = estimator(
-            verbose=2, adjacency="add_remove", sampling_rate=0.5, delta=delta, epsilon=0.1, random_state=None
+            verbose=2,
+            adjacency="add_remove",
+            sampling_rate=0.5,
+            delta=delta,
+            epsilon=0.1,
+            random_state=None,
         )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -441,7 +491,9 @@ def test_parameters_of_another_solver_are_refused(parameters, message):
 
 
 def test_a_matrix_that_noise_would_hide_is_refused():
-    with pytest.raises(ValueError, match=r"matrix of all pairs of parameters, here 1002, .* Use solver='dpvi'"):
+    with pytest.raises(
+        ValueError, match=r"matrix of all pairs of parameters, here 1002, .* Use solver='dpvi'"
+    ):
         estimator(solver="na-dpvi").fit(np.zeros((5, 1001)), [0, 1, 0, 1, 0])
 
 
@@ -461,7 +513,10 @@ NUMBERS = "must be (a number|an integer) in "
 BAD = [
     *[({"epsilon": v}, f"epsilon {NUMBERS}") for v in (0, -1, math.nan, "1", None, True)],
     *[({"delta": v}, f"delta {NUMBERS}") for v in (0, -1e-5, 1, 2, math.nan, "x", None)],
-    *[({"solver": v}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld'") for v in ("nuts", None, 3)],
+    *[
+        ({"solver": v}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld'")
+        for v in ("nuts", None, 3)
+    ],
     *[({"adjacency": v}, "adjacency must be one of 'zero_out'") for v in ("add", None)],
     *[
         ({"classes": v}, "classes must be a list of two or more different labels")
@@ -482,17 +537,25 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("parameters", "message"), BAD, ids=lambda v: str(v) if isinstance(v, dict) else "")
+@pytest.mark.parametrize(
+    ("parameters", "message"), BAD, ids=lambda v: str(v) if isinstance(v, dict) else ""
+)
 def test_bad_parameters_are_named(parameters, message):
     with pytest.raises(ValueError, match=message):
         estimator(**parameters).fit(X, y)
 
 
 def test_public_shapes_are_checked():
-    for wrong, message in ((y[:-1], "inconsistent numbers of samples"), (None, "requires y"), (X, "1d array")):
+    for wrong, message in (
+        (y[:-1], "inconsistent numbers of samples"),
+        (None, "requires y"),
+        (X, "1d array"),
+    ):
         with pytest.raises(ValueError, match=message):
             estimator().fit(X, wrong)
-    with pytest.raises(ValueError, match="X has 2 features, but DPBayesianLogisticRegression is expecting 3"):
+    with pytest.raises(
+        ValueError, match="X has 2 features, but DPBayesianLogisticRegression is expecting 3"
+    ):
         estimator().fit(X, y).predict(X[:, :2])
 
 

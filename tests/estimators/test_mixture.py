@@ -13,8 +13,8 @@ from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
 from whitebox import assert_given_the_same, assert_replayed, one_program, planned, replay_mixture
 
 from skdpbayes import DPGaussianMixture, inference
-from skdpbayes._noisy_mixture import MixturePosterior
-from skdpbayes.models.mixture import restricted
+from skdpbayes.models.mixtures.gaussian import restricted
+from skdpbayes.posteriors.mixture import MixturePosterior
 from skdpbayes.privacy import PrivacyLeakWarning, compose
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -42,7 +42,8 @@ def fits():
 
 def estimator(epsilon=1.0, **parameters):
     return DPGaussianMixture(
-        epsilon=epsilon, **({"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0} | parameters)
+        epsilon=epsilon,
+        **({"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0} | parameters),
     )
 
 
@@ -52,7 +53,10 @@ def test_a_number_of_components_is_not_taken_for_a_budget():
 
 
 def truth(Z):
-    pdf = [w * stats.multivariate_normal(m, r @ r.T).pdf(Z) for w, m, r in zip(WEIGHTS, MEANS, ROOTS, strict=True)]
+    pdf = [
+        w * stats.multivariate_normal(m, r @ r.T).pdf(Z)
+        for w, m, r in zip(WEIGHTS, MEANS, ROOTS, strict=True)
+    ]
     return np.log(np.sum(pdf, axis=0))
 
 
@@ -84,13 +88,19 @@ def test_the_mixture_is_found_without_a_start(fitted):
 def test_it_is_scikit_learns_mixture_with_these_parameters(fitted):
     model = fitted
     theirs = GaussianMixture(3)
-    theirs.weights_, theirs.means_, theirs.covariances_ = model.weights_, model.means_, model.covariances_
+    theirs.weights_, theirs.means_, theirs.covariances_ = (
+        model.weights_,
+        model.means_,
+        model.covariances_,
+    )
     theirs.precisions_cholesky_ = model.precisions_cholesky_
     for name in ("score_samples", "predict_proba", "predict", "bic", "aic", "score"):
         np.testing.assert_allclose(
             getattr(model, name)(X), getattr(theirs, name)(X), rtol=1e-9, atol=1e-12, err_msg=name
         )
-    np.testing.assert_allclose(model.precisions_ @ model.covariances_, np.tile(np.eye(2), (3, 1, 1)), atol=1e-9)
+    np.testing.assert_allclose(
+        model.precisions_ @ model.covariances_, np.tile(np.eye(2), (3, 1, 1)), atol=1e-9
+    )
     Z, labels = model.sample(50_000, random_state=1)
     assert Z.shape == (50_000, 2) and labels.shape == (50_000,)
     for k in range(3):
@@ -106,7 +116,9 @@ def test_posterior_draws_are_around_the_estimates(fitted):
     assert {name: values.shape for name, values in draws.items()} == {
         "weights": (1000, 3), "means": (1000, 3, 2), "covariances": (1000, 3, 2, 2),
     }  # fmt: skip
-    for values, estimate in zip(fresh.values(), (model.weights_, model.means_, model.covariances_), strict=True):
+    for values, estimate in zip(
+        fresh.values(), (model.weights_, model.means_, model.covariances_), strict=True
+    ):
         spread = values.std(axis=0)
         assert (np.abs(values.mean(axis=0) - estimate) < 0.4 * spread).all()
     assert (np.linalg.eigvalsh(fresh["covariances"]) > 0).all()
@@ -118,7 +130,9 @@ def test_posterior_draws_are_around_the_estimates(fitted):
 
 def test_a_few_draws_are_from_all_of_a_chain(fitted):
     walk = copy.copy(fitted)
-    walk.posterior_samples_ = {name: np.repeat(x[:2], 500, axis=0) for name, x in fitted.posterior_samples_.items()}
+    walk.posterior_samples_ = {
+        name: np.repeat(x[:2], 500, axis=0) for name, x in fitted.posterior_samples_.items()
+    }
     few, all_of_them = (walk.log_predictive_density(X[:50], n_samples=n) for n in (10, 2000))
     np.testing.assert_allclose(few, all_of_them)
 
@@ -130,7 +144,11 @@ def test_intervals_include_the_noise():
         model = estimator(0.3, random_state=seed, **GIVEN).fit(rows(seed))
         order = matched(model)
         assert sorted(order) == [0, 1, 2]
-        for name, true in (("means", MEANS), ("weights", WEIGHTS), ("covariances", ROOTS @ ROOTS.mT)):
+        for name, true in (
+            ("means", MEANS),
+            ("weights", WEIGHTS),
+            ("covariances", ROOTS @ ROOTS.mT),
+        ):
             draws = model.posterior_samples_[name][:, order]
             scores.append(((draws.mean(axis=0) - true) / draws.std(axis=0)).ravel())
         widths.append(model.posterior_samples_["means"][:, order].std(axis=0))
@@ -146,17 +164,29 @@ def test_draws_have_the_noise_of_each_part(kind):
     """Of components so well known that there is nothing else: counts, means, and whitened covariances."""
     noise = np.repeat([[1e6], [0.01], [0.0025]], 3, axis=1)
     many, eyes = np.full(3, 1e8), np.tile(4 * np.eye(2), (3, 1, 1))
-    posterior = MixturePosterior(kind, 1.0, np.full(3, 1e4), many, many, np.zeros((3, 2)), eyes, noise)
-    weights, means, covariances = (x.std(axis=0) for x in posterior.draws(np.random.default_rng(0), 4000))
+    posterior = MixturePosterior(
+        kind, 1.0, np.full(3, 1e4), many, many, np.zeros((3, 2)), eyes, noise
+    )
+    weights, means, covariances = (
+        x.std(axis=0) for x in posterior.draws(np.random.default_rng(0), 4000)
+    )
     np.testing.assert_allclose(weights, 1000 / 3e4 * np.sqrt(2 / 3), rtol=0.1)
     np.testing.assert_allclose(means, 2 * 0.1, rtol=0.1)
-    of_one = np.eye(2) + (np.sqrt(2) - 1) * np.eye(2) + (1 - np.eye(2)) if kind in ("full", "tied") else np.eye(2)
-    np.testing.assert_allclose(covariances, np.tile(4 * 0.05 * of_one, (3, 1, 1)), rtol=0.1, atol=1e-3)
+    of_one = (
+        np.eye(2) + (np.sqrt(2) - 1) * np.eye(2) + (1 - np.eye(2))
+        if kind in ("full", "tied")
+        else np.eye(2)
+    )
+    np.testing.assert_allclose(
+        covariances, np.tile(4 * 0.05 * of_one, (3, 1, 1)), rtol=0.1, atol=1e-3
+    )
 
 
 def test_without_noise_it_is_variational_bayes():
     """Scikit-learn's, with the same priors, from the same side of the same optimum."""
-    prior = dict(weight_concentration_prior=2.0, mean_precision_prior=0.5, degrees_of_freedom_prior=4.0)
+    prior = dict(
+        weight_concentration_prior=2.0, mean_precision_prior=0.5, degrees_of_freedom_prior=4.0
+    )
     ours = estimator(np.inf, n_steps=60, **GIVEN, **prior).fit(X)
     theirs = BayesianGaussianMixture(
         n_components=3, weight_concentration_prior_type="dirichlet_distribution", mean_prior=[0, 0], max_iter=1000,
@@ -180,12 +210,21 @@ def test_other_covariances_have_scikit_learns_shapes(kind):
     covariances = np.array(restricted(kind, np.float32(ROOTS @ ROOTS.mT / 4)), float)
     counts = 1000 * WEIGHTS
     model.posterior_ = MixturePosterior(
-        kind, 1.0, counts, counts, counts, (MEANS - [0.5, 0]) / 2, covariances, np.full((3, 3), 1e-4)
+        kind,
+        1.0,
+        counts,
+        counts,
+        counts,
+        (MEANS - [0.5, 0]) / 2,
+        covariances,
+        np.full((3, 3), 1e-4),
     )
     model._set_components(model.posterior_.sample(np.random.default_rng(0), 1000))
     theirs = GaussianMixture(3, covariance_type=kind, random_state=0, means_init=MEANS).fit(X)
     agrees(model, theirs, kind)
-    np.testing.assert_allclose(model._scales[1][0] ** 2 * covariances, full(model.covariances_, kind), rtol=1e-6)
+    np.testing.assert_allclose(
+        model._scales[1][0] ** 2 * covariances, full(model.covariances_, kind), rtol=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -225,8 +264,12 @@ def test_units_do_not_matter():
     given["covariance_prior"] = GIVEN["covariance_prior"] * np.outer(scale, scale)
     other = estimator(bounds=bounds, reg_covar=0, **given).fit(X * scale + shift)
     np.testing.assert_allclose(other.means_, one.means_ * scale + shift, rtol=1e-3)
-    np.testing.assert_allclose(other.covariances_, one.covariances_ * np.outer(scale, scale), rtol=0.02, atol=1e-4)
-    assert other.score(X * scale + shift) == pytest.approx(one.score(X) - np.log(scale).sum(), abs=1e-3)
+    np.testing.assert_allclose(
+        other.covariances_, one.covariances_ * np.outer(scale, scale), rtol=0.02, atol=1e-4
+    )
+    assert other.score(X * scale + shift) == pytest.approx(
+        one.score(X) - np.log(scale).sum(), abs=1e-3
+    )
 
 
 def test_new_values_compile_nothing(compilations):
@@ -245,13 +288,22 @@ def test_new_values_compile_nothing(compilations):
 
 REFUSED = [
     ({"n_components": 0}, r"n_components must be an integer in \[1, 10000\], got 0"),
-    ({"covariance_type": "round"}, "covariance_type must be one of 'full', 'tied', 'diag', 'spherical'"),
+    (
+        {"covariance_type": "round"},
+        "covariance_type must be one of 'full', 'tied', 'diag', 'spherical'",
+    ),
     ({"solver": "gibbs"}, "solver must be one of 'vips', 'dpvi', 'na-dpvi', 'sgld', got 'gibbs'"),
     ({"clipping_norm": 1.0}, "clipping_norm=1.0 needs another solver"),
     ({"learning_rate": 0.1}, "learning_rate=0.1 needs another solver"),
     ({"guide": "mean_field"}, "guide='mean_field' needs solver='dpvi'; 'vips' has no such thing"),
-    ({"step_schedule": "decreasing", "solver": "dpvi"}, "step_schedule='decreasing' needs solver='sgld'"),
-    ({"n_steps": 2, "solver": "sgld"}, "n_steps=2 is too few: 2 go into the start. Take at least 3"),
+    (
+        {"step_schedule": "decreasing", "solver": "dpvi"},
+        "step_schedule='decreasing' needs solver='sgld'",
+    ),
+    (
+        {"n_steps": 2, "solver": "sgld"},
+        "n_steps=2 is too few: 2 go into the start. Take at least 3",
+    ),
     ({"n_steps": 3, "solver": "na-dpvi"}, "too few: the first round releases curvature"),
     ({"bounds": (1, 0)}, "bounds must be a pair .* low below high"),
     ({"bounds": ((0, 0, 0), 1)}, "bounds must be a pair .* for each of the 2 columns"),
@@ -261,7 +313,10 @@ REFUSED = [
     ({"covariance_prior": -np.eye(2)}, "covariance_prior must be positive definite"),
     ({"degrees_of_freedom_prior": 0.5}, r"degrees_of_freedom_prior must be a number in \(1, "),
     ({"n_steps": 2}, "n_steps=2 is too few: 2 go into the start. Take at least 3"),
-    ({"adjacency": "add_remove", "sampling_rate": 1.0, "solver": "sgld"}, "learning_rate=None takes the number"),
+    (
+        {"adjacency": "add_remove", "sampling_rate": 1.0, "solver": "sgld"},
+        "learning_rate=None takes the number",
+    ),
     ({"adjacency": "add_remove"}, "sampling_rate=None takes the number of records from X"),
     ({"mean_precision_prior": 0}, "mean_precision_prior must be"),
     ({"weight_concentration_prior": -1}, "weight_concentration_prior must be"),
@@ -302,8 +357,12 @@ def test_clones_pickles_and_refits():
 # Privacy
 
 
-@pytest.mark.parametrize("parameters", [GIVEN, pytest.param({}, marks=pytest.mark.slow)], ids=["given", "sketch"])
-def test_the_fit_follows_from_the_releases_and_the_solver_key(parameters, fits, compiled_as_users_do):
+@pytest.mark.parametrize(
+    "parameters", [GIVEN, pytest.param({}, marks=pytest.mark.slow)], ids=["given", "sketch"]
+)
+def test_the_fit_follows_from_the_releases_and_the_solver_key(
+    parameters, fits, compiled_as_users_do
+):
     """So nothing else of the records is in it: no start, no stopping, no bound of the likelihood."""
     model = estimator(**parameters).fit(X)
     again = estimator(**parameters)
@@ -311,7 +370,9 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(parameters, fits, 
     assert_replayed(model, again)
 
 
-@pytest.mark.parametrize("parameters", [{}, GIVEN, {"n_components": 1}], ids=["sketch", "given", "one"])
+@pytest.mark.parametrize(
+    "parameters", [{}, GIVEN, {"n_components": 1}], ids=["sketch", "given", "one"]
+)
 def test_what_is_run_does_not_depend_on_what_rows_hold(parameters):
     """No start and no prior of their own; nor on how many there are, where that is private."""
     hidden = {"adjacency": "add_remove", "sampling_rate": 1.0} | parameters
@@ -342,7 +403,22 @@ def test_a_refit_that_is_interrupted_leaves_nothing_of_the_fit_before():
         model.score(X)
 
 
-CELLS = [np.nan, None, np.inf, -np.inf, 1e300, 1e30, -1e300, 1e-320, "text", [1], 2**70, 1j, 0.0, 9.0]
+CELLS = [
+    np.nan,
+    None,
+    np.inf,
+    -np.inf,
+    1e300,
+    1e30,
+    -1e300,
+    1e-320,
+    "text",
+    [1],
+    2**70,
+    1j,
+    0.0,
+    9.0,
+]
 
 
 def test_one_row_moves_the_first_release_by_at_most_the_noise_unit(fits):
@@ -366,7 +442,9 @@ def test_the_noise_of_a_round_is_what_the_report_says(fits):
     """Of null rows every release is noise alone; and the scales that posteriors assume are those of the last rounds."""
     model = estimator(n_steps=MOST, **GIVEN).fit(np.full_like(X, np.nan))
     planned, spent = model._model(model._scales), model.privacy_spent_
-    unit = np.repeat([b.clipping_norm / b.share**0.5 for b in planned.blocks().values()], [3, 6, 12])
+    unit = np.repeat(
+        [b.clipping_norm / b.share**0.5 for b in planned.blocks().values()], [3, 6, 12]
+    )
     noise = np.float64(fits[-1][-1])[1:, :21] / unit / spent.steps[-1].noise_multiplier
     tail = stats.chi2(noise.size).cdf(np.square(noise).sum())
     assert 1e-6 < tail < 1 - 1e-6
@@ -381,14 +459,22 @@ def test_the_noise_of_a_round_is_what_the_report_says(fits):
 def test_no_more_is_spent_than_asked_for_and_what_is_reported_ran(adjacency, fits):
     for rate in (1.0, 0.5):
         spent = estimator(adjacency=adjacency, sampling_rate=rate, **GIVEN).fit(X).privacy_spent_
-        assert 0.99 < spent.epsilon <= 1 and spent.releases == fits[-1][2].composed() and spent.sampling_rate == rate
-        assert compose(spent.releases, adjacency).epsilon(spent.delta) == pytest.approx(spent.epsilon)
+        assert (
+            0.99 < spent.epsilon <= 1
+            and spent.releases == fits[-1][2].composed()
+            and spent.sampling_rate == rate
+        )
+        assert compose(spent.releases, adjacency).epsilon(spent.delta) == pytest.approx(
+            spent.epsilon
+        )
         assert ("n_samples" in spent.public) == (adjacency != "add_remove")
 
 
 def test_without_the_number_of_rows_it_is_estimated():
     """With rows added or removed the plan is the same, and so are all shapes."""
-    models = [estimator(adjacency="add_remove", sampling_rate=0.5, **GIVEN).fit(X[:n]) for n in (N, N - 1)]
+    models = [
+        estimator(adjacency="add_remove", sampling_rate=0.5, **GIVEN).fit(X[:n]) for n in (N, N - 1)
+    ]
     assert repr(models[0].privacy_spent_) == repr(models[1].privacy_spent_)
     assert models[0].diagnostics_["n_records"] == pytest.approx(N, rel=0.1)
     np.testing.assert_allclose(models[0].means_, MEANS, atol=0.25)
@@ -397,7 +483,9 @@ def test_without_the_number_of_rows_it_is_estimated():
 def test_ranges_taken_from_the_data_warn_and_void_the_guarantee():
     with pytest.warns(PrivacyLeakWarning, match="bounds=None takes the ranges of X"):
         model = estimator(bounds=None, random_state=None, **GIVEN).fit(X)
-    assert model.privacy_spent_.voided_by == ("the ranges of X were taken from the data (bounds=None)",)
+    assert model.privacy_spent_.voided_by == (
+        "the ranges of X were taken from the data (bounds=None)",
+    )
     assert estimator(random_state=None, **GIVEN).fit(X).privacy_spent_.guarantee_holds
 
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from whitebox import assert_given_the_same, assert_replayed, one_program, planned, replay_mixture
 
 from skdpbayes import DPGaussianMixture
-from skdpbayes.models.mixture_marginal import MarginalMixture
+from skdpbayes.models.mixtures.marginal import MarginalMixture
 from skdpbayes.privacy import AccountingError, compose
 
 pytestmark = [
@@ -37,15 +37,24 @@ def fits():
 
 
 def estimator(solver, epsilon=1.0, **parameters):
-    given = {"n_components": 2, "covariance_type": "spherical", "bounds": (-4, 4), "means_init": MEANS + 0.1}
-    return DPGaussianMixture(epsilon=epsilon, solver=solver, **{"random_state": 0} | given | parameters)
+    given = {
+        "n_components": 2,
+        "covariance_type": "spherical",
+        "bounds": (-4, 4),
+        "means_init": MEANS + 0.1,
+    }
+    return DPGaussianMixture(
+        epsilon=epsilon, solver=solver, **{"random_state": 0} | given | parameters
+    )
 
 
 def found(model):
     """Log odds of the second component, both means and both standard deviations, of draws; as rows."""
     draws = model.posterior_samples_
     log_odds = np.log(draws["weights"][:, 1] / draws["weights"][:, 0])
-    return np.column_stack([log_odds, draws["means"].reshape(-1, 4), draws["covariances"][:, :, 0, 0] ** 0.5])
+    return np.column_stack(
+        [log_odds, draws["means"].reshape(-1, 4), draws["covariances"][:, :, 0, 0] ** 0.5]
+    )
 
 
 TRUTH = np.array([np.log(0.4 / 0.6), *MEANS.ravel(), SD, SD])
@@ -59,7 +68,10 @@ def test_it_finds_the_mixture_and_spends_what_it_says(solver, fits):
     assert (np.abs(draws.mean(axis=0) - TRUTH) < tolerance).all()
     assert np.abs(model.means_ - MEANS).max() < 0.3 and model.score(rows(1)) > -2.9
     spent = model.privacy_spent_
-    assert spent.releases == fits[-1][2].composed() and sum(piece.steps for piece in spent.steps) == model.n_iter_
+    assert (
+        spent.releases == fits[-1][2].composed()
+        and sum(piece.steps for piece in spent.steps) == model.n_iter_
+    )
     assert compose(spent.releases, "zero_out").epsilon(1e-5) == pytest.approx(spent.epsilon)
     assert (0.99 if solver != "sgld" else 0.3) < spent.epsilon <= 1
     assert not hasattr(model, "converged_") and not hasattr(model, "weight_concentration_")
@@ -96,7 +108,11 @@ def test_without_noise_it_is_the_posterior_of_the_marginal_likelihood(solver, fi
     np.testing.assert_allclose(inner.std, sd, rtol=0.12)
 
 
-STARTS = {"given": {}, "sketch": {"means_init": None}, "one": {"n_components": 1, "means_init": None}}
+STARTS = {
+    "given": {},
+    "sketch": {"means_init": None},
+    "one": {"n_components": 1, "means_init": None},
+}
 PLANS = [
     *(
         pytest.param(solver, parameters, id=f"{solver}-{start}")
@@ -120,10 +136,14 @@ def test_plans_spend_what_is_asked_for_and_give_openings_their_shares(solver, pa
         _, spec = model._plan_solver(own, model._gradient_bounds(), n)
         spent = compose(spec.composed(), adjacency).epsilon(model.delta)
         assert spent <= 1 and (spent > 0.99 or model.learning_rate is not None)
-        multipliers = np.repeat(*zip(*((p.noise_multiplier, p.steps) for p in spec.steps), strict=True))
+        multipliers = np.repeat(
+            *zip(*((p.noise_multiplier, p.steps) for p in spec.steps), strict=True)
+        )
         openings = len(own.openings())
         assert openings == (2 if own.frequencies is not None else 1)
-        if adjacency == "zero_out":  # all rows, so that one round with the whole budget is the sum of all
+        if (
+            adjacency == "zero_out"
+        ):  # all rows, so that one round with the whole budget is the sum of all
             shares = (model._plan_noise(1, rate).noise_multiplier / multipliers[:openings]) ** 2
             np.testing.assert_allclose(shares, [0.05, 0.4][:openings], rtol=2e-3)
 
@@ -140,9 +160,13 @@ def test_a_plan_that_would_overspend_is_not_run(monkeypatch):
     model = estimator("na-dpvi")
     plan = DPGaussianMixture._plan_noise
     monkeypatch.setattr(
-        DPGaussianMixture, "_plan_noise", lambda self, *rest: plan(clone(self).set_params(epsilon=1.1), *rest)
+        DPGaussianMixture,
+        "_plan_noise",
+        lambda self, *rest: plan(clone(self).set_params(epsilon=1.1), *rest),
     )
-    with pytest.raises(AccountingError, match=r"would spend epsilon=1\.\d+ where epsilon=1 was asked for"):
+    with pytest.raises(
+        AccountingError, match=r"would spend epsilon=1\.\d+ where epsilon=1 was asked for"
+    ):
         model.fit(rows(0))
     assert not hasattr(model, "privacy_spent_")
 
@@ -159,7 +183,9 @@ def test_what_is_run_does_not_depend_on_what_rows_hold(solver):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("solver", "covered"), [("dpvi", (0.88, 1)), ("na-dpvi", (0.86, 0.98)), ("vips", (0, 0.85))])
+@pytest.mark.parametrize(
+    ("solver", "covered"), [("dpvi", (0.88, 1)), ("na-dpvi", (0.86, 0.98)), ("vips", (0, 0.85))]
+)
 def test_intervals_hold_where_components_overlap(solver, covered):
     """At 90 percent; those of variational Bayes, which takes labels for known, do not."""
     inside = []
@@ -173,7 +199,9 @@ def test_intervals_hold_where_components_overlap(solver, covered):
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
 @pytest.mark.parametrize("parameters", [{}, {"means_init": None}], ids=["given", "sketch"])
-def test_the_fit_follows_from_the_releases_and_the_solver_key(solver, parameters, fits, compiled_as_users_do):
+def test_the_fit_follows_from_the_releases_and_the_solver_key(
+    solver, parameters, fits, compiled_as_users_do
+):
     model = estimator(solver, n_steps=21, **parameters).fit(rows(0))
     again = estimator(solver, n_steps=21, **parameters)
     replay_mixture(again, fits[-1][-1], 2, N)
@@ -187,10 +215,14 @@ def test_the_noise_of_every_round_is_what_the_report_says(fits):
     for seed in range(6):
         model = estimator("na-dpvi", n_steps=21, random_state=seed).fit(np.full((N, 2), np.nan))
         own, releases, spent = fits[-1][0], np.float64(fits[-1][-1]), model.privacy_spent_
-        multipliers = np.repeat(*zip(*((piece.noise_multiplier, piece.steps) for piece in spent.steps), strict=True))
+        multipliers = np.repeat(
+            *zip(*((piece.noise_multiplier, piece.steps) for piece in spent.steps), strict=True)
+        )
         unit = releases / multipliers[:, None]
         (moments,) = own.openings()
-        scales = np.repeat([b.clipping_norm / b.share**0.5 for b in moments.blocks.values()], [1, 2, 2])
+        scales = np.repeat(
+            [b.clipping_norm / b.share**0.5 for b in moments.blocks.values()], [1, 2, 2]
+        )
         pieces["opening"].append(unit[0, :5] / scales)
         pieces["score"].append(unit[1:, :7] / spent.clipping_norm)
         assert not releases[1:, 7:].any()

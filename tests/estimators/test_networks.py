@@ -5,7 +5,8 @@ import pytest
 from sklearn.datasets import make_moons
 
 from skdpbayes import DPBayesianMLPClassifier, DPBayesianMLPRegressor, DPVariationalAutoencoder
-from skdpbayes.privacy import GaussianSteps, audit, compose, step_size_bound
+from skdpbayes.audit import audit
+from skdpbayes.privacy import GaussianSteps, compose, step_size_bound
 from skdpbayes.privacy.accounting import noise_multiplier
 from skdpbayes.reference import logistic_gibbs
 
@@ -21,7 +22,9 @@ Y = (X @ [3.0, -2.0] + 1 + RNG.logistic(size=N) > 0).astype(int)
 def exact():
     """Gibbs sampler of logistic regression in the network's units: weights times the root of two, all of unit prior."""
     rows = np.column_stack([X / 2**0.5, np.ones(N)])
-    draws = logistic_gibbs(rows, Y, n_draws=3000, n_burn=300, n_chains=1, random_state=0, fit_intercept=False)
+    draws = logistic_gibbs(
+        rows, Y, n_draws=3000, n_burn=300, n_chains=1, random_state=0, fit_intercept=False
+    )
     return draws[0]
 
 
@@ -35,21 +38,34 @@ CHAINS = {
 @pytest.mark.parametrize("sampler", CHAINS)
 def test_without_noise_a_network_without_hidden_layers_has_the_exact_posterior(sampler, exact):
     own = {"sampling_rate": 1.0, "n_posterior_samples": 1500, "data_norm": 2.0, "classes": [0, 1]}
-    model = DPBayesianMLPClassifier((), epsilon=np.inf, solver="sgld", random_state=0, **own | CHAINS[sampler])
+    model = DPBayesianMLPClassifier(
+        (), epsilon=np.inf, solver="sgld", random_state=0, **own | CHAINS[sampler]
+    )
     draws = model.fit(X, Y).posterior_samples_
-    np.testing.assert_allclose(draws.mean(axis=0), exact.mean(axis=0), atol=0.25 * exact.std(axis=0).max())
+    np.testing.assert_allclose(
+        draws.mean(axis=0), exact.mean(axis=0), atol=0.25 * exact.std(axis=0).max()
+    )
     np.testing.assert_allclose(draws.std(axis=0), exact.std(axis=0), rtol=0.2)
 
 
 @pytest.mark.parametrize("sampler", CHAINS)
 def test_the_noise_that_is_charged_is_that_of_the_steps(sampler):
-    own = CHAINS[sampler] | {"solver": "sgld", "learning_rate": 1e-5, "clipping_norm": 0.7, "sampling_rate": 0.1}
+    own = CHAINS[sampler] | {
+        "solver": "sgld",
+        "learning_rate": 1e-5,
+        "clipping_norm": 0.7,
+        "sampling_rate": 0.1,
+    }
     model = DPBayesianMLPClassifier((3,), epsilon=1.0, classes=[0, 1], **own | {"n_steps": 5})
     spent = model.fit(X, Y).privacy_spent_  # and no warning: weights of networks do not mix
     friction = own.get("friction", 1.0)
-    assert spent.steps[0].noise_multiplier == pytest.approx(0.1 * np.sqrt(2 * friction / 1e-5) / 0.7)
+    assert spent.steps[0].noise_multiplier == pytest.approx(
+        0.1 * np.sqrt(2 * friction / 1e-5) / 0.7
+    )
     assert spent.epsilon < 1
-    largest = step_size_bound(1.0, 1e-5, n_steps=5, sampling_rate=0.1, clipping_norm=0.7, friction=friction)
+    largest = step_size_bound(
+        1.0, 1e-5, n_steps=5, sampling_rate=0.1, clipping_norm=0.7, friction=friction
+    )
     model.set_params(learning_rate=1.01 * largest)
     with pytest.raises(ValueError, match=f"At most {largest:.3g}"[:12]):
         model.fit(X, Y)
@@ -57,7 +73,9 @@ def test_the_noise_that_is_charged_is_that_of_the_steps(sampler):
 
 @pytest.mark.parametrize("friction", [0.1, 1.0])
 def test_the_bound_with_friction_is_what_the_budget_allows(friction):
-    h = step_size_bound(1.0, 1e-5, n_steps=30, sampling_rate=0.3, clipping_norm=2.0, friction=friction)
+    h = step_size_bound(
+        1.0, 1e-5, n_steps=30, sampling_rate=0.3, clipping_norm=2.0, friction=friction
+    )
     sigma = noise_multiplier(h, 0.3, 2.0, friction)
     assert 0.99 < compose([GaussianSteps(sigma, 0.3, 30)], "zero_out").epsilon(1e-5) <= 1
     assert (h / 0.3 * sigma * 2.0) ** 2 == pytest.approx(2 * friction * h)
@@ -70,7 +88,9 @@ def test_the_bound_with_friction_is_what_the_budget_allows(friction):
     "model",
     [
         pytest.param(
-            DPBayesianMLPClassifier((3,), "tanh", epsilon=8.0, classes=[0, 1], n_steps=20, sampling_rate=0.3),
+            DPBayesianMLPClassifier(
+                (3,), "tanh", epsilon=8.0, classes=[0, 1], n_steps=20, sampling_rate=0.3
+            ),
             id="network",
         ),
         pytest.param(
@@ -86,7 +106,13 @@ def test_they_pass_the_audit(model, compiled_as_users_do):
 
 
 def test_without_noise_mean_field_finds_the_optimum(exact):
-    own = {"epsilon": np.inf, "sampling_rate": 1.0, "n_steps": 400, "data_norm": 2.0, "classes": [0, 1]}
+    own = {
+        "epsilon": np.inf,
+        "sampling_rate": 1.0,
+        "n_steps": 400,
+        "data_norm": 2.0,
+        "classes": [0, 1],
+    }
     for guide in ("mean_field", "point"):
         model = DPBayesianMLPClassifier((), guide=guide, random_state=0, **own).fit(X, Y)
         np.testing.assert_allclose(model.posterior_.mean, exact.mean(axis=0), atol=0.15)
@@ -103,14 +129,26 @@ def test_without_noise_mean_field_finds_the_optimum(exact):
 )
 def test_a_network_separates_what_no_line_does(how):
     rows, y = make_moons(6000, noise=0.15, random_state=0)
-    own = {"epsilon": 3.0, "classes": ["in", "out"], "n_steps": 400, "data_norm": 3.0, "random_state": 0}
-    model = DPBayesianMLPClassifier((30,), "tanh", **own | how).fit(rows[:5000], np.array(["in", "out"])[y[:5000]])
-    assert model.score(rows[5000:], np.array(["in", "out"])[y[5000:]]) > 0.87  # of a line: .85 at most
+    own = {
+        "epsilon": 3.0,
+        "classes": ["in", "out"],
+        "n_steps": 400,
+        "data_norm": 3.0,
+        "random_state": 0,
+    }
+    model = DPBayesianMLPClassifier((30,), "tanh", **own | how).fit(
+        rows[:5000], np.array(["in", "out"])[y[:5000]]
+    )
+    assert (
+        model.score(rows[5000:], np.array(["in", "out"])[y[5000:]]) > 0.87
+    )  # of a line: .85 at most
     assert model.privacy_spent_.epsilon <= 3 and model.n_layers_ == 3
     proba = model.predict_proba(rows[5000:])
     lower, upper = model.predict_interval(rows[5000:])
     assert (lower <= proba + 1e-12).all() and (proba <= upper + 1e-12).all()
-    assert np.mean(model.log_predictive_density(rows[5000:], np.array(["in", "out"])[y[5000:]])) > -0.4
+    assert (
+        np.mean(model.log_predictive_density(rows[5000:], np.array(["in", "out"])[y[5000:]])) > -0.4
+    )
     drawn = model.sample_posterior_predictive(rows[5000:], 200, 0)
     np.testing.assert_allclose((drawn == "out").mean(axis=0), proba[:, 1], atol=0.2)
     assert model.sample_posterior(3, 0).shape == (3, model.posterior_samples_.shape[1])
@@ -134,7 +172,9 @@ def test_classes_of_an_image_by_convolutions():
 def test_regression_finds_a_curve_and_its_noise():
     x = RNG.uniform(-2, 2, (6000, 1))
     y = 10 + 3 * np.sin(2 * x[:, 0]) + 0.5 * RNG.normal(size=6000)
-    model = DPBayesianMLPRegressor((30,), "tanh", epsilon=3.0, bounds=((-2, 2), (5, 15)), n_steps=600, random_state=0)
+    model = DPBayesianMLPRegressor(
+        (30,), "tanh", epsilon=3.0, bounds=((-2, 2), (5, 15)), n_steps=600, random_state=0
+    )
     model.fit(x[:5000], y[:5000])
     assert model.score(x[5000:], y[5000:]) > 0.85 and 0.4 < model.noise_std_ < 1.2
     mean, std = model.predict(x[5000:], return_std=True)
@@ -157,7 +197,11 @@ def test_an_auto_encoder_tells_the_parts_of_a_row():
     ]
     assert (model.reconstruct(rows).round() == rows).mean() > 0.8
     independent = 20 * np.log(0.5)
-    assert independent + 3 < model.score(rows) < 20 * (0.9 * np.log(0.9) + 0.1 * np.log(0.1)) + 2 * np.log(0.5) + 3
+    assert (
+        independent + 3
+        < model.score(rows)
+        < 20 * (0.9 * np.log(0.9) + 0.1 * np.log(0.1)) + 2 * np.log(0.5) + 3
+    )
     drawn = model.sample(2000, 0)
     blocks = drawn.reshape(2000, 2, 10).mean(axis=2)
     assert (np.abs(blocks - 0.5) > 0.15).mean() > 0.6  # parts are on or off as a whole
@@ -165,7 +209,9 @@ def test_an_auto_encoder_tells_the_parts_of_a_row():
 
 def test_scores_and_codes_of_a_row_do_not_depend_on_other_rows():
     rows = RNG.random((30, 8))
-    model = DPVariationalAutoencoder(2, (5,), n_steps=2, sampling_rate=1.0, random_state=0).fit(rows)
+    model = DPVariationalAutoencoder(2, (5,), n_steps=2, sampling_rate=1.0, random_state=0).fit(
+        rows
+    )
     np.testing.assert_allclose(model.score_samples(rows)[3:5], model.score_samples(rows[3:5]))
     rows[3, 2] = np.nan
     with pytest.warns(UserWarning, match="1 of these rows hold NaN"):

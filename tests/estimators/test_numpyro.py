@@ -17,10 +17,15 @@ from scipy import sparse, special, stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from skdpbayes import DPBayesianLogisticRegression, DPHierarchicalLogisticRegression, DPNumPyroModel, Schema
+from skdpbayes import (
+    DPBayesianLogisticRegression,
+    DPHierarchicalLogisticRegression,
+    DPNumPyroModel,
+    Schema,
+)
 from skdpbayes.estimators._hierarchical import hierarchical_logistic
 from skdpbayes.estimators._numpyro import _packed
-from skdpbayes.posteriors import DrawsPosterior
+from skdpbayes.posteriors.base import DrawsPosterior
 from skdpbayes.privacy import PrivacyLeakWarning
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -55,27 +60,37 @@ def own_guide(x, y=None):
 def exact():
     """Posterior of `linear`."""
     precision = X.T @ X + np.eye(2) / 9
-    return np.linalg.solve(precision, X.T @ NUMBERS + np.array([2.0, 0.0]) / 9), np.linalg.inv(precision)
+    return np.linalg.solve(precision, X.T @ NUMBERS + np.array([2.0, 0.0]) / 9), np.linalg.inv(
+        precision
+    )
 
 
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
 def test_without_noise_the_posterior_is_exact(solver):
     mean, covariance = exact()
     more = {"n_steps": 4000, "n_posterior_samples": 2000} if solver == "sgld" else {}
-    fitted = DPNumPyroModel(linear, epsilon=np.inf, solver=solver, random_state=0, **more).fit(X, NUMBERS)
+    fitted = DPNumPyroModel(linear, epsilon=np.inf, solver=solver, random_state=0, **more).fit(
+        X, NUMBERS
+    )
     draws = fitted.posterior_samples_["w"]
     sd = np.sqrt(np.diag(covariance))
     assert (np.abs(draws.mean(axis=0) - mean) < 0.25 * sd).all()
     np.testing.assert_allclose(draws.std(axis=0), sd, rtol=0.15)
-    np.testing.assert_allclose(fitted.posterior_samples_["sum"], draws.sum(axis=1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        fitted.posterior_samples_["sum"], draws.sum(axis=1), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
-    "guide", [own_guide, pytest.param(AutoNormal(linear), marks=[pytest.mark.slow])], ids=["own", "AutoNormal"]
+    "guide",
+    [own_guide, pytest.param(AutoNormal(linear), marks=[pytest.mark.slow])],
+    ids=["own", "AutoNormal"],
 )
 def test_a_guide_of_the_users_finds_the_exact_posterior_without_noise(guide):
     mean, covariance = exact()  # all but diagonal
-    fitted = DPNumPyroModel(linear, guide, epsilon=np.inf, n_steps=2000, random_state=0).fit(X, NUMBERS)
+    fitted = DPNumPyroModel(linear, guide, epsilon=np.inf, n_steps=2000, random_state=0).fit(
+        X, NUMBERS
+    )
     draws = fitted.posterior_samples_["w"]
     sd = np.sqrt(np.diag(covariance))
     assert (np.abs(draws.mean(axis=0) - mean) < 0.4 * sd).all()
@@ -87,15 +102,21 @@ def test_a_guide_of_the_users_finds_the_exact_posterior_without_noise(guide):
 
 @pytest.mark.slow
 def test_under_noise_it_is_the_logistic_regression_that_knows_its_bounds():
-    own = DPNumPyroModel(logistic, epsilon=1.0, random_state=0, n_posterior_samples=100).fit(X, LABELS)
-    ready = DPBayesianLogisticRegression(1.0, classes=[0, 1], fit_intercept=False, data_norm=4, random_state=0)
+    own = DPNumPyroModel(logistic, epsilon=1.0, random_state=0, n_posterior_samples=100).fit(
+        X, LABELS
+    )
+    ready = DPBayesianLogisticRegression(
+        1.0, classes=[0, 1], fit_intercept=False, data_norm=4, random_state=0
+    )
     ready.fit(X, LABELS)
     draws = own.posterior_samples_["w"]
     assert np.abs(draws.mean(axis=0) - ready.coef_[0]).max() < 0.4
     assert draws.std() < 2 * ready.posterior_samples_["coef"].std()
     draws = draws.astype(float)
     expected = special.expit(X[:20] @ draws.T).mean(axis=1)
-    np.testing.assert_allclose(own.predict_proba(X[:20]), np.column_stack([1 - expected, expected]), atol=1e-5)
+    np.testing.assert_allclose(
+        own.predict_proba(X[:20]), np.column_stack([1 - expected, expected]), atol=1e-5
+    )
     np.testing.assert_array_equal(own.predict(X[:20]), expected > 0.5)
     assert own.score(X, LABELS) > np.log(0.5)
 
@@ -106,7 +127,9 @@ def test_a_record_without_a_density_contributes_nothing():
     keep = np.setdiff1d(np.arange(N), [3, 5])
 
     def mean(*data, **how):
-        return DPNumPyroModel(linear, epsilon=np.inf, random_state=0, **how).fit(*data).posterior_.mean
+        return (
+            DPNumPyroModel(linear, epsilon=np.inf, random_state=0, **how).fit(*data).posterior_.mean
+        )
 
     np.testing.assert_allclose(mean(x, y), mean(X[keep], NUMBERS[keep]), atol=1e-4)
 
@@ -120,13 +143,23 @@ def test_records_come_in_many_forms():
 
     codes = RNG.integers(0, 3, N)
     y = np.array([0.0, 1.0, 2.0])[codes] + RNG.normal(size=N)
-    how = {"epsilon": np.inf, "random_state": 0, "public": {"table": np.zeros((3, 1)), "twice": 2.0}}
+    how = {
+        "epsilon": np.inf,
+        "random_state": 0,
+        "public": {"table": np.zeros((3, 1)), "twice": 2.0},
+    }
     fits = [
         DPNumPyroModel(by_name, **how).fit({"code": code, "y": value})
-        for code, value in ((codes, y), (pd.Series(codes), y.tolist()), (codes.astype(np.int8), y.astype(object)))
+        for code, value in (
+            (codes, y),
+            (pd.Series(codes), y.tolist()),
+            (codes.astype(np.int8), y.astype(object)),
+        )
     ]
     for fitted in fits:
-        np.testing.assert_allclose(fitted.posterior_samples_["w"].mean(axis=0), [0, 0.5, 1], atol=0.1)
+        np.testing.assert_allclose(
+            fitted.posterior_samples_["w"].mean(axis=0), [0, 0.5, 1], atol=0.1
+        )
         np.testing.assert_array_equal(fitted.posterior_.mean, fits[0].posterior_.mean)
     with pytest.raises(ValueError, match=r"X is a dict.*put y into it"):
         DPNumPyroModel(by_name, **how).fit({"code": codes}, y)
@@ -186,7 +219,9 @@ def test_an_error_of_the_model_is_the_users_own():
 def fitted():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyLeakWarning)
-        return DPNumPyroModel(linear, epsilon=5.0, random_state=0, n_posterior_samples=200).fit(X, NUMBERS)
+        return DPNumPyroModel(linear, epsilon=5.0, random_state=0, n_posterior_samples=200).fit(
+            X, NUMBERS
+        )
 
 
 def test_predictions_are_averages_over_the_posterior(fitted):
@@ -213,7 +248,9 @@ def test_predictive_draws_have_the_predictive_law(fitted):
 
 def test_predictive_draws_are_from_all_of_a_chain(fitted):
     walk = copy.copy(fitted)
-    walk.posterior_ = DrawsPosterior(np.repeat([[-10.0, 0.0], [10.0, 0.0]], 500, axis=0)[None])  # slow: one step
+    walk.posterior_ = DrawsPosterior(
+        np.repeat([[-10.0, 0.0], [10.0, 0.0]], 500, axis=0)[None]
+    )  # slow: one step
     drawn = walk.sample_posterior_predictive(np.array([[1.0, 0.0]]), 400, random_state=0)["y"]
     assert 0.4 < np.mean(drawn > 0) < 0.6
 
@@ -222,7 +259,9 @@ def dice(x, y=None, sides=2):
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([sides]).to_event(1))
     with numpyro.plate("data", len(x)):
         logits = jnp.sum(x, axis=1, keepdims=True) * w
-        numpyro.sample("y", dist.CategoricalLogits(logits) if sides > 2 else dist.DiscreteUniform(1, 3), obs=y)
+        numpyro.sample(
+            "y", dist.CategoricalLogits(logits) if sides > 2 else dist.DiscreteUniform(1, 3), obs=y
+        )
 
 
 def test_what_is_predicted_is_a_value_of_the_response():
@@ -243,7 +282,9 @@ def weighted(x, y=None, weight=None):
 def test_records_may_have_weights():
     weights = RNG.integers(0, 3, N)
     records = {"x": X, "y": NUMBERS, "weight": weights.astype(float)}
-    fitted = DPNumPyroModel(weighted, epsilon=np.inf, clipping_norm=1e4, random_state=0).fit(records)
+    fitted = DPNumPyroModel(weighted, epsilon=np.inf, clipping_norm=1e4, random_state=0).fit(
+        records
+    )
     precision = (X.T * weights) @ X + np.eye(2) / 9
     mean = np.linalg.solve(precision, X.T @ (weights * NUMBERS) + np.array([2.0, 0.0]) / 9)
     sd = np.sqrt(np.diag(np.linalg.inv(precision)))
@@ -262,7 +303,9 @@ def test_other_data_and_budgets_compile_nothing(compilations):
     how = {"epsilon": 1.0, "random_state": 0, "n_posterior_samples": 100}
     DPNumPyroModel(linear, **how).fit(X, NUMBERS)
     compilations.clear()
-    DPNumPyroModel(linear, **how | {"epsilon": 0.7, "delta": 1e-6, "n_steps": 77}).fit(X[:-9] / 2, NUMBERS[9:])
+    DPNumPyroModel(linear, **how | {"epsilon": 0.7, "delta": 1e-6, "n_steps": 77}).fit(
+        X[:-9] / 2, NUMBERS[9:]
+    )
     assert not compilations
 
 
@@ -272,7 +315,8 @@ def test_other_data_and_budgets_compile_nothing(compilations):
 GROUPS = np.repeat(["a", "b", "c"], [1000, 400, 100])
 OF_GROUPS = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0]])
 GROUP_LABELS = (
-    (X * OF_GROUPS[np.unique(GROUPS, return_inverse=True)[1]]).sum(axis=1) + RNG.logistic(size=N) > 0
+    (X * OF_GROUPS[np.unique(GROUPS, return_inverse=True)[1]]).sum(axis=1) + RNG.logistic(size=N)
+    > 0
 ).astype(int)
 
 
@@ -295,8 +339,11 @@ def frame(groups=GROUPS):
 @pytest.mark.parametrize("solver", ["dpvi", pytest.param("na-dpvi", marks=[pytest.mark.slow])])
 def test_without_noise_groups_are_as_the_numpyro_model_says(solver):
     fitted = hierarchical(solver=solver, fit_intercept=False).fit(frame(), GROUP_LABELS)
-    # The exact posterior is near to normal: its mode, by Newton's method on the weights with effects summed out.
-    prior = np.linalg.inv(np.eye(3) + np.ones((3, 3)))  # of one feature's weights: effects have variance 1
+    # The exact posterior is near to normal: its mode, by Newton's method on the weights with
+    # effects summed out.
+    prior = np.linalg.inv(
+        np.eye(3) + np.ones((3, 3))
+    )  # of one feature's weights: effects have variance 1
     codes, w = np.unique(GROUPS, return_inverse=True)[1], np.zeros((3, 2))
     for _ in range(20):
         p = special.expit((X * w[codes]).sum(axis=1))
@@ -321,17 +368,23 @@ def test_columns_of_groups_are_found_and_others_contribute_nothing():
     table = np.column_stack([X, codes])
     by_place = hierarchical(groups=3, group_column=-1).fit(table, GROUP_LABELS)
     np.testing.assert_allclose(named.posterior_.mean, by_place.posterior_.mean, atol=1e-6)
-    np.testing.assert_allclose(named.predict_proba(frame()), by_place.predict_proba(table), atol=1e-6)
+    np.testing.assert_allclose(
+        named.predict_proba(frame()), by_place.predict_proba(table), atol=1e-6
+    )
     columns = {f"x{j}": {} for j in range(table.shape[1] - 1)} | {"group": {"categories": range(3)}}
     schema = Schema(columns, outcome={"name": "y", "labels": [0, 1]})
-    lists = hierarchical(groups=schema, classes=schema, group_column=-1).fit(table.tolist(), GROUP_LABELS.tolist())
+    lists = hierarchical(groups=schema, classes=schema, group_column=-1).fit(
+        table.tolist(), GROUP_LABELS.tolist()
+    )
     np.testing.assert_allclose(lists.posterior_.mean, by_place.posterior_.mean, atol=1e-6)
 
     unknown = GROUPS.astype(object)
     unknown[:99] = [None, "d", np.nan] * 33
     rest = slice(99, None)
     some = hierarchical().fit(frame(unknown), GROUP_LABELS).posterior_.mean
-    np.testing.assert_allclose(some, hierarchical().fit(frame()[rest], GROUP_LABELS[rest]).posterior_.mean, atol=1e-3)
+    np.testing.assert_allclose(
+        some, hierarchical().fit(frame()[rest], GROUP_LABELS[rest]).posterior_.mean, atol=1e-3
+    )
     p = named.predict_proba(frame(unknown))
     assert np.isfinite(p).all()
     middle = named.posterior_samples_["effects"][:, :, 0].mean(axis=0)
@@ -347,12 +400,16 @@ def test_rows_with_other_labels_contribute_nothing():
 
 
 @pytest.mark.parametrize(
-    "kind", [DPNumPyroModel(logistic), hierarchical(groups=3, group_column=-1)], ids=["own", "groups"]
+    "kind",
+    [DPNumPyroModel(logistic), hierarchical(groups=3, group_column=-1)],
+    ids=["own", "groups"],
 )
 def test_columns_of_a_sparse_table_that_do_not_exist_crash_nothing(kind):
     table = sparse.csr_matrix(np.column_stack([X, RNG.integers(0, 3, N)]))
     table.indices[0] = 2_000_000_000
-    clone(kind).set_params(n_steps=5, random_state=0, clipping_norm=1.0, guide="mean_field").fit(table, LABELS)
+    clone(kind).set_params(n_steps=5, random_state=0, clipping_norm=1.0, guide="mean_field").fit(
+        table, LABELS
+    )
 
 
 @pytest.mark.slow
@@ -377,7 +434,13 @@ def test_private_intervals_of_small_groups_hold(epsilon, error):
         x = rng.uniform(-1, 1, size=(len(group), 2))
         p = special.expit((x * truth[group, :2]).sum(axis=1) + truth[group, 2])
         model = DPHierarchicalLogisticRegression(
-            24, epsilon=epsilon, classes=[0, 1], data_norm=2**0.5, prior_scale=2.0, group_scale=0.6, random_state=seed
+            24,
+            epsilon=epsilon,
+            classes=[0, 1],
+            data_norm=2**0.5,
+            prior_scale=2.0,
+            group_scale=0.6,
+            random_state=seed,
         ).fit(np.column_stack([x, group]), (rng.random(len(group)) < p).astype(int))
         draws = model.posterior_samples_["weights"]
         low, high = np.quantile(draws, [0.05, 0.95], axis=0)
@@ -412,18 +475,25 @@ def test_the_ready_made_estimator_is_its_model():
     codes = np.unique(GROUPS, return_inverse=True)[1]
     public = {"group_features": np.ones((3, 1)), "prior_scale": 1.0, "group_scale": 1.0}
     records = {"x": np.column_stack([X, np.ones(N)]), "group": codes, "y": GROUP_LABELS}
-    own = DPNumPyroModel(hierarchical_logistic, public=public, epsilon=1.0, random_state=0).fit(records)
+    own = DPNumPyroModel(hierarchical_logistic, public=public, epsilon=1.0, random_state=0).fit(
+        records
+    )
     ready = hierarchical(epsilon=1.0).fit(frame(), GROUP_LABELS)
     np.testing.assert_allclose(own.posterior_.mean, ready.posterior_.mean, atol=1e-5)
     low, high = ready.predict_interval(frame(), 0.9)
     weights = ready.posterior_samples_["weights"].astype(float)
     p = special.expit(np.einsum("nd,snd->ns", records["x"], weights[:, codes]))
     inside = ((p > low[:, 1:]) & (p < high[:, 1:])).mean()
-    assert 0.88 < inside < 0.92 and set(ready.sample_posterior_predictive(frame(), 5).ravel()) <= {0, 1}
+    assert 0.88 < inside < 0.92 and set(ready.sample_posterior_predictive(frame(), 5).ravel()) <= {
+        0,
+        1,
+    }
     with pytest.warns(UserWarning, match="predicted as all-zero rows"):
         ready.predict_proba(frame().assign(x=np.nan))
     # The label is in the records: its log predictive density is that of the classifier.
-    assert own.score(records) == pytest.approx(ready.log_predictive_density(frame(), GROUP_LABELS).mean(), abs=1e-5)
+    assert own.score(records) == pytest.approx(
+        ready.log_predictive_density(frame(), GROUP_LABELS).mean(), abs=1e-5
+    )
 
 
 def test_negative_integers_can_contribute():

@@ -21,12 +21,16 @@ from skdpbayes import (
     DPNumPyroModel,
     DPSigmoidBeliefNet,
     DPVariationalAutoencoder,
-    records,
 )
+from skdpbayes.mechanism import records
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning"),  # the checks give no classes, and seeds
-    pytest.mark.filterwarnings("ignore:.* of these documents hold NaN"),  # some of the checks' have negative counts
+    pytest.mark.filterwarnings(
+        "ignore::skdpbayes.privacy.PrivacyLeakWarning"
+    ),  # the checks give no classes, and seeds
+    pytest.mark.filterwarnings(
+        "ignore:.* of these documents hold NaN"
+    ),  # some of the checks' have negative counts
 ]
 
 
@@ -85,7 +89,10 @@ def is_slow(estimator, check):
 
 @pytest.mark.parametrize(
     CHECKS.args[0],
-    [pytest.param(*case, marks=[pytest.mark.slow] if is_slow(*case) else []) for case in CHECKS.args[1]],
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if is_slow(*case) else [])
+        for case in CHECKS.args[1]
+    ],
     ids=name_of,
 )
 def test_scikit_learn_check(estimator, check, compiled_quickly, monkeypatch):

@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from whitebox import assert_replayed, one_program
 
 from skdpbayes import DPLatentDirichletAllocation, inference
+from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.models.base import NORM
-from skdpbayes.privacy.random import fit_keys
 
 N, V, K, LONGEST, MOST = 4000, 60, 3, 32, 40
 TOPICS = np.random.default_rng(7).dirichlet(np.full(V, 0.1), K)
@@ -39,7 +39,9 @@ def fits():
 
 
 def estimator(epsilon=1.0, **parameters):
-    return DPLatentDirichletAllocation(**{"n_components": K, "epsilon": epsilon, "random_state": 0} | parameters)
+    return DPLatentDirichletAllocation(
+        **{"n_components": K, "epsilon": epsilon, "random_state": 0} | parameters
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,10 @@ def order_of(model):
 def theirs_of(model, **parameters):
     """Scikit-learn's model with these topics."""
     theirs = LatentDirichletAllocation(K, random_state=0, **parameters)
-    theirs.components_, theirs.exp_dirichlet_component_ = model.components_, model.exp_dirichlet_component_
+    theirs.components_, theirs.exp_dirichlet_component_ = (
+        model.components_,
+        model.exp_dirichlet_component_,
+    )
     theirs.doc_topic_prior_ = theirs.topic_word_prior_ = 1 / K
     theirs.n_features_in_, theirs.random_state_ = V, np.random.RandomState(0)
     theirs.n_batch_iter_ = 1
@@ -76,14 +81,18 @@ def theirs_of(model, **parameters):
 def test_without_noise_topics_are_a_fixed_point_of_variational_bayes(without_noise):
     theirs = theirs_of(without_noise, max_doc_update_iter=1000, mean_change_tol=1e-5)
     theirs._em_step(FEW, total_samples=len(FEW), batch_update=True)
-    moved = theirs.components_ / theirs.components_.sum(axis=1, keepdims=True) - without_noise.topics_
+    moved = (
+        theirs.components_ / theirs.components_.sum(axis=1, keepdims=True) - without_noise.topics_
+    )
     assert np.abs(moved).max() < 0.002
     np.testing.assert_allclose(without_noise.components_.sum(), FEW.sum() + V, rtol=1e-3)
 
 
 @pytest.mark.slow
 def test_without_noise_the_bound_is_near_to_scikit_learns_best(without_noise):
-    theirs = LatentDirichletAllocation(K, learning_method="batch", max_iter=30, random_state=0).fit(FEW)
+    theirs = LatentDirichletAllocation(K, learning_method="batch", max_iter=30, random_state=0).fit(
+        FEW
+    )
     assert without_noise.perplexity(FEW) < 1.005 * theirs.perplexity(FEW)
 
 
@@ -107,7 +116,9 @@ def test_topics_are_found_and_intervals_cover_them(fitted):
 
 def test_more_budget_is_better(fitted):
     Z = documents(100, 500)
-    tight, loose = (m.completion_perplexity(Z) for m in (estimator(0.1).fit(X), estimator(8.0).fit(X)))
+    tight, loose = (
+        m.completion_perplexity(Z) for m in (estimator(0.1).fit(X), estimator(8.0).fit(X))
+    )
     truth = theirs_of(fitted)
     truth.components_ = truth.exp_dirichlet_component_ = TOPICS + 1e-9
     assert loose < fitted.completion_perplexity(Z) * 1.01 < tight
@@ -127,17 +138,26 @@ def test_documents_are_treated_as_scikit_learn_does_with_these_topics(fitted):
         )
         assert fitted.score(Z) == pytest.approx(theirs.score(Z), rel=1e-9)
         assert fitted.perplexity(Z) == pytest.approx(theirs.perplexity(Z), rel=1e-9)
-    np.testing.assert_allclose(fitted.topics_, fitted.components_ / fitted.components_.sum(axis=1)[:, None])
+    np.testing.assert_allclose(
+        fitted.topics_, fitted.components_ / fitted.components_.sum(axis=1)[:, None]
+    )
     np.testing.assert_allclose(fitted.posterior_.mean.reshape(K, V), fitted.topics_)
 
 
 def test_fitted_attributes(fitted):
-    assert fitted.components_.shape == fitted.topics_.shape == fitted.exp_dirichlet_component_.shape == (K, V)
+    assert (
+        fitted.components_.shape
+        == fitted.topics_.shape
+        == fitted.exp_dirichlet_component_.shape
+        == (K, V)
+    )
     assert (fitted.components_ > 0).all()
     assert (fitted.doc_topic_prior_, fitted.topic_word_prior_) == (1 / K, 1 / K)
     assert fitted.n_iter_ == fitted.n_batch_iter_ == 6
     assert fitted.posterior_samples_["topics"].shape == (100, K, V)
-    np.testing.assert_array_equal(fitted.posterior_samples_["topics"], fitted.posterior_samples_["topics"])
+    np.testing.assert_array_equal(
+        fitted.posterior_samples_["topics"], fitted.posterior_samples_["topics"]
+    )
     names = fitted.get_feature_names_out()
     assert list(names) == [f"dplatentdirichletallocation{k}" for k in range(K)]
     with pytest.raises(AttributeError, match="bound_ does not exist"):
@@ -148,7 +168,11 @@ def test_fitted_attributes(fitted):
 def test_completion_perplexity_scores_words_that_were_not_seen(fitted):
     Z = documents(100, 500)
     score = fitted.completion_perplexity(Z)
-    assert score == fitted.completion_perplexity(sparse.csr_array(Z)) == fitted.completion_perplexity(Z, 0)
+    assert (
+        score
+        == fitted.completion_perplexity(sparse.csr_array(Z))
+        == fitted.completion_perplexity(Z, 0)
+    )
     uniform = pickle.loads(pickle.dumps(fitted))
     uniform.topics_ = np.full((K, V), 1 / V)
     assert uniform.completion_perplexity(Z) == pytest.approx(V)
@@ -182,7 +206,10 @@ def test_clones_pickles_and_refits(fitted):
         _ = estimator().posterior_samples_
     model = estimator().fit(X)
     first = model.privacy_spent_
-    assert model.fit_transform(FEW).shape == (800, K) and model.privacy_spent_.cumulative == first.releases
+    assert (
+        model.fit_transform(FEW).shape == (800, K)
+        and model.privacy_spent_.cumulative == first.releases
+    )
 
 
 def test_sparse_and_dense_documents_give_the_same_fit(fitted):
@@ -262,7 +289,9 @@ def test_what_is_spent_is_what_was_asked_for(fits):
     for adjacency in ("zero_out", "replace_one"):
         spent = estimator(adjacency=adjacency).fit(X).privacy_spent_
         assert (
-            0.99 < spent.epsilon <= 1 and spent.releases == fits[-1][2].composed() and spent.guarantee_holds is not None
+            0.99 < spent.epsilon <= 1
+            and spent.releases == fits[-1][2].composed()
+            and spent.guarantee_holds is not None
         )
 
 

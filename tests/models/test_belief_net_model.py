@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 from scipy.special import expit, logit
 
-from skdpbayes._noisy_weights import WeightsPosterior
 from skdpbayes.models.base import NORM
 from skdpbayes.models.belief_net import _ONE, SigmoidBeliefNet, cleared, local_step, towards_round
+from skdpbayes.posteriors.belief_net import WeightsPosterior
 
 f32 = np.float32
 quick = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -56,8 +56,14 @@ def test_no_record_exceeds_norm_one_in_any_block():
     for seed in range(12):
         size = 10 ** rng.uniform(-3, 8, (400, 1))
         p = params_of(seed, 10 ** rng.uniform(-2, 2))
-        y = np.where(rng.random((400, 1)) < 0.5, rng.integers(0, 2, (400, J)), size * rng.normal(size=(400, J)))
-        y[:100] = p.mean + 1e-3 * rng.normal(size=(100, J))  # short residuals, and hidden units that are not
+        y = np.where(
+            rng.random((400, 1)) < 0.5,
+            rng.integers(0, 2, (400, J)),
+            size * rng.normal(size=(400, J)),
+        )
+        y[:100] = p.mean + 1e-3 * rng.normal(
+            size=(100, J)
+        )  # short residuals, and hidden units that are not
         for name, block in statistics(NET, p, f32(y), np.ones(400, f32)).items():
             longest[name] = max(longest[name], norms(block).max())
     assert all(0.85 < norm < 1 + 1e-5 < NORM for norm in longest.values()), longest
@@ -68,7 +74,9 @@ def test_binary_rows_keep_within_the_norm_without_noise_too(private):
     net = dataclasses.replace(NET, private=f32(private))
     corners = f32(list(itertools.product([0, 1], repeat=J)))
     for seed in range(6):
-        for name, block in statistics(net, params_of(seed, 5.0), corners, np.ones(len(corners), f32)).items():
+        for name, block in statistics(
+            net, params_of(seed, 5.0), corners, np.ones(len(corners), f32)
+        ).items():
             assert norms(block).max() < NORM, name
 
 
@@ -76,7 +84,9 @@ def test_the_shares_of_a_round_sum_to_one_and_blocks_have_the_shapes_of_zeros():
     blocks = NET.blocks()
     assert sum(block.share for block in blocks.values()) == pytest.approx(1)
     sums = statistics(NET, params_of(0), np.ones((2, J), f32), np.ones(2, f32))
-    assert {name: zero.shape for name, zero in NET.zeros().items()} == {name: sums[name].shape[1:] for name in blocks}
+    assert {name: zero.shape for name, zero in NET.zeros().items()} == {
+        name: sums[name].shape[1:] for name in blocks
+    }
 
 
 def test_shortening_keeps_the_ratio_of_the_two_blocks():
@@ -84,7 +94,10 @@ def test_shortening_keeps_the_ratio_of_the_two_blocks():
     params, y = params_of(1, 2.0), f32(rng.random((200, J)) < 0.5)
     of_visible, of_hidden = map(float, NET._lengths(params))
     sums = statistics(NET, params, y, np.ones(200, f32))
-    visible, hidden = np.float64(sums["visible"]) * of_visible, np.float64(sums["hidden"]) * of_hidden
+    visible, hidden = (
+        np.float64(sums["visible"]) * of_visible,
+        np.float64(sums["hidden"]) * of_hidden,
+    )
     weight = hidden[:, 0, 0]
     assert (weight < 0.99).any() and (weight > 0).all(), "no record is shortened"
     left = np.concatenate([np.full((200, 1), _ONE), hidden[:, 0, 1:] / weight[:, None]], axis=1)
@@ -98,7 +111,9 @@ def test_shortening_keeps_the_ratio_of_the_two_blocks():
 
 def test_a_record_that_is_not_known_contributes_exactly_nothing():
     for net in (NET, EXACT):
-        for block in statistics(net, params_of(2), np.zeros((3, J), f32), np.zeros(3, f32)).values():
+        for block in statistics(
+            net, params_of(2), np.zeros((3, J), f32), np.zeros(3, f32)
+        ).values():
             assert (np.asarray(block) == 0).all()
 
 
@@ -109,9 +124,14 @@ def test_the_local_step_ascends_the_mean_field_bound():
     logits = params.intercept + (states - params.active) @ params.weights.T
     rng = np.random.default_rng(3)
     y = f32(rng.random((20, J)) < 0.5)
-    found = statistics(EXACT, params_of(3), y, np.ones(20, f32))["hidden"][:, 0] * EXACT._lengths(params)[1]
+    found = (
+        statistics(EXACT, params_of(3), y, np.ones(20, f32))["hidden"][:, 0]
+        * EXACT._lengths(params)[1]
+    )
     for row, hidden in zip(y, np.float64(found[:, 1:]) + params.active, strict=True):
-        log = ((row - 0.5) * logits - params.tangent * logits**2 / 2).sum(axis=1) + states @ logit(params.active)
+        log = ((row - 0.5) * logits - params.tangent * logits**2 / 2).sum(axis=1) + states @ logit(
+            params.active
+        )
 
         def best(k, h, log=log):
             """Of unit k given the others: the bound is linear in its probability, plus its entropy."""
@@ -128,7 +148,9 @@ def test_the_local_step_ascends_the_mean_field_bound():
 
 def test_units_that_do_not_interact_are_exact():
     field = f32([-2, 0.5, 3])
-    np.testing.assert_allclose(local_step(jnp.asarray(field), jnp.zeros((3, 3)), f32(0.5)), expit(field), rtol=1e-6)
+    np.testing.assert_allclose(
+        local_step(jnp.asarray(field), jnp.zeros((3, 3)), f32(0.5)), expit(field), rtol=1e-6
+    )
 
 
 # Sums and parameters
@@ -139,7 +161,10 @@ def sums_about(net, params, y, h):
     of_visible, of_hidden = map(float, net._lengths(params))
     right = np.concatenate([np.ones((len(h), 1)), h - np.float64(params.active)], axis=1)
     left = right * np.append(_ONE, np.ones(K))
-    return {"visible": (y - np.float64(params.mean)).T @ left / of_visible, "hidden": right.T @ right / of_hidden}
+    return {
+        "visible": (y - np.float64(params.mean)).T @ left / of_visible,
+        "hidden": right.T @ right / of_hidden,
+    }
 
 
 def rows(n=400, seed=4):
@@ -156,7 +181,9 @@ def test_sums_are_carried_to_new_probabilities():
     new = old._replace(active=f32([0.2, 0.5, 0.8]))
     carried = NET.carry(jax.tree.map(jnp.asarray, sums_about(NET, old, y, h)), old, new)
     for name, want in sums_about(NET, new, y, h).items():
-        np.testing.assert_allclose(carried[name], want, atol=1e-5 * np.abs(want).max(), err_msg=name)
+        np.testing.assert_allclose(
+            carried[name], want, atol=1e-5 * np.abs(want).max(), err_msg=name
+        )
 
 
 m_step = quick(lambda net, *rest: net.m_step(*rest))
@@ -172,7 +199,9 @@ def test_without_noise_the_m_step_is_where_the_bound_has_no_slope():
     np.testing.assert_allclose(new.active, h.mean(axis=0), atol=1e-6)
     centred = h - h.mean(axis=0)
     unknown = (h * (1 - h)).mean(axis=0)
-    np.testing.assert_allclose(new.spread, centred.T @ centred / len(h) + np.diag(unknown), atol=1e-6)
+    np.testing.assert_allclose(
+        new.spread, centred.T @ centred / len(h) + np.diag(unknown), atol=1e-6
+    )
     assert new.weight == pytest.approx(len(h))
 
     def bound(weights, intercept, xi):
@@ -189,7 +218,9 @@ def test_without_noise_the_m_step_is_where_the_bound_has_no_slope():
         np.testing.assert_allclose(slope, 0, atol=1e-6)
     exact = bound(new.weights, new.intercept, xi)
     assert exact <= (y * logits - np.logaddexp(0, logits)).sum(axis=1).mean(), "not a bound"
-    assert exact > bound(1.02 * new.weights, new.intercept, xi) and exact > bound(0.98 * new.weights, new.intercept, xi)
+    assert exact > bound(1.02 * new.weights, new.intercept, xi) and exact > bound(
+        0.98 * new.weights, new.intercept, xi
+    )
 
 
 def test_where_noise_is_all_there_is_the_weights_are_zero():
@@ -232,9 +263,13 @@ def test_singular_values_of_noise_are_cleared(shape):
         signal = 30 * rng.normal(size=(shape[0], 2)) @ rng.normal(size=(2, shape[1]))
         np.testing.assert_allclose(clear(signal + noise, 0.1), signal, atol=0.5)
         error = clear(signal + noise, 0.1) - signal
-        assert np.linalg.norm(error) < 0.7 * np.linalg.norm(noise), "noise beside the signal is kept"
+        assert np.linalg.norm(error) < 0.7 * np.linalg.norm(noise), (
+            "noise beside the signal is kept"
+        )
         np.testing.assert_array_equal(clear(f32(noise), 0.0), f32(noise))
-    np.testing.assert_allclose(clear((signal + noise).T, 0.1), clear(signal + noise, 0.1).T, atol=1e-3)
+    np.testing.assert_allclose(
+        clear((signal + noise).T, 0.1), clear(signal + noise, 0.1).T, atol=1e-3
+    )
 
 
 def test_a_covariance_goes_to_a_round_one_by_how_much_of_it_is_noise():
@@ -251,7 +286,10 @@ def test_a_covariance_goes_to_a_round_one_by_how_much_of_it_is_noise():
     errors = rng.normal(size=(50, 8, 8)) * 0.1
     seen = 0.25 * np.eye(8) + (errors + np.swapaxes(errors, 1, 2)) / 2**0.5
     shrunk = np.array([towards_round(f32(x), 0.1) for x in seen])
-    assert np.square(shrunk - 0.25 * np.eye(8)).mean() < 0.3 * np.square(seen - 0.25 * np.eye(8)).mean()
+    assert (
+        np.square(shrunk - 0.25 * np.eye(8)).mean()
+        < 0.3 * np.square(seen - 0.25 * np.eye(8)).mean()
+    )
 
 
 @pytest.mark.parametrize("size", [0.1, 1.0, 2.0, 5.0])
@@ -269,7 +307,9 @@ def test_weights_are_enlarged_by_the_mean_slope_of_normal_logits(size, intercept
     posterior = NET.posterior(params)
     larger = posterior.weights[0, 0] / params.weights[0, 0]
     assert 1 - 1e-6 <= larger <= np.sqrt(np.pi / 2) + 1e-6
-    slope = logits.expect(lambda x: expit(x) * expit(-x), lb=intercept - 12 * size, ub=intercept + 12 * size)
+    slope = logits.expect(
+        lambda x: expit(x) * expit(-x), lb=intercept - 12 * size, ub=intercept + 12 * size
+    )
     assert larger == pytest.approx(np.clip(tangent / slope, 1, np.sqrt(np.pi / 2)), rel=0.01)
     assert posterior.intercept[0] == pytest.approx(larger * intercept, rel=1e-5)
     assert posterior.slope[0] * larger == pytest.approx(tangent, rel=1e-5)
@@ -278,13 +318,21 @@ def test_weights_are_enlarged_by_the_mean_slope_of_normal_logits(size, intercept
 def test_draws_have_the_spread_that_is_reported_and_noise_widens_it():
     rng = np.random.default_rng(8)
     root = rng.normal(size=(K, K))
-    given = rng.normal(size=(J, K)), rng.normal(size=J), np.full(K, 0.4), rng.uniform(0.1, 0.25, J), root @ root.T
+    given = (
+        rng.normal(size=(J, K)),
+        rng.normal(size=J),
+        np.full(K, 0.4),
+        rng.uniform(0.1, 0.25, J),
+        root @ root.T,
+    )
     quiet, noisy = WeightsPosterior(*given, 0.0, 1e4), WeightsPosterior(*given, 0.01, 1e4)
     draws = noisy.sample(np.random.default_rng(0), 4000)
     np.testing.assert_allclose(draws.std(axis=0), noisy.std, rtol=0.08)
     assert (np.abs(draws.mean(axis=0) - noisy.mean) < 5 * noisy.std / 4000**0.5).all()
     wider = (noisy.std > quiet.std).reshape(J, K + 1)
-    assert wider[:, :K].all() and not wider[:, K].any(), "intercepts come of the opening, whose noise is not counted"
+    assert wider[:, :K].all() and not wider[:, K].any(), (
+        "intercepts come of the opening, whose noise is not counted"
+    )
     # Without noise it is the inverse curvature of the bound.
     curvature = 1e4 * given[3][:, None, None] * given[4]
     want = np.sqrt(np.array([np.diag(np.linalg.inv(c)) for c in curvature]))
@@ -296,11 +344,19 @@ def test_noise_in_the_sums_scatters_weights_as_the_posterior_says():
     y, h = rows(20_000)
     net = dataclasses.replace(NET, private=f32(1))
     old = params_of(4)._replace(mean=f32(y.mean(axis=0)))
-    sums, scales, rng = sums_about(net, old, y, h), {"visible": 40.0, "hidden": 1.0}, np.random.default_rng(9)
+    sums, scales, rng = (
+        sums_about(net, old, y, h),
+        {"visible": 40.0, "hidden": 1.0},
+        np.random.default_rng(9),
+    )
     found = []
     for _ in range(200):
         noise = {name: scales[name] * rng.normal(size=np.shape(x)) for name, x in sums.items()}
-        found.append(net.posterior(m_step(net, old, {name: sums[name] + noise[name] for name in sums}, scales)))
+        found.append(
+            net.posterior(
+                m_step(net, old, {name: sums[name] + noise[name] for name in sums}, scales)
+            )
+        )
     scatter = np.std([posterior.weights for posterior in found], axis=0)
     said = np.mean([posterior.std for posterior in found], axis=0).reshape(J, K + 1)[:, :K]
     exact = net.posterior(m_step(net, old, sums, NO_NOISE))

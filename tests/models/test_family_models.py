@@ -10,12 +10,12 @@ import pytest
 from scipy import special, stats
 
 from skdpbayes import inference
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.spec import Block, MechanismSpec
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.mechanism import Block, MechanismSpec
-from skdpbayes.privacy.random import fit_keys
-from skdpbayes.records import pack_records
 from skdpbayes.solvers.base import Round
 
 f32 = np.float32
@@ -28,7 +28,9 @@ MODELS = {
 }
 # Every kind of valid record.
 RECORDS = {
-    "gamma": np.array(list(itertools.product([*np.linspace(0, UPPER, 31), -1, 2 * UPPER, np.inf], repeat=2)), f32),
+    "gamma": np.array(
+        list(itertools.product([*np.linspace(0, UPPER, 31), -1, 2 * UPPER, np.inf], repeat=2)), f32
+    ),
     "beta": np.array(list(itertools.product([0, 0.3, 0.7, 1, -9, 9, np.inf], repeat=2)), f32),
     "dirichlet": np.arange(3, dtype=np.int32),
 }
@@ -37,7 +39,9 @@ NULL = {
     "beta": np.array([[np.nan, 1], [0, np.nan], [np.nan, np.nan]], f32),
     "dirichlet": np.array([-1, 3, 99, -(2**31), 2**31 - 1], np.int32),
 }
-PARAMS = np.vstack([np.random.default_rng(0).normal(size=(20, 2)), [[-20, -20], [3, -20], [8, 8]]]).astype(f32)
+PARAMS = np.vstack(
+    [np.random.default_rng(0).normal(size=(20, 2)), [[-20, -20], [3, -20], [8, 8]]]
+).astype(f32)
 
 families = pytest.mark.parametrize("name", MODELS)
 
@@ -56,7 +60,10 @@ def norms(values, axes=1):
 def test_score_and_curvature_are_derivatives_of_the_likelihood(name):
     model, xs, params = MODELS[name], RECORDS[name], PARAMS[:20]
     gradient, hessian = jax.grad(model.log_likelihood), jax.hessian(model.log_likelihood)
-    scores, curvatures = every_pair(model.score, xs, params), every_pair(model.curvature, xs, params)
+    scores, curvatures = (
+        every_pair(model.score, xs, params),
+        every_pair(model.curvature, xs, params),
+    )
     np.testing.assert_allclose(scores, every_pair(gradient, xs, params), atol=2e-5, rtol=1e-5)
     np.testing.assert_allclose(curvatures, -every_pair(hessian, xs, params), atol=2e-5, rtol=1e-5)
     assert norms(scores).max() > 0.5 and norms(curvatures, 2).max() > 0.1
@@ -66,7 +73,11 @@ def test_likelihoods_are_those_of_scipy():
     params = PARAMS[:20]
     x = RECORDS["gamma"][:, None]
     kept, rates = np.clip(x, 0, UPPER), np.exp(params.astype(float))
-    want = np.where(x < UPPER, stats.expon.logpdf(kept, scale=1 / rates), stats.expon.logsf(UPPER, scale=1 / rates))
+    want = np.where(
+        x < UPPER,
+        stats.expon.logpdf(kept, scale=1 / rates),
+        stats.expon.logsf(UPPER, scale=1 / rates),
+    )
     got = every_pair(MODELS["gamma"].log_likelihood, RECORDS["gamma"], params)
     np.testing.assert_allclose(got.T, want.sum(axis=-1), rtol=1e-4, atol=1e-5)
 
@@ -102,7 +113,9 @@ def test_public_bounds_hold_and_are_attained(name):
     curves = norms(every_pair(model.curvature, RECORDS[name], params), 2)
     assert 0.97 * score < slopes.max() <= score * (1 + 1e-5)
     if name == "beta":
-        curves = np.append(curves, norms(every_pair(model.curvature, RECORDS[name], np.zeros((1, 2), f32)), 2))
+        curves = np.append(
+            curves, norms(every_pair(model.curvature, RECORDS[name], np.zeros((1, 2), f32)), 2)
+        )
     assert 0.97 * curvature < curves.max() <= curvature * (1 + 1e-5)
 
 
@@ -162,7 +175,9 @@ def summed(name, xs):
     filled = np.concatenate([xs, np.repeat(NULL[name][:1], 60 - len(xs), axis=0)])
     spec = MechanismSpec((GaussianSteps(1e-7, 1.0, 1),))
     solver = EverySum(f32([0.3, -0.4]))
-    releases = inference.run(fit_keys(0), MODELS[name], solver, spec, pack_records(x=filled), keep_releases=True)[1]
+    releases = inference.run(
+        fit_keys(0), MODELS[name], solver, spec, pack_records(x=filled), keep_releases=True
+    )[1]
     return np.asarray(releases)[0]
 
 
@@ -174,10 +189,14 @@ def test_null_records_contribute_nothing(name, compiled_quickly):
     assert norms(alone) > 0.3
     for bad in NULL[name]:
         np.testing.assert_allclose(summed(name, bad[None]), 0, atol=3e-4)
-        np.testing.assert_allclose(summed(name, np.stack([good[0], bad, good[1]])), alone, atol=3e-4)
+        np.testing.assert_allclose(
+            summed(name, np.stack([good[0], bad, good[1]])), alone, atol=3e-4
+        )
 
 
-@pytest.mark.parametrize(("name", "far", "same"), [("gamma", 3e38, UPPER), ("beta", np.inf, 1), ("beta", -np.inf, 0)])
+@pytest.mark.parametrize(
+    ("name", "far", "same"), [("gamma", 3e38, UPPER), ("beta", np.inf, 1), ("beta", -np.inf, 0)]
+)
 def test_values_out_of_range_count_as_the_nearest_in_range(name, far, same, compiled_quickly):
     got, want = (summed(name, np.array([[value, 0.2]], f32)) for value in (far, same))
     np.testing.assert_allclose(got, want, atol=3e-4)
@@ -189,7 +208,9 @@ def test_values_out_of_range_count_as_the_nearest_in_range(name, far, same, comp
 DENSITIES = {  # of the natural parameter, and the log Jacobian of the map from the unconstrained one
     "gamma": lambda t: (stats.gamma(2, scale=1 / 3).logpdf(t) + np.log(t)).sum(axis=1),
     "beta": lambda t: (stats.beta(2, 5).logpdf(t) + np.log(t * (1 - t))).sum(axis=1),
-    "dirichlet": lambda t: stats.dirichlet(ALPHA).logpdf(t.T / t.sum(axis=1)) + np.log(t).sum(axis=1),
+    "dirichlet": lambda t: (
+        stats.dirichlet(ALPHA).logpdf(t.T / t.sum(axis=1)) + np.log(t).sum(axis=1)
+    ),
 }
 
 
@@ -212,12 +233,18 @@ def test_prior_precision_is_that_of_the_log_prior_at_the_start(name):
 def test_the_start_is_the_prior_mean():
     means = {"gamma": [2 / 3] * 2, "beta": [2 / 7] * 2, "dirichlet": ALPHA / ALPHA.sum()}
     for name, mean in means.items():
-        np.testing.assert_allclose(MODELS[name].constrained(np.asarray(MODELS[name].init())[None])[0], mean, rtol=1e-5)
+        np.testing.assert_allclose(
+            MODELS[name].constrained(np.asarray(MODELS[name].init())[None])[0], mean, rtol=1e-5
+        )
 
 
 def test_constrained_maps_onto_the_parameter_space():
     far = np.array([[-1000.0, 1000.0], [0, 0], [1000, 1000]])
     rates = MODELS["gamma"].constrained(far)
     assert np.isfinite(rates).all() and (rates > 0).all()
-    np.testing.assert_allclose(MODELS["beta"].constrained(far), [[0, 1], [0.5, 0.5], [1, 1]], atol=1e-99)
-    np.testing.assert_allclose(MODELS["dirichlet"].constrained(far), [[0, 1, 0], [1 / 3] * 3, [0.5, 0.5, 0]])
+    np.testing.assert_allclose(
+        MODELS["beta"].constrained(far), [[0, 1], [0.5, 0.5], [1, 1]], atol=1e-99
+    )
+    np.testing.assert_allclose(
+        MODELS["dirichlet"].constrained(far), [[0, 1, 0], [1 / 3] * 3, [0.5, 0.5, 0]]
+    )

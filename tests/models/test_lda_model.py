@@ -14,15 +14,16 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.decomposition import LatentDirichletAllocation as Theirs
 from whitebox import drawn, integer_sums
 
-from skdpbayes._noisy_topics import BETWEEN, TopicsPosterior
+from skdpbayes.intake.packing import pack_ragged, pack_records
+from skdpbayes.mechanism.contributions import contribution_norm
+from skdpbayes.mechanism.private_sum import private_sum
+from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models import lda
 from skdpbayes.models.base import NORM
 from skdpbayes.models.cooccurrence import topics_of_pairs
 from skdpbayes.models.lda import LatentDirichletAllocation, e_step
+from skdpbayes.posteriors.topics import BETWEEN, TopicsPosterior
 from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.contributions import contribution_norm
-from skdpbayes.privacy.mechanism import MechanismSpec, private_sum
-from skdpbayes.records import pack_ragged, pack_records
 
 f32 = np.float32
 factorised = jax.jit(topics_of_pairs, static_argnums=2)
@@ -83,12 +84,16 @@ def test_the_local_step_is_scikit_learns(iterations, tolerance, monkeypatch):
     theirs.exp_dirichlet_component_ = np.exp(_dirichlet_expectation_2d(components))
     concentration, statistics = theirs._e_step(X, cal_sstats=True, random_init=False)
     topics = theirs.exp_dirichlet_component_.T.astype(f32)
-    proportions, ratio = jax.vmap(lambda counts: e_step(jnp.asarray(topics), counts, 0.3))(X.astype(f32))
+    proportions, ratio = jax.vmap(lambda counts: e_step(jnp.asarray(topics), counts, 0.3))(
+        X.astype(f32)
+    )
     expected = topics * proportions[:, None] * ratio[:, :, None]  # documents, words, topics
     np.testing.assert_allclose(expected.sum(axis=2), X, rtol=1e-4, atol=1e-4)
     ours = 0.3 + expected.sum(axis=1)
     np.testing.assert_allclose(ours, concentration, atol=tolerance * X.sum(axis=1).mean())
-    np.testing.assert_allclose(expected.sum(axis=0).T, statistics, atol=2 * tolerance * statistics.mean())
+    np.testing.assert_allclose(
+        expected.sum(axis=0).T, statistics, atol=2 * tolerance * statistics.mean()
+    )
 
 
 def test_a_document_without_words_has_the_prior():
@@ -128,11 +133,20 @@ def test_counts_are_posterior_means_under_the_prior_that_is_reported():
     """Against quadrature of the mixture of normals."""
     rng = np.random.default_rng(0)
     expected = rng.uniform(5, 50, (2, 400)).astype(f32)
-    seen = (expected * rng.gamma(0.5, 2, expected.shape) + 4 * rng.normal(size=expected.shape)).astype(f32)
+    seen = (
+        expected * rng.gamma(0.5, 2, expected.shape) + 4 * rng.normal(size=expected.shape)
+    ).astype(f32)
     means, prior = (np.asarray(x, float) for x in shrunk(seen, f32(4), expected, GRID))
     assert prior.sum() == pytest.approx(1, abs=1e-5) and (prior > 0).all()
     width = BETWEEN * (GRID[1] / GRID[0] - 1)
-    for i, j in [(0, 0), (0, 7), (1, 3), (1, 200), (0, int(np.argmax(seen[0]))), (0, int(np.argmin(seen[0])))]:
+    for i, j in [
+        (0, 0),
+        (0, 7),
+        (1, 3),
+        (1, 200),
+        (0, int(np.argmax(seen[0]))),
+        (0, int(np.argmin(seen[0]))),
+    ]:
         centre = np.float64(expected[i, j]) * GRID
         spread = width * centre
         count = np.linspace(-20, 8 * centre.max(), 400_001)
@@ -164,7 +178,9 @@ def test_draws_of_the_posterior_have_its_means_and_cover_the_truth():
     scales, noise = np.geomspace(0.5, 2, 3000), 5.0
     truth = expected * rng.gamma(1, 1, expected.shape)
     seen = truth + noise * rng.normal(size=truth.shape)
-    means, prior = (np.asarray(x, float) for x in shrunk(f32(seen), f32(noise), f32(expected), GRID))
+    means, prior = (
+        np.asarray(x, float) for x in shrunk(f32(seen), f32(noise), f32(expected), GRID)
+    )
     posterior = TopicsPosterior(0.1, means * scales, seen, expected, scales, noise, GRID, prior)
     draws = np.stack([posterior._counts(rng, 300, k) for k in range(2)], axis=1)
     assert np.abs(draws.mean(axis=0) - means).mean() < 0.15 * noise
@@ -172,17 +188,23 @@ def test_draws_of_the_posterior_have_its_means_and_cover_the_truth():
     assert 0.87 < ((low <= truth) & (truth <= high)).mean() < 0.95
     topics = posterior.sample(rng, 50).reshape(50, 2, 3000)
     np.testing.assert_allclose(topics.sum(axis=2), 1, rtol=1e-4)
-    assert posterior.mean.shape == posterior.std.shape == (6000,) and "2 topics of 3000 words" in repr(posterior)
+    assert posterior.mean.shape == posterior.std.shape == (
+        6000,
+    ) and "2 topics of 3000 words" in repr(posterior)
 
 
 def test_where_there_is_no_noise_draws_are_of_a_dirichlet_distribution():
     counts = np.array([[3.0, 0, 7]])
-    posterior = TopicsPosterior(0.5, counts, counts, counts, np.ones(3), 0.0, GRID, np.zeros(len(GRID)))
+    posterior = TopicsPosterior(
+        0.5, counts, counts, counts, np.ones(3), 0.0, GRID, np.zeros(len(GRID))
+    )
     draws = posterior.sample(np.random.default_rng(0), 20_000)
     a = np.array([3.5, 0.5, 7.5])
     mean = a / a.sum()
     np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.005)
-    np.testing.assert_allclose(draws.std(axis=0), np.sqrt(mean * (1 - mean) / (a.sum() + 1)), rtol=0.05)
+    np.testing.assert_allclose(
+        draws.std(axis=0), np.sqrt(mean * (1 - mean) / (a.sum() + 1)), rtol=0.05
+    )
     np.testing.assert_allclose(posterior.mean, mean)
 
 
@@ -219,7 +241,9 @@ def test_separated_topics_are_found_from_their_pairs():
 
 def test_noise_is_not_taken_for_topics():
     for seed in range(20):
-        found, clear = factorised(jax.random.key(0), 20 * symmetric_noise(30, seed).astype(f32), K, 20.0)
+        found, clear = factorised(
+            jax.random.key(0), 20 * symmetric_noise(30, seed).astype(f32), K, 20.0
+        )
         assert float(clear) == 0 and np.isfinite(found).all()
 
 
@@ -246,7 +270,9 @@ def test_pairs_are_of_different_occurrences():
 
 anything = st.sampled_from([0.0, 1e-45, 1e-30, 1e-12, 1.0, 2.0, 1e3, 1e6, 1e12, 1e20, 1e30, 3e38])
 COUNTS = hnp.arrays(f32, V, elements=anything)
-OPENINGS = {name: (i, n) for i, name in enumerate(("words", "pairs")) for n in (V,)} | {"pairs of some": (1, 5)}
+OPENINGS = {name: (i, n) for i, name in enumerate(("words", "pairs")) for n in (V,)} | {
+    "pairs of some": (1, 5)
+}
 
 
 def _norm(statistics, record):
@@ -269,7 +295,11 @@ def opening():
 
         statistics = chosen.statistics(params)
         how = statistics, chosen.blocks
-        programs[name] = jax.jit(partial(_norm, statistics)), jax.jit(partial(_total, *how)), partial(drawn, *how)
+        programs[name] = (
+            jax.jit(partial(_norm, statistics)),
+            jax.jit(partial(_total, *how)),
+            partial(drawn, *how),
+        )
     return programs
 
 
@@ -317,7 +347,9 @@ def test_documents_do_not_see_where_they_stand(name, lengths):
     )
     opening = m.openings()[0]
     query, blocks = (
-        (opening.statistics(params), opening.blocks) if name == "words" else (m.statistics(params), m.blocks())
+        (opening.statistics(params), opening.blocks)
+        if name == "words"
+        else (m.statistics(params), m.blocks())
     )
     spec, X = MechanismSpec((GaussianSteps(3.0, 1.0, 1),)), np.zeros((90, n_words), f32)
     for i, length in enumerate(rng.choice(lengths, 90)):

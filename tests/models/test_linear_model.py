@@ -14,7 +14,9 @@ D = 3
 
 def model(unit=2.0):
     normal = linear.normal_prior(0.5, 4.0, 1.0)
-    return LinearRegression(D, np.float32(0.5), np.float32(4.0), np.float32(1.0), np.float32(unit), normal)
+    return LinearRegression(
+        D, np.float32(0.5), np.float32(4.0), np.float32(1.0), np.float32(unit), normal
+    )
 
 
 def params(w=(0.5, -1.0, 0.2), log_variance=-0.7):
@@ -42,8 +44,14 @@ def test_scores_are_centred_and_curvature_is_their_slope():
     assert abs(at_truth["u"]) < 5 * np.sqrt(n) and (np.abs(at_truth["w"]) < 5 * np.sqrt(n)).all()
     for j in range(4):
         step = 0.05 * np.eye(4)[j]
-        moved = {"u": truth["u"] + np.float32(step[0]), "w": truth["w"] + step[1:].astype(np.float32)}
-        down = {"u": truth["u"] - np.float32(step[0]), "w": truth["w"] - step[1:].astype(np.float32)}
+        moved = {
+            "u": truth["u"] + np.float32(step[0]),
+            "w": truth["w"] + step[1:].astype(np.float32),
+        }
+        down = {
+            "u": truth["u"] - np.float32(step[0]),
+            "w": truth["w"] - step[1:].astype(np.float32),
+        }
         change = [
             np.r_[s["u"], s["w"]] * np.r_[1, [np.exp(-float(at["u"]))] * D]
             for at, s in ((moved, summed(moved, records)), (down, summed(down, records)))
@@ -82,14 +90,18 @@ def test_no_response_exceeds_the_bound(y):
         assert norm <= bound * (1 + 1e-5)
         assert abs(y) < 1e29 or norm > 0.9 * bound
         assert bound <= m.bounds(float(np.linalg.norm(x)))[0] * (1 + 1e-5)
-        assert np.linalg.norm(m.curvature(params(), record)) <= m.bounds(float(np.linalg.norm(x)))[1] * (1 + 1e-5)
+        assert np.linalg.norm(m.curvature(params(), record)) <= m.bounds(float(np.linalg.norm(x)))[
+            1
+        ] * (1 + 1e-5)
 
 
 def test_a_response_that_is_not_a_number_contributes_nothing():
     record = {"x": jnp.ones(D), "y": jnp.float32(np.nan)}
     m = model()
     assert float(m.score(params(), record)["u"]) == 0 and not np.any(m.score(params(), record)["w"])
-    assert not np.any(m.curvature(params(), record)) and float(m.log_likelihood(params(), record)) == 0
+    assert (
+        not np.any(m.curvature(params(), record)) and float(m.log_likelihood(params(), record)) == 0
+    )
 
 
 def test_prior_is_normal_inverse_gamma():
@@ -98,11 +110,15 @@ def test_prior_is_normal_inverse_gamma():
     def reference(at):
         variance = np.exp(2 * float(at["u"]))
         prior = stats.norm(0, np.sqrt(variance / 0.5)).logpdf(np.asarray(at["w"])).sum()
-        return prior + stats.invgamma(4.0, scale=1.0).logpdf(variance) + np.log(variance)  # the Jacobian of the log
+        return (
+            prior + stats.invgamma(4.0, scale=1.0).logpdf(variance) + np.log(variance)
+        )  # the Jacobian of the log
 
     points = [params(rng.normal(size=D), rng.normal()) for _ in range(5)]
     ours = np.array([float(m.log_prior(p)) for p in points])
-    np.testing.assert_allclose(np.diff(ours), np.diff([reference(p) for p in points]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        np.diff(ours), np.diff([reference(p) for p in points]), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_normal_prior_has_the_quantiles_of_the_prior():
@@ -110,8 +126,12 @@ def test_normal_prior_has_the_quantiles_of_the_prior():
     weight = np.random.default_rng(0).normal(size=400_000) * np.sqrt(variance / 0.5)
     centre, spread, weight_std = linear.normal_prior(0.5, 4.0, 1.0)
     tails = [0.05, 0.95]
-    np.testing.assert_allclose(stats.norm(centre, spread).ppf(tails), np.quantile(np.log(variance), tails), atol=0.01)
-    np.testing.assert_allclose(stats.norm(0, weight_std).ppf(tails), np.quantile(weight, tails), atol=0.01)
+    np.testing.assert_allclose(
+        stats.norm(centre, spread).ppf(tails), np.quantile(np.log(variance), tails), atol=0.01
+    )
+    np.testing.assert_allclose(
+        stats.norm(0, weight_std).ppf(tails), np.quantile(weight, tails), atol=0.01
+    )
 
 
 def test_scores_at_the_working_point_are_centred_though_the_weights_are_not_known():
@@ -119,16 +139,22 @@ def test_scores_at_the_working_point_are_centred_though_the_weights_are_not_know
     records = draws(at, n, seed=1)
     covariance = np.diag([0, 0.3, 0.1, 0.2])
     curvature = summed(at, records, "curvature")
-    point, slopes, doubt = m.working_point(jnp.asarray([at["u"], *at["w"]]), jnp.asarray(curvature), covariance)
+    point, slopes, doubt = m.working_point(
+        jnp.asarray([at["u"], *at["w"]]), jnp.asarray(curvature), covariance
+    )
     rng = np.random.default_rng(2)
     w = np.asarray(at["w"]) + np.sqrt(np.diag(covariance)[1:]) * rng.normal(size=(n, D))
-    y = (records["x"] * w).sum(axis=1) + np.exp(float(at["u"])) * rng.normal(size=n)  # new weights for each row
+    y = (records["x"] * w).sum(axis=1) + np.exp(float(at["u"])) * rng.normal(
+        size=n
+    )  # new weights for each row
     asked = {"u": jnp.float32(point[0]), "w": jnp.asarray(point[1:], jnp.float32)}
     score = summed(asked, {"x": records["x"], "y": y.astype(np.float32)})
     naive = summed(at, {"x": records["x"], "y": y.astype(np.float32)})
     assert abs(score["u"]) < 0.1 * abs(naive["u"])
     seen = np.exp(2 * float(at["u"])) + 0.6
-    np.testing.assert_allclose(slopes, [np.exp(2 * float(at["u"])) / seen, *[seen**-0.5] * D], rtol=0.02)
+    np.testing.assert_allclose(
+        slopes, [np.exp(2 * float(at["u"])) / seen, *[seen**-0.5] * D], rtol=0.02
+    )
     assert doubt[0] > 0 and not np.any(doubt[1:])
 
 

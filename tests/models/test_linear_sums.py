@@ -5,16 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from skdpbayes._noisy_moments import NormalInverseGamma
 from skdpbayes.models.linear import normal_prior
 from skdpbayes.models.linear_sums import LinearSums
+from skdpbayes.posteriors.linear import NormalInverseGamma
 
 D, NORM = 3, 1.3
 
 
 def model(norm=NORM):
     hyper = {name: np.float32(1) for name in ("precision", "shape", "scale", "unit")}
-    return LinearSums(D, **hyper, normal=normal_prior(1, 1, 1), row_norm=np.float32(norm), intercept=True)
+    return LinearSums(
+        D, **hyper, normal=normal_prior(1, 1, 1), row_norm=np.float32(norm), intercept=True
+    )
 
 
 def statistics(x, y, norm=NORM):
@@ -80,6 +82,8 @@ def test_sums_without_noise_are_those_of_the_records():
     rng = np.random.default_rng(3)
     x, y = rng.uniform(-0.5, 0.5, (400, D)), rng.uniform(-1, 1, 400)
     posterior = model().noisy_posterior(statistics(x, y).sum(axis=0), 0.0, 400)
-    assert isinstance(posterior, NormalInverseGamma) and posterior.shape == pytest.approx(1 + 400 / 2)
+    assert isinstance(posterior, NormalInverseGamma) and posterior.shape == pytest.approx(
+        1 + 400 / 2
+    )
     np.testing.assert_allclose(posterior.precision, x.T @ x + np.eye(D), atol=1e-3)
     np.testing.assert_allclose(posterior.precision @ posterior.centre, x.T @ y, atol=1e-3)

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 from scipy.special import log_softmax
 
+from skdpbayes.mechanism.contributions import Quadratic, RankOne, contribution_norm
 from skdpbayes.models.base import curvature, score, unbiased_weight
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.privacy.contributions import Quadratic, RankOne, contribution_norm
 
 D = 4
 CLASSES = [2, 3, 5]
@@ -55,8 +55,12 @@ def test_score_and_curvature_equal_autodiff(n_classes):
         np.testing.assert_allclose(outer, gradient(theta, one), atol=1e-5)
         square = np.einsum("ij,d,e->idje", curved.weight, curved.vector, curved.vector)
         np.testing.assert_allclose(square, -hessian(theta, one), atol=1e-5)
-        assert float(contribution_norm(closed)) == pytest.approx(np.linalg.norm(outer), rel=1e-4, abs=1e-9)
-        assert float(contribution_norm(curved)) == pytest.approx(np.linalg.norm(square), rel=1e-4, abs=1e-9)
+        assert float(contribution_norm(closed)) == pytest.approx(
+            np.linalg.norm(outer), rel=1e-4, abs=1e-9
+        )
+        assert float(contribution_norm(curved)) == pytest.approx(
+            np.linalg.norm(square), rel=1e-4, abs=1e-9
+        )
         if label not in range(n_classes):
             assert not outer.any() and not square.any()
         else:
@@ -73,17 +77,23 @@ def test_norms_stay_below_their_bounds(n_classes):
     @jax.vmap
     def norms(theta, x, label):
         one = {"x": x, "y": label}
-        return contribution_norm(score(model, theta, one)), contribution_norm(curvature(model, theta, one))
+        return contribution_norm(score(model, theta, one)), contribution_norm(
+            curvature(model, theta, one)
+        )
 
     rng = np.random.default_rng(0)
-    theta = rng.normal(size=(500, *model.init().shape)).astype(np.float32) * rng.choice([0, 0.1, 1, 30], (500, 1, 1))
+    theta = rng.normal(size=(500, *model.init().shape)).astype(np.float32) * rng.choice(
+        [0, 0.1, 1, 30], (500, 1, 1)
+    )
     x = rng.normal(size=(500, D)).astype(np.float32)
     slopes, curves = norms(theta.astype(np.float32), x, np.arange(500) % n_classes)
     length = np.linalg.norm(x, axis=1)
     assert (np.asarray(slopes) <= bound * length * (1 + 1e-5)).all()
     assert (np.asarray(curves) <= curve * length**2 * (1 + 1e-5)).all()
     assert (np.asarray(slopes) / length).max() > 0.9 * bound
-    assert (np.asarray(curves) / length**2).max() > 0.9 * (curve if n_classes == 2 else 1 / n_classes)
+    assert (np.asarray(curves) / length**2).max() > 0.9 * (
+        curve if n_classes == 2 else 1 / n_classes
+    )
 
 
 def test_prior_is_independent_and_normal():
@@ -100,17 +110,26 @@ def test_two_classes_have_one_row_of_weights():
 def test_score_bound_is_the_largest_norm_over_labels(n_classes):
     for seed in range(5):
         model, theta, x = case(n_classes, seed)
-        norms = [float(contribution_norm(model.score(theta, record(x, k)))) for k in range(n_classes)]
+        norms = [
+            float(contribution_norm(model.score(theta, record(x, k)))) for k in range(n_classes)
+        ]
         for label in labels(n_classes):
-            assert float(model.score_bound(theta, record(x, label))) == pytest.approx(max(norms), rel=1e-5)
+            assert float(model.score_bound(theta, record(x, label))) == pytest.approx(
+                max(norms), rel=1e-5
+            )
 
 
 @pytest.mark.parametrize("n_classes", CLASSES)
 def test_weighted_scores_are_bounded_and_unbiased(n_classes):
     """Their expectation over labels is zero at the truth; that of clipped scores is not."""
     model, theta, x = case(n_classes)
-    probability = np.exp([float(model.log_likelihood(theta, record(x, k))) for k in range(n_classes)])
-    scores = [np.outer(one.left, one.right) for one in (model.score(theta, record(x, k)) for k in range(n_classes))]
+    probability = np.exp(
+        [float(model.log_likelihood(theta, record(x, k))) for k in range(n_classes)]
+    )
+    scores = [
+        np.outer(one.left, one.right)
+        for one in (model.score(theta, record(x, k)) for k in range(n_classes))
+    ]
     norms = np.array([np.linalg.norm(one) for one in scores])
     clip = 0.7 * norms.max()
     weights = [float(unbiased_weight(model, theta, record(x, k), clip)) for k in range(n_classes)]
@@ -125,5 +144,9 @@ def test_weighted_scores_are_bounded_and_unbiased(n_classes):
 
 def test_prior_precision_is_that_of_the_log_prior():
     model, theta, _ = case(3)
-    hessian = jax.hessian(lambda v: model.log_prior(v.reshape(theta.shape)))(jnp.asarray(theta).ravel())
-    np.testing.assert_allclose(-hessian, np.diag(np.ravel(model.prior_precision())), rtol=1e-5, atol=1e-6)
+    hessian = jax.hessian(lambda v: model.log_prior(v.reshape(theta.shape)))(
+        jnp.asarray(theta).ravel()
+    )
+    np.testing.assert_allclose(
+        -hessian, np.diag(np.ravel(model.prior_precision())), rtol=1e-5, atol=1e-6
+    )

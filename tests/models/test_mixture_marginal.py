@@ -8,8 +8,8 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 from scipy.special import logsumexp
 
-from skdpbayes.models.mixture_marginal import MarginalMixture
-from skdpbayes.posteriors import GaussianPosterior
+from skdpbayes.models.mixtures.marginal import MarginalMixture
+from skdpbayes.posteriors.base import GaussianPosterior
 
 K, D = 3, 2
 KINDS = ("full", "tied", "diag", "spherical")
@@ -52,7 +52,9 @@ def test_it_is_the_density_of_a_mixture(kind):
     x = np.array([0.7, -1.1])
     for point, weights, means, covariances in zip(points, *natural(model, points), strict=True):
         parts = zip(weights, means, covariances, strict=True)
-        wanted = logsumexp([np.log(w) + stats.multivariate_normal(m, c).logpdf(x) for w, m, c in parts])
+        wanted = logsumexp(
+            [np.log(w) + stats.multivariate_normal(m, c).logpdf(x) for w, m, c in parts]
+        )
         found = model.log_likelihood(unravel(model)(point), {"x": x.astype(np.float32)})
         assert found - D / 2 * np.log(2 * np.pi) == pytest.approx(wanted, abs=1e-5)
 
@@ -67,7 +69,9 @@ def test_the_score_is_the_gradient_and_the_curvature_its_outer_product(kind):
         np.testing.assert_allclose(score, wanted, atol=2e-6)
         product = model.curvature(of(point), record)
         np.testing.assert_allclose(
-            product.weight * jnp.outer(product.vector, product.vector), jnp.outer(wanted, wanted), atol=1e-5
+            product.weight * jnp.outer(product.vector, product.vector),
+            jnp.outer(wanted, wanted),
+            atol=1e-5,
         )
 
 
@@ -84,7 +88,8 @@ def density(kind, weights, means, covariances):
     scatter = mixture(kind)[0].scatter.astype(np.float64)
     total = stats.dirichlet(np.full(K, ALPHA)).logpdf(weights / weights.sum())
     total += sum(
-        stats.multivariate_normal(CENTRE, c / KAPPA).logpdf(m) for m, c in zip(means, covariances, strict=True)
+        stats.multivariate_normal(CENTRE, c / KAPPA).logpdf(m)
+        for m, c in zip(means, covariances, strict=True)
     )
     if kind == "full":
         return total + sum(stats.invwishart(NU, scatter).logpdf(c) for c in covariances)
@@ -92,9 +97,13 @@ def density(kind, weights, means, covariances):
         return total + stats.invwishart(K * NU, K * scatter).logpdf(covariances[0])
     if kind == "diag":
         return total + sum(
-            stats.invgamma(NU / 2, scale=scatter[j, j] / 2).logpdf(c[j, j]) for c in covariances for j in range(D)
+            stats.invgamma(NU / 2, scale=scatter[j, j] / 2).logpdf(c[j, j])
+            for c in covariances
+            for j in range(D)
         )
-    return total + sum(stats.invgamma(NU * D / 2, scale=np.trace(scatter) / 2).logpdf(c[0, 0]) for c in covariances)
+    return total + sum(
+        stats.invgamma(NU * D / 2, scale=np.trace(scatter) / 2).logpdf(c[0, 0]) for c in covariances
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,7 +117,9 @@ def test_the_prior_is_that_of_weights_means_and_covariances(kind):
         above, below = (np.array([independent(kind, *one) for one in end]) for end in ends)
         volume = np.linalg.slogdet((above - below) / 2e-5)[1]
         (one,) = zip(*natural(model, point[None]), strict=True)
-        gaps.append(model.log_prior(unravel(model)(point.astype(np.float32))) - density(kind, *one) - volume)
+        gaps.append(
+            model.log_prior(unravel(model)(point.astype(np.float32))) - density(kind, *one) - volume
+        )
     np.testing.assert_allclose(gaps, gaps[0], atol=2e-4)
 
 
@@ -119,7 +130,9 @@ def test_the_start_is_at_zero(kind):
     np.testing.assert_allclose(weights[0], model.weights, rtol=1e-6)
     np.testing.assert_allclose(means[0], model.mean, atol=1e-6)
     np.testing.assert_allclose(
-        model.factor @ covariances[0] @ np.swapaxes(model.factor, 1, 2), np.eye(D) + np.zeros((K, 1, 1)), atol=1e-5
+        model.factor @ covariances[0] @ np.swapaxes(model.factor, 1, 2),
+        np.eye(D) + np.zeros((K, 1, 1)),
+        atol=1e-5,
     )
     posterior = model.natural(GaussianPosterior(points[0].astype(float), np.zeros(points[0].size)))
     for found, (wanted,) in zip(posterior.estimate(), natural(model, points[:1]), strict=True):
@@ -127,7 +140,8 @@ def test_the_start_is_at_zero(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind != "spherical" else kind for kind in KINDS]
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.slow) if kind != "spherical" else kind for kind in KINDS],
 )
 def test_what_clipping_takes_off_is_known(kind):
     """With it added back, clipped scores of rows of the mixture sum to zero, which by themselves they do not."""
@@ -136,8 +150,12 @@ def test_what_clipping_takes_off_is_known(kind):
     weights, means, covariances = (x[0] for x in natural(model, points[:1]))
     rng = np.random.default_rng(1)
     label = rng.choice(K, size, p=weights)
-    x = means[label] + np.einsum("nij,nj->ni", np.linalg.cholesky(covariances)[label], rng.standard_normal((size, D)))
-    scores = jax.vmap(lambda row: ravel_pytree(model.score(params, {"x": row}))[0])(x.astype(np.float32))
+    x = means[label] + np.einsum(
+        "nij,nj->ni", np.linalg.cholesky(covariances)[label], rng.standard_normal((size, D))
+    )
+    scores = jax.vmap(lambda row: ravel_pytree(model.score(params, {"x": row}))[0])(
+        x.astype(np.float32)
+    )
     clipped = scores * jnp.minimum(1, norm / jnp.linalg.norm(scores, axis=1))[:, None]
     mean, error = np.mean(clipped, axis=0), np.std(clipped, axis=0) / size**0.5
     known = ravel_pytree(model.clipping_bias(params, norm))[0] / model.n_records

@@ -9,8 +9,20 @@ import pytest
 from scipy import integrate, optimize, stats
 from sklearn.mixture import BayesianGaussianMixture
 
-from skdpbayes.models.mixture import GaussianMixture, Start, inverse_factor, mean_weights, restricted
-from skdpbayes.models.sketch import Sketch, expected_features, features, fit_sketch, frequencies
+from skdpbayes.models.mixtures.gaussian import (
+    GaussianMixture,
+    Start,
+    inverse_factor,
+    mean_weights,
+    restricted,
+)
+from skdpbayes.models.mixtures.sketch import (
+    Sketch,
+    expected_features,
+    features,
+    fit_sketch,
+    frequencies,
+)
 
 f32 = np.float32
 quick = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -48,7 +60,9 @@ def flat(contribution):
 # What a record contributes
 
 
-@pytest.mark.parametrize("kind", ["full", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
+@pytest.mark.parametrize(
+    "kind", ["full", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
+)
 def test_no_record_and_no_state_exceed_the_declared_bound(kind):
     """Sought with gradients: one record moves the sums by sqrt(3) at most, two by sqrt(6), and nearly so."""
     m = model(kind)
@@ -66,7 +80,9 @@ def test_no_record_and_no_state_exceed_the_declared_bound(kind):
     rng, worst = np.random.default_rng(0), 0
     for _ in range(4):
         start = rng.normal(size=10 + K * D * D) * np.repeat([3.0, 3.0, 0.3], [4, 6, K * D * D])
-        found = optimize.minimize(lambda v: tuple(np.asarray(x, float) for x in less(v.astype(f32))), start, jac=True)
+        found = optimize.minimize(
+            lambda v: tuple(np.asarray(x, float) for x in less(v.astype(f32))), start, jac=True
+        )
         worst = max(worst, -found.fun)
     assert (1.97 if kind == "full" else 1.8) < worst <= 2 * (1 + 1e-5)
 
@@ -75,12 +91,15 @@ def test_no_record_and_no_state_exceed_the_declared_bound(kind):
 def test_each_block_is_bounded_wherever_a_record_lies(kind):
     m = model(kind)
     rng = np.random.default_rng(1)
-    p = params_of(m, rng.normal(size=(K, D)).astype(f32), np.tile(np.eye(D, dtype=f32) * f32(0.2), (K, 1, 1)))
+    p = params_of(
+        m, rng.normal(size=(K, D)).astype(f32), np.tile(np.eye(D, dtype=f32) * f32(0.2), (K, 1, 1))
+    )
     x = rng.normal(size=(400, D)) * 10 ** rng.uniform(-3, 6, (400, 1))
     x[-1, 0] = np.nan
     sums = statistics(m, p, x.astype(f32))
     *norms, null = zip(
-        *(np.linalg.norm(np.asarray(s, float).reshape(400, -1), axis=1) for s in sums.values()), strict=True
+        *(np.linalg.norm(np.asarray(s, float).reshape(400, -1), axis=1) for s in sums.values()),
+        strict=True,
     )
     assert np.isnan(null).all(), "the private sum must see a null record"
     norms = dict(zip(sums, np.transpose(norms), strict=True))
@@ -89,12 +108,17 @@ def test_each_block_is_bounded_wherever_a_record_lies(kind):
     for name, norm in norms.items():
         assert norm.max() <= 1 + 1e-5 < blocks[name].clipping_norm < 1.01, name
         assert norm.max() > 0.9
-    assert {name: s.shape[1:] for name, s in sums.items()} == {name: s.shape for name, s in m.zeros().items()}
+    assert {name: s.shape[1:] for name, s in sums.items()} == {
+        name: s.shape for name, s in m.zeros().items()
+    }
 
 
 def test_responsibilities_are_expected_log_densities():
     m, rng = model(radius=1e3), np.random.default_rng(2)
-    means, covariance = rng.normal(size=(K, D)).astype(f32), np.tile(np.eye(D, dtype=f32), (K, 1, 1))
+    means, covariance = (
+        rng.normal(size=(K, D)).astype(f32),
+        np.tile(np.eye(D, dtype=f32), (K, 1, 1)),
+    )
     p = params_of(m, means, covariance, 7.0)._replace(concentration=jnp.array([1.0, 2.0, 9.0]))
     x = rng.normal(size=D)
     # E log |precision| and E of the quadratic form, by drawing precisions
@@ -127,7 +151,9 @@ def test_sums_are_carried_to_new_components(kind):
     def components():
         root = rng.normal(size=(K, D, D))
         return params_of(
-            m, rng.normal(size=(K, D)), np.array(restricted(kind, jnp.asarray(root @ root.mT + np.eye(D))))
+            m,
+            rng.normal(size=(K, D)),
+            np.array(restricted(kind, jnp.asarray(root @ root.mT + np.eye(D)))),
         )
 
     def about(p):
@@ -145,7 +171,9 @@ def test_sums_are_carried_to_new_components(kind):
     old, new = components(), components()
     carried = m.carry(about(old), old, new)
     for name, want in about(new).items():
-        np.testing.assert_allclose(carried[name], want, atol=1e-4 * np.abs(want).max(), err_msg=name)
+        np.testing.assert_allclose(
+            carried[name], want, atol=1e-4 * np.abs(want).max(), err_msg=name
+        )
 
 
 # The M-step
@@ -179,7 +207,13 @@ def test_without_noise_it_is_scikit_learns_m_step(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_noise_is_all_there_is_the_start_is_kept(kind):
     m, rng = model(kind, freedom=f32(2)), np.random.default_rng(5)
-    p = params_of(m, f32([[-2, 0], [0, 1], [2, 0]]), np.tile(np.eye(D, dtype=f32) / 4, (K, 1, 1)), 1000.0, errors=0.01)
+    p = params_of(
+        m,
+        f32([[-2, 0], [0, 1], [2, 0]]),
+        np.tile(np.eye(D, dtype=f32) / 4, (K, 1, 1)),
+        1000.0,
+        errors=0.01,
+    )
     scales = dict.fromkeys(("count", "first", "second"), 1e4)
     sums = {name: 1e4 * rng.normal(size=s.shape) for name, s in m.zeros().items()}
     got = m_step(m, p, sums, scales)
@@ -195,17 +229,25 @@ def test_where_noise_is_all_there_is_the_start_is_kept(kind):
 
 def test_features_have_norm_one_and_the_mean_that_is_expected():
     omega, rng = frequencies(D, K), np.random.default_rng(6)
-    weights, means, roots = np.array([0.2, 0.3, 0.5]), rng.normal(size=(K, D)), 0.5 * rng.normal(size=(K, D, D))
+    weights, means, roots = (
+        np.array([0.2, 0.3, 0.5]),
+        rng.normal(size=(K, D)),
+        0.5 * rng.normal(size=(K, D, D)),
+    )
     labels = rng.choice(K, 20_000, p=weights)
     x = means[labels] + np.einsum("nij,nj->ni", roots[labels], rng.normal(size=(20_000, D)))
     values = np.asarray(jax.vmap(lambda row: features(omega, row))(x.astype(f32)))
     np.testing.assert_allclose(np.linalg.norm(values, axis=1), 1, atol=1e-5)
-    np.testing.assert_allclose(values.mean(axis=0), expected_features(omega, weights, means, roots), atol=2e-3)
+    np.testing.assert_allclose(
+        values.mean(axis=0), expected_features(omega, weights, means, roots), atol=2e-3
+    )
     m = model(frequencies=omega, means=None, weights=None)
     assert len(m.openings()) == 2
     for opening in m.openings():
         null = opening.statistics(m.init())({"x": jnp.array([jnp.nan, 0.0])})
-        assert all(np.isnan(x).any() for x in null.values()), "the private sum must see a null record"
+        assert all(np.isnan(x).any() for x in null.values()), (
+            "the private sum must see a null record"
+        )
 
 
 @pytest.mark.slow
@@ -216,7 +258,11 @@ def test_a_mixture_is_found_from_its_sketch():
     omega = np.float64(frequencies(D, K))
     errors, fit_once = (
         {},
-        jax.jit(lambda value, noise: fit_sketch(jax.random.key(0), Sketch(omega, value, 1e4), noise, K, "full")),
+        jax.jit(
+            lambda value, noise: fit_sketch(
+                jax.random.key(0), Sketch(omega, value, 1e4), noise, K, "full"
+            )
+        ),
     )
     for noise in (1.0, 100.0):
         value = 10_000 * expected_features(omega, weights, means, roots)

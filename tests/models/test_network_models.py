@@ -7,10 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from skdpbayes._layers import ConvolutionalLayer, DenseLayer, forward
-from skdpbayes.models.autoencoder import Autoencoder
-from skdpbayes.models.network import Classifier, Regressor
-from skdpbayes.privacy.contributions import Quadratic, RankOne, Scattered, contribution_norms, parts_of
+from skdpbayes.mechanism.contributions import (
+    Quadratic,
+    RankOne,
+    Scattered,
+    contribution_norms,
+    parts_of,
+)
+from skdpbayes.models.networks.autoencoder import Autoencoder
+from skdpbayes.models.networks.layers import ConvolutionalLayer, DenseLayer, forward
+from skdpbayes.models.networks.perceptron import Classifier, Regressor
 
 CONVOLUTION = ConvolutionalLayer(6, 5, 2, 3, 2, 1, 1.3)
 DENSE = (DenseLayer(60, 7, 1.3), DenseLayer(7, 3, 0.8))
@@ -28,14 +34,18 @@ MODELS = {
     "convolutional": Classifier(CONVOLUTIONAL, "softplus"),
     "regression": Regressor((*DENSE[:1], DenseLayer(7, 1)), "relu", -1.0, 0.5),
     "auto-encoder": Autoencoder((DENSE[0], DenseLayer(7, 4)), (DenseLayer(2, 60),), "softplus"),
-    "convolutional auto-encoder": Autoencoder((CONVOLUTION, DenseLayer(60, 4)), (DenseLayer(2, 60),), "relu"),
+    "convolutional auto-encoder": Autoencoder(
+        (CONVOLUTION, DenseLayer(60, 4)), (DenseLayer(2, 60),), "relu"
+    ),
 }
 
 
 def params_of(model, key=0):
     leaves, tree = jax.tree.flatten(model.init())
     keys = jax.random.split(jax.random.key(key), len(leaves))
-    return tree.unflatten([jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
+    return tree.unflatten(
+        [jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -64,10 +74,16 @@ def test_a_convolution_is_that_of_jax():
     with jax.enable_x64(True):
         values, weights, filters = (jnp.asarray(x) for x in (values, weights, filters))
         wanted = jax.lax.conv_general_dilated(
-            values.reshape(4, 6, 5, 2), filters, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            values.reshape(4, 6, 5, 2),
+            filters,
+            (1, 1),
+            "VALID",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
         got = CONVOLUTION(weights, CONVOLUTION.inputs(values, jnp))
-    np.testing.assert_allclose(np.reshape(got, (4, 5, 4, 3)), np.asarray(wanted) + intercepts, rtol=1e-6)
+    np.testing.assert_allclose(
+        np.reshape(got, (4, 5, 4, 3)), np.asarray(wanted) + intercepts, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("layers", [DENSE, CONVOLUTIONAL], ids=["dense", "convolutional"])
@@ -76,7 +92,9 @@ def test_predictions_are_those_that_were_fitted(layers, activation):
     x = records()["x"]
     weights = params_of(Classifier(layers, activation))
     fitted = jax.vmap(lambda row: forward(layers, activation, weights, row, jnp)[0])(x)
-    numpy = forward(layers, activation, [np.asarray(w, float) for w in weights], x.astype(float), np)[0]
+    numpy = forward(
+        layers, activation, [np.asarray(w, float) for w in weights], x.astype(float), np
+    )[0]
     np.testing.assert_allclose(numpy, fitted, rtol=1e-4, atol=1e-5)
 
 
@@ -84,16 +102,22 @@ def test_the_prior_gives_outputs_of_unit_size_whatever_the_width():
     x = np.random.default_rng(0).normal(size=(1, 4000))
     layers = (DenseLayer(4000, 300),)
     outputs = [
-        forward(layers, "identity", [np.random.default_rng(i + 1).normal(size=(300, 4001))], x, np)[0] for i in range(5)
+        forward(layers, "identity", [np.random.default_rng(i + 1).normal(size=(300, 4001))], x, np)[
+            0
+        ]
+        for i in range(5)
     ]
-    assert np.std(outputs) == pytest.approx(np.sqrt(2), rel=0.05)  # the intercept's share is as large
+    assert np.std(outputs) == pytest.approx(
+        np.sqrt(2), rel=0.05
+    )  # the intercept's share is as large
 
 
 @pytest.mark.parametrize("dtype", [bool, float])
 def test_latent_noise_is_a_function_of_record_and_key_and_not_of_the_place_in_the_batch(dtype):
     model = MODELS["auto-encoder"].drawn(jax.random.key(0))
     x = jnp.asarray(
-        np.random.default_rng(0).random((200, 60)) < 0.3 if dtype is bool else records(200)["x"], jnp.float32
+        np.random.default_rng(0).random((200, 60)) < 0.3 if dtype is bool else records(200)["x"],
+        jnp.float32,
     )
     noise = np.asarray(jax.vmap(lambda row: model._noise(row, (2,)))(x))
     back = np.asarray(jax.vmap(lambda row: model._noise(row, (2,)))(x[::-1]))[::-1]

@@ -12,9 +12,9 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 from skdpbayes.models.base import flat_start, score
-from skdpbayes.models.numpyro_guide import read_guide
-from skdpbayes.models.numpyro_model import NumPyroModel, Program, coordinates
-from skdpbayes.models.numpyro_read import read_model
+from skdpbayes.models.numpyro.guide import read_guide
+from skdpbayes.models.numpyro.program import NumPyroModel, Program, coordinates
+from skdpbayes.models.numpyro.reading import read_model
 from skdpbayes.models.score_unit import WithScoreUnit
 
 X, Y = ("0", (2,), "float32"), ("1", (), "int32")
@@ -90,7 +90,10 @@ def test_what_is_normal_is_standard_normal_in_coordinates(model):
 def test_others_have_the_quantiles_of_a_standard_normal_law(level, expected, model):
     found = jax.jit(model.values)(model.init())
     values = {site.name: found[site.name] for site in model.program.sites}
-    values |= {"s": jnp.float32(stats.halfnorm(0, 2).ppf(level)), "u": jnp.full(3, 2 * level - 1, jnp.float32)}
+    values |= {
+        "s": jnp.float32(stats.halfnorm(0, 2).ppf(level)),
+        "u": jnp.full(3, 2 * level - 1, jnp.float32),
+    }
     params, _ = jax.jit(lambda values: coordinates(model, values, jax.random.key(0)))(values)
     np.testing.assert_allclose(params["s"], expected, atol=0.1)
     np.testing.assert_allclose(params["u"], expected, atol=0.1)
@@ -104,7 +107,9 @@ def test_coordinates_of_values_are_those_the_values_come_from(model):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-3), back, params)
     with handlers.seed(rng_seed=0), handlers.trace() as sites, handlers.substitute(data=values):
         many_sites(RECORD["0"][None], RECORD["1"][None])
-    expected = sum(jnp.sum(sites[name]["fn"].log_prob(values[name])) for name in values if name != "m")
+    expected = sum(
+        jnp.sum(sites[name]["fn"].log_prob(values[name])) for name in values if name != "m"
+    )
     expected += dist.Normal(1.0, 2.0).log_prob(values["m"]).sum()
     assert log_prior == pytest.approx(float(expected), abs=1e-3)
 
@@ -140,12 +145,22 @@ def test_the_unit_of_scores_is_a_quantile_of_norms(model):
     assert not one(RECORD | {"0": jnp.array([jnp.nan, 0.0])})["norms"].any()
     counts = jnp.zeros(21).at[jnp.array([3, 10, 11])].set(jnp.array([10.0, 45.0, 45.0]))
     alone = jnp.zeros(21).at[9].set(100.0)
-    assert opening.update(None, {"norms": alone}, {"norms": 0.0}, None)["unit"] == 2.0 ** (9 - 8 + 1)
+    assert opening.update(None, {"norms": alone}, {"norms": 0.0}, None)["unit"] == 2.0 ** (
+        9 - 8 + 1
+    )
     above = jnp.zeros(21).at[jnp.array([9, 10])].set(jnp.array([40.0, 60.0]))
-    assert opening.update(None, {"norms": above}, {"norms": 0.0}, None)["unit"] == 2.0 ** (10 - 8 + 1)
-    assert opening.update(None, {"norms": counts}, {"norms": 0.0}, None)["unit"] == 2.0 ** (10 - 8 + 1)
+    assert opening.update(None, {"norms": above}, {"norms": 0.0}, None)["unit"] == 2.0 ** (
+        10 - 8 + 1
+    )
+    assert opening.update(None, {"norms": counts}, {"norms": 0.0}, None)["unit"] == 2.0 ** (
+        10 - 8 + 1
+    )
     assert WithScoreUnit(model, False).openings() == ()
-    large = WithScoreUnit(model, True, 64.0).openings()[0].update(None, {"norms": counts}, {"norms": 0.0}, None)["unit"]
+    large = (
+        WithScoreUnit(model, True, 64.0)
+        .openings()[0]
+        .update(None, {"norms": counts}, {"norms": 0.0}, None)["unit"]
+    )
     assert large == 64 * 2.0 ** (10 - 8 + 1)
 
 
@@ -154,9 +169,13 @@ def test_noise_does_not_carry_the_unit_away(model):
     opening = WithScoreUnit(model, True).openings()[0]
     counts = jnp.zeros(21).at[jnp.array([9, 10, 11])].set(jnp.array([40.0, 200.0, 100.0]))
     noisy = counts + 30 * np.random.default_rng(0).normal(size=(500, 21))
-    units = [float(opening.update(None, {"norms": row}, {"norms": 30.0}, None)["unit"]) for row in noisy]
+    units = [
+        float(opening.update(None, {"norms": row}, {"norms": 30.0}, None)["unit"]) for row in noisy
+    ]
     assert np.mean(np.isin(units, [2.0**2, 2.0**3, 2.0**4])) > 0.98
-    nothing = opening.update(None, {"norms": jnp.full(21, -5.0).at[3].set(1.0)}, {"norms": 30.0}, None)
+    nothing = opening.update(
+        None, {"norms": jnp.full(21, -5.0).at[3].set(1.0)}, {"norms": 30.0}, None
+    )
     assert nothing["unit"] == 2.0 ** (3 - 8 + 1)
 
 
@@ -285,7 +304,9 @@ def asks_python(x, y):
 
 
 def runs_as_long_as_a_record_says(x, y):
-    halved = jax.lax.while_loop(lambda v: jnp.any(jnp.abs(v) > 1), lambda v: v / 2, jax.lax.stop_gradient(x))
+    halved = jax.lax.while_loop(
+        lambda v: jnp.any(jnp.abs(v) > 1), lambda v: v / 2, jax.lax.stop_gradient(x)
+    )
     observe(halved, y, latent())
 
 
@@ -352,7 +373,9 @@ def test_a_guide_draws_coordinates_and_its_bound_is_the_ratio_of_prior_and_guide
     params, bound = jax.jit(jax.vmap(lambda key: guide.draw(parameters, key)))(keys)
     np.testing.assert_allclose(params["w"].mean(axis=0), [1, -1], atol=0.1)
     np.testing.assert_allclose(params["w"].std(axis=0), [0.5, 2.0], rtol=0.05)
-    np.testing.assert_allclose([params["extra"].mean(), params["extra"].std()], [0, 1], atol=0.05)  # its prior
+    np.testing.assert_allclose(
+        [params["extra"].mean(), params["extra"].std()], [0, 1], atol=0.05
+    )  # its prior
     expected = dist.Normal(0, 1).log_prob(params["w"]) - dist.Normal(
         parameters["loc"], jnp.exp(parameters["scale"])
     ).log_prob(params["w"])

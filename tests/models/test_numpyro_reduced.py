@@ -11,10 +11,10 @@ from numpyro.infer.autoguide import AutoNormal
 
 from skdpbayes import DPNumPyroModel
 from skdpbayes.models.base import flat_start
-from skdpbayes.models.numpyro_model import Program
-from skdpbayes.models.numpyro_read import read_model
-from skdpbayes.models.numpyro_reduced import reduced
-from skdpbayes.posteriors import DrawsPosterior, GaussianPosterior
+from skdpbayes.models.numpyro.program import Program
+from skdpbayes.models.numpyro.reading import read_model
+from skdpbayes.models.numpyro.reduced import reduced
+from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 
 FIELDS = ("x", (2,), "float32"), ("group", (), "int32"), ("y", (), "float32")
 RECORD = {"x": jnp.array([0.3, -1.0]), "group": jnp.int32(1), "y": jnp.float32(0.7)}
@@ -43,7 +43,9 @@ def level(mean=lambda effects: jnp.asarray(TABLE) @ effects, spread=0.5, noise=0
 
 
 def positive(name, scale=1.0):
-    return lambda effects: numpyro.sample(name, dist.HalfNormal(scale(effects) if callable(scale) else scale))
+    return lambda effects: numpyro.sample(
+        name, dist.HalfNormal(scale(effects) if callable(scale) else scale)
+    )
 
 
 def read(function):
@@ -62,7 +64,9 @@ def test_a_hierarchy_has_the_coordinates_of_its_lowest_level():
         here, score = jax.value_and_grad(small.log_likelihood)(own, RECORD)
         np.testing.assert_allclose(here, model.log_likelihood(unravel(z), RECORD), rtol=1e-4)
         of_all = ravel_pytree(jax.grad(model.log_likelihood)(unravel(z), RECORD))[0]
-        np.testing.assert_allclose(small.basis @ score, of_all, atol=1e-3)  # so that norms are those of all coordinates
+        np.testing.assert_allclose(
+            small.basis @ score, of_all, atol=1e-3
+        )  # so that norms are those of all coordinates
         np.testing.assert_allclose(small.log_prior(own), -jnp.sum(own**2) / 2, rtol=1e-5)
 
 
@@ -82,12 +86,25 @@ def test_sites_that_are_not_normal_stay_as_they_are():
         level(mean=lambda effects: jnp.asarray(TABLE) @ effects**2),
         level(mean=lambda effects: jnp.asarray(TABLE) @ jnp.maximum(effects, 0)),
         level(spread=lambda effects: jnp.exp(effects[0])),
-        level(noise=positive("sigma", lambda effects: jnp.exp(effects[0, 0]))),  # a prior that tells of the effects
-        level(mean=lambda effects: jnp.asarray(TABLE) @ (effects + 4 * (effects > 0))),  # slopes do not see a jump
+        level(
+            noise=positive("sigma", lambda effects: jnp.exp(effects[0, 0]))
+        ),  # a prior that tells of the effects
+        level(
+            mean=lambda effects: jnp.asarray(TABLE) @ (effects + 4 * (effects > 0))
+        ),  # slopes do not see a jump
         level(noise=between),  # of one volume wherever it is, so that its prior does not tell
         level(seen=True),  # records tell of effects themselves
     ],
-    ids=["random spread", "square", "kink", "spread of effects", "prior of noise", "jump", "support of noise", "seen"],
+    ids=[
+        "random spread",
+        "square",
+        "kink",
+        "spread of effects",
+        "prior of noise",
+        "jump",
+        "support of noise",
+        "seen",
+    ],
 )
 def test_other_models_keep_all_coordinates(function):
     model = read(function)
@@ -110,7 +127,9 @@ def test_norms_are_those_of_scores_in_all_coordinates(function):
     whole = flat_start(model)[1](small.basis @ own)
     norm = jnp.linalg.norm(jax.grad(small.log_likelihood)(own, record))
     np.testing.assert_allclose(small.score_norm(own, record), norm, rtol=1e-4)
-    np.testing.assert_allclose(small.score_bound(own, record), model.score_bound(whole, record), rtol=1e-5)
+    np.testing.assert_allclose(
+        small.score_bound(own, record), model.score_bound(whole, record), rtol=1e-5
+    )
 
 
 def twice(x, group, y=None):
@@ -130,7 +149,11 @@ def test_what_is_read_may_not_be_numbers_that_depend_on_each_other():
 
 def test_a_guide_of_ones_own_has_all_coordinates():
     rng = np.random.default_rng(0)
-    records = {"x": rng.normal(size=(100, 2)), "group": rng.integers(0, 3, 100), "y": rng.normal(size=100)}
+    records = {
+        "x": rng.normal(size=(100, 2)),
+        "group": rng.integers(0, 3, 100),
+        "y": rng.normal(size=100),
+    }
     model = DPNumPyroModel(level(), AutoNormal(level()), epsilon=np.inf, n_steps=5)
     assert model.fit(records).posterior_.sample(rng, 3).shape == (3, 10)
 
@@ -165,7 +188,9 @@ def test_the_posterior_of_all_levels_is_exact_without_noise(solver):
     table = np.asarray(TABLE, float)
     w = table @ rng.normal(size=(2, 2)) + 0.5 * rng.normal(size=(3, 2))
     y = (x * w[group]).sum(axis=1) + 0.5 * rng.normal(size=n)
-    model = DPNumPyroModel(level(), epsilon=np.inf, solver=solver, sampling_rate=1.0, n_posterior_samples=20_000)
+    model = DPNumPyroModel(
+        level(), epsilon=np.inf, solver=solver, sampling_rate=1.0, n_posterior_samples=20_000
+    )
     draws = model.fit({"x": x, "group": group, "y": y}).posterior_samples_
 
     # Effects and weights are jointly normal; rows of the design take (effects, w), both by rows.

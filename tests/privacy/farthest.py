@@ -1,8 +1,8 @@
 """How far records can move a statistic: a search that tries to exceed the bound which a model declares.
 
-Records are unconstrained vectors. The search starts from many, with values of all sizes, infinities and NaN among them,
-and climbs from each by gradients and by random steps. A statistic that is not finite counts
-as zero, as in the private sum.
+Records are unconstrained vectors. The search starts from many, with values of all sizes, infinities
+and NaN among them, and climbs from each by gradients and by random steps. A statistic that is not
+finite counts as zero, as in the private sum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Case:
     bound : float
         Declared largest norm of a statistic: what one record moves a sum by when it is nulled.
     substitution : float
-        Largest distance of two statistics, derived for this model; at most twice `bound`, which is accounted.
+        Largest distance of two statistics, derived for this model; at most twice `bound`, which is
+        accounted.
     size : int
     record : callable
         Makes a record of any vector of that size.
@@ -72,7 +73,9 @@ def _search(statistic, record, size: int, scale: float) -> tuple[float, float]:
     # One program for everything, quickly compiled: that takes longer than the search.
     rng, hills = np.random.default_rng(0), jax.vmap(jax.value_and_grad(height), (0, None))
     first = _start(rng, scale, (N_DRAWS, 2, size))
-    program = jax.jit(hills).lower(first, np.float32(0)).compile({"xla_backend_optimization_level": 0})
+    program = (
+        jax.jit(hills).lower(first, np.float32(0)).compile({"xla_backend_optimization_level": 0})
+    )
     found = []
     for both in np.float32([0, 1]):
         at = first
@@ -102,7 +105,11 @@ def farthest(case: Case) -> tuple[float, float]:
 
 def check(case: Case, slack: float = 0.03) -> None:
     """Raise AssertionError if a record or a pair exceeds its bound, or if none comes within `slack` of it."""
-    for found, most, what in zip(farthest(case), (case.bound, case.substitution), ("record", "pair"), strict=True):
+    for found, most, what in zip(
+        farthest(case), (case.bound, case.substitution), ("record", "pair"), strict=True
+    ):
         assert found <= most * (1 + 1e-5), f"a {what} reaches {found:.6g}, above {most:.6g}"
         assert found >= most * (1 - slack), f"no {what} reaches more than {found:.6g} of {most:.6g}"
-    assert case.substitution <= 2 * case.bound * (1 + 1e-6), "the distance accounted for is twice the bound"
+    assert case.substitution <= 2 * case.bound * (1 + 1e-6), (
+        "the distance accounted for is twice the bound"
+    )

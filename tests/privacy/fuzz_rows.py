@@ -1,8 +1,9 @@
 """Rows by a coverage-guided fuzzer (``make fuzz``): what is in one neither raises nor changes what another becomes.
 
-The bytes of an input say what is asked (`SUBJECTS`), in what kind of container (`CONTAINERS`), and what is in each row.
-Three tables are made of them: the table; one with a row in another's place; and one of harmless rows, alike in all that
-is public, which says what metadata alone explains. Nothing is compiled here: that is for ``test_fuzz.py``.
+The bytes of an input say what is asked (`SUBJECTS`), in what kind of container (`CONTAINERS`), and
+what is in each row. Three tables are made of them: the table; one with a row in another's place;
+and one of harmless rows, alike in all that is public, which says what metadata alone explains.
+Nothing is compiled here: that is for ``test_fuzz.py``.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ except ImportError:  # one input can be run without
 
 with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextlib.nullcontext():
     import skdpbayes.estimators._numpyro
-    import skdpbayes.records
+    import skdpbayes.intake.packing
     from skdpbayes import (
         DPBayesianLinearRegression,
         DPBayesianLogisticRegression,
@@ -43,10 +44,15 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPVariationalAutoencoder,
         Schema,
     )
-    from skdpbayes._labels import as_labels, codes, is_sequence
-    from skdpbayes._rows import as_numeric, bounded_rows, counted
     from skdpbayes.estimators._responses import response_numbers
-    from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder, DPStandardScaler, NormClipper
+    from skdpbayes.intake.labels import as_labels, codes, is_sequence
+    from skdpbayes.intake.rows import as_numeric, bounded_rows, counted
+    from skdpbayes.preprocessing import (
+        BoundedScaler,
+        CategoryEncoder,
+        DPStandardScaler,
+        NormClipper,
+    )
 
 LARGE = 2**53  # the next integer is no float
 CATEGORIES = [0, 1, "a", LARGE, LARGE + 1]
@@ -153,15 +159,71 @@ STRANGE = [
     *(refusing(name)() for name in REFUSED),
     *(refusing(name, list)([1.0]) for name in ("__len__", "__iter__", "__getitem__")),
     *(refusing(name, str)("1") for name in ("__float__", "__eq__", "__hash__")),
-    *(Hostile(), Warns(), object(), NotImplemented, ..., int, {}, {1: 2}, range(2), memoryview(b"1"), bytearray(b"1")),
-    *(None, True, pd.NA, pd.NaT, np.ma.masked, math.nan, math.inf, -math.inf, 5e-324, -0.0, 1.7e308, 3.5e38, 1e-46),
-    *(1j, complex(1, 0), 10**400, -(10**400), LARGE, LARGE + 1, fractions.Fraction(1, 3), fractions.Fraction(10**400)),
+    *(
+        Hostile(),
+        Warns(),
+        object(),
+        NotImplemented,
+        ...,
+        int,
+        {},
+        {1: 2},
+        range(2),
+        memoryview(b"1"),
+        bytearray(b"1"),
+    ),
+    *(
+        None,
+        True,
+        pd.NA,
+        pd.NaT,
+        np.ma.masked,
+        math.nan,
+        math.inf,
+        -math.inf,
+        5e-324,
+        -0.0,
+        1.7e308,
+        3.5e38,
+        1e-46,
+    ),
+    *(
+        1j,
+        complex(1, 0),
+        10**400,
+        -(10**400),
+        LARGE,
+        LARGE + 1,
+        fractions.Fraction(1, 3),
+        fractions.Fraction(10**400),
+    ),
     *(decimal.Decimal(text) for text in ("1", "1e400", "NaN", "sNaN", "Infinity")),
-    *(datetime.datetime(2020, 1, 1), datetime.date(1, 1, 1), datetime.timedelta(1), pd.Timestamp(0), pd.Period("2020")),
+    *(
+        datetime.datetime(2020, 1, 1),
+        datetime.date(1, 1, 1),
+        datetime.timedelta(1),
+        pd.Timestamp(0),
+        pd.Period("2020"),
+    ),
     *("a", "", " 1 ", "1_0", "nan", "1e999", "0x1", "\u0661", "\ud800", "\0", b"\xff"),
-    *(np.array(1.0), np.array([1.0]), np.array(["a"]), np.array([], object), pd.Series([1.0]), sparse.coo_array([1.0])),
-    *(row_like(), row_like(__len__=lambda self: 1), row_like(__len__=lambda self: 1, __getitem__=lambda self, i: 1.0)),
-    *(row_like(__len__=lambda self: -1), row_like(ndim=np.ones(2)), row_like(ndim=refusing("__eq__")())),
+    *(
+        np.array(1.0),
+        np.array([1.0]),
+        np.array(["a"]),
+        np.array([], object),
+        pd.Series([1.0]),
+        sparse.coo_array([1.0]),
+    ),
+    *(
+        row_like(),
+        row_like(__len__=lambda self: 1),
+        row_like(__len__=lambda self: 1, __getitem__=lambda self, i: 1.0),
+    ),
+    *(
+        row_like(__len__=lambda self: -1),
+        row_like(ndim=np.ones(2)),
+        row_like(ndim=refusing("__eq__")()),
+    ),
     row_like(ndim=property(lambda self: 1 / 0)),
 ]
 ROWS = [refusing("__len__", list), refusing("__iter__", list), Longer, Endless]
@@ -271,11 +333,16 @@ def frames(source, d):
     dtypes = [source.of(list(COLUMNS)) if source.below(2) else "object" for _ in range(d)]
 
     def row(source):
-        return [cell(source) if COLUMNS[dtype] is None else source.of(COLUMNS[dtype]) for dtype in dtypes]
+        return [
+            cell(source) if COLUMNS[dtype] is None else source.of(COLUMNS[dtype])
+            for dtype in dtypes
+        ]
 
     def build(rows):
         columns = [cells_of([row[j] for row in rows]) for j in range(d)]
-        return pd.DataFrame({f"column {j}": pd.Series(columns[j], dtype=dtypes[j]) for j in range(d)})
+        return pd.DataFrame(
+            {f"column {j}": pd.Series(columns[j], dtype=dtypes[j]) for j in range(d)}
+        )
 
     return row, [1.0 if COLUMNS[dtype] is None else COLUMNS[dtype][0] for dtype in dtypes], build
 
@@ -288,7 +355,9 @@ def matrices(source, d):
 
     def row(source):
         taken = [(source.of(places), source.take(dtype.itemsize)) for _ in range(source.below(5))]
-        return [(place, bytes([value[0] & 1]) if dtype.kind == "b" else value) for place, value in taken]
+        return [
+            (place, bytes([value[0] & 1]) if dtype.kind == "b" else value) for place, value in taken
+        ]
 
     def build(rows):
         values = np.frombuffer(b"".join(value for row in rows for _, value in row), dtype)
@@ -324,7 +393,10 @@ class Public:
     @classmethod
     def of(cls, d, by_schema):
         columns = {f"column {j}": {"bounds": (-3, 3)} for j in range(d)}
-        cls.width, cls.schema = d, Schema(columns, {"name": "y", "labels": [0, 1]}) if by_schema else None
+        cls.width, cls.schema = (
+            d,
+            Schema(columns, {"name": "y", "labels": [0, 1]}) if by_schema else None,
+        )
 
     @classmethod
     def classes(cls):
@@ -353,7 +425,7 @@ def bounded(X, y, bound=2.0):
 
 def counts(X, y):
     rows, null = counted(as_numeric(X, Public.width))
-    skdpbayes.records.pack_ragged(rows)
+    skdpbayes.intake.packing.pack_ragged(rows)
     require(np.isfinite(rows.data).all() and (rows.data > 0).all(), "not a count")
     require(not rows[np.flatnonzero(null)].nnz, "a null row is not empty")
     return [dense(rows), null]
@@ -368,14 +440,20 @@ def labels(X, y):
 
 
 def clipper(X, y):
-    rows = dense(NormClipper(2.0).fit(np.zeros((1, Public.width)) if is_sequence(X) else X).transform(X))
+    rows = dense(
+        NormClipper(2.0).fit(np.zeros((1, Public.width)) if is_sequence(X) else X).transform(X)
+    )
     null = np.isnan(rows).any(axis=1)
     check_norms(rows[~null], 2.0)
     return [rows]
 
 
 def scaler(X, y):
-    rows = BoundedScaler(Public.schema or ([-3] * Public.width, [4] * Public.width), (-1, 1)).fit(X).transform(X)
+    rows = (
+        BoundedScaler(Public.schema or ([-3] * Public.width, [4] * Public.width), (-1, 1))
+        .fit(X)
+        .transform(X)
+    )
     check_range(rows, -1, 1)
     return [rows]
 
@@ -383,7 +461,10 @@ def scaler(X, y):
 def encoder(X, y):
     rows = CategoryEncoder([CATEGORIES] * Public.width).fit(X).transform(X)
     require(np.isin(rows, [0, 1]).all(), "not zero or one")
-    require((rows.reshape(len(rows), -1, len(CATEGORIES)).sum(axis=2) <= 1).all(), "two categories in one cell")
+    require(
+        (rows.reshape(len(rows), -1, len(CATEGORIES)).sum(axis=2) <= 1).all(),
+        "two categories in one cell",
+    )
     return [rows]
 
 
@@ -392,7 +473,10 @@ def standard_scaler(X, y):
     numeric = model._dense(X, reset=True)
     d = model.n_features_in_
     model.mean_, model.scale_ = np.zeros(d), np.ones(d)
-    rows, packed = model.transform(X), fields(model._pack(numeric, np.full(d, -3.0), np.full(d, 4.0)), len(numeric))
+    rows, packed = (
+        model.transform(X),
+        fields(model._pack(numeric, np.full(d, -3.0), np.full(d, 4.0)), len(numeric)),
+    )
     check_range(rows, -3, 4)
     check_range(*packed, -1, 1)
     return [rows, *packed]
@@ -485,7 +569,9 @@ def program(X, y):
 
 
 def hierarchical(X, y):
-    model = DPHierarchicalLogisticRegression(3, group_column=0, classes=Public.classes(), data_norm=2.0)
+    model = DPHierarchicalLogisticRegression(
+        3, group_column=0, classes=Public.classes(), data_norm=2.0
+    )
     rows, groups, found = given(model, X, y)
     check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0)
     check_range(groups, 0, 2)
@@ -527,7 +613,9 @@ def dense(rows):
     if not sparse.issparse(rows):
         return rows
     # Another index would be written into another row, or out of the array.
-    require(((rows.indices >= 0) & (rows.indices < rows.shape[1])).all(), "a column is out of range")
+    require(
+        ((rows.indices >= 0) & (rows.indices < rows.shape[1])).all(), "a column is out of range"
+    )
     return rows.toarray()
 
 
@@ -581,8 +669,11 @@ def run(data):
     others = [*rows[:changed], (row(source), response(source)), *rows[changed + 1 :]]
 
     def of(pairs):
-        # Tables with harmless rows only and with others must be alike in what is public: that is the containers' part.
-        return outcome(subject, table([row for row, _ in pairs]), column([label for _, label in pairs]))
+        # Tables with harmless rows only and with others must be alike in what is public: that is
+        # the containers' part.
+        return outcome(
+            subject, table([row for row, _ in pairs]), column([label for _, label in pairs])
+        )
 
     try:
         said, explained = of([(harmless, good)] * n)
@@ -594,7 +685,10 @@ def run(data):
             return
         (_, one), (_, other) = tables
         for own, a, b in zip(explained, one, other, strict=True):
-            require(own.dtype == a.dtype == b.dtype and own.shape == a.shape == b.shape, "a dtype or shape by a row")
+            require(
+                own.dtype == a.dtype == b.dtype and own.shape == a.shape == b.shape,
+                "a dtype or shape by a row",
+            )
             kept = [i for i in range(n) if i != changed]
             a, b = bits(a), bits(b)
             require(all(a[i] == b[i] for i in kept), f"row {changed} changes another")
@@ -603,8 +697,13 @@ def run(data):
         for a, b in zip(one, fewer, strict=True):
             require(bits(a)[:-1] == bits(b), "the last row changes another")
     except Finding as finding:
-        of_what = f"{subject.__name__} of {container.__name__}, {d} columns; row {changed} is replaced"
-        pairs = [f"row {i if i < n else 'instead'}: {shown(pair)}" for i, pair in enumerate([*rows, others[changed]])]
+        of_what = (
+            f"{subject.__name__} of {container.__name__}, {d} columns; row {changed} is replaced"
+        )
+        pairs = [
+            f"row {i if i < n else 'instead'}: {shown(pair)}"
+            for i, pair in enumerate([*rows, others[changed]])
+        ]
         again = f"make fuzz FUZZ_INPUT={data.hex()}"
         raise Finding("\n".join([str(finding), of_what, *pairs, again])) from None
 

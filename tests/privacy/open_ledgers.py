@@ -9,7 +9,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from skdpbayes.privacy import BudgetError, GaussianSteps, PrivacyLedger, _open_ledgers
+from skdpbayes.privacy import BudgetError, GaussianSteps, PrivacyLedger
+from skdpbayes.privacy import open_ledgers as opened_ledgers
 from skdpbayes.privacy.ledger import ledger_in_force
 
 
@@ -27,7 +28,9 @@ def fit():
 
 def fit_below():
     """The same in a process that this one starts."""
-    return subprocess.run([sys.executable, __file__, "fit"], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, __file__, "fit"], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def charge_often(ledger, steps, out):
@@ -49,7 +52,9 @@ def spent(*ledgers):
 def outcomes(method, folder):
     """Of a pool that was there before, and of one that was started inside a block."""
     context = multiprocessing.get_context(method)
-    one, other = (PrivacyLedger(1.0, 1e-5, path=folder / f"{method} {name}") for name in ("one", "other"))
+    one, other = (
+        PrivacyLedger(1.0, 1e-5, path=folder / f"{method} {name}") for name in ("one", "other")
+    )
     memory = PrivacyLedger(1.0, 1e-5)
     found = {}
 
@@ -85,8 +90,8 @@ def killed():
         with PrivacyLedger(1.0, 1e-5):
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
-    file = _open_ledgers._file(_open_ledgers._folder(), pid)
-    left = file.exists(), _open_ledgers._shown_by(pid)
+    file = opened_ledgers._file(opened_ledgers._folder(), pid)
+    left = file.exists(), opened_ledgers._shown_by(pid)
     file.unlink()
     return left
 
@@ -95,5 +100,8 @@ if __name__ == "__main__":
     if sys.argv[1] == "fit":
         print(fit())
     else:
-        results = {method: outcomes(method, Path(sys.argv[1])) for method in ("fork", "spawn", "forkserver")}
+        results = {
+            method: outcomes(method, Path(sys.argv[1]))
+            for method in ("fork", "spawn", "forkserver")
+        }
         print(json.dumps(results | {"killed": killed(), "JAX": "jax" in sys.modules}))

@@ -30,7 +30,8 @@ KINDS = ("remove", "add", "replace")
 ADJACENCY = {"remove": "zero_out", "add": "zero_out", "replace": "replace_one"}
 
 
-# Written independently of the package: densities, losses by their definition, divergences by quadrature.
+# Written independently of the package: densities, losses by their definition, divergences by
+# quadrature.
 
 
 def densities(kind, sigma, q, x):
@@ -52,7 +53,9 @@ def one_step_delta(kind, sigma, q, eps):
     sign = -1.0 if kind == "add" else 1.0  # the loss increases in sign * x
 
     def mass(x, rate, mean):  # of {x' : sign * x' > sign * x}
-        return (1 - rate) * stats.norm.cdf(-sign * x / sigma) + rate * stats.norm.cdf(-sign * (x - mean) / sigma)
+        return (1 - rate) * stats.norm.cdf(-sign * x / sigma) + rate * stats.norm.cdf(
+            -sign * (x - mean) / sigma
+        )
 
     def loss(x):
         with np.errstate(divide="ignore"):
@@ -64,7 +67,9 @@ def one_step_delta(kind, sigma, q, eps):
         low, high = -20 * sigma, 1 + 20 * sigma
         if loss(low) >= e or loss(high) >= e:
             edge = optimize.brentq(lambda x, e=e: loss(x) - e, low, high, xtol=1e-14)
-            p_rate, r_rate, r_mean = {"remove": (q, 0, 0), "add": (0, q, 1), "replace": (q, q, -1)}[kind]
+            p_rate, r_rate, r_mean = {"remove": (q, 0, 0), "add": (0, q, 1), "replace": (q, q, -1)}[
+                kind
+            ]
             out.append(mass(edge, p_rate, 1) - math.exp(e) * mass(edge, r_rate, r_mean))
         else:
             out.append(0.0)
@@ -81,15 +86,22 @@ def two_step_delta(kind, first, second, eps):
     y = np.linspace(-15 * s2 - 1, 15 * s2 + 2, 100001)
     with np.errstate(divide="ignore"):
         loss = np.subtract(*map(np.log, densities(kind, s2, q2, y)))
-    # An interpolated threshold is second-order accurate twice over: the best one is a stationary point.
+    # An interpolated threshold is second-order accurate twice over: the best one is a stationary
+    # point.
     wanted = eps - np.log(p / r)
     edge = np.interp(sign * wanted, sign * loss, y)  # sign * loss increases in y
-    edge = np.where(wanted > loss.max(), sign * np.inf, np.where(wanted < loss.min(), -sign * np.inf, edge))
+    edge = np.where(
+        wanted > loss.max(), sign * np.inf, np.where(wanted < loss.min(), -sign * np.inf, edge)
+    )
 
     def mass(rate, mean):
-        return (1 - rate) * stats.norm.cdf(-sign * edge / s2) + rate * stats.norm.cdf(-sign * (edge - mean) / s2)
+        return (1 - rate) * stats.norm.cdf(-sign * edge / s2) + rate * stats.norm.cdf(
+            -sign * (edge - mean) / s2
+        )
 
-    p_rate, r_rate, r_mean = {"remove": (q2, 0, 0), "add": (0, q2, 1), "replace": (q2, q2, -1)}[kind]
+    p_rate, r_rate, r_mean = {"remove": (q2, 0, 0), "add": (0, q2, 1), "replace": (q2, q2, -1)}[
+        kind
+    ]
     return integrate.trapezoid(p * mass(p_rate, 1) - math.exp(eps) * r * mass(r_rate, r_mean), x)
 
 
@@ -145,10 +157,14 @@ def test_reference_brackets(q, sigma, steps, low, high, adjacency):
 
 
 def test_reference_replace_one():
-    assert epsilon(GaussianSteps(1.0, 0.01, 1000), 1e-5, "replace_one") == pytest.approx(2.84, abs=0.005)
+    assert epsilon(GaussianSteps(1.0, 0.01, 1000), 1e-5, "replace_one") == pytest.approx(
+        2.84, abs=0.005
+    )
 
 
-@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 1.0, 100), (0.3, 1.5, 20), (1e-3, 0.5, 100)])
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps"), [(0.01, 1.0, 100), (0.3, 1.5, 20), (1e-3, 0.5, 100)]
+)
 def test_between_the_bounds_of_dp_accounting(q, sigma, steps):
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -170,7 +186,9 @@ def test_between_the_bounds_of_dp_accounting(q, sigma, steps):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("sigma", "q"), [(1.0, 0.1), (0.5, 0.01), (3.0, 0.5), (2.0, 1.0), (0.7, 1e-4)])
+@pytest.mark.parametrize(
+    ("sigma", "q"), [(1.0, 0.1), (0.5, 0.01), (3.0, 0.5), (2.0, 1.0), (0.7, 1e-4)]
+)
 def test_one_round_is_exact_from_above(kind, sigma, q):
     top = -math.log1p(-q) if kind == "add" and q < 1 else 4.0
     eps = np.linspace(0.0, top, 9)
@@ -222,7 +240,9 @@ def test_without_sampling_the_closed_form_is_used(adjacency):
     for delta in (1e-3, 1e-5, 1e-15):
         eps = curve.epsilon(delta)
         # Balle and Wang's formula, written out
-        direct = stats.norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * stats.norm.cdf(-mu / 2 - eps / mu)
+        direct = stats.norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * stats.norm.cdf(
+            -mu / 2 - eps / mu
+        )
         assert direct == pytest.approx(delta, rel=1e-4 if delta > 1e-14 else 0.5)
         assert curve.delta(eps) <= delta
     assert curve.tpr(0.1) == pytest.approx(stats.norm.cdf(stats.norm.ppf(0.1) + mu))
@@ -336,7 +356,10 @@ def test_the_worse_direction_counts(monkeypatch, larger):
 
 
 def test_the_two_directions_differ():
-    remove, add = (_pld.loss_distribution((GaussianSteps(1.0, 0.01, 100),), kind).epsilon(1e-5) for kind in KINDS[:2])
+    remove, add = (
+        _pld.loss_distribution((GaussianSteps(1.0, 0.01, 100),), kind).epsilon(1e-5)
+        for kind in KINDS[:2]
+    )
     assert remove == pytest.approx(0.718, abs=1e-3)
     assert add == pytest.approx(0.338, abs=1e-3)
 
@@ -364,7 +387,11 @@ def test_splitting_and_order_do_not_matter():
 
 
 def test_mixed_sampled_and_unsampled_rounds():
-    blocks = [GaussianSteps(1.5, 0.01, 200), GaussianSteps(20.0, 1.0, 30), GaussianSteps(30.0, 1.0, 9)]
+    blocks = [
+        GaussianSteps(1.5, 0.01, 200),
+        GaussianSteps(20.0, 1.0, 30),
+        GaussianSteps(30.0, 1.0, 9),
+    ]
     merged = merge(blocks)
     assert merged[-1].steps == 1
     assert merged[-1].noise_multiplier == pytest.approx((30 / 400 + 9 / 900) ** -0.5)
@@ -489,7 +516,8 @@ def test_tpr_bounds_the_best_test_of_one_round(q):
     # The other direction: decide "not used" for small outputs.
     fpr = (1 - q) * stats.norm.cdf(cut / sigma) + q * stats.norm.cdf((cut - 1) / sigma)
     assert np.all(curve.tpr(fpr) >= stats.norm.cdf(cut / sigma) - 1e-9)
-    # Nothing is wasted: one of the two attacks reaches the bound, but for the concave hull between them.
+    # Nothing is wasted: one of the two attacks reaches the bound, but for the concave hull between
+    # them.
     dense = np.linspace(-8.0, 9.0, 4001)
     mixture = (1 - q) * stats.norm.cdf(dense / sigma) + q * stats.norm.cdf((dense - 1) / sigma)
     other = np.interp(without, mixture, stats.norm.cdf(dense / sigma))
@@ -534,7 +562,8 @@ def test_selection_is_the_best_over_h_of_the_published_bound():
     e = selection_epsilon(curve, 1e-6, mean, eta)
     g = 1 / mean  # geometric
     bounds = [
-        curve.epsilon(1e-6 / mean) + (eta + 1) * math.log(math.exp(h) + (1 - g) / g * curve.delta(h))
+        curve.epsilon(1e-6 / mean)
+        + (eta + 1) * math.log(math.exp(h) + (1 - g) / g * curve.delta(h))
         for h in np.linspace(0, 5, 200)
     ]
     assert e <= min(bounds) + 1e-9
@@ -584,12 +613,14 @@ def test_selection_bounds_the_divergence_of_the_best_of_normal_runs(sigma, mean,
             truth = math.log(np.trapezoid(integrand, x[kept])) / (order - 1)
             assert 0 < truth <= bound
     one = order / (2 * sigma**2)  # of a run
-    assert bound > one and Selection([GaussianSteps(sigma, 1.0, 1)], 1.0, eta).divergence(24.0, "zero_out") == (
-        pytest.approx(one)
-    )
+    assert bound > one and Selection([GaussianSteps(sigma, 1.0, 1)], 1.0, eta).divergence(
+        24.0, "zero_out"
+    ) == (pytest.approx(one))
 
 
-@pytest.mark.parametrize(("sigma", "mean", "eta", "order"), [(2.0, 10.0, 0.0, 5.0), (9.0, 3.0, 1.0, 30.0)])
+@pytest.mark.parametrize(
+    ("sigma", "mean", "eta", "order"), [(2.0, 10.0, 0.0, 5.0), (9.0, 3.0, 1.0, 30.0)]
+)
 def test_divergence_of_selections_is_the_published_bound(sigma, mean, eta, order):
     """Of normal runs, D(a) = a c with c = 1 / (2 sigma^2), the best a of the bound is a root."""
     c, log = 0.5 / sigma**2, math.log1p(truncated_negative_binomial_odds(mean, eta))
@@ -599,14 +630,20 @@ def test_divergence_of_selections_is_the_published_bound(sigma, mean, eta, order
 
 
 @pytest.mark.parametrize("eta", [0.0, 1.0])
-@pytest.mark.parametrize("steps", [GaussianSteps(3.0, 1.0, 1), GaussianSteps(1.0, 0.01, 300)], ids=["all", "some"])
+@pytest.mark.parametrize(
+    "steps", [GaussianSteps(3.0, 1.0, 1), GaussianSteps(1.0, 0.01, 300)], ids=["all", "some"]
+)
 def test_divergences_of_selections_say_nearly_what_profiles_do_and_never_less(steps, eta):
     chosen = Selection([[steps], [GaussianSteps(30.0, 1.0, 1)]], 10, eta)
     profile = chosen.epsilon(1e-5, "zero_out")
     assert profile == pytest.approx(selection_epsilon(compose(steps), 1e-5, 10, eta))
     orders = np.geomspace(2, 200, 60)
     converted = min(
-        float(_rdp.rdp_epsilon(np.array([chosen.divergence(order, "zero_out")]), 1e-5, np.array([order])))
+        float(
+            _rdp.rdp_epsilon(
+                np.array([chosen.divergence(order, "zero_out")]), 1e-5, np.array([order])
+            )
+        )
         for order in orders
     )
     assert profile <= converted < 1.4 * profile
@@ -776,7 +813,9 @@ def test_discretisation_keeps_all_mass(kind):
 def test_where_q_underflows_mass_is_rounded_up():
     sigma, q = 0.02, 0.5
     x = np.linspace(0.9, 1.1, 41)
-    eps = math.log(q) + (2 * x - 1) / (2 * sigma**2)  # the loss at x; N(0, sigma^2) underflows there
+    eps = math.log(q) + (2 * x - 1) / (
+        2 * sigma**2
+    )  # the loss at x; N(0, sigma^2) underflows there
     truth = q * special.ndtr((1 - x) / sigma) - np.exp(eps + special.log_ndtr(-x / sigma))
     ours = _pld.loss_distribution((GaussianSteps(sigma, q, 1),), "remove").delta(eps)
     assert np.all(ours >= truth * (1 - 1e-9))
@@ -784,7 +823,9 @@ def test_where_q_underflows_mass_is_rounded_up():
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
-def test_with_next_to_no_noise_a_release_tells_whether_the_record_was_sampled_and_no_more(adjacency):
+def test_with_next_to_no_noise_a_release_tells_whether_the_record_was_sampled_and_no_more(
+    adjacency,
+):
     curve = compose(GaussianSteps(0.05, 0.01, 100), adjacency)
     sampled = -math.expm1(100 * math.log1p(-0.01))
     assert curve.advantage() == pytest.approx(sampled, rel=1e-9)

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from whitebox import drawn
 
-from skdpbayes.privacy import GaussianSteps, mechanism
-from skdpbayes.privacy.contributions import Quadratic, RankOne, Scattered
-from skdpbayes.privacy.mechanism import CHUNK, Block, MechanismSpec, private_sum
-from skdpbayes.records import pack_records
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.mechanism import private_sum as mechanism
+from skdpbayes.mechanism.contributions import Quadratic, RankOne, Scattered
+from skdpbayes.mechanism.private_sum import CHUNK, private_sum
+from skdpbayes.mechanism.spec import Block, MechanismSpec
+from skdpbayes.privacy import GaussianSteps
 
 SIGMA, N_VALUES = np.float32(1.5), 4096
 
@@ -37,10 +39,14 @@ def impossible(values, sums, units):
         def of(noise):
             return (sums + np.float64(SIGMA) * noise).astype(np.float32)
     else:  # an integer
-        noise = np.rint(values.astype(np.float64) * units).astype(np.int64) - np.rint(sums * units).astype(np.int64)
+        noise = np.rint(values.astype(np.float64) * units).astype(np.int64) - np.rint(
+            sums * units
+        ).astype(np.int64)
 
         def of(noise):
-            return ((noise + np.rint(sums * units).astype(np.int64)) * (np.float64(1) / units)).astype(np.float32)
+            return (
+                (noise + np.rint(sums * units).astype(np.int64)) * (np.float64(1) / units)
+            ).astype(np.float32)
 
     reached, up, down = of(noise) == values, noise, noise
     for _ in range(8):
@@ -56,9 +62,13 @@ def test_an_adversary_who_knows_the_other_rows_reads_the_last_bits_of_floats_alo
     nothing = np.zeros(N_VALUES)
     fast, _ = release(nothing, "fast", 1)
     secure, units = release(nothing, "secure", 1)
-    assert impossible(fast, nothing, None) == impossible(secure, nothing, units) == 0  # what happened is possible
+    assert (
+        impossible(fast, nothing, None) == impossible(secure, nothing, units) == 0
+    )  # what happened is possible
     told = impossible(fast, nothing + 0.7, None)
-    print(f"Excluded for certain: fast {told:.0%}, secure {impossible(secure, nothing + 0.7, units):.0%}")
+    print(
+        f"Excluded for certain: fast {told:.0%}, secure {impossible(secure, nothing + 0.7, units):.0%}"
+    )
     assert told > 0.2
     assert impossible(secure, nothing + 0.7, units) == 0
 
@@ -69,7 +79,11 @@ KINDS = {
     "rank one": lambda r: RankOne(r["left"], r["right"]),
     "quadratic": lambda r: Quadratic(r["weight"], r["right"]),
     "scattered": lambda r: Scattered(jnp.array([1, 4]), r["weight"], 6),
-    "all": lambda r: [RankOne(r["left"], r["right"]), Quadratic(r["weight"], r["right"]), r["left"]],
+    "all": lambda r: [
+        RankOne(r["left"], r["right"]),
+        Quadratic(r["weight"], r["right"]),
+        r["left"],
+    ],
 }
 
 
@@ -79,7 +93,9 @@ def some_records(n, seed=0):
     size = 10.0 ** rng.uniform(-6, 8, n)
     shapes = {"left": (K,), "right": (D,), "weight": (K, K)}
     return {
-        name: (rng.normal(size=(n, *shape)) * size.reshape((-1,) + (1,) * len(shape))).astype(np.float32)
+        name: (rng.normal(size=(n, *shape)) * size.reshape((-1,) + (1,) * len(shape))).astype(
+            np.float32
+        )
         for name, shape in shapes.items()
     }
 
@@ -106,7 +122,9 @@ def test_no_record_is_longer_than_the_clipping_norm_in_exact_arithmetic(kind, un
         some = some_records(n)
         batch, longest = jax.device_put(some), 0.0
         for i in range(n):
-            square = sum(x * x for x in flat(summed[kind](batch, jnp.arange(n) == i, jnp.float64(units))))
+            square = sum(
+                x * x for x in flat(summed[kind](batch, jnp.arange(n) == i, jnp.float64(units)))
+            )
             assert square <= units**2
             longest = max(longest, square**0.5 / units)
             if (
@@ -122,11 +140,19 @@ def test_records_with_more_entries_than_rounding_leaves_room_for_count_as_zero(s
     one = jnp.zeros((1, size), jnp.float32).at[0, 0].set(1)
     with jax.enable_x64(True):
         for rows in (jnp.ones((1, size), jnp.float32), one, -one):
-            for share in (0.01, 0.1, 0.49):  # of the root of the number of entries, of which rounding takes a half
+            for share in (
+                0.01,
+                0.1,
+                0.49,
+            ):  # of the root of the number of entries, of which rounding takes a half
                 units = jnp.float64(share * size**0.5)
-                total = mechanism._clipped_sum(rows, jnp.float32(1.0), jnp.ones(1, bool), units, exact=True)
+                total = mechanism._clipped_sum(
+                    rows, jnp.float32(1.0), jnp.ones(1, bool), units, exact=True
+                )
                 assert not np.any(total)
-            total = mechanism._clipped_sum(rows, jnp.float32(1.0), jnp.ones(1, bool), 40 * units, exact=True)
+            total = mechanism._clipped_sum(
+                rows, jnp.float32(1.0), jnp.ones(1, bool), 40 * units, exact=True
+            )
             assert 0 < np.linalg.norm(total) <= 40 * units
 
 
@@ -136,7 +162,11 @@ def test_sums_of_the_longest_records_are_exact():
     values = (1 - 1e-3 * rng.random((CHUNK, 1))).astype(np.float32)
     with jax.enable_x64(True):
         norm = jnp.float32(values.max())
-        one = jax.jit(lambda x: mechanism._clipped_sum(x, norm, jnp.ones(len(x), bool), jnp.float64(units), exact=True))
+        one = jax.jit(
+            lambda x: mechanism._clipped_sum(
+                x, norm, jnp.ones(len(x), bool), jnp.float64(units), exact=True
+            )
+        )
         each = [int(one(values[i : i + 1])[0]) for i in range(CHUNK)]
         assert int(one(values)[0]) == sum(each) > 2**51
 
@@ -151,8 +181,12 @@ def test_sums_are_exact_and_records_do_not_see_where_they_stand(kind, summed):
         for _ in range(3):
             order = rng.permutation(n)
             moved = {name: field[order] for name, field in batch.items()}
-            np.testing.assert_array_equal(flat(summed[kind](moved, jnp.ones(n, bool), units)), total)
-        shifted = {name: np.concatenate([field[5:], 0 * field[:5]]) for name, field in batch.items()}
+            np.testing.assert_array_equal(
+                flat(summed[kind](moved, jnp.ones(n, bool), units)), total
+            )
+        shifted = {
+            name: np.concatenate([field[5:], 0 * field[:5]]) for name, field in batch.items()
+        }
         first = flat(summed[kind](batch, jnp.arange(n) < 5, units))
         rest = flat(summed[kind](shifted, jnp.arange(n) < n - 5, units))
         np.testing.assert_array_equal(np.array(first, object) + np.array(rest, object), total)

@@ -18,10 +18,17 @@ from skdpbayes import (
     DPLatentDirichletAllocation,
     DPNumPyroModel,
 )
-from skdpbayes.privacy import AuditDisplay, PrivacyLedger, _audit_attack, _audit_checks, audit, calibrate_noise
+from skdpbayes.audit import attack as _audit_attack
+from skdpbayes.audit import audit
+from skdpbayes.audit import checks as _audit_checks
+from skdpbayes.displays import AuditDisplay
+from skdpbayes.privacy import PrivacyLedger, calibrate_noise
 from skdpbayes.privacy.accounting import step_size
 
-NORM, N = 0.1, 40  # rows so short that logits, and with them the lengths of contributions, hardly move
+NORM, N = (
+    0.1,
+    40,
+)  # rows so short that logits, and with them the lengths of contributions, hardly move
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, 3))
 X[0] = 1  # the direction in which the statistics of `vips` are longest
@@ -32,7 +39,8 @@ Y = np.arange(N) % 2
 def logistic(solver, epsilon=8.0, close=False):
     """A fit in which one row's contribution is about as long as the clipping norm in every round.
 
-    Chains of `sgld` move so far in a step that it becomes shorter; less so (`close`) if steps are many.
+    Chains of `sgld` move so far in a step that it becomes shorter; less so (`close`) if steps are
+    many.
     """
     clip = 0.049 if solver == "sgld" else 0.04
     own = {"clipping_norm": clip, "sampling_rate": 0.3, "n_steps": 20}
@@ -40,7 +48,9 @@ def logistic(solver, epsilon=8.0, close=False):
         own["guide"] = "mean_field"
     if solver == "sgld":  # steps as large as epsilon allows, and a prior in which they make sense
         own |= {"sampling_rate": 0.1, "n_steps": 200 if close else 60}
-        noise = calibrate_noise(0.99 * epsilon, 1e-5, own["sampling_rate"], own["n_steps"]).noise_multiplier
+        noise = calibrate_noise(
+            0.99 * epsilon, 1e-5, own["sampling_rate"], own["n_steps"]
+        ).noise_multiplier
         step = 0.9999 * step_size(noise, own["sampling_rate"], clip)
         own |= {"learning_rate": step, "prior_scale": 0.8 * step**0.5}
     own = {} if solver == "vips" else own
@@ -88,7 +98,10 @@ def test_programs_of_users_pass(name, compiled_as_users_do):
 
 @pytest.mark.parametrize(
     ("model", "solver"),
-    [pytest.param("logistic", s, marks=[pytest.mark.slow] if s in ("na-dpvi", "vips") else []) for s in SOLVERS]
+    [
+        pytest.param("logistic", s, marks=[pytest.mark.slow] if s in ("na-dpvi", "vips") else [])
+        for s in SOLVERS
+    ]
     + [("exponential", "vips")],
 )
 def test_every_solver_passes(model, solver, compiled_quickly):
@@ -98,13 +111,22 @@ def test_every_solver_passes(model, solver, compiled_quickly):
         rates = np.random.default_rng(0).exponential(0.5, (20, 1))
         report = audit(DPGammaExponential(8.0, solver=solver), rates, n_trials=300)
     assert report.passed, str(report)
-    assert [check.name for check in report.checks] == ["conditions", "norm", "inclusion", "noise", "count", "replay"]
+    assert [check.name for check in report.checks] == [
+        "conditions",
+        "norm",
+        "inclusion",
+        "noise",
+        "count",
+        "replay",
+    ]
     assert report.adjacency == "zero_out" and 0.2 * report.epsilon < report.epsilon_lower_bound
 
 
 def test_dates_of_its_own_fits_do_not_fail_an_audit(monkeypatch, compiled_quickly):
     days = iter(range(1, 100))
-    monkeypatch.setattr("skdpbayes.estimators._base.now", lambda: f"2026-01-01T00:00:{next(days):02}+00:00")
+    monkeypatch.setattr(
+        "skdpbayes.estimators._base.now", lambda: f"2026-01-01T00:00:{next(days):02}+00:00"
+    )
     rates = np.random.default_rng(0).exponential(0.5, (20, 1))
     assert audit(DPGammaExponential(8.0, solver="vips"), rates, n_trials=0).passed
 
@@ -144,9 +166,13 @@ def excessive(solver, check, n_trials, patch):
     return report.epsilon_lower_bound / report.epsilon
 
 
-@pytest.mark.parametrize("check", ["noise", *(pytest.param(name, marks=pytest.mark.slow) for name in list(WRONG)[1:])])
+@pytest.mark.parametrize(
+    "check", ["noise", *(pytest.param(name, marks=pytest.mark.slow) for name in list(WRONG)[1:])]
+)
 def test_mutants_fail_the_check_that_is_meant_for_them(check, monkeypatch, no_compiled_audits):
-    assert excessive("dpvi", check, 600, monkeypatch) > (0.8 if check.startswith("noise") else 1)  # few fits
+    assert excessive("dpvi", check, 600, monkeypatch) > (
+        0.8 if check.startswith("noise") else 1
+    )  # few fits
 
 
 @pytest.mark.slow
@@ -155,7 +181,9 @@ def test_mutants_fail_the_check_that_is_meant_for_them(check, monkeypatch, no_co
 def test_mutants_give_away_more_than_is_claimed(check, solver, monkeypatch, no_compiled_audits):
     if (check, solver) == ("inclusion", "vips"):
         pytest.skip("vips takes all records")
-    assert excessive(solver, check, 5000, monkeypatch) > (1 if check in ("noise", "norm", "inclusion") else 0)
+    assert excessive(solver, check, 5000, monkeypatch) > (
+        1 if check in ("noise", "norm", "inclusion") else 0
+    )
 
 
 def test_an_attribute_that_does_not_follow_from_releases_is_named(monkeypatch, compiled_quickly):

@@ -47,7 +47,9 @@ def test_achieved_epsilon_is_just_below_the_target(adjacency, eps, delta, q, ste
 
 
 def test_reference_noise():
-    assert calibrate_noise(2.1605, 1e-5, 0.01, 10**4).noise_multiplier == pytest.approx(2.0, rel=3e-3)
+    assert calibrate_noise(2.1605, 1e-5, 0.01, 10**4).noise_multiplier == pytest.approx(
+        2.0, rel=3e-3
+    )
     replaced = calibrate_noise(2.8435, 1e-5, 0.01, 1000, adjacency="replace_one").noise_multiplier
     assert replaced == pytest.approx(1.0, rel=3e-3)
 
@@ -78,9 +80,9 @@ def test_schedule_scales_together():
     assert found.steps == expected
     assert 2.0 * (1 - 1e-3) <= compose(expected).epsilon(1e-5) <= 2.0
     flat = calibrate_noise(2.0, 1e-5, 0.02, 450)
-    assert calibrate_noise(2.0, 1e-5, 0.02, 450, schedule=[(3.0, 450)]).noise_multiplier == pytest.approx(
-        flat.noise_multiplier / 3, rel=1e-3
-    )
+    assert calibrate_noise(
+        2.0, 1e-5, 0.02, 450, schedule=[(3.0, 450)]
+    ).noise_multiplier == pytest.approx(flat.noise_multiplier / 3, rel=1e-3)
 
 
 def test_schedule_without_sampling_is_closed_form():
@@ -200,7 +202,9 @@ def test_buckets_cost_little_and_are_sound():
     assert epsilon(GaussianSteps(rms, 0.05, 300), 1e-5) < exact
 
 
-@pytest.mark.parametrize(("sigmas", "rho"), [([], 0.02), ([0.0], 0.02), ([math.nan], 0.02), ([1.0], 0.0)])
+@pytest.mark.parametrize(
+    ("sigmas", "rho"), [([], 0.02), ([0.0], 0.02), ([math.nan], 0.02), ([1.0], 0.0)]
+)
 def test_buckets_reject_nonsense(sigmas, rho):
     with pytest.raises(ValueError, match=r"sigmas|rho"):
         bucket_schedule(sigmas, rho)

@@ -23,7 +23,10 @@ def test_contract(check, solver, compiled_quickly):
 @pytest.mark.parametrize(
     "check",
     [
-        *(pytest.param(check, marks=pytest.mark.slow) for check in (check_noise, check_contribution)),
+        *(
+            pytest.param(check, marks=pytest.mark.slow)
+            for check in (check_noise, check_contribution)
+        ),
         check_number_of_records,
     ],
     ids=lambda c: c.__name__,

@@ -11,16 +11,22 @@ from sklearn.base import clone
 
 from skdpbayes import DPBayesianLogisticRegression, DPBetaBernoulli
 from skdpbayes.estimators import _base
+from skdpbayes.intake.packing import pack_ragged, pack_records
+from skdpbayes.mechanism import integer_noise as lattice
+from skdpbayes.mechanism import keys as random
+from skdpbayes.mechanism import private_sum as mechanism
+from skdpbayes.mechanism.private_sum import noisy_count
+from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.preprocessing import check_data
-from skdpbayes.privacy import GaussianSteps, NoisyCount, compose, lattice, mechanism, random
-from skdpbayes.privacy.mechanism import MechanismSpec, noisy_count
-from skdpbayes.records import pack_ragged, pack_records
+from skdpbayes.privacy import GaussianSteps, NoisyCount, compose
 
 SIGMA = 37.3
 X = np.random.default_rng(0).random((400, 2))
 BITS = (X < 0.3).astype(float)
 LABELS = np.array(["ill", "well"])[np.arange(400) % 2]
-KEYS = [np.random.SeedSequence([7, i]).generate_state(8, np.uint32).tobytes() for i in range(12_000)]
+KEYS = [
+    np.random.SeedSequence([7, i]).generate_state(8, np.uint32).tobytes() for i in range(12_000)
+]
 
 
 def spec(numerics="secure", sigma=SIGMA):
@@ -32,7 +38,9 @@ def check_sensitivity():
     """With the same noise, one record moves the release by one at most, an integer number of grid steps."""
     key, usable = bytes(32), np.arange(100) % 3 > 0
     for sigma in (0.01, 0.5, SIGMA, 4e5):
-        one, other = (noisy_count(key, flags, spec(sigma=sigma)) for flags in (usable, [False, *usable[1:]]))
+        one, other = (
+            noisy_count(key, flags, spec(sigma=sigma)) for flags in (usable, [False, *usable[1:]])
+        )
         assert one == other, "that record does not count"
         flipped = noisy_count(key, [True, *usable[1:]], spec(sigma=sigma))
         units = round(lattice.noise_std(4) / one.std)
@@ -43,7 +51,9 @@ def check_sensitivity():
 def check_noise():
     """It is normal, of the size that is accounted for, and each key's own."""
     for numerics in ("secure", "fast"):
-        errors = [(noisy_count(k, np.ones(50, bool), spec(numerics)).estimate - 50) / SIGMA for k in KEYS]
+        errors = [
+            (noisy_count(k, np.ones(50, bool), spec(numerics)).estimate - 50) / SIGMA for k in KEYS
+        ]
         total = np.square(errors).sum()
         assert min(stats.chi2.cdf(total, len(KEYS)), stats.chi2.sf(total, len(KEYS))) > 1e-5, "size"
         assert stats.kstest(errors, "norm").pvalue > 1e-6
@@ -79,7 +89,9 @@ def test_contract(check):
 def scaled(factor):
     def change(patch):
         original = mechanism.noise_source
-        patch.setattr(mechanism, "noise_source", lambda *how: lambda size: factor * original(*how)(size))
+        patch.setattr(
+            mechanism, "noise_source", lambda *how: lambda size: factor * original(*how)(size)
+        )
 
     return change
 
@@ -119,7 +131,9 @@ def more_units(patch):
     ids=["no_noise", "noise_times_095", "one_key", "counted_twice", "coarse_noise", "more_units"],
 )
 def test_mutants_of_the_count_are_noticed(change, check, monkeypatch, record_property):
-    record_property("killed", (f"count: {getattr(change, '__name__', 'scaled')}", "any", check.__name__))
+    record_property(
+        "killed", (f"count: {getattr(change, '__name__', 'scaled')}", "any", check.__name__)
+    )
     change(monkeypatch)
     with pytest.raises(AssertionError):
         check()
@@ -132,14 +146,22 @@ def test_its_key_is_its_own():
             solver = np.asarray(jax.random.key_data(given.solver)).tobytes()
             secrets = (*given.sampling, *given.noise, given.counting)
             assert len(given.counting) == 32 and len(set(secrets)) == 2 * n_chains + 1
-            assert not any(solver[i : i + 8] in key for key in secrets for i in range(0, len(solver), 8))
+            assert not any(
+                solver[i : i + 8] in key for key in secrets for i in range(0, len(solver), 8)
+            )
 
 
 def test_records_that_cannot_contribute_are_told_one_by_one():
     rows, label = np.ones((5, 2), np.float32), np.array([0, 1, -1, 0, 1])
     rows[0, 1], rows[3, 0] = np.nan, np.inf
     assert pack_records(x=rows, y=label).usable.tolist() == [False, True, False, False, True]
-    assert pack_records(usable=label > 0, x=rows).usable.tolist() == [False, True, False, False, True]
+    assert pack_records(usable=label > 0, x=rows).usable.tolist() == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
     documents = sparse.csr_array(np.array([[1, 2], [0, 0], [0, 3]], np.float32))
     assert pack_ragged(documents).usable.sum() == 2
 
@@ -154,7 +176,9 @@ def test_a_fit_accounts_for_it(fitted):
     count = fitted._count_step()
     assert spent.along == (count,) and spent.releases == (*spent.steps, count)
     assert count.noise_multiplier == pytest.approx(fitted.usable_records_.std, rel=1e-4)
-    assert spent.epsilon <= 2 and spent.epsilon == pytest.approx(compose(spent.releases, "zero_out").epsilon(1e-5))
+    assert spent.epsilon <= 2 and spent.epsilon == pytest.approx(
+        compose(spent.releases, "zero_out").epsilon(1e-5)
+    )
     assert compose(spent.steps, "zero_out").epsilon(1e-5) < spent.epsilon
     assert abs(fitted.usable_records_.estimate - 400) < 6 * fitted.usable_records_.std
     assert "quadrature" in str(spent.crosscheck) and "1.000" in str(spent.crosscheck)
@@ -163,7 +187,9 @@ def test_a_fit_accounts_for_it(fitted):
 def test_a_fit_draws_its_noise_from_its_own_key(monkeypatch):
     given, used, fit_keys, count = [], [], random.fit_keys, mechanism.noisy_count
     monkeypatch.setattr(random, "fit_keys", lambda *how: given.append(fit_keys(*how)) or given[-1])
-    monkeypatch.setattr(mechanism, "noisy_count", lambda key, *what: used.append(key) or count(key, *what))
+    monkeypatch.setattr(
+        mechanism, "noisy_count", lambda key, *what: used.append(key) or count(key, *what)
+    )
     DPBetaBernoulli(solver="vips").fit(X[:, :1] < 0.3)
     assert used == [keys.counting for keys in given] and len(used) == 1
 
@@ -173,12 +199,16 @@ def test_a_notebook_shows_it(fitted):
 
 
 def counts(monkeypatch, estimate):
-    monkeypatch.setattr(mechanism, "noisy_count", lambda key, usable, spec: NoisyCount(estimate, 10.0))
+    monkeypatch.setattr(
+        mechanism, "noisy_count", lambda key, usable, spec: NoisyCount(estimate, 10.0)
+    )
 
 
 def test_few_usable_records_are_warned_of_by_the_release_alone(fitted, monkeypatch):
     counts(monkeypatch, 319.0)
-    with pytest.warns(UserWarning, match=r"About 319 \+- 10 of 400 rows can be used.*check `classes`"):
+    with pytest.warns(
+        UserWarning, match=r"About 319 \+- 10 of 400 rows can be used.*check `classes`"
+    ):
         clone(fitted).fit(BITS)  # all of which can be used
     counts(monkeypatch, 321.0)
     clone(fitted).fit(np.full((400, 2), np.nan))  # none of which can
@@ -199,7 +229,9 @@ def test_rows_with_mistyped_labels_cannot_be_used():
 
 
 def test_nothing_is_said_where_the_number_of_rows_is_private(monkeypatch):
-    model = DPBetaBernoulli(epsilon=1.0, solver="dpvi", adjacency="add_remove", sampling_rate=0.5, n_steps=2)
+    model = DPBetaBernoulli(
+        epsilon=1.0, solver="dpvi", adjacency="add_remove", sampling_rate=0.5, n_steps=2
+    )
     counts(monkeypatch, 5.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -210,12 +242,18 @@ def test_nothing_is_said_where_the_number_of_rows_is_private(monkeypatch):
 def test_without_privacy_it_is_exact():
     count = noisy_count(bytes(32), np.ones(7, bool), spec(sigma=0.0))
     assert count == (7.0, 0.0) and str(count) == "7 +- 0"
-    assert noisy_count(bytes(32), np.ones(7, bool), MechanismSpec((GaussianSteps(1.0, 0.1, 5),))) is None
+    assert (
+        noisy_count(bytes(32), np.ones(7, bool), MechanismSpec((GaussianSteps(1.0, 0.1, 5),)))
+        is None
+    )
 
 
 def test_the_non_private_look_agrees():
     model = DPBayesianLogisticRegression(classes=["Ill", "Well"])
-    assert any("400 of 400 labels" in finding for finding in check_data(X, LABELS, estimator=model).findings)
+    assert any(
+        "400 of 400 labels" in finding
+        for finding in check_data(X, LABELS, estimator=model).findings
+    )
 
 
 def test_a_share_of_one_hundredth(fitted):
@@ -226,7 +264,9 @@ def test_a_share_of_one_hundredth(fitted):
 
 
 def test_its_share_is_the_same_where_a_record_counts_twice():
-    spent = DPBetaBernoulli(solver="vips", adjacency="replace_one").fit(X[:, :1] < 0.3).privacy_spent_
+    spent = (
+        DPBetaBernoulli(solver="vips", adjacency="replace_one").fit(X[:, :1] < 0.3).privacy_spent_
+    )
     precision = [4 / block.noise_multiplier**2 for block in spent.releases]
     assert precision[-1] / sum(precision) == pytest.approx(0.01, rel=0.02)
     assert spent.epsilon == pytest.approx(1, rel=1e-3)
@@ -237,11 +277,15 @@ def test_a_refit_carries_it_along():
     first = model.privacy_spent_
     second = model.fit(X[:, :1] < 0.3).privacy_spent_
     assert second.cumulative == first.releases and len(second.releases) == 2
-    assert second.cumulative_epsilon == pytest.approx(compose(first.releases * 2, "zero_out").epsilon(1e-5))
+    assert second.cumulative_epsilon == pytest.approx(
+        compose(first.releases * 2, "zero_out").epsilon(1e-5)
+    )
 
 
 def test_whatever_a_report_works_out_holds_it():
     spent = DPBetaBernoulli(solver="vips").fit(X[:, :1] < 0.3).privacy_spent_
     assert spent.epsilon_at(1e-5) == pytest.approx(compose(spent.releases).epsilon(1e-5), rel=1e-9)
-    assert spent.compose(spent).epsilon(1e-5) == pytest.approx(compose(spent.releases * 2).epsilon(1e-5), rel=1e-9)
+    assert spent.compose(spent).epsilon(1e-5) == pytest.approx(
+        compose(spent.releases * 2).epsilon(1e-5), rel=1e-9
+    )
     assert compose(spent.steps).epsilon(1e-5) < 0.999 * spent.curve.epsilon(1e-5)

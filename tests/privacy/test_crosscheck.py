@@ -34,7 +34,9 @@ def test_agrees_with_the_accountant(adjacency, q, sigma, steps):
 )
 def test_known_silent_failures_are_rejected(q, sigma, steps, silently_wrong, truth):
     alone = fourier_accountant.get_epsilon_R(1e-5, sigma, q, steps)
-    assert alone == pytest.approx(silently_wrong, rel=0.01)  # the library by itself, at its defaults
+    assert alone == pytest.approx(
+        silently_wrong, rel=0.01
+    )  # the library by itself, at its defaults
     blocks = GaussianSteps(sigma, q, steps)
     for claim in (silently_wrong, truth):
         check = crosscheck(blocks, claim, 1e-5)
@@ -61,24 +63,35 @@ def test_releases_of_all_records_are_checked_by_quadrature(adjacency, sigma, del
     blocks = [GaussianSteps(sigma, 1.0, 3), GaussianSteps(2 * sigma, 1.0, 1)]
     right = compose(blocks, adjacency).epsilon(delta)
     check = crosscheck(blocks, right, delta, adjacency)
-    assert check.accepted and check.ratio == pytest.approx(1, rel=1e-6) and "quadrature" in str(check)
+    assert (
+        check.accepted and check.ratio == pytest.approx(1, rel=1e-6) and "quadrature" in str(check)
+    )
     assert crosscheck(blocks, 0.9 * right, delta, adjacency).disagrees
     assert crosscheck(blocks, 1.25 * right, delta, adjacency).disagrees
 
 
 def test_quadrature_where_delta_is_large():
     for epsilon_, mu in ((0.1, 5.0), (2.0, 12.0), (1e-3, 0.1)):
-        assert _crosscheck._quadrature(epsilon_, mu) == pytest.approx(gaussian_delta(epsilon_, mu), rel=1e-8)
+        assert _crosscheck._quadrature(epsilon_, mu) == pytest.approx(
+            gaussian_delta(epsilon_, mu), rel=1e-8
+        )
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
-@pytest.mark.parametrize(("eps", "q", "steps"), [(1.0, 0.1, 500), (0.1, 0.13, 500), (3.0, 0.5, 200)])
+@pytest.mark.parametrize(
+    ("eps", "q", "steps"), [(1.0, 0.1, 500), (0.1, 0.13, 500), (3.0, 0.5, 200)]
+)
 def test_a_release_of_all_records_beside_sampled_ones_is_checked(adjacency, eps, q, steps):
     one = GaussianSteps(10 * (1 + (adjacency == "replace_one")) / gaussian_mu(eps, 1e-5), 1.0, 1)
     found = calibrate_noise(eps, 1e-5, q, steps, adjacency=adjacency, along=[one])
     assert found.crosscheck.accepted and 0.98 <= found.crosscheck.ratio <= 1.001
     assert found.along == (one,) and found.steps[0].steps == steps
-    assert compose((*found.steps, one), adjacency).epsilon(1e-5) == found.epsilon == found.curve.epsilon(1e-5) <= eps
+    assert (
+        compose((*found.steps, one), adjacency).epsilon(1e-5)
+        == found.epsilon
+        == found.curve.epsilon(1e-5)
+        <= eps
+    )
     alone = calibrate_noise(eps, 1e-5, q, steps, adjacency=adjacency)
     assert 1 < found.noise_multiplier / alone.noise_multiplier < 1.007  # a hundredth of the budget
     large = GaussianSteps(one.noise_multiplier / 2, 1.0, 1)
@@ -162,7 +175,9 @@ def test_a_grid_that_does_not_resolve_one_round_is_never_asked(monkeypatch):
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
 def test_mass_defect_vanishes_on_a_fine_grid(adjacency):
     blocks = (GaussianSteps(2.0, 0.3, 10),)
-    coarse, fine = (_crosscheck._mass_defect(blocks, adjacency, size, 30.0) for size in (2**6, 2**15))
+    coarse, fine = (
+        _crosscheck._mass_defect(blocks, adjacency, size, 30.0) for size in (2**6, 2**15)
+    )
     assert coarse > 1e-2
     assert fine < 1e-6
 
@@ -178,7 +193,8 @@ def test_the_window_holds_the_loss(mu):
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 40])
 def test_window_holds_the_smallest_loss_at_high_sampling_rates(steps):
-    # With log(1 - q) left of its window the library wraps around: it said .366 of the true delta at steps=1.
+    # With log(1 - q) left of its window the library wraps around: it said .366 of the true delta at
+    # steps=1.
     calibration = calibrate_noise(1.0, 1e-5, 0.9, steps)
     assert calibration.crosscheck.accepted
     assert abs(calibration.crosscheck.ratio - 1) < 0.01

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.privacy import GaussianSteps, draws
-from skdpbayes.privacy.draws import Sampler, draws_of_chain, noise_source, poisson_sample
-from skdpbayes.privacy.mechanism import MechanismSpec
-from skdpbayes.privacy.random import Stream
+from skdpbayes.mechanism import draws
+from skdpbayes.mechanism.draws import Sampler, draws_of_chain, noise_source, poisson_sample
+from skdpbayes.mechanism.keys import Stream
+from skdpbayes.mechanism.spec import MechanismSpec
+from skdpbayes.privacy import GaussianSteps
 
 KEY, OTHER = bytes(range(32)), bytes(range(32, 64))
 
@@ -26,7 +27,9 @@ def test_gaps_are_geometric(rate):
     gaps, law = np.diff(chosen, prepend=-1), stats.geom(rate)
     assert gaps.min() >= 1 and chosen[-1] < length
     assert abs(len(gaps) / (length * rate) - 1) < 6 * math.sqrt((1 - rate) / (length * rate)) + 1e-5
-    edges = np.unique(law.ppf([0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1 - 2e-4, 1 - 2e-5]))
+    edges = np.unique(
+        law.ppf([0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 1 - 2e-4, 1 - 2e-5])
+    )
     edges = np.concatenate([[0], edges, [np.inf]])
     expected = np.diff(law.cdf(edges)) * len(gaps)
     observed = np.histogram(gaps, bins=np.concatenate([edges[:-1] + 0.5, [np.inf]]))[0]
@@ -40,7 +43,11 @@ def test_logarithms_are_as_exact_as_the_proof_takes_them_to_be():
     if np.finfo(np.longdouble).nmant <= 52:
         pytest.skip("no extended precision here")
     rng = np.random.default_rng(0)
-    bits = [rng.integers(1, 2**53, 10**5), 2**53 - rng.integers(1, 10**6, 10**5), rng.integers(1, 10**6, 10**5)]
+    bits = [
+        rng.integers(1, 2**53, 10**5),
+        2**53 - rng.integers(1, 10**6, 10**5),
+        rng.integers(1, 10**6, 10**5),
+    ]
     uniform = np.concatenate(bits).astype(np.float64) * 2.0**-53
     exact = np.log(uniform.astype(np.longdouble))
     assert np.max(np.abs((np.log(uniform) - exact) / exact)) < 2.0**-51
@@ -85,7 +92,9 @@ def test_extreme_uniforms_choose_nothing_out_of_range(bits):
 @pytest.mark.parametrize("rate", [1e-6, 0.01, 0.5, 0.999])
 def test_the_sampler_stays_below_the_rate_that_is_charged(rate, monkeypatch):
     logs = []
-    monkeypatch.setattr(draws.math, "log1p", lambda x, log1p=math.log1p: logs.append(log1p(x)) or logs[-1])
+    monkeypatch.setattr(
+        draws.math, "log1p", lambda x, log1p=math.log1p: logs.append(log1p(x)) or logs[-1]
+    )
     poisson_sample(Stream(KEY), rate, 10)
     assert 0 < -np.expm1(logs[0]) <= rate * (1 - 2**-21)
 
@@ -108,7 +117,9 @@ def test_batches_and_noise_of_many_segments(rate, monkeypatch):
     found = list(draws_of_chain(KEY, OTHER, spec_of(rate, n_steps), sizes, [0, n], 64))
     assert [part.first for part in found[1:]] == [part.stop for part in found[:-1]]
     assert found[0].first == 0 and found[-1].stop == n_steps and len(found) == 12
-    assert len({part.noise.shape + part.starts.shape + part.indices.shape for part in found}) == 1  # of one program
+    assert (
+        len({part.noise.shape + part.starts.shape + part.indices.shape for part in found}) == 1
+    )  # of one program
     mask = masks(found, n)
     if rate == 1:
         assert mask.all()
@@ -116,7 +127,11 @@ def test_batches_and_noise_of_many_segments(rate, monkeypatch):
         assert stats.binomtest(int(mask.sum()), mask.size, rate).pvalue > 1e-6
         assert np.abs(np.corrcoef(mask.T) - np.eye(n)).max() < 6 / n_steps**0.5
         assert np.abs(np.corrcoef(mask) - np.eye(n_steps)).max() < 7 / n**0.5
-    noise = [part.noise[i, : sizes[part.first + i]] for part in found for i in range(part.stop - part.first)]
+    noise = [
+        part.noise[i, : sizes[part.first + i]]
+        for part in found
+        for i in range(part.stop - part.first)
+    ]
     assert len(np.unique(np.concatenate(noise))) == sizes.sum()
     used = np.arange(20) < sizes[:35, None]
     assert (found[0].noise[~used] == np.iinfo(np.int64).min).all()
@@ -125,13 +140,19 @@ def test_batches_and_noise_of_many_segments(rate, monkeypatch):
 
 def test_groups_share_one_sample():
     bounds, n_steps = [0, 20, 20, 61, 100], 50
-    (grouped,) = draws_of_chain(KEY, OTHER, spec_of(0.4, n_steps), np.ones(n_steps, int), bounds, 112)
-    (plain,) = draws_of_chain(KEY, OTHER, spec_of(0.4, n_steps), np.ones(n_steps, int), [0, 100], 112)
+    (grouped,) = draws_of_chain(
+        KEY, OTHER, spec_of(0.4, n_steps), np.ones(n_steps, int), bounds, 112
+    )
+    (plain,) = draws_of_chain(
+        KEY, OTHER, spec_of(0.4, n_steps), np.ones(n_steps, int), [0, 100], 112
+    )
     np.testing.assert_array_equal(grouped.indices, plain.indices)
     for step in range(n_steps):
         starts = grouped.starts[step]
         assert starts[0] == plain.starts[step, 0] and starts[-1] == plain.starts[step, 1]
-        for low, high, start, stop in zip(bounds[:-1], bounds[1:], starts[:-1], starts[1:], strict=True):
+        for low, high, start, stop in zip(
+            bounds[:-1], bounds[1:], starts[:-1], starts[1:], strict=True
+        ):
             rows = grouped.indices[start:stop]
             assert ((low <= rows) & (rows < high)).all()
 
@@ -150,7 +171,9 @@ def test_batches_that_could_overflow_are_refused():
     spec_of(0.1, noise=1.0).check_records(4 * 10**7)
     spec_of(1.0, noise=0.0).check_records(8 * 10**6)
     spec_of(1.0, noise=1.0, numerics="fast").check_records(10**9)
-    with pytest.raises(ValueError, match=r"at most 1.08e\+06 records with a noise multiplier as small as 0.26"):
+    with pytest.raises(
+        ValueError, match=r"at most 1.08e\+06 records with a noise multiplier as small as 0.26"
+    ):
         spec_of(1.0, noise=0.26).check_records(2 * 10**6)
 
 

@@ -33,12 +33,13 @@ from skdpbayes import (
     DPVariationalAutoencoder,
     inference,
 )
-from skdpbayes._labels import as_labels
+from skdpbayes.audit.fit import Fit
 from skdpbayes.estimators import _numpyro
 from skdpbayes.estimators._numpyro import _array, _typed
-from skdpbayes.privacy import GaussianSteps, NoisyCount, PrivacyLeakWarning, mechanism
-from skdpbayes.privacy._audited import Fit
-from skdpbayes.privacy.mechanism import MechanismSpec
+from skdpbayes.intake.labels import as_labels
+from skdpbayes.mechanism import private_sum as mechanism
+from skdpbayes.mechanism.spec import MechanismSpec
+from skdpbayes.privacy import GaussianSteps, NoisyCount, PrivacyLeakWarning
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 N = 311  # no other size in a fit is as large
@@ -62,22 +63,41 @@ ESTIMATORS = {
     "dirichlet": (DPDirichletCategorical, {"categories": [0, 1, 2]}),
     "mixture": (
         DPGaussianMixture,
-        {"bounds": (-3, 3), "n_components": 2, "means_init": [[0, 0], [2, 2]], "covariance_type": "diag"},
+        {
+            "bounds": (-3, 3),
+            "n_components": 2,
+            "means_init": [[0, 0], [2, 2]],
+            "covariance_type": "diag",
+        },
     ),
     "belief network": (DPSigmoidBeliefNet, {"n_components": 2}),
     "topics": (DPLatentDirichletAllocation, {"n_components": 2}),
     "hierarchical": (DPHierarchicalLogisticRegression, {"groups": 3, "classes": [0, 1], **QUICK}),
     "NumPyro": (DPNumPyroModel, {"model": poisson, **QUICK}),
-    "NumPyro, own guide": (DPNumPyroModel, {"model": poisson, "guide": AutoNormal(poisson), **QUICK}),
+    "NumPyro, own guide": (
+        DPNumPyroModel,
+        {"model": poisson, "guide": AutoNormal(poisson), **QUICK},
+    ),
     "network": (DPBayesianMLPClassifier, {"hidden_layer_sizes": (3,), "classes": [0, 1], **QUICK}),
     "network, regression": (
         DPBayesianMLPRegressor,
-        {"hidden_layer_sizes": (3,), "bounds": ((-3, 3), (-3, 3)), "solver": "sgld", "sampler": "sgnht", **QUICK},
+        {
+            "hidden_layer_sizes": (3,),
+            "bounds": ((-3, 3), (-3, 3)),
+            "solver": "sgld",
+            "sampler": "sgnht",
+            **QUICK,
+        },
     ),
-    "auto-encoder": (DPVariationalAutoencoder, {"n_components": 2, "hidden_layer_sizes": (3,), **QUICK}),
+    "auto-encoder": (
+        DPVariationalAutoencoder,
+        {"n_components": 2, "hidden_layer_sizes": (3,), **QUICK},
+    ),
 }
 ALSO = ("hierarchical", "NumPyro, own guide")  # programs as "NumPyro" is
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in ALSO else []) for name in ESTIMATORS]
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in ALSO else []) for name in ESTIMATORS
+]
 SMOOTH = {"dirichlet": [0], "hierarchical": [1, 0]}  # columns that hold no codes
 
 
@@ -133,10 +153,15 @@ def test_default_plans_are_confirmed_by_the_second_accountant(name, times):
 def test_the_number_of_rows_is_told_only_where_it_is_public(name):
     X, y = data(name)
     assert fit(name, X, y).privacy_spent_.public["n_samples"] == N
-    solver = {"solver": "na-dpvi"} if name.startswith("linear") else {"solver": "dpvi", "n_steps": 20}
+    solver = (
+        {"solver": "na-dpvi"} if name.startswith("linear") else {"solver": "dpvi", "n_steps": 20}
+    )
     solver = {} if name in ("mixture", "topics", "belief network") else solver
     solver |= {"sampler": "sgld"} if name == "network, regression" else {}
-    hidden = [fit(name, X[: N - k], y[: N - k], adjacency="add_remove", sampling_rate=0.3, **solver) for k in (0, 1)]
+    hidden = [
+        fit(name, X[: N - k], y[: N - k], adjacency="add_remove", sampling_rate=0.3, **solver)
+        for k in (0, 1)
+    ]
     assert "n_samples" not in hidden[0].privacy_spent_.public
     assert repr(hidden[0].privacy_spent_) == repr(hidden[1].privacy_spent_)
 
@@ -170,10 +195,13 @@ class Hostile:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("cell", [Hostile(), "x", [1, 2], None, 1j, 10**400], ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    "cell", [Hostile(), "x", [1, 2], None, 1j, 10**400], ids=lambda c: type(c).__name__
+)
 def test_a_cell_raises_nothing_and_changes_no_other_row(name, cell):
     X, y = data(name)
-    # Of the others nothing says how many columns there are: tests/test_schema.py has lists of these.
+    # Of the others nothing says how many columns there are: tests/test_schema.py has lists of
+    # these.
     rows, labels = X.tolist() if name == "dirichlet" else X.astype(object), y.tolist()
     means = []
     for bad in (np.nan, cell):
@@ -184,9 +212,21 @@ def test_a_cell_raises_nothing_and_changes_no_other_row(name, cell):
 
 
 @pytest.mark.parametrize(
-    "name", ["linear", "linear, vips", "gamma", "beta", "mixture", "topics", "belief network", "auto-encoder"]
+    "name",
+    [
+        "linear",
+        "linear, vips",
+        "gamma",
+        "beta",
+        "mixture",
+        "topics",
+        "belief network",
+        "auto-encoder",
+    ],
 )
-@pytest.mark.parametrize("bits", [0x7FF0000000000001, 1, 0x7FEFFFFFFFFFFFFF], ids=["signalling", "denormal", "largest"])
+@pytest.mark.parametrize(
+    "bits", [0x7FF0000000000001, 1, 0x7FEFFFFFFFFFFFFF], ids=["signalling", "denormal", "largest"]
+)
 def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
     X, y = data(name)
     X.view(np.uint64)[0, 0] = bits
@@ -194,7 +234,9 @@ def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
         warnings.simplefilter("error")
         units = (np.zeros(2), np.ones(2))
         others = (y, (*units, np.zeros(1), np.ones(1))) if name.startswith("linear") else ()
-        others = {"mixture": (units,), "topics": (), "belief network": (), "auto-encoder": ()}.get(name, others)
+        others = {"mixture": (units,), "topics": (), "belief network": (), "auto-encoder": ()}.get(
+            name, others
+        )
         ESTIMATORS[name][0](**ESTIMATORS[name][1])._pack(X, *others)
 
 
@@ -227,7 +269,11 @@ def small_fit(**parameters):
 
 def test_what_integers_cost_is_in_the_report():
     spent = small_fit(epsilon=2.0).privacy_spent_
-    assert spent.numerics == "secure" and spent.random_source.startswith("ChaCha20") and spent.guarantee_holds
+    assert (
+        spent.numerics == "secure"
+        and spent.random_source.startswith("ChaCha20")
+        and spent.guarantee_holds
+    )
     assert 0 < spent.epsilon_overhead < 1e-12 and 0 < spent.delta_overhead < 1e-20
     assert spent.epsilon == pytest.approx(spent.epsilon_at(spent.delta), rel=1e-9)
     assert spent.epsilon >= spent.curve.epsilon(spent.delta) + spent.epsilon_overhead
@@ -267,14 +313,18 @@ def test_private_numbers_of_records_decide_about_no_error(monkeypatch):
         small_fit()
 
 
-@pytest.mark.parametrize(("name", "value"), [("numerics", "exact"), ("numerics", None), ("ledger", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("numerics", "exact"), ("numerics", None), ("ledger", 1.0)]
+)
 def test_choices_that_are_none_are_refused_by_name(name, value):
     with pytest.raises(ValueError, match=f"{name} must be"):
         small_fit(**{name: value})
 
 
 @pytest.mark.parametrize("name", NAMES[-3:])
-@pytest.mark.parametrize("adjacency", ["zero_out", pytest.param("add_remove", marks=[pytest.mark.slow])])
+@pytest.mark.parametrize(
+    "adjacency", ["zero_out", pytest.param("add_remove", marks=[pytest.mark.slow])]
+)
 def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, monkeypatch):
     """Model, solver and plan do not depend on what records hold; nor does the fitted object, given the releases."""
     real, seen, states = inference.run, [], []
@@ -286,7 +336,9 @@ def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, mon
         return states[0]
 
     monkeypatch.setattr(inference, "run", run)
-    monkeypatch.setattr(mechanism, "noisy_count", lambda key, usable, spec: NoisyCount(3.0, 1.0))  # a release too
+    monkeypatch.setattr(
+        mechanism, "noisy_count", lambda key, usable, spec: NoisyCount(3.0, 1.0)
+    )  # a release too
     fits = []
     for change in (1.0, 0.3):
         X, y = data(name)
@@ -294,7 +346,11 @@ def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, mon
         if change != 1:
             X[0], y[0] = np.nan, 2.0**40
         keep = slice(None if adjacency == "zero_out" else int(change != 1), None)  # a row less
-        more = {"learning_rate": 1e-6} if adjacency == "add_remove" and name == "network, regression" else {}
+        more = (
+            {"learning_rate": 1e-6}
+            if adjacency == "add_remove" and name == "network, regression"
+            else {}
+        )
         fits.append(fit(name, X[keep], y[keep], adjacency=adjacency, **more))
     jax.tree.map(np.testing.assert_array_equal, seen[0][0], seen[1][0])
     assert seen[0][1] == seen[1][1]
@@ -314,7 +370,9 @@ def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, mon
     ids=["Int64", "category", "deque", "int64", "object", "float64"],
 )
 def test_a_record_decides_about_no_dtype(good, bad):
-    typed = [_typed(_array("y", pd.Series(x) if hasattr(x, "categories") else x)) for x in (good, bad)]
+    typed = [
+        _typed(_array("y", pd.Series(x) if hasattr(x, "categories") else x)) for x in (good, bad)
+    ]
     assert typed[0].dtype == typed[1].dtype
     np.testing.assert_array_equal(typed[0][1:], typed[1][1:])
 
@@ -369,7 +427,9 @@ def test_what_holds_records_voids_the_guarantee():
         (why,) = voided.fit(X, y).privacy_spent_.voided_by
         assert "seems to hold records" in why
     few = DPNumPyroModel(takes, public={"table": X[:1].copy()}, **QUICK).fit(X, y)
-    assert few.privacy_spent_.guarantee_holds and few.privacy_spent_.public["arguments"] == ["table"]
+    assert few.privacy_spent_.guarantee_holds and few.privacy_spent_.public["arguments"] == [
+        "table"
+    ]
 
 
 def test_the_report_has_the_clipping_norm_that_was_declared():

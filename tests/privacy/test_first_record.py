@@ -15,18 +15,53 @@ from fuzz_rows import Hostile, Public, bits, cells_of, refusing
 from scipy import sparse
 
 from skdpbayes import DPBayesianLogisticRegression, DPDirichletCategorical, Schema
-from skdpbayes._labels import as_labels, codes
+from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.preprocessing import CategoryEncoder
 
 REST = [[1.0, 2.0], [0.0, 0.5], [2.0, 1.0]]
 LABELS = [1, 0, 1]
 GOOD = [1.0, 1.0]
 STRANGE = [
-    *(Hostile(), refusing("__float__")(), refusing("__hash__")(), refusing("__eq__")(), refusing("__array__")()),
-    *(refusing("__index__")(), refusing("__len__")(), refusing("__getattribute__")(), refusing("__float__", float)(1)),
-    *(refusing("__float__", np.float64)(1), refusing("__hash__", str)("1"), refusing("__class__")()),
-    *(None, "text", "1e400", math.nan, math.inf, 1e300, 10**400, -(10**400), [1.0, 2.0], {}, b"\xff", 1j),
-    *(decimal.Decimal("sNaN"), np.longdouble("1e400"), np.datetime64("2020"), np.array([1.0]), pd.NA, pd.NaT),
+    *(
+        Hostile(),
+        refusing("__float__")(),
+        refusing("__hash__")(),
+        refusing("__eq__")(),
+        refusing("__array__")(),
+    ),
+    *(
+        refusing("__index__")(),
+        refusing("__len__")(),
+        refusing("__getattribute__")(),
+        refusing("__float__", float)(1),
+    ),
+    *(
+        refusing("__float__", np.float64)(1),
+        refusing("__hash__", str)("1"),
+        refusing("__class__")(),
+    ),
+    *(
+        None,
+        "text",
+        "1e400",
+        math.nan,
+        math.inf,
+        1e300,
+        10**400,
+        -(10**400),
+        [1.0, 2.0],
+        {},
+        b"\xff",
+        1j,
+    ),
+    *(
+        decimal.Decimal("sNaN"),
+        np.longdouble("1e400"),
+        np.datetime64("2020"),
+        np.array([1.0]),
+        pd.NA,
+        pd.NaT,
+    ),
 ]
 
 
@@ -58,17 +93,24 @@ ROWS = [
 
 def frame(first, **dtypes):
     columns = [[row[j] for row in [first, *REST]] for j in range(2)]
-    return pd.DataFrame({f"column {j}": pd.Series(cells_of(own), **dtypes) for j, own in enumerate(columns)})
+    return pd.DataFrame(
+        {f"column {j}": pd.Series(cells_of(own), **dtypes) for j, own in enumerate(columns)}
+    )
 
 
 def polars(first):
-    return pl.DataFrame({f"column {j}": [row[j] for row in [first, *REST]] for j in range(2)}, strict=False)
+    return pl.DataFrame(
+        {f"column {j}": [row[j] for row in [first, *REST]] for j in range(2)}, strict=False
+    )
 
 
 def polars_objects(first):
     cells = [row[0] for row in [first, *REST]]
     return pl.DataFrame(
-        [pl.Series("column 0", cells, dtype=pl.Object), pl.Series("column 1", [r[1] for r in [first, *REST]])]
+        [
+            pl.Series("column 0", cells, dtype=pl.Object),
+            pl.Series("column 1", [r[1] for r in [first, *REST]]),
+        ]
     )
 
 
@@ -97,14 +139,29 @@ def out_of_range(first):
 
 
 def of_table(text):
-    return Public.schema.read_csv(io.BytesIO(b"column 0,y,column 1\n" + text + b"\n1,1,2\n0,0,.5\n2,1,1\n"))
+    return Public.schema.read_csv(
+        io.BytesIO(b"column 0,y,column 1\n" + text + b"\n1,1,2\n0,0,.5\n2,1,1\n")
+    )
 
 
 PAIRS = [[cell, 1.0] for cell in STRANGE]
 NUMBERS = [[cell, 1.0] for cell in (math.nan, math.inf, -math.inf, 1e300, 5e-324, -0.0, 1.7e308)]
 LINES = [
     *(f"1,1{end}0,1,1".encode() for end in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"),
-    *(b"", b",", b",,", b",,,,,", b'"', b'"1,1,1', b'1,1,"', b'1,"1"x,1', b"\xff,1,1", b"\0,1,1", b"1\r1,1,1", b"\r"),
+    *(
+        b"",
+        b",",
+        b",,",
+        b",,,,,",
+        b'"',
+        b'"1,1,1',
+        b'1,1,"',
+        b'1,"1"x,1',
+        b"\xff,1,1",
+        b"\0,1,1",
+        b"1\r1,1,1",
+        b"\r",
+    ),
     *(
         b"1" * 200_000 + b",1,1",
         b"1e400,1,1",
@@ -138,7 +195,17 @@ CONTAINERS = {
     "CSR, out of range": (out_of_range, [[-1], [2], [2**31 - 1]], False),
 }  # fmt: skip
 WITH_SCHEMA = {
-    *("numbers", "bounded", "counts", "clipper", "scaler", "encoder", "standard_scaler", "logistic", "linear"),
+    *(
+        "numbers",
+        "bounded",
+        "counts",
+        "clipper",
+        "scaler",
+        "encoder",
+        "standard_scaler",
+        "logistic",
+        "linear",
+    ),
     *("mixture", "network", "network_regression", "hierarchical"),
 }
 DENSE_ONLY = {"scaler", "encoder", "standard_scaler", "linear", "mixture", "network_regression"}
@@ -156,7 +223,9 @@ def belong(subject, name):
         return False
     if name.startswith("CSR") and subject.__name__ in DENSE_ONLY:
         return False
-    if subject is fuzz_rows.encoder and "text" in name:  # whose columns are of numbers without a schema
+    if (
+        subject is fuzz_rows.encoder and "text" in name
+    ):  # whose columns are of numbers without a schema
         return False
     return subject.__name__ in WITH_SCHEMA or not CONTAINERS[name][2]
 
@@ -197,16 +266,23 @@ def test_a_hostile_first_line_of_a_file_changes_no_other(subject):
 WARDS = Schema({"ward": {"categories": ["a", "b"]}})
 
 
-@pytest.mark.parametrize("container", ["lists", "tuples", "arrays", "objects", "frame", "polars", "file"])
+@pytest.mark.parametrize(
+    "container", ["lists", "tuples", "arrays", "objects", "frame", "polars", "file"]
+)
 @pytest.mark.parametrize("intake", ["encoder", "dirichlet"])
 def test_a_hostile_first_category_changes_no_other(intake, container):
-    model = {"encoder": CategoryEncoder(WARDS), "dirichlet": DPDirichletCategorical(categories=WARDS)}[intake]
+    model = {
+        "encoder": CategoryEncoder(WARDS),
+        "dirichlet": DPDirichletCategorical(categories=WARDS),
+    }[intake]
     build = {
         "lists": lambda cell: [[cell], ["a"], ["b"]],
         "tuples": lambda cell: [(cell,), ("a",), ("b",)],
         "arrays": lambda cell: [cells_of([cell]), np.array(["a"]), np.array(["b"])],
         "objects": lambda cell: cells_of([cell, "a", "b"])[:, None],
-        "frame": lambda cell: pd.DataFrame({"ward": pd.Series(cells_of([cell, "a", "b"]), dtype=object)}),
+        "frame": lambda cell: pd.DataFrame(
+            {"ward": pd.Series(cells_of([cell, "a", "b"]), dtype=object)}
+        ),
         "polars": lambda cell: pl.DataFrame([pl.Series("ward", [cell, "a", "b"], dtype=pl.Object)]),
     }
     firsts = [*STRANGE, None, "c"] if container != "file" else LINES
@@ -221,7 +297,9 @@ def test_a_hostile_first_category_changes_no_other(intake, container):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             if intake == "encoder":
-                found = model.fit(X).transform(X).argmax(axis=1) + model.transform(X).any(axis=1) - 1
+                found = (
+                    model.fit(X).transform(X).argmax(axis=1) + model.transform(X).any(axis=1) - 1
+                )
             else:
                 column, voided = model._validate(X)
                 found, _ = codes(column, model._categories), voided
@@ -254,8 +332,15 @@ def test_a_hostile_first_label_changes_no_other(name):
 
 def test_lists_without_a_declared_width_are_refused_whatever_their_rows_are():
     said = set()
-    for rows in ([[1.0, 2.0], [3.0, 4.0]], [[1.0], [3.0, 4.0]], [None, [3.0, 4.0]], [Hostile(), [3.0, 4.0]]):
-        with pytest.raises(ValueError, match=r"numpy.asarray\(X, float\).*data frame.*Schema") as error:
+    for rows in (
+        [[1.0, 2.0], [3.0, 4.0]],
+        [[1.0], [3.0, 4.0]],
+        [None, [3.0, 4.0]],
+        [Hostile(), [3.0, 4.0]],
+    ):
+        with pytest.raises(
+            ValueError, match=r"numpy.asarray\(X, float\).*data frame.*Schema"
+        ) as error:
             DPBayesianLogisticRegression(classes=[0, 1])._validate(rows, [0, 1])
         said.add(str(error.value))
     assert len(said) == 1
@@ -266,7 +351,11 @@ def test_the_first_row_does_not_decide_how_many_columns_there_are():
     for first in ([1.0], None, [1.0, 2.0, 3.0], "text"):
         model = DPBayesianLogisticRegression(classes=schema)
         X, *_ = model._validate([first, [3.0, 4.0], [5.0, 6.0]], [0, 1, 1])
-        assert np.isnan(X[0]).all() and X[1:].tolist() == [[3, 4], [5, 6]] and model.n_features_in_ == 2
+        assert (
+            np.isnan(X[0]).all()
+            and X[1:].tolist() == [[3, 4], [5, 6]]
+            and model.n_features_in_ == 2
+        )
 
 
 def test_a_bad_cell_that_pandas_makes_a_text_column_of_does_not_decide_about_an_error():
@@ -285,7 +374,21 @@ def test_a_bad_cell_that_pandas_makes_a_text_column_of_does_not_decide_about_an_
 def test_dtypes_that_a_record_decides_decide_nothing_under_a_schema():
     """As libraries infer them, of a whole column."""
     schema = Schema({"a": {}, "b": {}}, {"name": "y", "labels": [0, 1]})
-    firsts = [1.0, 1, 1j, True, None, "x", "1", 10**30, 2**63, -(2**63), decimal.Decimal(1), np.float32(1), pd.NaT]
+    firsts = [
+        1.0,
+        1,
+        1j,
+        True,
+        None,
+        "x",
+        "1",
+        10**30,
+        2**63,
+        -(2**63),
+        decimal.Decimal(1),
+        np.float32(1),
+        pd.NaT,
+    ]
     firsts += [pd.Timestamp(0), pd.Timedelta(1), pd.Period("2020"), b"1", np.longdouble(1), [1], {}]
     found = []
     for first in firsts:
@@ -304,5 +407,5 @@ def test_an_interrupt_of_the_user_is_heard():
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("skdpbayes._rows.plain", interrupted)
+        patch.setattr("skdpbayes.cells.plain", interrupted)
         fuzz_rows.as_numeric(np.array([[1.0]], object))

@@ -12,13 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_every_estimator import ESTIMATORS, Hostile
 
+from skdpbayes.audit.checks import _longest
+from skdpbayes.audit.fit import Fit
 from skdpbayes.inference import sizes_of_steps
-from skdpbayes.privacy._audit_checks import _longest
-from skdpbayes.privacy._audited import Fit
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_quickly")]
 N, FUZZ = 12, int(os.environ.get("SKDPBAYES_FUZZ", 1000))
-STRANGE = [Hostile(), decimal.Decimal("1e400"), datetime.datetime(2020, 1, 1), 10**400, np.float16(7)]
+STRANGE = [
+    Hostile(),
+    decimal.Decimal("1e400"),
+    datetime.datetime(2020, 1, 1),
+    10**400,
+    np.float16(7),
+]
 CELLS = st.one_of(
     st.floats(),
     st.integers(),
@@ -62,21 +68,29 @@ def table(name, cells, bits, labels, as_list, dtype):
     as_list=st.booleans(),
     dtype=st.sampled_from([None, None, "f8", "f4", "f2"]),
 )
-def test_no_cell_raises_or_counts_for_more_than_its_bound(name, cells, bits, labels, as_list, dtype):
+def test_no_cell_raises_or_counts_for_more_than_its_bound(
+    name, cells, bits, labels, as_list, dtype
+):
     X, y = table(name, cells, bits, labels, as_list, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message="delta=|random_state")  # of parameters and N, which are public
+        warnings.filterwarnings(
+            "ignore", message="delta=|random_state"
+        )  # of parameters and N, which are public
         fit = Fit(estimator(name), X, y)
         records = fit.records  # as this fit would have them, before the next
         fit.estimator.fit(X, y)
     with jax.enable_x64(True):
         mechanism, records = jax.device_put(fit.spec.traced()), jax.device_put(records)
-        width = int(sizes_of_steps(fit.model, fit.solver, mechanism, records, fit.spec.n_steps).max())
+        width = int(
+            sizes_of_steps(fit.model, fit.solver, mechanism, records, fit.spec.n_steps).max()
+        )
         releases, noise = np.zeros((fit.spec.n_steps, width), np.float32), np.zeros(width, np.int64)
         indices, bounds = np.arange(N, dtype=np.int32), np.array(records.bounds())
         keys = fit.keys(0).solver[0]
         longest = np.asarray(
-            _longest(keys, releases, noise, records, indices, bounds, fit.model, fit.solver, mechanism)
+            _longest(
+                keys, releases, noise, records, indices, bounds, fit.model, fit.solver, mechanism
+            )
         )
     assert longest.max() <= 1 + 1e-5 and not np.isnan(longest).any()

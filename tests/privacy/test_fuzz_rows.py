@@ -6,7 +6,8 @@ import fuzz_rows
 import numpy as np
 import pytest
 
-from skdpbayes import _labels, _rows
+from skdpbayes.intake import labels as _labels
+from skdpbayes.intake import rows as _rows
 
 
 def test_seeds_find_nothing():

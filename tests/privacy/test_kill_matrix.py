@@ -1,7 +1,7 @@
 """Mutants of the mechanism, each of which must be noticed by the check named beside it.
 
-A check that cannot fail guards nothing. The first fourteen are the classic mistakes of private training loops; the
-others are ours.
+A check that cannot fail guards nothing. The first fourteen are the classic mistakes of private
+training loops; the others are ours.
 """
 
 import jax
@@ -12,12 +12,14 @@ import whitebox
 
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.estimators import _logistic
+from skdpbayes.mechanism import draws
+from skdpbayes.mechanism import keys as random
+from skdpbayes.mechanism import private_sum as mechanism
+from skdpbayes.mechanism.contributions import contribution_norms
+from skdpbayes.mechanism.records import padded_size
+from skdpbayes.mechanism.spec import Mechanism, MechanismSpec
 from skdpbayes.models.base import double
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.privacy import draws, mechanism, random
-from skdpbayes.privacy.contributions import contribution_norms
-from skdpbayes.privacy.mechanism import Mechanism, MechanismSpec
-from skdpbayes.records import padded_size
 
 MUTANTS, OUTSIDE_THE_LOOP = [], []
 
@@ -25,8 +27,8 @@ MUTANTS, OUTSIDE_THE_LOOP = [], []
 def mutant(check, *solvers, quick=True, compiled=True):
     """Register a mutation of the package that `check` must notice, in these solvers (by default all that it is for).
 
-    One that is not `compiled` changes nothing in the compiled loop. Only `quick` ones run without ``-m slow``, and
-    they in the first of the solvers.
+    One that is not `compiled` changes nothing in the compiled loop. Only `quick` ones run without
+    ``-m slow``, and they in the first of the solvers.
     """
     takes_all_rows = ("vips",) if check not in ("check_sampling", "check_lattice") else ()
     solvers = solvers or ("sgld", "dpvi", "na-dpvi", *takes_all_rows)
@@ -34,7 +36,9 @@ def mutant(check, *solvers, quick=True, compiled=True):
     def register(change):
         for solver in solvers:
             marks = [] if quick and solver == solvers[0] else [pytest.mark.slow]
-            case = pytest.param(change, check, solver, marks=marks, id=f"{change.__name__}-{solver}")
+            case = pytest.param(
+                change, check, solver, marks=marks, id=f"{change.__name__}-{solver}"
+            )
             (MUTANTS if compiled else OUTSIDE_THE_LOOP).append(case)
         return change
 
@@ -44,7 +48,11 @@ def mutant(check, *solvers, quick=True, compiled=True):
 def scaled_noise(patch, factor):
     original = mechanism.add_noise
 
-    patch.setattr(mechanism, "add_noise", lambda noise, sums: original(factor * noise, jax.tree.map(double, sums)))
+    patch.setattr(
+        mechanism,
+        "add_noise",
+        lambda noise, sums: original(factor * noise, jax.tree.map(double, sums)),
+    )
 
 
 def changed_keys(patch, change):
@@ -56,7 +64,9 @@ def changed_keys(patch, change):
 def changed_draws(patch, change):
     """What is drawn for a run."""
     original = inference.draws_of_chain
-    patch.setattr(inference, "draws_of_chain", lambda *how: (change(part) for part in original(*how)))
+    patch.setattr(
+        inference, "draws_of_chain", lambda *how: (change(part) for part in original(*how))
+    )
 
 
 def changed_fit(patch, after):
@@ -82,7 +92,9 @@ def noise_times_098(patch):
 
 @mutant("check_noise", compiled=False)
 def noise_reused_between_rounds(patch):
-    changed_draws(patch, lambda part: part._replace(noise=np.repeat(part.noise[:1], len(part.noise), axis=0)))
+    changed_draws(
+        patch, lambda part: part._replace(noise=np.repeat(part.noise[:1], len(part.noise), axis=0))
+    )
 
 
 @mutant("check_noise")
@@ -91,7 +103,9 @@ def coordinate_without_noise(patch):
 
     def add_noise(noise, sums):
         noisy = original(noise, sums)
-        return jax.tree.map(lambda x, z: z.ravel().at[-1].set(x.ravel()[-1]).reshape(x.shape), sums, noisy)
+        return jax.tree.map(
+            lambda x, z: z.ravel().at[-1].set(x.ravel()[-1]).reshape(x.shape), sums, noisy
+        )
 
     patch.setattr(mechanism, "add_noise", add_noise)
 
@@ -112,7 +126,9 @@ def by_step(patch, choose):
     def poisson_sample(stream, rate, length):
         rng, n = np.random.default_rng(int(stream.integers(np.uint64, 1)[0])), 400
         stride = padded_size(n)
-        return np.concatenate([t * stride + np.sort(choose(rng, n, rate)) for t in range(length // stride)])
+        return np.concatenate(
+            [t * stride + np.sort(choose(rng, n, rate)) for t in range(length // stride)]
+        )
 
     patch.setattr(draws, "poisson_sample", poisson_sample)
 
@@ -158,7 +174,9 @@ def division_by_floor_of_expected_batch(patch):
 @mutant("check_contribution")
 def sensitivity_times_2(patch):
     original = mechanism._clipped_sum
-    patch.setattr(mechanism, "_clipped_sum", lambda *how: jax.tree.map(lambda x: 2 * x, original(*how)))
+    patch.setattr(
+        mechanism, "_clipped_sum", lambda *how: jax.tree.map(lambda x: 2 * x, original(*how))
+    )
 
 
 @mutant("check_contribution")
@@ -176,7 +194,11 @@ def nan_bypasses_the_clip(patch):
 @mutant("check_replay", compiled=False)
 def scaler_fitted_to_the_data(patch):
     original = _logistic.bounded_rows
-    patch.setattr(_logistic, "bounded_rows", lambda X, *a, **k: original((X - X.mean(axis=0)) / X.std(axis=0), *a, **k))
+    patch.setattr(
+        _logistic,
+        "bounded_rows",
+        lambda X, *a, **k: original((X - X.mean(axis=0)) / X.std(axis=0), *a, **k),
+    )
 
 
 @mutant("check_replay", compiled=False)
@@ -237,7 +259,9 @@ def only_the_first_block_clipped(patch):
 
     def _clipped_sum(contributions, clip, included, units, exact):
         total = original(contributions, clip, included, units, exact)
-        return 8 * total if isinstance(contributions, jax.Array) and contributions.ndim == 1 else total  # counts
+        return (
+            8 * total if isinstance(contributions, jax.Array) and contributions.ndim == 1 else total
+        )  # counts
 
     patch.setattr(mechanism, "_clipped_sum", _clipped_sum)
 
@@ -266,13 +290,19 @@ def full_batch_lacks_the_last_record(patch):
 @mutant("check_sampling", quick=False)
 def slots_outside_the_batch_count(patch):
     original = mechanism._clipped_sum
-    patch.setattr(mechanism, "_clipped_sum", lambda v, clip, included, *how: original(v, clip, included | True, *how))
+    patch.setattr(
+        mechanism,
+        "_clipped_sum",
+        lambda v, clip, included, *how: original(v, clip, included | True, *how),
+    )
 
 
 @mutant("check_sampling", quick=False, compiled=False)
 def sampling_rate_a_twentieth_higher(patch):
     original = draws.poisson_sample
-    patch.setattr(draws, "poisson_sample", lambda stream, rate, length: original(stream, 1.05 * rate, length))
+    patch.setattr(
+        draws, "poisson_sample", lambda stream, rate, length: original(stream, 1.05 * rate, length)
+    )
 
 
 @mutant("check_contribution", quick=False)
@@ -318,13 +348,19 @@ def sums_are_rounded_in_the_place_of_contributions(patch):
 @mutant("check_lattice", compiled=False)
 def noise_is_rounded_to_single_precision(patch):
     original = draws.integer_noise
-    patch.setattr(draws, "integer_noise", lambda *how: original(*how).astype(np.float32).astype(np.int64))
+    patch.setattr(
+        draws, "integer_noise", lambda *how: original(*how).astype(np.float32).astype(np.int64)
+    )
 
 
 @mutant("check_lattice", compiled=False, quick=False)
 def noise_lacks_its_last_level(patch):
     original = draws.integer_noise
-    patch.setattr(draws, "integer_noise", lambda stream, size, levels: 2**10 * original(stream, size, levels - 1))
+    patch.setattr(
+        draws,
+        "integer_noise",
+        lambda stream, size, levels: 2**10 * original(stream, size, levels - 1),
+    )
 
 
 @mutant("check_noise", compiled=False)
@@ -356,7 +392,9 @@ def sampling_key_kept(patch):
 
 
 @pytest.mark.parametrize(("change", "check", "solver"), OUTSIDE_THE_LOOP)
-def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch, compiled_quickly, record_property):
+def test_mutant_outside_the_loop_is_noticed(
+    change, check, solver, monkeypatch, compiled_quickly, record_property
+):
     record_property("killed", (change.__name__, solver, check))
     change(monkeypatch)
     with pytest.raises(AssertionError):
@@ -364,7 +402,9 @@ def test_mutant_outside_the_loop_is_noticed(change, check, solver, monkeypatch, 
 
 
 @pytest.mark.parametrize(("change", "check", "solver"), MUTANTS)
-def test_mutant_is_noticed(change, check, solver, monkeypatch, no_compiled_programs, record_property):
+def test_mutant_is_noticed(
+    change, check, solver, monkeypatch, no_compiled_programs, record_property
+):
     record_property("killed", (change.__name__, solver, check))
     change(monkeypatch)
     with pytest.raises(AssertionError):

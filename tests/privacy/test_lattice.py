@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.privacy import lattice
-from skdpbayes.privacy.lattice import integer_noise, levels_for, noise_std, overhead
-from skdpbayes.privacy.random import Stream
+from skdpbayes.mechanism import integer_noise as lattice
+from skdpbayes.mechanism.integer_noise import integer_noise, levels_for, noise_std, overhead
+from skdpbayes.mechanism.keys import Stream
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,10 @@ def test_masses_are_those_of_the_discrete_normal_law(mass):
         ratio = context.exp(context.divide(decimal.Decimal(-k * k), decimal.Decimal(2 * 2048**2)))
         found = context.divide(decimal.Decimal(mass[half + k]), decimal.Decimal(mass[half]))
         # the middle has what rounding left, less than one unit of each entry
-        assert abs(found / ratio - 1) < decimal.Decimal(2 * half) / mass[half + k] + decimal.Decimal(10) ** -50
+        assert (
+            abs(found / ratio - 1)
+            < decimal.Decimal(2 * half) / mass[half + k] + decimal.Decimal(10) ** -50
+        )
 
 
 def test_the_table_stands_for_the_masses(mass):
@@ -57,7 +60,11 @@ class Words:
 
 def test_a_draw_compares_all_bits_of_the_threshold():
     table, half = lattice._table(), lattice._ENTRIES // 2
-    column = int(np.flatnonzero((table.alias != np.arange(-half, half)) & (table.low > 5) & (table.high > 5))[0])
+    column = int(
+        np.flatnonzero(
+            (table.alias != np.arange(-half, half)) & (table.low > 5) & (table.high > 5)
+        )[0]
+    )
     high, low, own = int(table.high[column]), int(table.low[column]), column - half
 
     def drawn(word, *ties):
@@ -72,12 +79,16 @@ def test_a_draw_compares_all_bits_of_the_threshold():
 def test_levels_are_digits_of_their_own():
     """Each has its own column and its own word, some above and some below the column's threshold."""
     table, half = lattice._table(), lattice._ENTRIES // 2
-    other = np.flatnonzero((table.alias != np.arange(-half, half)) & (table.high > 0))[[10, 200, 3000, 30_000]]
+    other = np.flatnonzero((table.alias != np.arange(-half, half)) & (table.high > 0))[
+        [10, 200, 3000, 30_000]
+    ]
     below = np.array([True, False, True, False])
     words = np.where(below, 0, np.iinfo(np.uint64).max)
     given = Words(uint64=words, uint16=other)
     digits = np.where(below, other - half, table.alias[other])
-    assert integer_noise(given, 1, levels=4)[0] == sum(int(k) * 2 ** (10 * (3 - i)) for i, k in enumerate(digits))
+    assert integer_noise(given, 1, levels=4)[0] == sum(
+        int(k) * 2 ** (10 * (3 - i)) for i, k in enumerate(digits)
+    )
     assert len(given.given["uint64"]) == len(given.given["uint16"]) == 0
 
 
@@ -120,7 +131,9 @@ def test_noise_is_normal_in_its_bulk_tails_and_last_digits(levels):
 
 def test_levels_keep_a_clipping_norm_below_2_to_the_43():
     for multiplier in (1e-5, 1e-3, 0.1, 0.25, 1.0, 1e4):
-        assert noise_std(levels_for(multiplier)) / multiplier <= 2**43 or levels_for(multiplier) == 1
+        assert (
+            noise_std(levels_for(multiplier)) / multiplier <= 2**43 or levels_for(multiplier) == 1
+        )
     assert [levels_for(x) for x in (1e9, 0.26, 0.24, 2.0**-13, 0.0)] == [4, 4, 3, 2, 1]
 
 
@@ -129,11 +142,14 @@ def test_what_tables_and_grid_add_is_negligible():
     assert epsilon < 1e-13 and delta < 1e-22
     assert overhead(4, 20.0)[1] < 1e-14
     assert overhead(3, 1.0)[0] < 1e-7
-    # The law of the grid is compared with the normal one, rounded: ratio of masses within (z^2 + 1) / (24 S^2).
+    # The law of the grid is compared with the normal one, rounded: ratio of masses within (z^2 + 1)
+    # / (24 S^2).
     scale, z = 64.0, np.arange(-8, 9)
     n = z * scale
     rounded = stats.norm.cdf((n + 0.5) / scale) - stats.norm.cdf((n - 0.5) / scale)
-    rounded = np.where(n > 0, stats.norm.sf((n - 0.5) / scale) - stats.norm.sf((n + 0.5) / scale), rounded)
+    rounded = np.where(
+        n > 0, stats.norm.sf((n - 0.5) / scale) - stats.norm.sf((n + 0.5) / scale), rounded
+    )
     ratio = np.log(rounded * scale / stats.norm.pdf(z))
     assert (np.abs(ratio) <= (z**2 + 1) / (24 * scale**2) * 1.001).all()
     assert np.abs(ratio[0]) > 0.9 * (64 - 1) / (24 * scale**2)

@@ -31,10 +31,10 @@ from skdpbayes.privacy import (
     PrivacyLedger,
     PrivacySpent,
     Selection,
-    _open_ledgers,
     calibrate_noise,
     compose,
 )
+from skdpbayes.privacy import open_ledgers as opened_ledgers
 from skdpbayes.privacy.accounting._rdp import rdp_epsilon, step_rdp
 from skdpbayes.privacy.ledger import _File, ledger_in_force
 from skdpbayes.privacy.report import rounded
@@ -75,7 +75,9 @@ def test_what_is_taken_stays_within_the_budget_and_nearly_uses_it(steps, adjacen
     taken, more = (compose([steps] * n, adjacency).epsilon(1e-5) for n in (count, 2 * count))
     assert taken <= 4.0 < more
     divergence = (
-        count * steps.steps * step_rdp(steps.noise_multiplier, steps.sampling_rate, adjacency == "replace_one", (8.0,))
+        count
+        * steps.steps
+        * step_rdp(steps.noise_multiplier, steps.sampling_rate, adjacency == "replace_one", (8.0,))
     )
     assert ledger.spent_epsilon == pytest.approx(rdp_epsilon(divergence, 1e-5, np.array([8.0])))
     assert 0.8 < ledger.spent <= 1
@@ -269,7 +271,9 @@ def test_copies_are_the_ledger_itself():
 
 def test_a_search_spends_for_every_fit_and_stops_at_the_budget():
     ledger = PrivacyLedger(0.6, 1e-5)
-    search = GridSearchCV(estimator(0.2, ledger=ledger), {"prior_b": [1.0, 2.0]}, cv=2, error_score="raise")
+    search = GridSearchCV(
+        estimator(0.2, ledger=ledger), {"prior_b": [1.0, 2.0]}, cv=2, error_score="raise"
+    )
     search.fit(X)
     assert len(ledger.entries) == 5
     with pytest.raises(BudgetError):
@@ -300,7 +304,10 @@ def test_processes_share_a_file(tmp_path):
     ledger, steps = PrivacyLedger(1.0, 1e-5, path=path), calibrate_noise(0.3, 1e-5, 1.0, 5).steps
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
-    processes = [context.Process(target=open_ledgers.charge_often, args=(ledger, steps, out)) for _ in range(2)]
+    processes = [
+        context.Process(target=open_ledgers.charge_often, args=(ledger, steps, out))
+        for _ in range(2)
+    ]
     for process in processes:
         process.start()
     taken = out.get(timeout=100) + out.get(timeout=100)
@@ -338,7 +345,9 @@ def test_two_charges_at_once_take_turns(tmp_path, monkeypatch):
 def workers(tmp_path_factory):
     """Outcomes of `open_ledgers.py`, in a process that can fork."""
     script, folder = Path(__file__).with_name("open_ledgers.py"), tmp_path_factory.mktemp("ledgers")
-    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        [sys.executable, script, folder], capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert not found["JAX"]
@@ -349,7 +358,9 @@ def workers(tmp_path_factory):
 def test_fits_in_worker_processes_do_not_escape(workers, method):
     """Made in the worker, so that nothing was pickled; of pools that are older than the block, too."""
     forked = method == "fork"
-    closed = "charged" if forked else "not charged"  # a fork inside a block stays there until another is open
+    closed = (
+        "charged" if forked else "not charged"
+    )  # a fork inside a block stays there until another is open
     below = Path("/proc/self/stat").exists()
     want = [
         ("old pool, no ledger", "not charged", [0, 0, 0]),
@@ -379,7 +390,9 @@ def test_fits_made_in_workers_of_joblib_are_charged_or_refused(tmp_path):
             assert Parallel(2)(delayed(open_ledgers.fit)() for _ in range(2)) == ["charged"] * 2
         assert spent(ledger) == [2]
         with PrivacyLedger(1.0, 1e-5):
-            assert Parallel(2)(delayed(open_ledgers.fit)() for _ in range(2)) == ["refused"] * 2  # by the same workers
+            assert (
+                Parallel(2)(delayed(open_ledgers.fit)() for _ in range(2)) == ["refused"] * 2
+            )  # by the same workers
     finally:
         get_reusable_executor().shutdown(kill_workers=True)
 
@@ -387,12 +400,12 @@ def test_fits_made_in_workers_of_joblib_are_charged_or_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["link", "open to others", "file"])
 def test_a_folder_that_is_not_ours_is_not_used(kind, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv(_open_ledgers._FOLDER, "")
-    folder = _open_ledgers._folder()
+    monkeypatch.setenv(opened_ledgers._FOLDER, "")
+    folder = opened_ledgers._folder()
     with PrivacyLedger(1.0, 1e-5):
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert len(_open_ledgers._shown_by(os.getpid())) == 1
-    assert list(folder.iterdir()) == [] and _open_ledgers._shown_by(os.getpid()) == []
+        assert len(opened_ledgers._shown_by(os.getpid())) == 1
+    assert list(folder.iterdir()) == [] and opened_ledgers._shown_by(os.getpid()) == []
     folder.rmdir()
     if kind == "link":
         (tmp_path / "theirs").mkdir(mode=0o700)
@@ -405,7 +418,7 @@ def test_a_folder_that_is_not_ours_is_not_used(kind, tmp_path, monkeypatch):
     with pytest.raises(PermissionError, match="a folder of yours"), PrivacyLedger(1.0, 1e-5):
         pass
     charged()  # none is open
-    assert _open_ledgers._shown_by(os.getpid()) == []
+    assert opened_ledgers._shown_by(os.getpid()) == []
 
 
 def test_a_process_with_another_folder_for_temporary_files_does_not_escape(tmp_path):
@@ -413,7 +426,9 @@ def test_a_process_with_another_folder_for_temporary_files_does_not_escape(tmp_p
 
     def outcome():
         environment = os.environ | {"TMPDIR": str(tmp_path)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     assert outcome() == "not charged"
     with PrivacyLedger(1.0, 1e-5):
@@ -443,7 +458,10 @@ def test_text_and_back():
     ledger.charge(ALL, label="a <fit>", voided_by=["no <noise>"])
     again = PrivacyLedger.from_json(ledger.to_json())
     assert again.entries == ledger.entries and again.to_json() == ledger.to_json()
-    assert "a &lt;fit&gt;" in ledger._repr_html_() and rounded(ledger.spent_epsilon) in ledger._repr_html_()
+    assert (
+        "a &lt;fit&gt;" in ledger._repr_html_()
+        and rounded(ledger.spent_epsilon) in ledger._repr_html_()
+    )
     plan = PrivacyLedger(5.0, 1e-5, composition="plan", plan=[[ALL], [SOME]])
     plan.charge(ALL)
     assert PrivacyLedger.from_json(plan.to_json()).spent == 0.5
@@ -452,10 +470,15 @@ def test_text_and_back():
 
 def test_repr_says_what_is_spent_and_left():
     ledger = PrivacyLedger(1.0, 1e-5)
-    assert repr(ledger).startswith("PrivacyLedger(epsilon=1, delta=1e-05, zero_out per row; spent epsilon=0, left 0.99")
+    assert repr(ledger).startswith(
+        "PrivacyLedger(epsilon=1, delta=1e-05, zero_out per row; spent epsilon=0, left 0.99"
+    )
     ledger.charge(calibrate_noise(0.5, 1e-5, 1.0, 1).steps)
     assert ledger.spent_epsilon == pytest.approx(0.5, rel=1e-3)  # of one fit what it asked for
-    spent_epsilon, left = rounded(ledger.spent_epsilon), rounded(ledger.affordable_epsilon(), up=False)
+    spent_epsilon, left = (
+        rounded(ledger.spent_epsilon),
+        rounded(ledger.affordable_epsilon(), up=False),
+    )
     assert repr(ledger).endswith(f"; spent epsilon={spent_epsilon}, left {left})")
     assert "memory of another process" in repr(pickle.loads(pickle.dumps(ledger)))
 
@@ -476,7 +499,9 @@ def test_a_fit_whose_guarantee_is_void_voids_that_of_the_budget():
     object.__setattr__(report, "voided_by", ("the seed is known",))
     DPBetaBernoulli(ledger=ledger)._charge(report)
     DPBetaBernoulli(ledger=ledger)._charge(REPORT)
-    assert not ledger.guarantee_holds and ledger.voided_by == ("DPBetaBernoulli: the seed is known",)
+    assert not ledger.guarantee_holds and ledger.voided_by == (
+        "DPBetaBernoulli: the seed is known",
+    )
     for text in (repr(ledger), ledger._repr_html_()):
         assert "void: dpbetabernoulli: the seed is known" in text.lower()
     assert PrivacyLedger.from_json(ledger.to_json()).voided_by == ledger.voided_by
@@ -490,11 +515,18 @@ def test_entries_of_earlier_versions_are_read(tmp_path):
         ledger._store.add(old)
     for found in (PrivacyLedger.from_json(text), PrivacyLedger(1.0, 1e-5, path=path)):
         (entry,) = found.entries
-        assert (entry["label"], entry["version"], entry["when"], entry["voided_by"]) == ("old", None, None, [])
+        assert (entry["label"], entry["version"], entry["when"], entry["voided_by"]) == (
+            "old",
+            None,
+            None,
+            [],
+        )
         assert found.guarantee_holds and "spent" in repr(found)
 
 
-@pytest.mark.parametrize("name", ["epsilon", "delta", "adjacency", "unit", "composition", "plan", "order", "path"])
+@pytest.mark.parametrize(
+    "name", ["epsilon", "delta", "adjacency", "unit", "composition", "plan", "order", "path"]
+)
 def test_a_budget_is_read_only(name):
     ledger = PrivacyLedger(1.0, 1e-5)
     before = ledger.to_json()
@@ -516,7 +548,9 @@ def test_the_first_fit_may_take_all_of_epsilon_and_then_nothing_is_left(rate, ad
     ledger.charge(noise.steps, adjacency=adjacency)
     assert ledger.entries[0]["cost"] > ledger._limit, "the filter alone would have taken it"
     assert ledger.spent == ledger.shares[0][1] == 1 and ledger.affordable_epsilon() == 0
-    assert 0.99 < ledger.spent_epsilon <= 1 and ledger.spent_epsilon == compose(noise.steps, adjacency).epsilon(1e-5)
+    assert 0.99 < ledger.spent_epsilon <= 1 and ledger.spent_epsilon == compose(
+        noise.steps, adjacency
+    ).epsilon(1e-5)
     with pytest.raises(BudgetError, match=r"0% is left\. Nothing was run\. Nothing is left"):
         ledger.charge(GaussianSteps(1e9, 1.0, 1), adjacency=adjacency)  # next to nothing
     again = PrivacyLedger.from_json(ledger.to_json())
@@ -540,7 +574,11 @@ def test_a_first_fit_within_the_filter_leaves_the_rest_of_it():
     ledger.charge(first.steps)
     assert ledger.entries[0]["cost"] < ledger._limit
     count = filled(ledger, calibrate_noise(0.05, 1e-5, 1.0, 1).steps)
-    steps = [step for entry in ledger.entries for step in map(lambda s: GaussianSteps(**s), entry["steps"])]
+    steps = [
+        step
+        for entry in ledger.entries
+        for step in map(lambda s: GaussianSteps(**s), entry["steps"])
+    ]
     assert count > 1 and compose(steps).epsilon(1e-5) <= 1 and ledger.spent_epsilon <= 1
 
 
@@ -549,7 +587,9 @@ def test_of_many_first_fits_at_once_one_is_taken(tmp_path):
     for ledger in (PrivacyLedger(1.0, 1e-5), PrivacyLedger(1.0, 1e-5, path=tmp_path / "budget.db")):
         with ThreadPoolExecutor(8) as pool:
             results = [pool.submit(ledger.charge, steps) for _ in range(16)]
-        assert [type(result.exception()) for result in results].count(BudgetError) == 15 and spent(ledger) == [1]
+        assert [type(result.exception()) for result in results].count(BudgetError) == 15 and spent(
+            ledger
+        ) == [1]
 
 
 def test_default_fits_of_epsilon_one_are_taken_by_a_budget_of_one(monkeypatch):
@@ -577,7 +617,10 @@ def test_a_selection_is_charged_its_divergence_and_alone_its_profile():
     one = Selection(runs, 10, 0.0)
     ledger = PrivacyLedger(9.0, 1e-5)
     ledger.charge(one, label="search")
-    assert ledger.entries[0]["cost"] == one.divergence(ledger.order, "zero_out") and ledger.entries[0]["steps"] == []
+    assert (
+        ledger.entries[0]["cost"] == one.divergence(ledger.order, "zero_out")
+        and ledger.entries[0]["steps"] == []
+    )
     again = PrivacyLedger.from_json(ledger.to_json())
     assert again.entries == ledger.entries and again.spent_epsilon == ledger.spent_epsilon
     exact = one.epsilon(1e-5, "zero_out")
@@ -596,7 +639,9 @@ def test_a_selection_is_charged_its_divergence_and_alone_its_profile():
 def test_the_order_is_the_best_for_releases_of_all_records():
     ledger = PrivacyLedger(1.0, 1e-5)
     orders = np.geomspace(12, 60, 40)
-    best = max(PrivacyLedger(1.0, 1e-5, order=order).affordable_epsilon(n_fits=2) for order in orders)
+    best = max(
+        PrivacyLedger(1.0, 1e-5, order=order).affordable_epsilon(n_fits=2) for order in orders
+    )
     assert ledger.affordable_epsilon(n_fits=2) == pytest.approx(best, rel=1e-3)
     assert math.isfinite(ledger.order)
 
@@ -623,7 +668,7 @@ def test_a_copy_whose_file_is_not_there_refuses_and_makes_none(tmp_path, monkeyp
     path.unlink()
     copies = [pickle.loads(text)]
     own = {"path": str(path), "parameters": ledger._parameters(), "key": 1}
-    monkeypatch.setattr(_open_ledgers, "innermost", lambda: _open_ledgers.Elsewhere(True, [own]))
+    monkeypatch.setattr(opened_ledgers, "innermost", lambda: opened_ledgers.Elsewhere(True, [own]))
     copies += [ledger_in_force(), pickle.loads(pickle.dumps(copies[0]))]
     for again in copies:
         with pytest.raises(BudgetError, match="not here"):

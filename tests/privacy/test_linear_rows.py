@@ -6,18 +6,25 @@ import pytest
 from whitebox import public_attributes, recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
-from skdpbayes.privacy.random import fit_keys
+from skdpbayes.mechanism.keys import fit_keys
 
 N = 300
 RNG = np.random.default_rng(0)
 X, Y = RNG.uniform(-1, 1, (N, 2)), RNG.uniform(-1, 1, N)
 solvers = pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
-replayed = pytest.mark.parametrize("solver", [pytest.param("na-dpvi", marks=pytest.mark.slow), "vips"])
+replayed = pytest.mark.parametrize(
+    "solver", [pytest.param("na-dpvi", marks=pytest.mark.slow), "vips"]
+)
 
 
 def estimator(solver, **parameters):
     return DPBayesianLinearRegression(
-        1.0, bounds=((-1, 1), (-1, 1)), solver=solver, random_state=0, n_posterior_samples=20, **parameters
+        1.0,
+        bounds=((-1, 1), (-1, 1)),
+        solver=solver,
+        random_state=0,
+        n_posterior_samples=20,
+        **parameters,
     )
 
 
@@ -25,17 +32,34 @@ def tables():
     """Tables of one shape: ordinary, half null, all null, with impossible responses, and far beyond the bounds."""
     half = X.copy()
     half[::2] = np.nan
-    others = (half, Y), (np.full_like(X, np.nan), Y), (X, np.full(N, np.inf)), (1e3 * X, 1e3 * Y), (1e300 * X, Y)
+    others = (
+        (half, Y),
+        (np.full_like(X, np.nan), Y),
+        (X, np.full(N, np.inf)),
+        (1e3 * X, 1e3 * Y),
+        (1e300 * X, Y),
+    )
     return (X, Y), *others
 
 
 @solvers
-def test_plans_reports_and_what_is_fitted_do_not_look_at_rows(monkeypatch, solver, compiled_quickly):
+def test_plans_reports_and_what_is_fitted_do_not_look_at_rows(
+    monkeypatch, solver, compiled_quickly
+):
     seen, said, original = set(), set(), inference.run
 
     def run(keys, model, solver, spec, records, **options):
         kinds = jax.tree.map(lambda a: (np.shape(a), np.asarray(a).dtype), records)
-        seen.add(repr((model, solver, spec, jax.tree.leaves(kinds, is_leaf=lambda a: isinstance(a, tuple)))))
+        seen.add(
+            repr(
+                (
+                    model,
+                    solver,
+                    spec,
+                    jax.tree.leaves(kinds, is_leaf=lambda a: isinstance(a, tuple)),
+                )
+            )
+        )
         seen.add(repr((model, solver, spec, kinds.slots, kinds.widths, records.n_records)))
         return original(keys, model, solver, spec, records, **options)
 
@@ -58,7 +82,9 @@ def test_all_that_is_fitted_follows_from_the_releases(solver, compiled_as_users_
     again._scales = again._scaling(np.zeros((N, 2)), np.zeros(N))[0]
     model, bounds = again._sums_model(2) if solver == "vips" else again._model(2)
     plan, spec = again._plan_solver(model, bounds, N)
-    again.privacy_spent_ = again._report(spec, float(plan.clipping_norm), public=again._public_facts(N))
+    again.privacy_spent_ = again._report(
+        spec, float(plan.clipping_norm), public=again._public_facts(N)
+    )
     example = {"x": np.zeros(3, np.float32), "y": np.float32(0)}
     keys = fit_keys(0)
     again.usable_records_ = fit.usable_records_  # a release itself
@@ -82,4 +108,6 @@ def test_each_row_is_packed_by_itself(intercept):
                 np.testing.assert_array_equal(packed.fields[name][i], alone.fields[name][0])
         null = ~(np.isfinite(rows).all(axis=1) & np.isfinite(responses))
         assert int(packed.n_records) == N
-        assert not packed.fields["x"][:N][null].any() and np.isnan(packed.fields["y"][:N][null]).all()
+        assert (
+            not packed.fields["x"][:N][null].any() and np.isnan(packed.fields["y"][:N][null]).all()
+        )

@@ -13,12 +13,14 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 from whitebox import drawn
 
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.mechanism.contributions import Quadratic, RankOne, Scattered
+from skdpbayes.mechanism.draws import draws_of_chain, undrawn
+from skdpbayes.mechanism.private_sum import CHUNK, private_sum
+from skdpbayes.mechanism.records import Records
+from skdpbayes.mechanism.spec import MAX_SCHEDULE, Block, MechanismSpec
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.contributions import Quadratic, RankOne, Scattered
-from skdpbayes.privacy.draws import draws_of_chain, undrawn
-from skdpbayes.privacy.mechanism import CHUNK, MAX_SCHEDULE, Block, MechanismSpec, private_sum
-from skdpbayes.records import Records, pack_records
 
 K, D = 3, 5
 
@@ -109,19 +111,35 @@ shapes = {"left": (K,), "right": (D,), "weight": (K, K)}
     log_norm=st.floats(-30, 30),
     numerics=st.sampled_from(["secure", "fast"]),
 )
-@example({"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": NONE}, 0.0, "secure")
-@example({"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": ONES}, 0.0, "secure")
-@example({"left": np.ones(K, "f"), "right": np.full(D, 1e8, "f"), "weight": np.full((K, K), 1e-12, "f")}, 0.0, "fast")
-@example({"left": np.full(K, 1e14, "f"), "right": np.full(D, 1e-12, "f"), "weight": ONES}, 0.0, "secure")
-@example({"left": np.full(K, 1e-38, "f"), "right": np.full(D, 1e18, "f"), "weight": ONES}, 18.0, "secure")
-@example({"left": np.zeros(K, "f"), "right": np.full(D, np.inf, "f"), "weight": NONE}, 0.0, "secure")
+@example(
+    {"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": NONE}, 0.0, "secure"
+)
+@example(
+    {"left": np.full(K, 1e-12, "f"), "right": np.full(D, 1e14, "f"), "weight": ONES}, 0.0, "secure"
+)
+@example(
+    {"left": np.ones(K, "f"), "right": np.full(D, 1e8, "f"), "weight": np.full((K, K), 1e-12, "f")},
+    0.0,
+    "fast",
+)
+@example(
+    {"left": np.full(K, 1e14, "f"), "right": np.full(D, 1e-12, "f"), "weight": ONES}, 0.0, "secure"
+)
+@example(
+    {"left": np.full(K, 1e-38, "f"), "right": np.full(D, 1e18, "f"), "weight": ONES}, 18.0, "secure"
+)
+@example(
+    {"left": np.zeros(K, "f"), "right": np.full(D, np.inf, "f"), "weight": NONE}, 0.0, "secure"
+)
 def test_any_contribution_is_clipped(name, record, log_norm, numerics):
     norm = np.float32(10.0**log_norm)
     packed = pack_records(**{key: value[None] for key, value in record.items()})
     out = CLIPPED[name](packed, (norm,), numerics=numerics)["0"]
     flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(out)]).astype(np.float64)
     assert np.isfinite(flat).all()
-    assert np.linalg.norm(flat) <= norm * (1 + 2.0 ** (-23 if numerics == "secure" else -20))  # single precision
+    assert np.linalg.norm(flat) <= norm * (
+        1 + 2.0 ** (-23 if numerics == "secure" else -20)
+    )  # single precision
     with np.errstate(all="ignore"):
         truth = in_float64(name, record)
         length = np.linalg.norm(truth) / norm
@@ -130,7 +148,9 @@ def test_any_contribution_is_clipped(name, record, log_norm, numerics):
         assert not flat.any()
     elif 1e-4 < length < 1e4 and smallest > 1e-5 * np.abs(truth).max() and 1e-15 < norm < 1e15:
         if all(1e-8 < np.abs(value).max() < 1e8 for value in record.values()):
-            np.testing.assert_allclose(flat, truth / max(1, length), rtol=1e-4, atol=1e-4 * norm * min(1, length))
+            np.testing.assert_allclose(
+                flat, truth / max(1, length), rtol=1e-4, atol=1e-4 * norm * min(1, length)
+            )
 
 
 def ordinary(n, seed=0):
@@ -148,13 +168,21 @@ def test_structured_sums_equal_dense_sums():
         }
 
     def dense(r):
-        square = r["weight"][:, None, :, None] * r["right"][None, :, None, None] * r["right"][None, None, None, :]
+        square = (
+            r["weight"][:, None, :, None]
+            * r["right"][None, :, None, None]
+            * r["right"][None, None, None, :]
+        )
         rows = jnp.zeros((2 * K, K)).at[PLACES].set(r["weight"])
         return {"0": jnp.outer(r["left"], r["right"]), "1": square, "2": rows}
 
     records, how = ordinary(700), dict(norms=(2.0, 8.0, 2.0), noise=1.0, rate=0.8)
     got, want = (summed(f, (0.5, 0.25, 0.25))(records, **how) for f in (structured, dense))
-    for name, std in (("0", 2.0 / 0.5**0.5), ("1", 8.0 / 0.25**0.5), ("2", 2.0 / 0.25**0.5)):  # of the noise
+    for name, std in (
+        ("0", 2.0 / 0.5**0.5),
+        ("1", 8.0 / 0.25**0.5),
+        ("2", 2.0 / 0.25**0.5),
+    ):  # of the noise
         np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-3 * std)
 
 
@@ -176,7 +204,9 @@ OF_ROWS = summed(lambda r: {"0": Scattered(r["rows"], r["values"], 6)})
 
 def scattered(*rows, values=None):
     """Sum of one record for each list of rows, which all have the same values."""
-    values = np.tile([[1.0], [2.0], [3.0]] if values is None else values, (len(rows), 1, 1)).astype(np.float32)
+    values = np.tile([[1.0], [2.0], [3.0]] if values is None else values, (len(rows), 1, 1)).astype(
+        np.float32
+    )
     return OF_ROWS(pack_records(rows=np.array(rows, np.int32), values=values), (10.0,))["0"][:, 0]
 
 
@@ -230,7 +260,8 @@ def test_closed_forms_equal_the_generic_path():
     theta = jnp.asarray(np.random.default_rng(1).normal(size=(K, D)), jnp.float32)
     rng = np.random.default_rng(2)
     records = pack_records(
-        x=rng.normal(size=(500, D)).astype(np.float32), y=rng.integers(-1, K + 1, 500).astype(np.int32)
+        x=rng.normal(size=(500, D)).astype(np.float32),
+        y=rng.integers(-1, K + 1, 500).astype(np.int32),
     )
 
     def query(m):
@@ -290,8 +321,22 @@ def records_up_to(n):
 
 
 def test_full_batches_use_each_record_exactly_once():
-    for n in (1, 63, 64, 65, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 2 * CHUNK + 1, SIZE):
-        np.testing.assert_allclose(INCLUDED(records_up_to(n))["0"], np.arange(SIZE) < n, atol=1e-3, err_msg=str(n))
+    for n in (
+        1,
+        63,
+        64,
+        65,
+        CHUNK - 1,
+        CHUNK,
+        CHUNK + 1,
+        2 * CHUNK - 1,
+        2 * CHUNK,
+        2 * CHUNK + 1,
+        SIZE,
+    ):
+        np.testing.assert_allclose(
+            INCLUDED(records_up_to(n))["0"], np.arange(SIZE) < n, atol=1e-3, err_msg=str(n)
+        )
 
 
 def test_an_empty_batch_is_pure_noise():
@@ -349,13 +394,18 @@ def test_each_step_of_a_schedule_has_its_own_noise():
 
 @pytest.mark.parametrize("numerics", ["secure", "fast"])
 def test_a_release_for_which_too_little_noise_was_drawn_is_not_a_number(numerics):
-    spec, blocks = MechanismSpec((GaussianSteps(1.0, 1.0, 1),), numerics=numerics), {"0": Block(np.float32(1.0))}
+    spec, blocks = (
+        MechanismSpec((GaussianSteps(1.0, 1.0, 1),), numerics=numerics),
+        {"0": Block(np.float32(1.0))},
+    )
     records = jax.tree.map(jnp.asarray, pack_records(v=np.ones((3, 10), np.float32)))
     with jax.enable_x64(True):
         (draws,) = draws_of_chain(bytes(32), bytes(32), spec, np.array([9]), [0, 3], 64)
         draw = jax.tree.map(jnp.asarray, draws).at(0)
         draw = draw._replace(noise=jnp.append(draw.noise, undrawn(draw.noise.dtype)))
-        out = private_sum(lambda r: {"0": r["v"]}, blocks, jax.device_put(spec.traced()), draw, 0, records)["0"]
+        out = private_sum(
+            lambda r: {"0": r["v"]}, blocks, jax.device_put(spec.traced()), draw, 0, records
+        )["0"]
     assert np.isnan(out).all()
 
 

@@ -7,8 +7,8 @@ from whitebox import NULL, noise_units, plan, recorded, released
 
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.estimators import _base
+from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.privacy import AccountingError
-from skdpbayes.privacy.random import fit_keys
 
 N, D = 60, 3
 RNG = np.random.default_rng(0)
@@ -16,7 +16,13 @@ X, Y = RNG.normal(scale=0.1, size=(N, D)), np.arange(N) % 2  # rows far shorter 
 
 
 def estimator(**parameters):
-    common = {"classes": [0, 1], "data_norm": 10.0, "random_state": 0, "n_steps": 3, "sampling_rate": 1.0}
+    common = {
+        "classes": [0, 1],
+        "data_norm": 10.0,
+        "random_state": 0,
+        "n_steps": 3,
+        "sampling_rate": 1.0,
+    }
     return DPBayesianLogisticRegression(1.0, **(common | parameters))
 
 
@@ -60,13 +66,19 @@ def test_one_row_moves_a_release_by_at_most_the_clipping_norm(kind):
         for label in (Y[17], cell):
             labels[17] = label
             moved = np.linalg.norm(first_release(changed, labels, kind) - reference)
-            assert moved <= 2 + 1e-4, f"{cell!r}: moved the release by {moved} times the clipping norm"
+            assert moved <= 2 + 1e-4, (
+                f"{cell!r}: moved the release by {moved} times the clipping norm"
+            )
 
 
 def test_curvature_rounds_sample_as_well():
     n, rate, n_steps = 24, 0.25, 400
-    planned = plan("dpvi", n, n, noise=100.0, rate=rate, n_steps=n_steps, clip=0.2, guide="full_rank", kind=1)
-    difference = released(planned, np.eye(n), np.arange(n) % 2) - released(planned, np.eye(n), np.full(n, NULL))
+    planned = plan(
+        "dpvi", n, n, noise=100.0, rate=rate, n_steps=n_steps, clip=0.2, guide="full_rank", kind=1
+    )
+    difference = released(planned, np.eye(n), np.arange(n) % 2) - released(
+        planned, np.eye(n), np.full(n, NULL)
+    )
     diagonals = np.diagonal(np.abs(difference)[:, : n * n].reshape(n_steps, n, n), axis1=1, axis2=2)
     mask = diagonals > 0.005
     assert stats.binomtest(int(mask.sum()), mask.size, rate).pvalue > 1e-7
@@ -95,14 +107,18 @@ def test_kinds_of_rounds_may_be_asked_a_few_steps_at_a_time(monkeypatch):
 
 def test_no_two_coordinates_of_a_release_share_their_noise():
     n, d = 40, 64
-    planned = plan("dpvi", n, d, noise=1.7, rate=0.1, n_steps=4, clip=0.5, guide="full_rank", kind=1)
+    planned = plan(
+        "dpvi", n, d, noise=1.7, rate=0.1, n_steps=4, clip=0.5, guide="full_rank", kind=1
+    )
     unit = noise_units(*planned)[0]
     for row in released(planned, np.ones((n, d)), np.full(n, NULL)) / unit:
         assert len(np.unique(row.astype(np.float32))) > 0.99 * row.size
 
 
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # chains of twenty steps
+@pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning"
+)  # chains of twenty steps
 def test_plans_do_not_look_at_rows(monkeypatch, solver):
     """The same solver and mechanism for short rows and long ones, valid rows and null ones."""
     seen = []

@@ -7,16 +7,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from skdpbayes import DPBetaBernoulli
-from skdpbayes.privacy import (
-    GaussianSteps,
-    LedgerDisplay,
-    PrivacyLedger,
-    PrivacyProfileDisplay,
-    PrivacySpent,
-    TradeOffDisplay,
-    baselines,
-    compose,
-)
+from skdpbayes.displays import LedgerDisplay, PrivacyProfileDisplay, TradeOffDisplay
+from skdpbayes.privacy import GaussianSteps, PrivacyLedger, PrivacySpent, baselines, compose
 from skdpbayes.privacy.report import rounded
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -27,7 +19,12 @@ SAMPLED, WHOLE = compose(STEPS), compose(GaussianSteps(4.0, 1.0, 3))
 
 
 def report(**fields):
-    given = {"epsilon": SAMPLED.epsilon(1e-6), "delta": 1e-6, "adjacency": "zero_out", "steps": [STEPS]}
+    given = {
+        "epsilon": SAMPLED.epsilon(1e-6),
+        "delta": 1e-6,
+        "adjacency": "zero_out",
+        "steps": [STEPS],
+    }
     return PrivacySpent(**given | {"clipping_norm": 1.0} | fields)
 
 
@@ -102,9 +99,13 @@ def test_a_fitted_estimator_shows_its_report_and_with_earlier_fits_both():
     one, both = PrivacyProfileDisplay.from_estimator(model).lines_
     assert one.get_ydata()[9] < both.get_ydata()[9]
     name = labels(PrivacyProfileDisplay.from_estimator(model))[1]
-    assert name == f"with earlier fits: epsilon {rounded(spent.cumulative_epsilon, 3)} at delta 1e-06"
+    assert (
+        name == f"with earlier fits: epsilon {rounded(spent.cumulative_epsilon, 3)} at delta 1e-06"
+    )
     one, both = TradeOffDisplay.from_estimator(model).lines_
-    np.testing.assert_allclose(both.get_ydata(), compose(spent.cumulative + spent.releases).tpr(both.get_xdata()))
+    np.testing.assert_allclose(
+        both.get_ydata(), compose(spent.cumulative + spent.releases).tpr(both.get_xdata())
+    )
     for display in (PrivacyProfileDisplay, TradeOffDisplay):
         for unreported in (DPBetaBernoulli(), LogisticRegression()):
             with pytest.raises(ValueError, match="privacy_spent_"):
@@ -112,7 +113,10 @@ def test_a_fitted_estimator_shows_its_report_and_with_earlier_fits_both():
 
 
 def test_a_void_guarantee_is_said():
-    assert labels(TradeOffDisplay.from_spent(report(voided_by=("seeds",))))[0].count("guarantee void") == 1
+    assert (
+        labels(TradeOffDisplay.from_spent(report(voided_by=("seeds",))))[0].count("guarantee void")
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,9 @@ def test_bars_are_shares_one_after_the_other():
         ledger.charge(GaussianSteps(noise, 1.0, 10), label=f"noise {noise:g}")
     display = LedgerDisplay.from_ledger(ledger)
     widths = [bar.get_width() for bar in display.bars_]
-    assert sum(widths) == pytest.approx(100) and widths[-1] == pytest.approx(100 * (1 - ledger.spent))
+    assert sum(widths) == pytest.approx(100) and widths[-1] == pytest.approx(
+        100 * (1 - ledger.spent)
+    )
     assert widths[:-1] == pytest.approx([100 * share for _, share in ledger.shares])
     assert widths[0] / widths[2] == pytest.approx(4.0)
     assert [bar.get_x() for bar in display.bars_] == pytest.approx([0, *np.cumsum(widths[:-1])])
@@ -181,12 +187,18 @@ def test_two_displays_in_one_picture_differ():
     one = PrivacyProfileDisplay.from_spent(WHOLE, ax=ax)
     two = PrivacyProfileDisplay.from_spent(SAMPLED, ax=ax)
     alone = PrivacyProfileDisplay.from_spent([WHOLE, SAMPLED])
-    assert [line.get_color() for line in one.lines_ + two.lines_] == [line.get_color() for line in alone.lines_]
+    assert [line.get_color() for line in one.lines_ + two.lines_] == [
+        line.get_color() for line in alone.lines_
+    ]
     assert len({line.get_color() for line in alone.lines_}) == 2
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    for draw in (PrivacyProfileDisplay(WHOLE), TradeOffDisplay(WHOLE), LedgerDisplay(PrivacyLedger(1.0, 1e-5))):
+    for draw in (
+        PrivacyProfileDisplay(WHOLE),
+        TradeOffDisplay(WHOLE),
+        LedgerDisplay(PrivacyLedger(1.0, 1e-5)),
+    ):
         with pytest.raises(ImportError, match=r"skdpbayes\[plot\]"):
             draw.plot()

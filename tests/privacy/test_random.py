@@ -7,9 +7,11 @@ from jax.extend.random import threefry_2x32
 from whitebox import drawn
 
 from skdpbayes import DPBayesianLogisticRegression, Schema
-from skdpbayes.privacy import GaussianSteps, random
-from skdpbayes.privacy.mechanism import Block, MechanismSpec, private_sum
-from skdpbayes.records import pack_records
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.mechanism import keys as random
+from skdpbayes.mechanism.private_sum import private_sum
+from skdpbayes.mechanism.spec import Block, MechanismSpec
+from skdpbayes.privacy import GaussianSteps
 
 
 def test_block_function_is_threefry():
@@ -18,27 +20,36 @@ def test_block_function_is_threefry():
     np.testing.assert_array_equal(ours, threefry_2x32(key, counters))
     # Random123's known answer for a zero key and counter
     zero = jnp.zeros(2, jnp.uint32)
-    assert [int(x[0]) for x in random.threefry(zero, zero[:1], zero[:1])] == [0x6B200159, 0x99BA4EFE]
+    assert [int(x[0]) for x in random.threefry(zero, zero[:1], zero[:1])] == [
+        0x6B200159,
+        0x99BA4EFE,
+    ]
 
 
 def test_bits_are_of_different_counters():
     """Words of every width are leading bits of the cipher, one counter for each, whatever the shape."""
     key = random.wrap_keys(jnp.asarray([123, 456]))
     words = random.threefry(
-        jnp.asarray([123, 456], jnp.uint32), jnp.zeros(6, jnp.uint32), jnp.arange(6, dtype=jnp.uint32)
+        jnp.asarray([123, 456], jnp.uint32),
+        jnp.zeros(6, jnp.uint32),
+        jnp.arange(6, dtype=jnp.uint32),
     )
     high, low = (np.asarray(w, np.uint64) for w in words)
     with jax.enable_x64(True):
         for width in (8, 16, 32, 64):
             drawn = jax.random.bits(key, (2, 3), f"uint{width}")
             assert drawn.dtype == f"uint{width}"
-            np.testing.assert_array_equal(np.asarray(drawn, np.uint64).ravel(), ((high << 32) | low) >> (64 - width))
+            np.testing.assert_array_equal(
+                np.asarray(drawn, np.uint64).ravel(), ((high << 32) | low) >> (64 - width)
+            )
 
 
 def test_the_stream_is_chacha20():
     """RFC 8439, appendix A.1: keystream of the zero key and nonce, blocks 0 and 1."""
     stream = random.Stream(bytes(32))
-    got = np.concatenate([stream.integers(np.uint8, 40), stream.integers(np.uint8, (8, 11)).ravel()])
+    got = np.concatenate(
+        [stream.integers(np.uint8, 40), stream.integers(np.uint8, (8, 11)).ravel()]
+    )
     want = (
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
@@ -51,7 +62,9 @@ def test_the_stream_is_chacha20():
 def test_a_stream_does_not_end_and_does_not_repeat(monkeypatch):
     monkeypatch.setattr(random, "_BYTES_PER_NONCE", 64)
     stream = random.Stream(bytes(32))
-    words = np.concatenate([stream.integers(np.uint64, 5) for _ in range(200)] + [stream.integers(np.uint64, 50)])
+    words = np.concatenate(
+        [stream.integers(np.uint64, 5) for _ in range(200)] + [stream.integers(np.uint64, 50)]
+    )
     assert len(np.unique(words)) == len(words) == 1050
 
 
@@ -73,9 +86,14 @@ def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
 
     def release(x, sigma):
         with jax.enable_x64(True):
-            spec, records = MechanismSpec((GaussianSteps(sigma, 0.5, 1),)), jax.device_put(pack_records(x=x))
+            spec, records = (
+                MechanismSpec((GaussianSteps(sigma, 0.5, 1),)),
+                jax.device_put(pack_records(x=x)),
+            )
             how = (lambda r: {"s": r["x"]}), {"s": Block(jnp.float32(1.0))}
-            out = private_sum(*how, jax.device_put(spec.traced()), drawn(*how, spec, records, 3), 0, records)
+            out = private_sum(
+                *how, jax.device_put(spec.traced()), drawn(*how, spec, records, 3), 0, records
+            )
             return np.asarray(out["s"], np.float64)
 
     ordinary = release(x, 3.0) - release(x, 1e-9)
@@ -86,7 +104,9 @@ def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
 
 def test_plans_do_not_know_the_number_of_records_under_add_remove():
     for parameters in ({"solver": "dpvi"}, {"solver": "sgld", "learning_rate": 1e-6}):
-        model = DPBayesianLogisticRegression(adjacency="add_remove", sampling_rate=0.5, n_steps=20, **parameters)
+        model = DPBayesianLogisticRegression(
+            adjacency="add_remove", sampling_rate=0.5, n_steps=20, **parameters
+        )
         first, second = (model._plan_solver(*model._model(3, 2, 1.0), n) for n in (400, 399))
         assert str(first) == str(second)
 
@@ -106,7 +126,9 @@ def test_one_cell_of_a_list_changes_no_other_record():
     fits, two = [], Schema({"a": {}, "b": {}}, outcome={"name": "y", "labels": [0, 1]})
     for cell, label in ((1.0, 1), ("x", "x"), (1j, [1]), ([1], None)):
         X[5][0], y[5] = cell, label
-        fits.append(DPBayesianLogisticRegression(np.inf, classes=two, n_steps=50, random_state=1).fit(X, y))
+        fits.append(
+            DPBayesianLogisticRegression(np.inf, classes=two, n_steps=50, random_state=1).fit(X, y)
+        )
     for other in fits[1:]:
         np.testing.assert_allclose(other.coef_, fits[0].coef_, atol=0.1)
         np.testing.assert_array_equal(other.coef_, fits[1].coef_)

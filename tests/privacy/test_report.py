@@ -10,7 +10,6 @@ import re
 import numpy as np
 import pytest
 
-from skdpbayes.model_selection import SelectionSpent
 from skdpbayes.privacy import (
     BudgetError,
     GaussianSteps,
@@ -21,6 +20,7 @@ from skdpbayes.privacy import (
     compose,
     truncation_delta,
 )
+from skdpbayes.privacy.selection import SelectionSpent
 
 STEPS = (GaussianSteps(2.0, 0.05, 300),)
 
@@ -59,7 +59,11 @@ def test_round_trips_are_equal():
             grid=2.0**-16,
             numerics="secure",
         ),
-        spent(cumulative=[GaussianSteps(1.0, 0.1, 3)], voided_by=["labels inferred"], crosscheck="rejected"),
+        spent(
+            cumulative=[GaussianSteps(1.0, 0.1, 3)],
+            voided_by=["labels inferred"],
+            crosscheck="rejected",
+        ),
     ):
         text = report.to_json()
         assert PrivacySpent.from_json(text) == report
@@ -72,7 +76,11 @@ def test_round_trips_are_equal():
 def test_numpy_values_become_plain():
     report = spent(
         clipping_norm=np.float32(1.5),
-        public={"n_records": np.int64(1000), "classes": np.array([0, 1]), "bounds": (-1.0, np.float64(1.0))},
+        public={
+            "n_records": np.int64(1000),
+            "classes": np.array([0, 1]),
+            "bounds": (-1.0, np.float64(1.0)),
+        },
     )
     assert report == spent()
     assert report.to_json() == spent().to_json()
@@ -128,12 +136,16 @@ def test_overhead_grows_at_least_as_truncation_does():
     eps = compose(STEPS).epsilon(1e-5)
     report = spent(delta=2e-5, delta_overhead=truncation_delta(10000, 0.05, 650, 300, eps))
     later = eps + 1.0
-    assert report.delta_at(later) >= compose(STEPS).delta(later) + truncation_delta(10000, 0.05, 650, 300, later)
+    assert report.delta_at(later) >= compose(STEPS).delta(later) + truncation_delta(
+        10000, 0.05, 650, 300, later
+    )
 
 
 def test_from_calibration():
     found = calibrate_noise(1.0, 1e-5, 0.02, 500)
-    report = PrivacySpent.from_calibration(found, 2.0, seeded=True, delta_overhead=1e-9, epsilon_overhead=1e-4)
+    report = PrivacySpent.from_calibration(
+        found, 2.0, seeded=True, delta_overhead=1e-9, epsilon_overhead=1e-4
+    )
     assert report.epsilon == found.epsilon + 1e-4
     assert report.delta == 1e-5 + 1e-9
     assert (report.steps, report.accountant, report.clipping_norm) == (found.steps, "pld", 2.0)
@@ -172,7 +184,9 @@ def test_what_voids_the_guarantee_is_said_everywhere():
 
 
 def test_repr_is_one_line():
-    report = spent(voided_by=("two\nlines",), steps=[GaussianSteps(2.0, 0.05, 3), GaussianSteps(3.0, 0.1, 3)])
+    report = spent(
+        voided_by=("two\nlines",), steps=[GaussianSteps(2.0, 0.05, 3), GaussianSteps(3.0, 0.1, 3)]
+    )
     assert "\n" not in repr(report)
     assert repr(spent()).startswith("PrivacySpent(epsilon=")
 
@@ -231,13 +245,23 @@ def test_leak_warning_is_a_user_warning():
 
 
 def numbers_after(word, text):
-    return [float(found) for found in re.findall(rf"{word}[ =]+([0-9.e-]*[0-9])", html.unescape(text))]
+    return [
+        float(found) for found in re.findall(rf"{word}[ =]+([0-9.e-]*[0-9])", html.unescape(text))
+    ]
 
 
 def test_what_is_shown_is_rounded_towards_caution():
-    steps, delta = GaussianSteps(8.0, 1.0, 1), 1.00049e-5  # to the nearest of three digits, delta would fall
+    steps, delta = (
+        GaussianSteps(8.0, 1.0, 1),
+        1.00049e-5,
+    )  # to the nearest of three digits, delta would fall
     spent = PrivacySpent(
-        epsilon=1.00004, delta=delta, adjacency="zero_out", steps=steps, clipping_norm=1.0, cumulative=[steps] * 2
+        epsilon=1.00004,
+        delta=delta,
+        adjacency="zero_out",
+        steps=steps,
+        clipping_norm=1.0,
+        cumulative=[steps] * 2,
     )
     for text in (repr(spent), spent._repr_html_()):
         assert min(numbers_after("(?:epsilon|ε)", text)[:1]) >= 1.00004
@@ -247,7 +271,9 @@ def test_what_is_shown_is_rounded_towards_caution():
         epsilon=1.00004, delta=delta, total_epsilon=2.00004, total_delta=2 * delta, numerics="secure",
         adjacency="zero_out", unit="row", run_epsilon=0.500014, n_iter=2.0,
     )  # fmt: skip
-    assert numbers_after("with epsilon", str(search))[0] >= 0.500014 and str(search).startswith("(1.001, 1.001e-05)")
+    assert numbers_after("with epsilon", str(search))[0] >= 0.500014 and str(search).startswith(
+        "(1.001, 1.001e-05)"
+    )
     assert numbers_after("epsilon", search._repr_html_())[-1] >= 2.00004
     assert numbers_after("delta", search._repr_html_())[-1] >= 2 * delta
 

@@ -10,8 +10,10 @@ from sklearn.pipeline import make_pipeline
 
 import skdpbayes
 from skdpbayes import DPBetaBernoulli, DPGammaExponential
-from skdpbayes.preprocessing import DPStandardScaler, check_pipeline
-from skdpbayes.privacy import PrivacyLeakWarning, random
+from skdpbayes.mechanism import keys as random
+from skdpbayes.pipelines import check_pipeline
+from skdpbayes.preprocessing import DPStandardScaler
+from skdpbayes.privacy import PrivacyLeakWarning
 
 X = np.random.default_rng(0).random((80, 1))
 BITS = (X < 0.3).astype(float)
@@ -29,7 +31,9 @@ def test_a_fit_with_any_seed_is_void_and_says_so_everywhere(seed):
     assert "random_state is set" in check_pipeline(model).leaks[0].reason
     model.fit(BITS)
     spent = model.privacy_spent_
-    assert spent.seeded and not spent.guarantee_holds and "random_state is set" in spent.voided_by[0]
+    assert (
+        spent.seeded and not spent.guarantee_holds and "random_state is set" in spent.voided_by[0]
+    )
     assert "GUARANTEE VOID" in repr(spent) and "guarantee void" in model._repr_html_()
     assert not check_pipeline(model).passed
     unseeded = model.set_params(random_state=None).fit(BITS)
@@ -39,20 +43,27 @@ def test_a_fit_with_any_seed_is_void_and_says_so_everywhere(seed):
 
 def noise(model, rows):
     """Noise of a conjugate update: what is released, less what the rows add to the prior."""
-    return model.posterior_.mean[0] - clone(model).set_params(epsilon=np.inf).fit(rows).posterior_.mean[0]
+    return (
+        model.posterior_.mean[0]
+        - clone(model).set_params(epsilon=np.inf).fit(rows).posterior_.mean[0]
+    )
 
 
 def test_the_attacks_of_one_seed_void_every_fit_that_takes_part():
     """Folds of a cross-validation, clones on neighbouring tables, a scaler and a model."""
     seeded = clone(MODEL).set_params(random_state=0)
-    folds = cross_validate(seeded, BITS, cv=4, return_estimator=True, error_score="raise", scoring=lambda *a: 0.0)
+    folds = cross_validate(
+        seeded, BITS, cv=4, return_estimator=True, error_score="raise", scoring=lambda *a: 0.0
+    )
     assert not any(map(holds, folds["estimator"]))
     neighbours = [clone(seeded).fit(rows) for rows in (BITS, np.vstack([BITS[:-1], [[np.nan]]]))]
     assert not any(map(holds, neighbours))
     counts = [model.usable_records_.estimate for model in neighbours]
     assert counts[0] - counts[1] == pytest.approx(1, abs=1e-6), "noise does not cancel any more"
     rng = np.random.default_rng(7)
-    copies = [clone(MODEL).set_params(random_state=clone(rng, safe=False)).fit(BITS) for _ in range(2)]
+    copies = [
+        clone(MODEL).set_params(random_state=clone(rng, safe=False)).fit(BITS) for _ in range(2)
+    ]
     assert not any(map(holds, copies))
     scaler = DPStandardScaler((0, 1), 0.5, 1e-3, random_state=2**60 + 1)
     pipeline = make_pipeline(scaler, DPGammaExponential(0.5, 1e-3, random_state=2**60 + 1)).fit(X)
@@ -67,7 +78,9 @@ def test_fits_that_hold_share_no_key(monkeypatch):
     models = [model, clone(model).fit(BITS), clone(model).fit(BITS), model.fit(BITS)]
     scaler = DPStandardScaler((0, 1), 0.5, 1e-3).fit(X)
     assert all(map(holds, [*models, scaler]))
-    secrets = list(itertools.chain(*((*keys.sampling, *keys.noise, keys.counting) for keys in taken)))
+    secrets = list(
+        itertools.chain(*((*keys.sampling, *keys.noise, keys.counting) for keys in taken))
+    )
     assert len(taken) == 5 and len(set(secrets)) == len(secrets) == 15
 
 
@@ -83,5 +96,7 @@ def test_every_estimator_takes_its_word_from_one_place():
 
 def test_the_warning_names_the_reason(monkeypatch):
     monkeypatch.setattr(skdpbayes.estimators._base, "_warned", [])
-    with pytest.warns(PrivacyLeakWarning, match="random_state is set: other fits may share the noise"):
+    with pytest.warns(
+        PrivacyLeakWarning, match="random_state is set: other fits may share the noise"
+    ):
         clone(MODEL).set_params(random_state=1).fit(BITS)

@@ -1,7 +1,7 @@
 """No record moves a released statistic farther than its model declares, and some come close.
 
-To add a model, add an entry to `MODELS`: its statistic, the bound it declares, the largest distance of two records'
-statistics (derived by hand), and how to make a record of a vector.
+To add a model, add an entry to `MODELS`: its statistic, the bound it declares, the largest distance
+of two records' statistics (derived by hand), and how to make a record of a vector.
 """
 
 import dataclasses
@@ -48,7 +48,9 @@ def row(v):
 
 
 def row_and_label(classes):
-    return lambda v: row(v) | {"y": jnp.clip(jnp.floor(v[3] * classes), -1, classes).astype(jnp.int32)}
+    return lambda v: (
+        row(v) | {"y": jnp.clip(jnp.floor(v[3] * classes), -1, classes).astype(jnp.int32)}
+    )
 
 
 def dense(part):
@@ -64,7 +66,9 @@ def logistic_part(name, classes, substitution):
     model = logistic(classes)
     bound, n_rows = model.parts_bound(1.3), model.n_rows
     if name == "response":
-        return Case(lambda r: dense(model.response(r)), bound, substitution, 4, row_and_label(classes), 1.3)
+        return Case(
+            lambda r: dense(model.response(r)), bound, substitution, 4, row_and_label(classes), 1.3
+        )
 
     def fitted(record):
         return dense(model.fitted(record["w"], {"x": record["x"], "y": jnp.int32(0)}))
@@ -81,7 +85,10 @@ WEIGHTS = np.array([[1, -1], [0.5, 1], [-1, 0.3]], f32)
 
 def belief_net(v):
     """A round: each block in units of its noise. Two images that are the other's negative are nearly opposite."""
-    parts, blocks = NET.statistics(NET.init()._replace(weights=WEIGHTS))({"y": v, "known": f32(1)}), NET.blocks()
+    parts, blocks = (
+        NET.statistics(NET.init()._replace(weights=WEIGHTS))({"y": v, "known": f32(1)}),
+        NET.blocks(),
+    )
     return [blocks[name].share ** 0.5 * dense(part) for name, part in parts.items()]
 
 
@@ -91,16 +98,22 @@ def image(v):
 
 MODELS = {
     "belief network": Case(lambda record: belief_net(record["y"]), 1.0, 2.0, 3, image),
-    "belief network: means": Case(NET.openings()[0].statistics(NET.init()), 1.0, 2.0, 3, image, 30.0),
+    "belief network: means": Case(
+        NET.openings()[0].statistics(NET.init()), 1.0, 2.0, 3, image, 30.0
+    ),
     "logistic: response": logistic_part("response", 2, 1.3),
     "logistic: fitted": logistic_part("fitted", 2, 1.3),
     "logistic: response of three classes": logistic_part("response", 3, 2 * 1.3 * math.sqrt(2 / 3)),
     "logistic: fitted of three classes": logistic_part("fitted", 3, 2 * 1.3 * math.sqrt(2 / 3)),
-    "gamma-exponential": of_model(GammaExponential(3, f32(2), f32(3), f32(1.5)), 1.5 * math.sqrt(3), 3),
+    "gamma-exponential": of_model(
+        GammaExponential(3, f32(2), f32(3), f32(1.5)), 1.5 * math.sqrt(3), 3
+    ),
     "beta-bernoulli": of_model(BetaBernoulli(5, f32(2), f32(5)), math.sqrt(5), 5),
     "dirichlet-categorical": of_model(DirichletCategorical(np.ones(4, f32)), math.sqrt(2), 1, code),
     # Two rows of norm R with responses 1 and -1 (or 1 and 1), at a cosine of 0.98 (-0.98).
-    "linear regression": of_model(linear_sums(1.3), math.sqrt(2) * (1 + 1.4**2 / 2) * 1.3**2, 4, response, 1.3),
+    "linear regression": of_model(
+        linear_sums(1.3), math.sqrt(2) * (1 + 1.4**2 / 2) * 1.3**2, 4, response, 1.3
+    ),
 }
 
 
@@ -121,7 +134,9 @@ def topics(v):
 
 # Statistics whose bounds are known in closed form: a search that misses them would miss a model's.
 KNOWN = {
-    "products z z'": Case(product, 1.3**2 + 0.7**2, math.sqrt(2) * (1.3**2 + 0.7**2), 4, jnp.asarray),
+    "products z z'": Case(
+        product, 1.3**2 + 0.7**2, math.sqrt(2) * (1.3**2 + 0.7**2), 4, jnp.asarray
+    ),
     "mixture": Case(mixture, math.sqrt(3), math.sqrt(6), 4, jnp.asarray, 3.0),
     "topics": Case(topics, 5.0, 5 * math.sqrt(2), 9, jnp.asarray, 5.0),
 }

@@ -1,8 +1,8 @@
 """White-box checks of the mechanism inside a running solver. Each raises AssertionError when its guarantee fails.
 
-They look at transcripts (every release of a run) with the data chosen so that a transcript shows one thing: null
-records show the noise, ``X = I`` beside null records shows the batches, and a record swapped for
-a null one under the same keys shows what that record contributes.
+They look at transcripts (every release of a run) with the data chosen so that a transcript shows
+one thing: null records show the noise, ``X = I`` beside null records shows the batches, and a
+record swapped for a null one under the same keys shows what that record contributes.
 """
 
 import contextlib
@@ -20,11 +20,15 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
-from skdpbayes import DPBayesianLogisticRegression, _rows, inference
-from skdpbayes._labels import codes
-from skdpbayes.privacy import GaussianSteps, draws, mechanism, random
-from skdpbayes.privacy._audited import units
-from skdpbayes.records import pack_records
+from skdpbayes import DPBayesianLogisticRegression, inference
+from skdpbayes.audit.fit import units
+from skdpbayes.intake import rows as _rows
+from skdpbayes.intake.labels import codes
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.mechanism import draws
+from skdpbayes.mechanism import keys as random
+from skdpbayes.mechanism import private_sum as mechanism
+from skdpbayes.privacy import GaussianSteps
 
 NULL = -1  # label of a null record
 
@@ -57,12 +61,30 @@ class Plain:
         return getattr(self.model, name)
 
 
-def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", adaptive=False, kind=None, chains=1):
+def plan(
+    solver,
+    n,
+    d,
+    *,
+    noise,
+    rate,
+    n_steps,
+    clip=1.0,
+    guide="mean_field",
+    adaptive=False,
+    kind=None,
+    chains=1,
+):
     """Model, solver and spec of a run with a given noise multiplier instead of a calibrated one.
 
-    An adaptive clipping norm is held at `clip`; the tallies that would move it are released all the same.
+    An adaptive clipping norm is held at `clip`; the tallies that would move it are released all the
+    same.
     """
-    own = {} if solver == "vips" else dict(clipping_norm=clip, sampling_rate=rate, n_steps=max(n_steps, 2))
+    own = (
+        {}
+        if solver == "vips"
+        else dict(clipping_norm=clip, sampling_rate=rate, n_steps=max(n_steps, 2))
+    )
     estimator = DPBayesianLogisticRegression(
         epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, guide=guide if solver == "dpvi" else "auto",
         n_posterior_samples=10, learning_rate=1e-9 if solver in ("dpvi", "sgld") else None, **own,
@@ -70,7 +92,9 @@ def plan(solver, n, d, *, noise, rate, n_steps, clip=1.0, guide="mean_field", ad
     model, bounds = estimator._model(d, 2, 1e3)
     solver, _ = estimator._plan_solver(model, bounds, n)
     if adaptive:
-        solver = dataclasses.replace(solver, clip_fraction=np.float32(0.5), least_clip=np.float32(1.0))
+        solver = dataclasses.replace(
+            solver, clip_fraction=np.float32(0.5), least_clip=np.float32(1.0)
+        )
     if hasattr(solver, "products_norm"):
         norms = ("clipping_norm", "products_norm", "curvature_norm")
         solver = dataclasses.replace(solver, **dict.fromkeys(norms, np.float32(clip)))
@@ -103,7 +127,9 @@ def released(planned, X, y, keys=None):
     keys = random.fit_keys(0, spec.n_chains) if keys is None else keys
     with np.errstate(over="ignore"):
         records = pack_records(x=X.astype(np.float32), y=y.astype(np.int32))
-    return np.asarray(inference.run(keys, model, solver, spec, records, keep_releases=True)[1], np.float64)
+    return np.asarray(
+        inference.run(keys, model, solver, spec, records, keep_releases=True)[1], np.float64
+    )
 
 
 def check_noise(solver):
@@ -112,7 +138,9 @@ def check_noise(solver):
     how = dict(guide="full_rank", adaptive=True) if solver == "dpvi" else {}
     planned = plan(solver, n, d, noise=noise, rate=0.1, n_steps=n_steps, clip=0.5, **how)
     releases = released(planned, np.ones((n, d)), np.full(n, NULL))
-    kinds = np.zeros(n_steps) if solver == "sgld" else np.asarray(planned[1].which(jnp.arange(n_steps)))
+    kinds = (
+        np.zeros(n_steps) if solver == "sgld" else np.asarray(planned[1].which(jnp.arange(n_steps)))
+    )
     for kind, unit in enumerate(noise_units(*planned)):
         out = releases[kinds == kind, : unit.size] / (noise * unit)
         squares = np.square(out)
@@ -126,7 +154,9 @@ def check_noise(solver):
         assert stats.kstest(out.ravel(), "norm").pvalue > 1e-7, "noise is not normal"
         out = out[:, -1000:]  # the last coordinates, a tally among them
         for name, matrix in (("rounds", out), ("coordinates", out.T))[: 1 if len(out) == 1 else 2]:
-            gram = matrix @ matrix.T / np.linalg.norm(matrix, axis=1) ** 2 * np.sqrt(matrix.shape[1])
+            gram = (
+                matrix @ matrix.T / np.linalg.norm(matrix, axis=1) ** 2 * np.sqrt(matrix.shape[1])
+            )
             np.fill_diagonal(gram, 0)
             assert np.abs(gram).max() < 7.5, f"noise is reused between {name}"
 
@@ -149,13 +179,22 @@ def check_sampling(solver):
     assert 1e-8 < by_record.min() and by_record.max() < 1 - 1e-8, "a record's sampling rate"
     sizes = mask.sum(axis=1)
     statistic = (n_steps - 1) * sizes.var(ddof=1) / (n * rate * (1 - rate))
-    assert 1e-7 < min(stats.chi2.cdf(statistic, n_steps - 1), stats.chi2.sf(statistic, n_steps - 1)), "batch sizes"
+    assert 1e-7 < min(
+        stats.chi2.cdf(statistic, n_steps - 1), stats.chi2.sf(statistic, n_steps - 1)
+    ), "batch sizes"
     centred = (mask - rate) / np.sqrt(rate * (1 - rate))
-    for name, matrix, size in (("rounds", centred @ centred.T, n), ("records", centred.T @ centred, n_steps)):
+    for name, matrix, size in (
+        ("rounds", centred @ centred.T, n),
+        ("records", centred.T @ centred, n_steps),
+    ):
         np.fill_diagonal(matrix, 0)
-        assert np.abs(matrix).max() / np.sqrt(size) < 9, f"batches depend on each other between {name}"
+        assert np.abs(matrix).max() / np.sqrt(size) < 9, (
+            f"batches depend on each other between {name}"
+        )
     again = mask[:, 1:][mask[:, :-1]]  # does including a record change the odds of the next one?
-    assert stats.binomtest(int(again.sum()), again.size, rate).pvalue > 1e-7, "inclusion of neighbours"
+    assert stats.binomtest(int(again.sum()), again.size, rate).pvalue > 1e-7, (
+        "inclusion of neighbours"
+    )
     assert batches(plan(solver, n, n, rate=1.0, **how), n).all(), "a full batch lacks records"
 
 
@@ -176,7 +215,8 @@ def check_contribution(solver):
     That is the clipping norm, of all blocks together. A record with an unknown label moves nothing.
     """
     n, d = 60, 7
-    # One round: there are no past releases to be equal, and later rounds are the same function of the state.
+    # One round: there are no past releases to be equal, and later rounds are the same function of
+    # the state.
     how = dict(noise=10.0, rate=1.0, n_steps=1, clip=0.5)
     kinds = {
         "dpvi": [dict(adaptive=True), dict(guide="full_rank", kind=1)],
@@ -184,7 +224,12 @@ def check_contribution(solver):
         "sgld": [{}],
         "vips": [dict(kind=0), dict(kind=1)],
     }[solver]
-    kinds = [(kind, plain) for kind in kinds for plain in (False, True) if not (plain and solver == "vips")]
+    kinds = [
+        (kind, plain)
+        for kind in kinds
+        for plain in (False, True)
+        if not (plain and solver == "vips")
+    ]
     rng = np.random.default_rng(1)
     X, y = rng.normal(size=(n, d)), rng.integers(0, 2, n)
     X[5], y[5] = 0, NULL
@@ -201,13 +246,16 @@ def check_contribution(solver):
                 with_it = released(planned, X1, y1)
                 assert np.isfinite(with_it).all(), f"{name}: not finite"
                 moved = np.linalg.norm((with_it - without)[0] / unit)
-                assert moved <= 1 + 1e-4, f"{name}: moved the release by {moved} times the clipping norm"
+                assert moved <= 1 + 1e-4, (
+                    f"{name}: moved the release by {moved} times the clipping norm"
+                )
                 if label == 7:
                     assert moved == 0, f"{name}: a record with an unknown label contributes"
         X1, y1 = X.copy(), y.copy()
         X1[5], y1[5] = 3.0, 0
         moved = np.linalg.norm((released(planned, X1, y1) - without)[0] / unit)
-        # A weight is made for the worst label: with the other one a score is shorter than the clipping norm.
+        # A weight is made for the worst label: with the other one a score is shorter than the
+        # clipping norm.
         assert moved > (0.9 if plain else 0.1), "no record was looked at"
 
 
@@ -238,9 +286,13 @@ def check_keys(solver):
     noise, mask = released(planned, np.eye(n), null, keys), batches(planned, n, keys)
     for name in ("sampling", "solver"):
         changed = keys._replace(**{name: getattr(other, name)})
-        assert np.array_equal(released(planned, np.eye(n), null, changed), noise), f"noise from the {name} key"
+        assert np.array_equal(released(planned, np.eye(n), null, changed), noise), (
+            f"noise from the {name} key"
+        )
     changed = keys._replace(noise=other.noise)
-    assert (released(planned, np.eye(n), null, changed) != noise).mean() > 0.99, "noise not from its key"
+    assert (released(planned, np.eye(n), null, changed) != noise).mean() > 0.99, (
+        "noise not from its key"
+    )
     for name in ("noise", "solver"):
         changed = keys._replace(**{name: getattr(other, name)})
         assert np.array_equal(batches(planned, n, changed), mask), f"batches from the {name} key"
@@ -257,7 +309,9 @@ def check_chains(solver):
     for chain in range(2):
         own = keys.chain(chain)
         alone = released(plan(solver, n, n, **how), np.eye(n), np.arange(n) % 2, own)
-        np.testing.assert_allclose(both[chain], alone, atol=5e-3, err_msg="chains share keys or batches")
+        np.testing.assert_allclose(
+            both[chain], alone, atol=5e-3, err_msg="chains share keys or batches"
+        )
 
 
 def drawn(query, blocks, spec, records, seed=0):
@@ -267,7 +321,9 @@ def drawn(query, blocks, spec, records, seed=0):
     size = sum(leaf.size for leaf in jax.tree.leaves(zeros))
     keys, bounds = random.fit_keys(seed), records.bounds()
     spec = dataclasses.replace(spec, steps=(dataclasses.replace(spec.steps[0], steps=1),))
-    steps = draws.draws_of_chain(keys.sampling[0], keys.noise[0], spec, np.array([size]), bounds, records.n_slots)
+    steps = draws.draws_of_chain(
+        keys.sampling[0], keys.noise[0], spec, np.array([size]), bounds, records.n_slots
+    )
     return jax.tree.map(jnp.asarray, next(steps)).at(0)
 
 
@@ -275,7 +331,9 @@ def integer_sums(query, blocks, spec, records):
     """The sums of a release before noise is added, as integers in one list."""
     kept, original = [], mechanism.add_noise
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
-        patch.setattr(mechanism, "add_noise", lambda noise, sums: kept.append(sums) or original(noise, sums))
+        patch.setattr(
+            mechanism, "add_noise", lambda noise, sums: kept.append(sums) or original(noise, sums)
+        )
         records = jax.device_put(records)
         draw = drawn(query, blocks, spec, records)
         mechanism.private_sum(query, blocks, jax.device_put(spec.traced()), draw, 0, records)
@@ -303,7 +361,8 @@ def recorded():
 def one_program(most, padded=None):
     """Have fits keep a list of (model, solver, spec, releases), whose number, up to `most`, compiles nothing.
 
-    With `padded` as the size of all tables, their sizes compile nothing either. The warning about seeds has been said.
+    With `padded` as the size of all tables, their sizes compile nothing either. The warning about
+    seeds has been said.
     """
     kept = []
 
@@ -316,7 +375,7 @@ def one_program(most, padded=None):
         patch.setattr(inference, "run", run)
         patch.setattr("skdpbayes.estimators._base._warned", ["seed"])
         if padded:
-            patch.setattr("skdpbayes.records.padded_size", lambda n: padded)
+            patch.setattr("skdpbayes.intake.packing.padded_size", lambda n: padded)
         yield kept
 
 
@@ -329,7 +388,9 @@ def planned(estimator, X):
             estimator.fit(X)
     keys, model, solver, spec, _ = seen
     secrets = [np.frombuffer(key, np.uint8) for key in (*keys.sampling, *keys.noise)]
-    return jax.tree.leaves((secrets, jax.random.key_data(keys.solver), model, solver, spec.traced()))
+    return jax.tree.leaves(
+        (secrets, jax.random.key_data(keys.solver), model, solver, spec.traced())
+    )
 
 
 def assert_given_the_same(one, other):
@@ -368,7 +429,12 @@ def fitted(solver, n=311, **parameters):
     if solver != "vips":
         parameters |= {"sampling_rate": 0.3, "n_steps": 40}
     estimator = DPBayesianLogisticRegression(
-        epsilon=1.0, classes=[0, 1], solver=solver, n_posterior_samples=50, random_state=11, **parameters
+        epsilon=1.0,
+        classes=[0, 1],
+        solver=solver,
+        n_posterior_samples=50,
+        random_state=11,
+        **parameters,
     )
     with recorded() as kept, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # chains as short as this
@@ -385,7 +451,8 @@ def public_attributes(estimator):
 def check_replay(solver, guide="auto"):
     """Every fitted attribute follows, bit for bit, from the releases and the solver key, without data.
 
-    And the releases are those of the mechanism on the rows, each bounded by itself: nothing was fitted before.
+    And the releases are those of the mechanism on the rows, each bounded by itself: nothing was
+    fitted before.
     """
     estimator, X, y, releases = fitted(solver, guide=guide)
     model, bounds = estimator._model(X.shape[1], 2, np.sqrt(3))
@@ -400,14 +467,18 @@ def check_replay(solver, guide="auto"):
     blank.n_features_in_, blank.classes_ = 3, np.array([0, 1])
     blank.data_norm_, blank.n_iter_ = np.sqrt(3), spec.n_steps
     blank.privacy_spent_ = blank._report(
-        spec, estimator.privacy_spent_.clipping_norm, public=blank._public(len(X), blank.classes_, blank.data_norm_)
+        spec,
+        estimator.privacy_spent_.clipping_norm,
+        public=blank._public(len(X), blank.classes_, blank.data_norm_),
     )
     blank.usable_records_ = mechanism.noisy_count(keys.counting, records.usable, spec)  # a release
     example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
     state = inference.replay(releases, keys.solver, model, plan_solver, spec, example)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        draws = blank._set_posterior(model, plan_solver, jax.device_get(state), estimator._draws_rng(keys))
+        draws = blank._set_posterior(
+            model, plan_solver, jax.device_get(state), estimator._draws_rng(keys)
+        )
         blank._set_coefficients(model, draws)
     want, got = public_attributes(estimator), public_attributes(blank)
     assert want.keys() == got.keys(), f"not a function of the releases: {set(want) ^ set(got)}"
@@ -448,8 +519,12 @@ def check_lattice(solver):
     def add_noise(noise, sums):
         given = ravel_pytree(sums)[0], noise
         types.update(x.dtype for x in given)
-        halves = (jax.lax.bitcast_convert_type(x, jnp.uint32) for x in given)  # callbacks get no 64 bits
-        jax.debug.callback(lambda *words: kept.append([np.array(x).view(np.int64)[..., 0] for x in words]), *halves)
+        halves = (
+            jax.lax.bitcast_convert_type(x, jnp.uint32) for x in given
+        )  # callbacks get no 64 bits
+        jax.debug.callback(
+            lambda *words: kept.append([np.array(x).view(np.int64)[..., 0] for x in words]), *halves
+        )
         return original(noise, sums)
 
     inference._steps.clear_cache()
@@ -461,7 +536,9 @@ def check_lattice(solver):
     inference._steps.clear_cache()
     assert types == {np.dtype(np.int64)}, "sums or noise are not of integers"
     for _, added in kept:
-        assert len(np.unique(added % 2**10)) > 0.5 * min(added.size, 2**10), "the noise has a coarser grid"
+        assert len(np.unique(added % 2**10)) > 0.5 * min(added.size, 2**10), (
+            "the noise has a coarser grid"
+        )
     assert np.array_equal(kept[0][0], kept[1][0]), "the sum depends on the order of the records"
 
 

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes.models import sketch
-from skdpbayes.solvers._guides import MeanField, Rates
+from skdpbayes.models.mixtures import sketch
+from skdpbayes.solvers.guides import MeanField, Rates
 
 N_STEPS = 40
 
@@ -35,7 +35,9 @@ def test_mean_field_takes_steps_of_the_textbook():
         slopes.append(score + 0.7 * prior)
         log_slopes.append(slopes[-1] * noise * np.exp(expected_log_sd) + 1)
         point = None, jnp.asarray(noise, jnp.float32)
-        mu, state, _ = guide.step(mu, state, jnp.asarray(score, jnp.float32), -mu, point, rates, 0.7, None)
+        mu, state, _ = guide.step(
+            mu, state, jnp.asarray(score, jnp.float32), -mu, point, rates, 0.7, None
+        )
         expected_mu = expected_mu + 0.02 * textbook_direction(slopes)
         expected_log_sd = expected_log_sd + 0.005 * textbook_direction(log_slopes)
     np.testing.assert_allclose(mu, expected_mu, rtol=1e-4, atol=1e-5)

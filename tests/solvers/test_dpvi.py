@@ -13,7 +13,7 @@ from benchmarks.coverage import standardised_errors
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.models import base
 from skdpbayes.reference import logistic_gibbs
-from skdpbayes.solvers import _guides
+from skdpbayes.solvers import guides
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,16 @@ def data():
 
 def without_noise(X, y, **parameters):
     estimator = DPBayesianLogisticRegression(
-        **({"epsilon": np.inf, "classes": [0, 1], "data_norm": 4.0, "random_state": 0, "n_steps": 2000} | parameters)
+        **(
+            {
+                "epsilon": np.inf,
+                "classes": [0, 1],
+                "data_norm": 4.0,
+                "random_state": 0,
+                "n_steps": 2000,
+            }
+            | parameters
+        )
     )
     return estimator.fit(X, y).posterior_
 
@@ -43,7 +52,9 @@ def test_optimum_is_found_without_noise(data, guide):
     np.testing.assert_allclose((found.mean - mean) / sd, 0, atol=0.06)
     np.testing.assert_allclose(found.std / sd, 1, atol=0.05)
     if guide == "full_rank":
-        np.testing.assert_allclose(found.covariance / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.03)
+        np.testing.assert_allclose(
+            found.covariance / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.03
+        )
     else:
         assert found.std[0] < 0.7 * np.sqrt(np.diag(variational_optimum(Z, y, False)[1]))[0]
 
@@ -51,7 +62,9 @@ def test_optimum_is_found_without_noise(data, guide):
 def test_agreement_with_gibbs(data):
     """At the default learning rate: means within .1 standard deviations, those within 10%."""
     X, y, Z = data
-    draws = logistic_gibbs(Z, y, fit_intercept=False, n_draws=8000, n_burn=300, n_chains=1, random_state=0)
+    draws = logistic_gibbs(
+        Z, y, fit_intercept=False, n_draws=8000, n_burn=300, n_chains=1, random_state=0
+    )
     assert effective_sample_size(draws).min() >= 4000
     found, mean, sd = without_noise(X, y, n_steps=4000), draws[0].mean(axis=0), draws[0].std(axis=0)
     np.testing.assert_allclose((found.mean - mean) / sd, 0, atol=0.1)
@@ -66,7 +79,9 @@ def test_the_prior_remains_where_there_is_only_noise():
     w *= 2 / np.linalg.norm(w)
     X = rng.normal(size=(n + 4000, d))
     y = (rng.random(n + 4000) < expit(X @ w)).astype(int)
-    model = DPBayesianLogisticRegression(epsilon=0.1, classes=[0, 1], random_state=0).fit(X[:n], y[:n])
+    model = DPBayesianLogisticRegression(epsilon=0.1, classes=[0, 1], random_state=0).fit(
+        X[:n], y[:n]
+    )
     posterior = model.posterior_
     assert np.sqrt(np.mean(posterior.mean**2)) < 0.15
     assert 0.9 < np.median(posterior.std) < 1.1
@@ -117,15 +132,17 @@ def test_intervals_cover_the_truth():
 
 @pytest.mark.slow
 def test_bias_of_clipping_would_be_noticed(monkeypatch, no_compiled_programs):
-    for module in (base, _guides):
+    for module in (base, guides):
         monkeypatch.setattr(module, "unbiased_weight", lambda *rest: jnp.ones((), jnp.float32))
     assert spread_and_coverage()[1] < 0.85
 
 
 @pytest.mark.slow
 def test_privacy_noise_that_is_not_reported_would_be_noticed(monkeypatch):
-    original = _guides.FullRank.posterior
-    monkeypatch.setattr(_guides.FullRank, "posterior", lambda *arguments: original(*arguments[:-1], 0.0))
+    original = guides.FullRank.posterior
+    monkeypatch.setattr(
+        guides.FullRank, "posterior", lambda *arguments: original(*arguments[:-1], 0.0)
+    )
     assert spread_and_coverage(epsilon=0.3)[0] > 1.3
 
 
@@ -146,12 +163,19 @@ def test_what_the_data_do_not_say_stays_with_the_prior():
     """Collinear one-hot columns and an empty category: over fits, coefficients vary no more than the prior does."""
     rng = np.random.default_rng(0)
     n = 3000
-    sex, ward = np.eye(2)[rng.integers(0, 2, n)], np.eye(4)[rng.integers(0, 3, n)]  # nobody in the fourth ward
+    sex, ward = (
+        np.eye(2)[rng.integers(0, 2, n)],
+        np.eye(4)[rng.integers(0, 3, n)],
+    )  # nobody in the fourth ward
     X = np.c_[rng.uniform(-1, 1, (n, 2)), sex, ward]
     y = (rng.random(n) < expit(X @ [1, -1, 0.3, -0.3, 0.5, 0, -0.5, 0])).astype(int)
 
     def fit(**parameters):
-        return DPBayesianLogisticRegression(classes=[0, 1], data_norm=2.0, **parameters).fit(X, y).posterior_
+        return (
+            DPBayesianLogisticRegression(classes=[0, 1], data_norm=2.0, **parameters)
+            .fit(X, y)
+            .posterior_
+        )
 
     exact = fit(epsilon=np.inf, random_state=0)
     fits = [fit(epsilon=1.0, random_state=seed) for seed in range(20)]

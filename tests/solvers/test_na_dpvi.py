@@ -11,8 +11,8 @@ from scipy.special import expit
 from benchmarks._idealised import final_state
 from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, inference
 from skdpbayes.calibration import simulate
-from skdpbayes.privacy import random
-from skdpbayes.records import Records
+from skdpbayes.mechanism import keys as random
+from skdpbayes.mechanism.records import Records
 from skdpbayes.solvers.na_dpvi import normal_posterior
 
 N = 2000
@@ -32,7 +32,9 @@ def test_without_noise_it_is_the_exact_posterior_of_linear_regression(compiled_q
     found = np.r_[model.coef_, model.intercept_]
     assert (np.abs(found - mean) < 0.7 * std).all()
     draws = model.posterior_samples_
-    np.testing.assert_allclose(np.r_[draws["coef"].std(axis=0), draws["intercept"].std()], std, rtol=0.12)
+    np.testing.assert_allclose(
+        np.r_[draws["coef"].std(axis=0), draws["intercept"].std()], std, rtol=0.12
+    )
     assert model.noise_std_ == pytest.approx(np.sqrt(b / a), rel=0.03)
 
 
@@ -48,23 +50,32 @@ def simulator_of(estimator, planned, draw):
         of_data, of_fit, of_draws = jax.random.split(key, 3)
         truth, place, records = draw(of_data)
         state = final_state(of_fit, Records(records, jnp.int32(N)), model, solver, spec)
-        posteriors = [normal_posterior(model, s) for s in (state, state._replace(noise=jnp.zeros_like(state.noise)))]
+        posteriors = [
+            normal_posterior(model, s)
+            for s in (state, state._replace(noise=jnp.zeros_like(state.noise)))
+        ]
         mean = jnp.stack([mean[place] for mean, _ in posteriors])
-        std = jnp.stack([jnp.linalg.inv(precision)[place, place] ** 0.5 for _, precision in posteriors])
+        std = jnp.stack(
+            [jnp.linalg.inv(precision)[place, place] ** 0.5 for _, precision in posteriors]
+        )
         return jnp.stack([truth, truth]), mean + std * jax.random.normal(of_draws, (200, 2))
 
     return simulator
 
 
 def one_slope():
-    estimator = DPBayesianLinearRegression(0.1, fit_intercept=False, prior_shape=20.0, prior_scale=0.5)
+    estimator = DPBayesianLinearRegression(
+        0.1, fit_intercept=False, prior_shape=20.0, prior_scale=0.5
+    )
 
     def draw(key):
         parts = jax.random.split(key, 4)
         variance = 0.5 / jax.random.gamma(parts[0], 20.0)
         slope = jax.random.normal(parts[1]) * jnp.sqrt(variance / estimator.prior_precision)
         x = jax.random.uniform(parts[2], (N, 1), minval=-1.0).astype(jnp.float32)
-        y = (x[:, 0] * slope + jnp.sqrt(variance) * jax.random.normal(parts[3], (N,))).astype(jnp.float32)
+        y = (x[:, 0] * slope + jnp.sqrt(variance) * jax.random.normal(parts[3], (N,))).astype(
+            jnp.float32
+        )
         return slope, 1, {"x": x, "y": y}
 
     return simulator_of(estimator, estimator._model(1), draw)
@@ -124,7 +135,9 @@ def test_subsampling_is_in_the_posterior(compiled_quickly):
     for seed in range(20):
         X, y, mode, std = logistic_problem(seed)
         posterior = fit_logistic(X, y, epsilon=np.inf, sampling_rate=0.02, random_state=seed)
-        found.append([np.mean((posterior.mean - mode) ** 2 / std**2), np.mean(posterior.std**2 / std**2) - 1])
+        found.append(
+            [np.mean((posterior.mean - mode) ** 2 / std**2), np.mean(posterior.std**2 / std**2) - 1]
+        )
     seen, said = np.mean(found, axis=0)
     assert said > 0.2
     assert 0.6 < seen / said < 1.6
@@ -140,7 +153,12 @@ def test_intervals_of_linear_regression_cover_the_truth(compiled_quickly):
         X = rng.uniform(-1, 1, size=(3000, 5))
         y = X @ w[:5] + w[5] + np.sqrt(variance) * rng.normal(size=3000)
         model = DPBayesianLinearRegression(
-            0.5, bounds=((-1, 1), (-1, 1)), prior_shape=20, prior_scale=0.5, prior_precision=0.25, random_state=seed
+            0.5,
+            bounds=((-1, 1), (-1, 1)),
+            prior_shape=20,
+            prior_scale=0.5,
+            prior_precision=0.25,
+            random_state=seed,
         ).fit(X, y)
         draws = model.posterior_samples_
         together = np.c_[draws["coef"], draws["intercept"], np.log(draws["noise_std"])]
@@ -161,13 +179,20 @@ def test_the_posterior_goes_to_the_prior_as_noise_grows(compiled_quickly):
     for epsilon in (np.inf, 1.0, 0.1, 0.01, 0.001):
         fits = [
             DPBayesianLinearRegression(
-                epsilon, bounds=((-1, 1), (-1, 1)), prior_shape=20.0, prior_scale=1.0, random_state=seed
+                epsilon,
+                bounds=((-1, 1), (-1, 1)),
+                prior_shape=20.0,
+                prior_scale=1.0,
+                random_state=seed,
             ).fit(X, y)
             for seed in range(12)
         ]
         means.append(np.array([fit.posterior_.mean[1:] for fit in fits]))
         widths.append(np.array([fit.posterior_.std[1:] for fit in fits]))
-    assert all((np.median(small, axis=0) < np.median(large, axis=0)).all() for small, large in pairwise(widths))
+    assert all(
+        (np.median(small, axis=0) < np.median(large, axis=0)).all()
+        for small, large in pairwise(widths)
+    )
     prior = (0.1 * 20 / 1) ** -0.5
     np.testing.assert_allclose(np.median(widths[-1], axis=0), prior, rtol=0.1)
     assert widths[-1].min() > 0.5 * prior  # where noise happens to look like curvature

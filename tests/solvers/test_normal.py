@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.solvers._normal import normal_given
+from skdpbayes.solvers.normal import normal_given
 
 
 class Model(NamedTuple):
@@ -50,7 +50,9 @@ def test_a_normal_prior():
     mean, covariance = moments(Model(CENTRE, SCALE), information, linear, steps=1)
     precision = information + np.diag(SCALE**-2)
     np.testing.assert_allclose(covariance, np.linalg.inv(precision), rtol=1e-9)
-    np.testing.assert_allclose(mean, np.linalg.solve(precision, linear + CENTRE / SCALE**2), rtol=1e-6)
+    np.testing.assert_allclose(
+        mean, np.linalg.solve(precision, linear + CENTRE / SCALE**2), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("seen", [-3.0, 0.3, 2.0, 12.0])
@@ -65,7 +67,9 @@ def test_a_student_t_prior_is_near_to_the_exact_posterior(seen, noise):
     weights /= weights.sum()
     wanted = weights @ grid
     assert abs(mean[0] - wanted) < 0.1 * noise
-    np.testing.assert_allclose(np.sqrt(covariance[0, 0]), np.sqrt(weights @ (grid - wanted) ** 2), rtol=0.1)
+    np.testing.assert_allclose(
+        np.sqrt(covariance[0, 0]), np.sqrt(weights @ (grid - wanted) ** 2), rtol=0.1
+    )
 
 
 def test_variational_bayes_of_a_student_t_prior():

@@ -11,11 +11,17 @@ from numpyro.diagnostics import effective_sample_size
 from scipy.special import expit
 
 from skdpbayes import DPBayesianLogisticRegression, inference
-from skdpbayes.privacy import GaussianSteps, calibrate_noise, compose, step_size_bound, wang_step_size_bound
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.spec import MAX_SCHEDULE
+from skdpbayes.privacy import (
+    GaussianSteps,
+    calibrate_noise,
+    compose,
+    step_size_bound,
+    wang_step_size_bound,
+)
 from skdpbayes.privacy.accounting import decreasing_blocks, noise_multiplier, step_size
-from skdpbayes.privacy.mechanism import MAX_SCHEDULE
-from skdpbayes.privacy.random import fit_keys
-from skdpbayes.records import pack_records
 from skdpbayes.reference import logistic_gibbs
 
 # Chains as short as these have not mixed, and say so.
@@ -34,13 +40,23 @@ def test_step_size_and_noise_multiplier_are_one_thing(h, q, clip):
 
 def test_the_bound_is_the_step_size_of_the_calibrated_noise():
     q, clip, steps = 0.02, 0.5, 300
-    for schedule, blocks in (("constant", [(1.0, steps)]), ("decreasing", decreasing_blocks(steps))):
+    for schedule, blocks in (
+        ("constant", [(1.0, steps)]),
+        ("decreasing", decreasing_blocks(steps)),
+    ):
         how = {"n_steps": steps, "sampling_rate": q, "clipping_norm": clip, "schedule": schedule}
         first = step_size_bound(0.7, 1e-5, **how)
-        spent = [GaussianSteps(noise_multiplier(first * size, q, clip), q, count) for size, count in blocks]
+        spent = [
+            GaussianSteps(noise_multiplier(first * size, q, clip), q, count)
+            for size, count in blocks
+        ]
         assert compose(spent).epsilon(1e-5) == pytest.approx(0.7, rel=1e-3)
-    assert 50_000 * step_size_bound(0.1, 1e-5, n_steps=10_000, sampling_rate=1.0) == pytest.approx(0.0106, rel=0.01)
-    assert 50_000 * wang_step_size_bound(0.1, 1e-5, n_steps=10_000) == pytest.approx(1.5e-6, rel=0.02)
+    assert 50_000 * step_size_bound(0.1, 1e-5, n_steps=10_000, sampling_rate=1.0) == pytest.approx(
+        0.0106, rel=0.01
+    )
+    assert 50_000 * wang_step_size_bound(0.1, 1e-5, n_steps=10_000) == pytest.approx(
+        1.5e-6, rel=0.02
+    )
     assert step_size_bound(np.inf, 1e-5, n_steps=10, sampling_rate=0.1) == np.inf
     with pytest.raises(ValueError, match="schedule"):
         step_size_bound(1.0, 1e-5, n_steps=10, sampling_rate=0.1, schedule="falling")
@@ -54,7 +70,9 @@ def test_decreasing_blocks(n_steps):
     assert all(count >= 1 for _, count in blocks)
     ends = np.cumsum([count for _, count in blocks])
     sizes = np.array([size for size, _ in blocks])
-    np.testing.assert_allclose(sizes, ends ** (-1 / 3))  # the law at a block's last step: never above it
+    np.testing.assert_allclose(
+        sizes, ends ** (-1 / 3)
+    )  # the law at a block's last step: never above it
     assert (np.diff(sizes) < 0).all()
 
 
@@ -82,7 +100,9 @@ def test_a_step_too_large_is_refused_with_the_largest_allowed(compiled_quickly):
 
 
 def test_chains_share_the_budget():
-    one, three = (estimator(n_chains=c, sampling_rate=0.2, learning_rate=1e-4).fit(X, Y) for c in (1, 3))
+    one, three = (
+        estimator(n_chains=c, sampling_rate=0.2, learning_rate=1e-4).fit(X, Y) for c in (1, 3)
+    )
     assert three.privacy_spent_.n_steps == 150 and one.privacy_spent_.n_steps == 50
     assert one.privacy_spent_.epsilon < three.privacy_spent_.epsilon <= 1
     steps = three.privacy_spent_.releases
@@ -110,7 +130,9 @@ def stationary_variance(seeds=4):
     sigma = noise_multiplier(STEP, RATE, CLIP)
     draws = []
     for seed in range(seeds):
-        model, solver, spec = whitebox.plan("sgld", N, D, noise=sigma, rate=RATE, n_steps=3000, clip=CLIP)
+        model, solver, spec = whitebox.plan(
+            "sgld", N, D, noise=sigma, rate=RATE, n_steps=3000, clip=CLIP
+        )
         records = pack_records(x=np.ones((N, D), np.float32), y=np.full(N, whitebox.NULL, np.int32))
         state, _ = inference.run(fit_keys(seed), model, solver, spec, records)
         draws.append(solver.posterior(model, state).draws.ravel())
@@ -119,7 +141,8 @@ def stationary_variance(seeds=4):
 
 
 def test_the_temperature_is_one(compiled_quickly):
-    # Exactly 1 / (1 - h/2) for a step of size h on a standard normal; the kept draws are 7 units of time apart.
+    # Exactly 1 / (1 - h/2) for a step of size h on a standard normal; the kept draws are 7 units of
+    # time apart.
     variance, n = stationary_variance()
     assert n == 4 * 10 * D
     assert abs(variance * (1 - STEP / 2) - 1) < 5 * np.sqrt(2 / n)
@@ -129,12 +152,14 @@ def test_the_temperature_is_one(compiled_quickly):
 @pytest.mark.slow
 def test_another_temperature_is_noticed(monkeypatch, no_compiled_programs):
     """The factor of two of the original paper: noise of variance h instead of 2h, in a run that claims the same."""
+    from skdpbayes.mechanism import private_sum as mechanism
     from skdpbayes.models.base import double
-    from skdpbayes.privacy import mechanism
 
     original = mechanism.add_noise
 
-    monkeypatch.setattr(mechanism, "add_noise", lambda noise, sums: original(noise / 2**0.5, double(sums)))
+    monkeypatch.setattr(
+        mechanism, "add_noise", lambda noise, sums: original(noise / 2**0.5, double(sums))
+    )
     variance, n = stationary_variance()
     assert abs(variance * (1 - STEP / 2) - 1) > 5 * np.sqrt(2 / n)
     assert variance * (1 - STEP / 2) == pytest.approx(0.5, abs=0.1)
@@ -149,7 +174,9 @@ def test_agreement_with_gibbs():
     draws = logistic_gibbs(X, y, n_draws=9000, n_burn=300, n_chains=1, random_state=0)
     assert effective_sample_size(draws).min() >= 4000
     mean, sd = draws[0].mean(axis=0), draws[0].std(axis=0)
-    fit = estimator(epsilon=np.inf, data_norm=2.0, n_steps=80_000, n_posterior_samples=8000).fit(X, y)
+    fit = estimator(epsilon=np.inf, data_norm=2.0, n_steps=80_000, n_posterior_samples=8000).fit(
+        X, y
+    )
     assert fit.diagnostics_["ess"].min() > 700 and fit.diagnostics_["r_hat"].max() < 1.02
     np.testing.assert_allclose((fit.posterior_.mean - mean) / sd, 0, atol=0.1)
     np.testing.assert_allclose(fit.posterior_.std / sd, 1, atol=0.1)

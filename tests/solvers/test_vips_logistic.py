@@ -10,9 +10,10 @@ from whitebox import recorded
 
 from benchmarks.vips_coverage import coverage
 from skdpbayes import DPBayesianLogisticRegression, inference
+from skdpbayes.mechanism import keys as random
 from skdpbayes.models.logistic import LogisticRegression
-from skdpbayes.privacy import compose, random
-from skdpbayes.solvers._spectra import kept, shrunk_products
+from skdpbayes.privacy import compose
+from skdpbayes.solvers.spectra import kept, shrunk_products
 
 NORM = 3**0.5
 
@@ -20,7 +21,9 @@ NORM = 3**0.5
 def problem(seed=0, n=2000):
     """Rows that are not normal, some of them missing their label."""
     rng = np.random.default_rng(seed)
-    X = np.column_stack([rng.exponential(0.3, n).clip(0, 1), rng.random(n) < 0.2, rng.uniform(-1, 1, n)])
+    X = np.column_stack(
+        [rng.exponential(0.3, n).clip(0, 1), rng.random(n) < 0.2, rng.uniform(-1, 1, n)]
+    )
     y = (rng.random(n) < expit(X @ [2.0, -1.5, 1.0] - 0.3)).astype(int)
     return X, y
 
@@ -51,7 +54,10 @@ def test_without_noise_it_is_variational_bayes(compiled_quickly):
     X, y = problem()
     assert_variational(fit(X, y, np.inf).posterior_, X, y, 0.015)
     mode, std = exact(X, y)
-    assert np.abs((variational_optimum(np.c_[X, np.ones(2000)], y, False)[0] - mode) / std).max() > 0.03
+    assert (
+        np.abs((variational_optimum(np.c_[X, np.ones(2000)], y, False)[0] - mode) / std).max()
+        > 0.03
+    )
 
 
 def test_without_noise_null_rows_count_for_nothing(compiled_quickly):
@@ -131,9 +137,14 @@ def test_response_less_fitted_is_the_score(n_classes):
     params = jnp.asarray(rng.normal(size=(model.n_rows, 3)))
     for label in (*range(n_classes), -1, n_classes):
         record = {"x": jnp.asarray(rng.normal(size=3)), "y": jnp.int32(label)}
-        parts = [jnp.outer(part.left, part.right) for part in (model.response(record), model.fitted(params, record))]
+        parts = [
+            jnp.outer(part.left, part.right)
+            for part in (model.response(record), model.fitted(params, record))
+        ]
         score = model.score(params, record)
-        np.testing.assert_allclose(parts[0] - parts[1], jnp.outer(score.left, score.right), atol=1e-6)
+        np.testing.assert_allclose(
+            parts[0] - parts[1], jnp.outer(score.left, score.right), atol=1e-6
+        )
         assert label in range(n_classes) or not np.any(parts)
 
 
@@ -141,13 +152,19 @@ def test_response_less_fitted_is_the_score(n_classes):
 def test_the_mean_of_the_fitted_over_normal_rows(n_classes):
     rng = np.random.default_rng(3)
     model = LogisticRegression(3, n_classes, np.ones(3, np.float32))
-    params, mean, root = rng.normal(size=(model.n_rows, 3)), rng.normal(size=3), rng.normal(size=(3, 3))
+    params, mean, root = (
+        rng.normal(size=(model.n_rows, 3)),
+        rng.normal(size=3),
+        rng.normal(size=(3, 3)),
+    )
     params *= 1.0 if n_classes == 2 else 0.3
     rows = mean + rng.standard_normal((400_000, 3)) @ root.T
     p = expit(rows @ params.T) if n_classes == 2 else softmax(rows @ params.T, axis=1)
     wanted = (p - 1 / n_classes).T @ rows / len(rows)
     with jax.enable_x64(True):
-        found = model.mean_fitted(jnp.asarray(params), jnp.asarray(mean), jnp.asarray(root @ root.T))
+        found = model.mean_fitted(
+            jnp.asarray(params), jnp.asarray(mean), jnp.asarray(root @ root.T)
+        )
     np.testing.assert_allclose(found, wanted, atol=0.02)
 
 
@@ -156,7 +173,11 @@ def test_the_mean_of_the_fitted_over_normal_rows_and_parameters(n_classes):
     rng = np.random.default_rng(7)
     model = LogisticRegression(3, n_classes, np.ones(3, np.float32))
     size = model.n_rows * 3
-    params, mean, root = rng.normal(size=(model.n_rows, 3)), np.array([0.3, -0.2, 1.0]), np.diag([1.0, 0.7, 0.0])
+    params, mean, root = (
+        rng.normal(size=(model.n_rows, 3)),
+        np.array([0.3, -0.2, 1.0]),
+        np.diag([1.0, 0.7, 0.0]),
+    )
     doubt = 0.1 * np.eye(size) + 0.05
     rows = mean + rng.standard_normal((1_000_000, 3)) @ root
     of_rows = params.ravel() + rng.standard_normal((len(rows), size)) @ np.linalg.cholesky(doubt).T
@@ -167,7 +188,9 @@ def test_the_mean_of_the_fitted_over_normal_rows_and_parameters(n_classes):
     with jax.enable_x64(True):
         given = (jnp.asarray(x) for x in (params, mean, root**2, doubt.reshape(shape)))
         found = np.asarray(model.with_doubt(*given))
-        plain = np.asarray(model.mean_fitted(jnp.asarray(params), jnp.asarray(mean), jnp.asarray(root**2)))
+        plain = np.asarray(
+            model.mean_fitted(jnp.asarray(params), jnp.asarray(mean), jnp.asarray(root**2))
+        )
     assert np.abs(found - wanted).max() < 0.3 * np.abs(plain - wanted).max()
 
 
@@ -200,11 +223,17 @@ def test_without_noise_a_student_t_prior_is_that_of_variational_bayes(solver, co
         gradient = ((y[:, None] - expit(X @ draws.T)).mean(axis=1)) @ X - precisions * mean
     else:
         gradient = (y - expit(X @ mean)) @ X - precisions * mean
-    assert np.abs(np.linalg.solve(np.linalg.inv(covariance), gradient) / found.posterior_.std).max() < 0.05
+    assert (
+        np.abs(np.linalg.solve(np.linalg.inv(covariance), gradient) / found.posterior_.std).max()
+        < 0.05
+    )
     if solver == "na-dpvi":
         p = expit(X @ mean)
         np.testing.assert_allclose(
-            np.linalg.inv(covariance), (X.T * p * (1 - p)) @ X + np.diag(precisions), rtol=0.05, atol=0.5
+            np.linalg.inv(covariance),
+            (X.T * p * (1 - p)) @ X + np.diag(precisions),
+            rtol=0.05,
+            atol=0.5,
         )
 
 
@@ -231,7 +260,9 @@ def test_products_are_cleared_of_noise():
         noise = sd * rng.normal(size=(d + 1, d + 1))
         noisy = true + (noise + noise.T) / 2
         with jax.enable_x64(True):
-            cleared, left = shrunk_products(jnp.asarray(noisy), jnp.float64(sd**2 / 2), jnp.float64(n), intercept=True)
+            cleared, left = shrunk_products(
+                jnp.asarray(noisy), jnp.float64(sd**2 / 2), jnp.float64(n), intercept=True
+            )
         cleared, left = np.asarray(cleared), float(left)
         assert np.linalg.eigvalsh(cleared).min() > 0
         np.testing.assert_allclose(cleared, cleared.T, rtol=1e-12)
@@ -243,7 +274,9 @@ def test_products_are_cleared_of_noise():
     assert 0.6 < said / seen_off < 2
     assert np.mean(errors) < 0.3 * np.mean(seen)
     with jax.enable_x64(True):
-        same, left = shrunk_products(jnp.asarray(true), jnp.float64(0), jnp.float64(n), intercept=True)
+        same, left = shrunk_products(
+            jnp.asarray(true), jnp.float64(0), jnp.float64(n), intercept=True
+        )
     same, left = np.asarray(same), float(left)
     np.testing.assert_allclose(same, true, rtol=1e-6)
     assert left == 0
@@ -251,7 +284,9 @@ def test_products_are_cleared_of_noise():
 
 def test_a_weight_looks_at_the_length_of_a_row_alone():
     """Released sums of one long row: its weight is that of its length, whatever its label."""
-    estimator = DPBayesianLogisticRegression(0.5, classes=[0, 1], solver="vips", data_norm=2.0, fit_intercept=False)
+    estimator = DPBayesianLogisticRegression(
+        0.5, classes=[0, 1], solver="vips", data_norm=2.0, fit_intercept=False
+    )
     model, bounds = estimator._model(2, 2, 2.0)
     solver, spec = estimator._plan_solver(model, bounds, 10)
     with jax.enable_x64(True):
@@ -267,7 +302,9 @@ def test_a_weight_looks_at_the_length_of_a_row_alone():
                 out = later.query(state, jnp.array([[0.0, 3.0]], jnp.float32))(record)
                 slope = weight * expit(3 * length) * expit(-3 * length)
                 assert out["curvature"].weight[0, 0] == pytest.approx(slope, rel=1e-4)
-                assert out["fitted"].left[0] == pytest.approx(weight * (expit(3 * length) - 0.5), rel=1e-5)
+                assert out["fitted"].left[0] == pytest.approx(
+                    weight * (expit(3 * length) - 0.5), rel=1e-5
+                )
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
@@ -301,19 +338,26 @@ def test_one_column_and_extreme_scales(fit_intercept, compiled_quickly):
 @pytest.mark.slow
 def test_units_of_columns_do_not_matter(compiled_quickly):
     X, y = problem(n=20_000)
-    usual, small = (fit(X * c, y, data_norm=NORM * c, prior_scale=1 / c, fit_intercept=False) for c in (1.0, 0.01))
+    usual, small = (
+        fit(X * c, y, data_norm=NORM * c, prior_scale=1 / c, fit_intercept=False)
+        for c in (1.0, 0.01)
+    )
     np.testing.assert_allclose(small.coef_ / 100, usual.coef_, rtol=1e-3)
     assert np.abs(small.coef_).max() > 100
 
 
 @pytest.mark.parametrize("solver", ["vips", "na-dpvi"])
 def test_before_any_release_the_posterior_is_the_prior(solver):
-    estimator = DPBayesianLogisticRegression(classes=[0, 1], solver=solver, prior_df=4.0, prior_scale=2.0)
+    estimator = DPBayesianLogisticRegression(
+        classes=[0, 1], solver=solver, prior_df=4.0, prior_scale=2.0
+    )
     model, bounds = estimator._model(3, 2, NORM)
     plan, _ = estimator._plan_solver(model, bounds, 100)
     with jax.enable_x64(True):
         state = plan.init(model, None)
-        variance = state.covariance if solver == "na-dpvi" else jnp.linalg.inv(state.given.precision)
+        variance = (
+            state.covariance if solver == "na-dpvi" else jnp.linalg.inv(state.given.precision)
+        )
         np.testing.assert_allclose(np.diag(variance), 4, rtol=1e-6)
 
 
@@ -331,11 +375,16 @@ def test_where_the_fitted_are_asked_is_a_draw_of_the_posterior_and_without_noise
         mean, covariance = np.asarray(given.mean[0]), np.linalg.inv(given.precision[0])
         centred = np.asarray(points) - mean
         still = np.asarray(
-            ask(state._replace(response_variance=jnp.zeros(())), jax.random.split(jax.random.key(0), 2))[0]
+            ask(
+                state._replace(response_variance=jnp.zeros(())),
+                jax.random.split(jax.random.key(0), 2),
+            )[0]
         )
     sd = np.sqrt(np.diag(covariance))
     np.testing.assert_allclose(centred.mean(axis=0) / sd, 0, atol=0.06)
-    np.testing.assert_allclose(np.cov(centred.T) / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.08)
+    np.testing.assert_allclose(
+        np.cov(centred.T) / np.outer(sd, sd), covariance / np.outer(sd, sd), atol=0.08
+    )
     np.testing.assert_allclose(still[0], still[1])
 
 

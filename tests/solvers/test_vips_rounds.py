@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from skdpbayes import inference
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.spec import Block, MechanismSpec
 from skdpbayes.models.base import Opening
 from skdpbayes.privacy import GaussianSteps
-from skdpbayes.privacy.mechanism import Block, MechanismSpec
-from skdpbayes.privacy.random import fit_keys
-from skdpbayes.records import pack_records
 from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
 f32 = np.float32
@@ -34,11 +34,15 @@ class Centred:
         def update(params, sums, scales, key):
             return params | {"point": sums["all"] / 4}
 
-        opening = Opening(lambda params: lambda record: {"all": record["x"]}, {"all": Block(f32(100))}, update)
+        opening = Opening(
+            lambda params: lambda record: {"all": record["x"]}, {"all": Block(f32(100))}, update
+        )
         return (opening,)
 
     def statistics(self, params):
-        return lambda record: {"sums": jnp.stack([1 + 0 * record["x"], record["x"] - params["point"]])}
+        return lambda record: {
+            "sums": jnp.stack([1 + 0 * record["x"], record["x"] - params["point"]])
+        }
 
     def blocks(self):
         return {"sums": Block(f32(100))}

@@ -1,7 +1,7 @@
 """From what a mechanism does (steps, sampling rate, noise) to what it promises (epsilon, delta).
 
-`GaussianSteps` describes the releases, `compose` bounds them, `calibrate_noise` inverts the bound. Host only:
-NumPy and SciPy, loaded on first use.
+`GaussianSteps` describes the releases, `compose` bounds them, `calibrate_noise` inverts the bound.
+Host only: NumPy and SciPy, loaded on first use.
 """
 
 from __future__ import annotations
@@ -9,16 +9,30 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._steps import ADJACENCIES, GaussianSteps
+from skdpbayes.privacy.accounting._steps import ADJACENCIES, GaussianSteps
 
 if TYPE_CHECKING:
-    from ._baselines import baselines, smallest_batch_bound, truncation_delta
-    from ._calibration import Calibration, bucket_schedule, calibrate_noise
-    from ._crosscheck import AccountingError, CrossCheck, crosscheck
-    from ._curve import PrivacyCurve, compose
-    from ._epsilon import EpsilonValue, epsilon
-    from ._langevin import decreasing_blocks, noise_multiplier, step_size, step_size_bound, wang_step_size_bound
-    from ._selection import Selection, selection_epsilon
+    from skdpbayes.privacy.accounting._baselines import (
+        baselines,
+        smallest_batch_bound,
+        truncation_delta,
+    )
+    from skdpbayes.privacy.accounting._calibration import (
+        Calibration,
+        bucket_schedule,
+        calibrate_noise,
+    )
+    from skdpbayes.privacy.accounting._crosscheck import AccountingError, CrossCheck, crosscheck
+    from skdpbayes.privacy.accounting._curve import PrivacyCurve, compose
+    from skdpbayes.privacy.accounting._epsilon import EpsilonValue, epsilon
+    from skdpbayes.privacy.accounting._langevin import (
+        decreasing_blocks,
+        noise_multiplier,
+        step_size,
+        step_size_bound,
+        wang_step_size_bound,
+    )
+    from skdpbayes.privacy.accounting._selection import Selection, selection_epsilon
 
 __all__ = [
     "ADJACENCIES",

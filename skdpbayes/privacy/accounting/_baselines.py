@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from scipy import special
 
-from ._curve import compose
-from ._gaussian import gaussian_epsilon
-from ._rdp import step_rdp
-from ._steps import (
+from skdpbayes.privacy.accounting._curve import compose
+from skdpbayes.privacy.accounting._gaussian import gaussian_epsilon
+from skdpbayes.privacy.accounting._rdp import step_rdp
+from skdpbayes.privacy.accounting._steps import (
     GaussianSteps,
     as_steps,
     check_adjacency,
@@ -37,8 +37,8 @@ def _sensitivity(adjacency: str) -> float:
 def _amplified(steps: Blocks, delta: float, adjacency: str) -> list[tuple[float, int]]:
     """Return (epsilon of one round, rounds) when every round may spend the same share of `delta`.
 
-    One unsampled round is the Gaussian mechanism, exact, at delta0; sampling turns (e0, delta0) into
-    (log(1 + q (exp(e0) - 1)), q delta0) (Li, Qardaji and Su 2012, theorem 1).
+    One unsampled round is the Gaussian mechanism, exact, at delta0; sampling turns (e0, delta0)
+    into (log(1 + q (exp(e0) - 1)), q delta0) (Li, Qardaji and Su 2012, theorem 1).
     """
     total = sum(block.steps for block in steps)
     out = []
@@ -47,7 +47,9 @@ def _amplified(steps: Blocks, delta: float, adjacency: str) -> list[tuple[float,
         unsampled = gaussian_epsilon(share, _sensitivity(adjacency) / block.noise_multiplier)
         # log(1 + q (exp(e) - 1)) without overflow
         amplified = float(
-            np.logaddexp(math.log(block.sampling_rate) + unsampled, math.log1p(-block.sampling_rate))
+            np.logaddexp(
+                math.log(block.sampling_rate) + unsampled, math.log1p(-block.sampling_rate)
+            )
             if block.sampling_rate < 1.0
             else unsampled
         )
@@ -74,7 +76,9 @@ def advanced_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
     def bound(share: float) -> float:
         rounds = _amplified(steps, (1.0 - share) * delta, adjacency)
         squares = sum(count * eps * eps for eps, count in rounds)
-        drift = sum(count * eps * (math.expm1(eps) if eps < 700.0 else math.inf) for eps, count in rounds)
+        drift = sum(
+            count * eps * (math.expm1(eps) if eps < 700.0 else math.inf) for eps, count in rounds
+        )
         return math.sqrt(2.0 * squares * math.log(1.0 / (share * delta))) + drift
 
     return min(bound(float(share)) for share in np.geomspace(1e-3, 0.9, 40))
@@ -96,7 +100,9 @@ def moments_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
     replace = check_adjacency(adjacency) == "replace_one"
     total = np.zeros(len(_MOMENT_ORDERS))
     for block in steps:
-        total = total + block.steps * step_rdp(block.noise_multiplier, block.sampling_rate, replace, _MOMENT_ORDERS)
+        total = total + block.steps * step_rdp(
+            block.noise_multiplier, block.sampling_rate, replace, _MOMENT_ORDERS
+        )
     return float(np.min(total - math.log(delta) / (np.array(_MOMENT_ORDERS) - 1.0)))
 
 
@@ -114,8 +120,8 @@ def baselines(
     Returns
     -------
     dict of str to float
-        ``"zcdp"`` (no amplification), ``"linear"``, ``"advanced"`` (both with amplification), ``"moments"``,
-        ``"rdp"`` and ``"pld"``. All are upper bounds, of the same release.
+        ``"zcdp"`` (no amplification), ``"linear"``, ``"advanced"`` (both with amplification),
+        ``"moments"``, ``"rdp"`` and ``"pld"``. All are upper bounds, of the same release.
 
     Examples
     --------
@@ -136,11 +142,14 @@ def baselines(
     return table | {"rdp": curve.rdp_epsilon(delta), "pld": curve.epsilon(delta)}
 
 
-def truncation_delta(n_records: int, sampling_rate: float, batch_bound: int, steps: int, epsilon: float) -> float:
+def truncation_delta(
+    n_records: int, sampling_rate: float, batch_bound: int, steps: int, epsilon: float
+) -> float:
     """Return the delta to add when Poisson batches longer than `batch_bound` are cut.
 
-    Cut and uncut runs differ with probability at most ``T P[Bin(N, q) > B]`` on either of two neighbouring
-    data sets; passing from one to the other and back costs ``(1 + exp(epsilon))`` times that.
+    Cut and uncut runs differ with probability at most ``T P[Bin(N, q) > B]`` on either of two
+    neighbouring data sets; passing from one to the other and back costs ``(1 + exp(epsilon))``
+    times that.
 
     Parameters
     ----------
@@ -179,7 +188,9 @@ def truncation_delta(n_records: int, sampling_rate: float, batch_bound: int, ste
     return min(math.exp(min(log_delta, 0.0)), 1.0)
 
 
-def smallest_batch_bound(n_records: int, sampling_rate: float, steps: int, epsilon: float, delta: float) -> int:
+def smallest_batch_bound(
+    n_records: int, sampling_rate: float, steps: int, epsilon: float, delta: float
+) -> int:
     """Return the smallest batch bound whose `truncation_delta` is at most `delta`.
 
     Examples

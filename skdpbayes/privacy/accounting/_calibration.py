@@ -1,8 +1,8 @@
 """The least noise that keeps a promise.
 
-The search starts from the Gaussian with the composed mean and variance of the privacy loss (central limit
-theorem), moves by secant steps on logarithms inside a bracket, and returns only a noise whose epsilon was
-itself computed and found to be at most the one asked for.
+The search starts from the Gaussian with the composed mean and variance of the privacy loss (central
+limit theorem), moves by secant steps on logarithms inside a bracket, and returns only a noise whose
+epsilon was itself computed and found to be at most the one asked for.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._crosscheck import AccountingError, CrossCheck, crosscheck
-from ._curve import PrivacyCurve, compose
-from ._gaussian import gaussian_mu
-from ._pair import Pair, kinds
-from ._steps import (
+from skdpbayes.privacy.accounting._crosscheck import AccountingError, CrossCheck, crosscheck
+from skdpbayes.privacy.accounting._curve import PrivacyCurve, compose
+from skdpbayes.privacy.accounting._gaussian import gaussian_mu
+from skdpbayes.privacy.accounting._pair import Pair, kinds
+from skdpbayes.privacy.accounting._steps import (
     GaussianSteps,
     check_adjacency,
     check_count,
@@ -100,9 +100,9 @@ def calibrate_noise(
     steps : int
         Number of rounds.
     schedule : sequence of (relative multiplier, number of rounds), optional
-        Piecewise constant noise: the multipliers are scaled together, the numbers of rounds add up to
-        `steps`.
-        Time grows with the number of levels (some 10 ms each): round long schedules with `bucket_schedule`.
+        Piecewise constant noise: the multipliers are scaled together, the numbers of rounds add up
+        to `steps`. Time grows with the number of levels (some 10 ms each): round long schedules
+        with `bucket_schedule`.
     adjacency : {"zero_out", "add_remove", "replace_one"}
     rtol : float
         The epsilon of the noise returned is in ``[(1 - rtol) * epsilon, epsilon]``; at least 1e-6.
@@ -117,8 +117,8 @@ def calibrate_noise(
     Raises
     ------
     ValueError
-        If an argument is out of range, or if `delta` is so large that a release without any noise would
-        satisfy it.
+        If an argument is out of range, or if `delta` is so large that a release without any noise
+        would satisfy it.
     AccountingError
         If fourier-accountant, where its guards accept it, contradicts the result.
 
@@ -149,15 +149,24 @@ def calibrate_noise(
     return _calibrate(epsilon, delta, rate, blocks, adjacency, float(rtol), tuple(along))
 
 
-def _check_schedule(schedule: Iterable[tuple[float, int]] | None, steps: int) -> tuple[tuple[float, int], ...]:
+def _check_schedule(
+    schedule: Iterable[tuple[float, int]] | None, steps: int
+) -> tuple[tuple[float, int], ...]:
     if schedule is None:
         return ((1.0, steps),)
-    blocks = tuple((float(relative), check_count(count, "schedule's number of rounds")) for relative, count in schedule)
+    blocks = tuple(
+        (float(relative), check_count(count, "schedule's number of rounds"))
+        for relative, count in schedule
+    )
     if not blocks or not all(0.0 < relative < math.inf for relative, _ in blocks):
-        raise ValueError(f"schedule must hold pairs (relative multiplier above 0, number of rounds), got {schedule!r}.")
+        raise ValueError(
+            f"schedule must hold pairs (relative multiplier above 0, number of rounds), got {schedule!r}."
+        )
     total = sum(count for _, count in blocks)
     if total != steps:
-        raise ValueError(f"schedule has {total} rounds in all, but steps={steps}; they must be equal.")
+        raise ValueError(
+            f"schedule has {total} rounds in all, but steps={steps}; they must be equal."
+        )
     return blocks
 
 
@@ -194,12 +203,17 @@ def _calibrate(
     return Calibration(scale, value, epsilon, delta, adjacency, rounds(scale), check, along)
 
 
-def _central_limit_guess(blocks: Callable[[float], tuple[GaussianSteps, ...]], mu: float, adjacency: str) -> float:
+def _central_limit_guess(
+    blocks: Callable[[float], tuple[GaussianSteps, ...]], mu: float, adjacency: str
+) -> float:
     """Return the scale at which the variance of the composed loss is mu**2, as it is for a Gaussian."""
     kind = kinds(adjacency)[0]
 
     def variance(scale: float) -> float:
-        return sum(b.steps * Pair(kind, b.noise_multiplier, b.sampling_rate).moments()[1] for b in merge(blocks(scale)))
+        return sum(
+            b.steps * Pair(kind, b.noise_multiplier, b.sampling_rate).moments()[1]
+            for b in merge(blocks(scale))
+        )
 
     low, high = math.log(0.05), math.log(1e4)
     for _ in range(14):
@@ -208,7 +222,9 @@ def _central_limit_guess(blocks: Callable[[float], tuple[GaussianSteps, ...]], m
     return math.exp(0.5 * (low + high))
 
 
-def _search(achieved: Callable[[float], float], target: float, start: float, rtol: float) -> tuple[float, float]:
+def _search(
+    achieved: Callable[[float], float], target: float, start: float, rtol: float
+) -> tuple[float, float]:
     """Return (scale, epsilon) with epsilon in [(1 - rtol) target, target].
 
     Secant steps on (log scale, log epsilon), halved into the bracket whenever they leave it.
@@ -239,7 +255,9 @@ def _search(achieved: Callable[[float], float], target: float, start: float, rto
     )
 
 
-def _safeguard(x: float, below: tuple[float, float] | None, above: tuple[float, float] | None) -> float:
+def _safeguard(
+    x: float, below: tuple[float, float] | None, above: tuple[float, float] | None
+) -> float:
     if below is not None and above is not None:
         width = above[0] - below[0]
         if not below[0] + 1e-3 * width < x < above[0] - 1e-3 * width:
@@ -250,9 +268,9 @@ def _safeguard(x: float, below: tuple[float, float] | None, above: tuple[float, 
 def bucket_schedule(sigmas: Iterable[float], rho: float = 0.02) -> list[tuple[float, int]]:
     """Round a schedule of noise multipliers **down** into geometric buckets.
 
-    The rounds then run with the noise of the schedule or, simpler, of the buckets; accounting for less noise
-    than is added is sound, because the extra noise is post-processing. (The root mean square of a schedule is
-    no bound.)
+    The rounds then run with the noise of the schedule or, simpler, of the buckets; accounting for
+    less noise than is added is sound, because the extra noise is post-processing. (The root mean
+    square of a schedule is no bound.)
 
     Parameters
     ----------
@@ -264,8 +282,8 @@ def bucket_schedule(sigmas: Iterable[float], rho: float = 0.02) -> list[tuple[fl
     Returns
     -------
     list of (float, int)
-        The smallest multiplier of each bucket and its number of rounds, increasing. Make steps of it with
-        ``[GaussianSteps(sigma, sampling_rate, count) for sigma, count in buckets]``.
+        The smallest multiplier of each bucket and its number of rounds, increasing. Make steps of
+        it with ``[GaussianSteps(sigma, sampling_rate, count) for sigma, count in buckets]``.
 
     Examples
     --------

@@ -1,16 +1,16 @@
 """A second opinion: fourier-accountant (Koskela, Jalko and Honkela 2020) behind guards.
 
-fourier-accountant shares no code and no discretisation with our PLD. Alone it is an estimate without an error
-term and silently wrong when its grid does not resolve the loss or its window wraps, so an answer counts only
-if
+fourier-accountant shares no code and no discretisation with our PLD. Alone it is an estimate
+without an error term and silently wrong when its grid does not resolve the loss or its window
+wraps, so an answer counts only if
 
 * the window holds all but a thousandth of delta (Chernoff, from RDP);
 * on its very grid, (defect of the one-round mass) * (rounds) < 1e-2;
 * doubling the grid changes delta by less than 1%.
 
-The library does not handle sampling rate 1. Releases of all records have a normal loss: alone, their delta is
-integrated by quadrature, which shares nothing with the closed form that reports use; beside sampled rounds, the
-library's delta is averaged over that loss.
+The library does not handle sampling rate 1. Releases of all records have a normal loss: alone,
+their delta is integrated by quadrature, which shares nothing with the closed form that reports use;
+beside sampled rounds, the library's delta is averaged over that loss.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from ._pair import Floats, Pair
-from ._rdp import log_moment_radius, rdp_epsilon, total_rdp
-from ._steps import GaussianSteps, as_steps, check_adjacency, check_delta, check_epsilon, merge
+from skdpbayes.privacy.accounting._pair import Floats, Pair
+from skdpbayes.privacy.accounting._rdp import log_moment_radius, rdp_epsilon, total_rdp
+from skdpbayes.privacy.accounting._steps import (
+    GaussianSteps,
+    as_steps,
+    check_adjacency,
+    check_delta,
+    check_epsilon,
+    merge,
+)
 
 LOWEST_RATIO, HIGHEST_RATIO = 0.9, 1.01
 _SIZES = tuple(2**k for k in range(15, 22))
@@ -98,7 +105,10 @@ class CrossCheck:
 
 
 def crosscheck(
-    steps: GaussianSteps | Iterable[GaussianSteps], epsilon: float, delta: float, adjacency: str = "zero_out"
+    steps: GaussianSteps | Iterable[GaussianSteps],
+    epsilon: float,
+    delta: float,
+    adjacency: str = "zero_out",
 ) -> CrossCheck:
     """Ask an independent accountant for delta at a reported epsilon.
 
@@ -125,10 +135,16 @@ def crosscheck(
     >>> found.accepted, found.disagrees
     (True, False)
     """
-    adjacency, delta, epsilon = check_adjacency(adjacency), check_delta(delta), check_epsilon(epsilon)
+    adjacency, delta, epsilon = (
+        check_adjacency(adjacency),
+        check_delta(delta),
+        check_epsilon(epsilon),
+    )
     blocks = merge(as_steps(steps))
     sampled = tuple(block for block in blocks if block.sampling_rate < 1.0)
-    mu = math.fsum(_loss_std(block, adjacency) for block in blocks if block not in sampled)  # merged: one at most
+    mu = math.fsum(
+        _loss_std(block, adjacency) for block in blocks if block not in sampled
+    )  # merged: one at most
 
     def reject(reason: str) -> CrossCheck:
         return CrossCheck(False, reason, epsilon, delta)
@@ -139,7 +155,9 @@ def crosscheck(
         return reject("the library needs a positive finite epsilon")
     if not sampled:
         estimate = _quadrature(epsilon, mu)
-        return CrossCheck(True, "converged", epsilon, delta, estimate, estimate / delta, None, "quadrature")
+        return CrossCheck(
+            True, "converged", epsilon, delta, estimate, estimate / delta, None, "quadrature"
+        )
     if delta < 1e-10:
         return reject("delta is below the floor of an FFT")
     try:
@@ -151,8 +169,8 @@ def crosscheck(
     losses = (0.5 * mu**2 - spread, 0.5 * mu**2, 0.5 * mu**2 + spread)
     if not losses[-1] < epsilon:
         return reject("releases of all records have the larger part of the loss")
-    # The library indexes its grid by log(1 - q), the smallest loss of a round: outside the window the index turns
-    # negative, and NumPy silently counts it from the other end.
+    # The library indexes its grid by log(1 - q), the smallest loss of a round: outside the window
+    # the index turns negative, and NumPy silently counts it from the other end.
     smallest_loss = max(-math.log1p(-block.sampling_rate) for block in sampled)
     radius = max(
         log_moment_radius(total_rdp(sampled, adjacency), 1e-3 * delta),
@@ -168,16 +186,26 @@ def crosscheck(
             continue
 
         def library_delta(loss: float, size: int = size) -> float:
-            return _library_delta(fourier_accountant, sampled, epsilon - loss, adjacency, size, radius)
+            return _library_delta(
+                fourier_accountant, sampled, epsilon - loss, adjacency, size, radius
+            )
 
         try:
             middle = library_delta(losses[1])
-            if previous is not None and abs(middle - previous) <= _CONVERGENCE * abs(middle) and middle > 0.0:
-                ends = (library_delta(losses[0]), library_delta(losses[2])) if mu else (middle, middle)
+            if (
+                previous is not None
+                and abs(middle - previous) <= _CONVERGENCE * abs(middle)
+                and middle > 0.0
+            ):
+                ends = (
+                    (library_delta(losses[0]), library_delta(losses[2])) if mu else (middle, middle)
+                )
                 if not ends[1] <= _STEEPEST * ends[0]:
                     return reject("releases of all records have too large a part of the loss")
                 estimate = (4.0 * middle + ends[0] + ends[1]) / 6.0
-                return CrossCheck(True, "converged", epsilon, delta, estimate, estimate / delta, size)
+                return CrossCheck(
+                    True, "converged", epsilon, delta, estimate, estimate / delta, size
+                )
         except (ValueError, ArithmeticError, IndexError) as error:
             return reject(f"the library raised: {error}")
         previous, reason = middle, "no convergence in the number of points"
@@ -207,7 +235,12 @@ def _quadrature(epsilon: float, mu: float) -> float:
 
 
 def _library_delta(
-    library: Any, blocks: tuple[GaussianSteps, ...], epsilon: float, adjacency: str, size: int, radius: float
+    library: Any,
+    blocks: tuple[GaussianSteps, ...],
+    epsilon: float,
+    adjacency: str,
+    size: int,
+    radius: float,
 ) -> float:
     get_delta = library.get_delta_S if adjacency == "replace_one" else library.get_delta_R
     sigma = np.array([block.noise_multiplier for block in blocks])
@@ -217,9 +250,13 @@ def _library_delta(
         return float(get_delta(epsilon, sigma, rate, count, nx=size, L=radius))
 
 
-def _mass_defect(blocks: tuple[GaussianSteps, ...], adjacency: str, size: int, radius: float) -> float:
+def _mass_defect(
+    blocks: tuple[GaussianSteps, ...], adjacency: str, size: int, radius: float
+) -> float:
     """Return the sum over rounds of |Riemann sum of the one-round loss density - 1| on the library's grid."""
-    return sum(block.steps * abs(_riemann_mass(block, adjacency, size, radius) - 1.0) for block in blocks)
+    return sum(
+        block.steps * abs(_riemann_mass(block, adjacency, size, radius) - 1.0) for block in blocks
+    )
 
 
 def _riemann_mass(block: GaussianSteps, adjacency: str, size: int, radius: float) -> float:
@@ -227,9 +264,13 @@ def _riemann_mass(block: GaussianSteps, adjacency: str, size: int, radius: float
     replace = adjacency == "replace_one"
     pair = Pair("replace" if replace else "remove", s, q)
     dx = 2.0 * radius / size
-    # Only the points where one round has mass: 1e-20 is left out, which is nothing beside the tolerance.
+    # Only the points where one round has mass: 1e-20 is left out, which is nothing beside the
+    # tolerance.
     bottom, top = pair.statistic(np.array(pair.window(1e-20)))
-    first, last = max(math.floor((bottom + radius) / dx), 0), min(math.ceil((top + radius) / dx), size - 1)
+    first, last = (
+        max(math.floor((bottom + radius) / dx), 0),
+        min(math.ceil((top + radius) / dx), size - 1),
+    )
     losses = -radius + dx * np.arange(first, last + 1)
     if not replace:
         losses = losses[losses > math.log1p(-q)]
@@ -268,7 +309,11 @@ def fourier_epsilon(steps: tuple[GaussianSteps, ...], delta: float, adjacency: s
     rdp = total_rdp(blocks, adjacency)
     low, high = 0.0, rdp_epsilon(rdp, delta)
     radius = max(log_moment_radius(rdp, 1e-3 * delta), 1.05 * high)
-    sizes = [size for size in _SIZES[1:] if _mass_defect(blocks, adjacency, size, radius) < _MASS_TOLERANCE]
+    sizes = [
+        size
+        for size in _SIZES[1:]
+        if _mass_defect(blocks, adjacency, size, radius) < _MASS_TOLERANCE
+    ]
     if not sizes:
         raise ValueError(refused.format("grid too coarse for one round"))
     while high - low > 1e-7 * high:

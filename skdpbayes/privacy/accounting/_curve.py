@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._gaussian import gaussian_delta, gaussian_epsilon, gaussian_tpr
-from ._pair import kinds
-from ._pld import LossDistribution, loss_distribution
-from ._rdp import rdp_delta, rdp_epsilon, total_rdp
-from ._steps import GaussianSteps, as_steps, check_adjacency, check_delta, merge
+from skdpbayes.privacy.accounting._gaussian import gaussian_delta, gaussian_epsilon, gaussian_tpr
+from skdpbayes.privacy.accounting._pair import kinds
+from skdpbayes.privacy.accounting._pld import LossDistribution, loss_distribution
+from skdpbayes.privacy.accounting._rdp import rdp_delta, rdp_epsilon, total_rdp
+from skdpbayes.privacy.accounting._steps import (
+    GaussianSteps,
+    as_steps,
+    check_adjacency,
+    check_delta,
+    merge,
+)
 
 Floats = NDArray[np.float64]
 
@@ -36,8 +42,8 @@ def tpr_bound(fpr: ArrayLike, epsilon: ArrayLike, delta: ArrayLike) -> Floats:
 class PrivacyCurve:
     """Upper bounds on what a composition of Gaussian steps reveals about one record.
 
-    Obtained from `compose`. Equality and pickling go by the steps and the adjacency; everything else is
-    recomputed.
+    Obtained from `compose`. Equality and pickling go by the steps and the adjacency; everything
+    else is recomputed.
 
     Parameters
     ----------
@@ -50,13 +56,13 @@ class PrivacyCurve:
         As given.
     adjacency : str
     accountant : str
-        ``"pld"`` (privacy loss distribution, and RDP where that is smaller), ``"gaussian"`` (closed form, all
-        sampling rates 1) or ``"none"`` (some step has no noise: epsilon is infinite).
+        ``"pld"`` (privacy loss distribution, and RDP where that is smaller), ``"gaussian"`` (closed
+        form, all sampling rates 1) or ``"none"`` (some step has no noise: epsilon is infinite).
 
     Notes
     -----
-    Bounds hold for steps fixed in advance. A mechanism chosen after seeing the results of an earlier one
-    needs a filter (a ledger), not this composition.
+    Bounds hold for steps fixed in advance. A mechanism chosen after seeing the results of an
+    earlier one needs a filter (a ledger), not this composition.
 
     Examples
     --------
@@ -110,8 +116,8 @@ class PrivacyCurve:
     def epsilon(self, delta: float) -> float:
         """Return an upper bound on epsilon at `delta`, in both directions.
 
-        The smaller of the PLD and the RDP answer; RDP alone for delta below 1e-10; the closed form when no
-        step is subsampled.
+        The smaller of the PLD and the RDP answer; RDP alone for delta below 1e-10; the closed form
+        when no step is subsampled.
 
         Raises
         ------
@@ -167,8 +173,9 @@ class PrivacyCurve:
     def tpr(self, fpr: ArrayLike) -> Any:
         """Return the largest true positive rate of any attack that has false positive rate `fpr`.
 
-        The attack decides whether a given record was used, knowing everything else. Every (epsilon, delta) of
-        the curve bounds it (Kairouz, Oh and Viswanath 2015); the smallest of these bounds is returned.
+        The attack decides whether a given record was used, knowing everything else. Every (epsilon,
+        delta) of the curve bounds it (Kairouz, Oh and Viswanath 2015); the smallest of these bounds
+        is returned.
 
         Parameters
         ----------
@@ -197,7 +204,9 @@ class PrivacyCurve:
         return eps, np.asarray(self.delta(eps))
 
     def _tpr_from_curve(self, rates: Floats) -> Floats:
-        best = [np.min(tpr_bound(rate, *self._table)) for rate in rates.reshape(-1)]  # memory stays at one table
+        best = [
+            np.min(tpr_bound(rate, *self._table)) for rate in rates.reshape(-1)
+        ]  # memory stays at one table
         return np.array(best).reshape(rates.shape)
 
     def advantage(self) -> float:
@@ -207,8 +216,9 @@ class PrivacyCurve:
     def reconstruction(self, prior: ArrayLike) -> Any:
         """Return the largest probability of reconstructing a record whose prior guess succeeds with `prior`.
 
-        The bound of Hayes, Mahloujifar and Balle (2023), theorem 2: success is at most the true positive rate
-        at false positive rate `prior`, the probability of success of the best guess made without the release.
+        The bound of Hayes, Mahloujifar and Balle (2023), theorem 2: success is at most the true
+        positive rate at false positive rate `prior`, the probability of success of the best guess
+        made without the release.
         """
         return self.tpr(prior)
 
@@ -218,7 +228,9 @@ def _compose(steps: tuple[GaussianSteps, ...], adjacency: str) -> PrivacyCurve:
     return PrivacyCurve(steps, adjacency)
 
 
-def compose(steps: GaussianSteps | Iterable[GaussianSteps], adjacency: str = "zero_out") -> PrivacyCurve:
+def compose(
+    steps: GaussianSteps | Iterable[GaussianSteps], adjacency: str = "zero_out"
+) -> PrivacyCurve:
     """Compose steps fixed in advance.
 
     Parameters
@@ -226,8 +238,8 @@ def compose(steps: GaussianSteps | Iterable[GaussianSteps], adjacency: str = "ze
     steps : GaussianSteps or iterable of GaussianSteps
         Blocks of rounds; rates and multipliers may differ between blocks.
     adjacency : {"zero_out", "add_remove", "replace_one"}
-        ``"zero_out"`` and ``"add_remove"`` take the worse of the directions remove and add. ``"replace_one"``
-        uses the antipodal pair (records at distance 2C).
+        ``"zero_out"`` and ``"add_remove"`` take the worse of the directions remove and add.
+        ``"replace_one"`` uses the antipodal pair (records at distance 2C).
 
     Returns
     -------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ._curve import compose
-from ._steps import GaussianSteps, check_delta
+from skdpbayes.privacy.accounting._curve import compose
+from skdpbayes.privacy.accounting._steps import GaussianSteps, check_delta
 
 
 class EpsilonValue(float):
@@ -50,9 +50,10 @@ def epsilon(
         In (0, 1).
     adjacency : {"zero_out", "add_remove", "replace_one"}
     method : {"pld", "rdp", "fourier", "moments", "zcdp", "advanced", "linear"}
-        ``"pld"`` is the answer to report: the smaller of PLD and RDP, RDP alone for delta below 1e-10, closed
-        form without sampling. ``"rdp"``: RDP alone. ``"fourier"``: fourier-accountant behind the guards of
-        `crosscheck`. The others are the accountants of earlier papers, see `baselines`.
+        ``"pld"`` is the answer to report: the smaller of PLD and RDP, RDP alone for delta below
+        1e-10, closed form without sampling. ``"rdp"``: RDP alone. ``"fourier"``: fourier-accountant
+        behind the guards of `crosscheck`. The others are the accountants of earlier papers, see
+        `baselines`.
 
     Returns
     -------
@@ -62,7 +63,8 @@ def epsilon(
     Raises
     ------
     ValueError
-        For unknown names or values out of range, and for ``"fourier"`` where its result cannot be trusted.
+        For unknown names or values out of range, and for ``"fourier"`` where its result cannot be
+        trusted.
 
     Examples
     --------
@@ -79,11 +81,13 @@ def epsilon(
     if method == "rdp":
         return EpsilonValue(curve.rdp_epsilon(delta), method)
     if method == "fourier":
-        from ._crosscheck import fourier_epsilon
+        from skdpbayes.privacy.accounting._crosscheck import fourier_epsilon
 
-        return EpsilonValue(fourier_epsilon(curve.steps, delta, adjacency), method, is_upper_bound=False)
+        return EpsilonValue(
+            fourier_epsilon(curve.steps, delta, adjacency), method, is_upper_bound=False
+        )
     if method in METHODS:
-        from . import _baselines
+        from skdpbayes.privacy.accounting import _baselines
 
         function = getattr(_baselines, f"{method}_epsilon")
         return EpsilonValue(function(curve.steps, delta, adjacency), method)

@@ -32,8 +32,8 @@ def gaussian_delta(epsilon: ArrayLike, mu: float) -> Floats:
     Returns
     -------
     ndarray of the shape of `epsilon`
-        To a relative error near 1e-10 even where delta is 1e-200: the two terms share the factor phi(t), so
-        only Mills ratios are subtracted.
+        To a relative error near 1e-10 even where delta is 1e-200: the two terms share the factor
+        phi(t), so only Mills ratios are subtracted.
     """
     eps = np.asarray(epsilon, dtype=float)
     low, high = eps / mu - mu / 2.0, eps / mu + mu / 2.0

@@ -6,34 +6,47 @@ import math
 
 import numpy as np
 
-from ._calibration import calibrate_noise
-from ._steps import check_count, check_delta, check_epsilon, check_sampling_rate
+from skdpbayes.privacy.accounting._calibration import calibrate_noise
+from skdpbayes.privacy.accounting._steps import (
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_sampling_rate,
+)
 
 MOST_BLOCKS = 64  # of a schedule
 
 
-def step_size(noise_multiplier: float, sampling_rate: float, clipping_norm: float, friction: float = 1.0) -> float:
+def step_size(
+    noise_multiplier: float, sampling_rate: float, clipping_norm: float, friction: float = 1.0
+) -> float:
     """Step size whose Langevin noise is that of the mechanism: ``2 a q^2 / (C sigma)^2``, with `friction` a.
 
-    With the calibrated noise multiplier of a budget this is the largest step size that the budget allows.
+    With the calibrated noise multiplier of a budget this is the largest step size that the budget
+    allows.
     """
     if noise_multiplier == 0:
         return math.inf
     return 2 * friction * (sampling_rate / (clipping_norm * noise_multiplier)) ** 2
 
 
-def noise_multiplier(step: float, sampling_rate: float, clipping_norm: float, friction: float = 1.0) -> float:
+def noise_multiplier(
+    step: float, sampling_rate: float, clipping_norm: float, friction: float = 1.0
+) -> float:
     """Inverse of `step_size`: ``q sqrt(2 a / h) / C``."""
     return sampling_rate * math.sqrt(2 * friction / step) / clipping_norm
 
 
-def decreasing_blocks(n_steps: int, most: int = MOST_BLOCKS, power: float = 1 / 3) -> list[tuple[float, int]]:
+def decreasing_blocks(
+    n_steps: int, most: int = MOST_BLOCKS, power: float = 1 / 3
+) -> list[tuple[float, int]]:
     """Step sizes proportional to ``t^-power``, made piecewise constant on at most so many geometric blocks.
 
     Returns
     -------
     blocks : list of (relative step size, number of steps)
-        The relative step size of a block is that of its last step, so that no step exceeds the law's.
+        The relative step size of a block is that of its last step, so that no step exceeds the
+        law's.
     """
     edges = np.unique(np.round(np.geomspace(1, n_steps, min(most, n_steps))).astype(int))
     counts = np.diff(np.concatenate([[0], edges]))
@@ -53,9 +66,10 @@ def step_size_bound(
 ) -> float:
     """Largest step size with which Langevin dynamics is (epsilon, delta)-private by its own noise.
 
-    The chain is ``theta' = theta + h (G / q + grad log prior) + N(0, 2h)``, G the sum of clipped gradients of a
-    Poisson sample; its stationary law is the posterior. Li et al. (2019, Theorems 3 and 4) give such bounds up to
-    constants that they do not name, for ``eta = N h`` and a chain with half of the noise.
+    The chain is ``theta' = theta + h (G / q + grad log prior) + N(0, 2h)``, G the sum of clipped
+    gradients of a Poisson sample; its stationary law is the posterior. Li et al. (2019, Theorems 3
+    and 4) give such bounds up to constants that they do not name, for ``eta = N h`` and a chain
+    with half of the noise.
 
     Parameters
     ----------
@@ -68,8 +82,8 @@ def step_size_bound(
     schedule : {"constant", "decreasing"}, default="constant"
         Whether steps stay as they are or fall as ``t^(-1/3)``; the bound is that of the first.
     friction : float, default=1.0
-        Of a chain with momentum (``sampler="sghmc"`` or ``"sgnht"``), ``v' = (1 - a) v + h (G / q + grad log prior) +
-        N(0, 2ah)``, ``theta' = theta + v'``; 1 without.
+        Of a chain with momentum (``sampler="sghmc"`` or ``"sgnht"``), ``v' = (1 - a) v + h (G / q +
+        grad log prior) + N(0, 2ah)``, ``theta' = theta + v'``; 1 without.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
 
     Returns
@@ -102,11 +116,13 @@ def step_size_bound(
     return step_size(noise, sampling_rate, clipping_norm, friction)
 
 
-def wang_step_size_bound(epsilon: float, delta: float, *, n_steps: int, clipping_norm: float = 1.0) -> float:
+def wang_step_size_bound(
+    epsilon: float, delta: float, *, n_steps: int, clipping_norm: float = 1.0
+) -> float:
     """Step size that Wang, Fienberg and Smola (2015) allow, in the units of `step_size_bound`, for comparison.
 
-    ``h = epsilon^2 / (128 C^2 T log(2.5 T / delta) log(2 / delta))``: theirs is ``eta = N h`` (as quoted by Li et al.
-    2019, section 3.1), and their chain has half of the noise.
+    ``h = epsilon^2 / (128 C^2 T log(2.5 T / delta) log(2 / delta))``: theirs is ``eta = N h`` (as
+    quoted by Li et al. 2019, section 3.1), and their chain has half of the noise.
 
     Examples
     --------

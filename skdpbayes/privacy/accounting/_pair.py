@@ -8,7 +8,8 @@ add      N(0, s^2)                             (1-q) N(0, s^2) + q N(1, s^2)    
 replace  (1-q) N(0, s^2) + q N(1, s^2)         (1-q) N(0, s^2) + q N(-1, s^2)        replace_one (symmetric)
 ======== ===================================== ===================================== =========================
 
-Sources: Zhu, Dong and Wang 2022 (dominating pairs) for the first two; docs/accounting.md for the third.
+Sources: Zhu, Dong and Wang 2022 (dominating pairs) for the first two; docs/accounting.md for the
+third.
 """
 
 from __future__ import annotations
@@ -63,10 +64,20 @@ class Pair:
         log_rest, log_rate = math.log1p(-self.rate), math.log(self.rate)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             if self.kind == "replace":
-                # exp(x/s2) solves a quadratic; x/s2 = v/2 + asinh((1-q)/q exp(1/(2 s2)) sinh(v/2)), odd in v.
+                # exp(x/s2) solves a quadratic; x/s2 = v/2 + asinh((1-q)/q exp(1/(2 s2)) sinh(v/2)),
+                # odd in v.
                 half = np.abs(value) / 2.0
-                log_w = log_rest - log_rate + 0.5 / s2 + half + np.log(-np.expm1(-2.0 * half)) - math.log(2.0)
-                asinh = np.where(log_w < 20.0, np.arcsinh(np.exp(np.minimum(log_w, 20.0))), log_w + math.log(2.0))
+                log_w = (
+                    log_rest
+                    - log_rate
+                    + 0.5 / s2
+                    + half
+                    + np.log(-np.expm1(-2.0 * half))
+                    - math.log(2.0)
+                )
+                asinh = np.where(
+                    log_w < 20.0, np.arcsinh(np.exp(np.minimum(log_w, 20.0))), log_w + math.log(2.0)
+                )
                 return np.sign(value) * s2 * (half + asinh)
             gap = -np.expm1(log_rest - value)
             x = s2 * (value + np.log(np.maximum(gap, 0.0)) - log_rate) + 0.5

@@ -1,18 +1,18 @@
 """Privacy loss distributions on an adaptive grid.
 
-One round is discretised by *connecting the dots* (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022): the
-mass of P in each cell of the grid of losses is split between the two ends of the cell so that the masses of P
-**and** Q are kept. The discrete pair dominates the continuous one, so that everything composed from it is an
-upper bound. Splitting cell by cell needs no second differences of delta, which lose all digits for tiny
-sampling rates.
+One round is discretised by *connecting the dots* (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi
+2022): the mass of P in each cell of the grid of losses is split between the two ends of the cell so
+that the masses of P **and** Q are kept. The discrete pair dominates the continuous one, so that
+everything composed from it is an upper bound. Splitting cell by cell needs no second differences of
+delta, which lose all digits for tiny sampling rates.
 
-The grid spacing follows the standard deviation of the loss (Gopi, Lee and Wutschitz 2021 argue for the same
-scaling): the discretisation adds at most a share c**2 / 4 to the variance of the composed loss, whatever the
-parameters.
+The grid spacing follows the standard deviation of the loss (Gopi, Lee and Wutschitz 2021 argue for
+the same scaling): the discretisation adds at most a share c**2 / 4 to the variance of the composed
+loss, whatever the parameters.
 
-Composition is one FFT for all blocks together. What an FFT on a finite window can get wrong is charged to
-delta: mass above the window (a Chernoff bound on the very numbers composed) and rounding. Mass below the
-window wraps upwards, which is pessimistic by itself.
+Composition is one FFT for all blocks together. What an FFT on a finite window can get wrong is
+charged to delta: mass above the window (a Chernoff bound on the very numbers composed) and
+rounding. Mass below the window wraps upwards, which is pessimistic by itself.
 """
 
 from __future__ import annotations
@@ -25,18 +25,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import fft
 
-from ._pair import Pair
-from ._steps import GaussianSteps
+from skdpbayes.privacy.accounting._pair import Pair
+from skdpbayes.privacy.accounting._steps import GaussianSteps
 
 Floats = NDArray[np.float64]
 
 TAIL = 1e-14  # mass charged for cutting one-round tails (all rounds together), and again for the FFT window
 FINE, COARSE = 0.01, 0.05  # grid spacing over standard deviation of one loss
 MAX_CELLS = 2**20
-_POINTS = 2**15  # the spacing is refined from COARSE to FINE while grid and FFT stay about this small
+_POINTS = (
+    2**15
+)  # the spacing is refined from COARSE to FINE while grid and FFT stay about this small
 _FFT_POINTS_MAX = 2**21
 _EPS = float(np.finfo(float).eps)
-_BLOCK = 500.0  # losses are handled in blocks this wide, so that exp never leaves the range of a double
+_BLOCK = (
+    500.0  # losses are handled in blocks this wide, so that exp never leaves the range of a double
+)
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,8 @@ def discretise(pair: Pair, dx: float, tail: float) -> Pmf:
     dx : float
         Grid spacing.
     tail : float
-        Mass of P that may lie above the top of the grid. It is not dropped: its part that no finite loss
-        explains is kept as mass at infinity.
+        Mass of P that may lie above the top of the grid. It is not dropped: its part that no finite
+        loss explains is kept as mass at infinity.
 
     Returns
     -------
@@ -101,7 +105,8 @@ def choose_spacing(pairs: Iterable[tuple[Pair, int]], tail: float, spacing: floa
     if spacing is None:
         spacing = min(max(max(width, reach / std if std else 0.0) / _POINTS, FINE), COARSE)
     spacing = max(spacing, width / _FFT_POINTS_MAX)
-    # With next to no noise the loss of the direction `add` is one number, to the last digit; a grid needs a width.
+    # With next to no noise the loss of the direction `add` is one number, to the last digit; a grid
+    # needs a width.
     level = max(float(np.max(np.abs(end))) for end in ends)
     return max(spacing * std, reach / MAX_CELLS, 1e-9 * level)
 
@@ -109,7 +114,8 @@ def choose_spacing(pairs: Iterable[tuple[Pair, int]], tail: float, spacing: floa
 class LossDistribution:
     """The composed privacy loss distribution in one direction, ready to be asked for delta and epsilon.
 
-    Both answers are exact for the discrete distribution held; that distribution dominates the composition.
+    Both answers are exact for the discrete distribution held; that distribution dominates the
+    composition.
     """
 
     def __init__(self, pmf: Pmf) -> None:
@@ -118,9 +124,9 @@ class LossDistribution:
         if probs.size == 0:
             probs, low = np.zeros(1), 0
         self.dx, self.low, self.infinity = pmf.dx, low, min(pmf.infinity, 1.0)
-        # weight[i] = sum_{j>=i} p_j exp(l_i - l_j); delta(l_i) = infinity + (1 - exp(-dx)) sum_{j>i}
-        # weight[j]. Sums of positive terms from the top down: no cancellation, and no exp(-loss) that
-        # underflows.
+        # weight[i] = sum_{j>=i} p_j exp(l_i - l_j); delta(l_i) = infinity + (1 - exp(-dx))
+        # sum_{j>i} weight[j]. Sums of positive terms from the top down: no cancellation, and no
+        # exp(-loss) that underflows.
         self.weight = _discounted_sums(probs, self.dx)
         above = np.concatenate((np.cumsum(self.weight[:0:-1])[::-1], [0.0]))
         self.delta_grid = self.infinity - math.expm1(-self.dx) * above
@@ -132,7 +138,9 @@ class LossDistribution:
         index = np.clip(position, 0, self.weight.size - 1).astype(np.int64)
         loss = (self.low + index) * self.dx
         with np.errstate(invalid="ignore", over="ignore"):
-            inside = self.delta_grid[index] + self.weight[index] * np.maximum(-np.expm1(eps - loss), 0.0)
+            inside = self.delta_grid[index] + self.weight[index] * np.maximum(
+                -np.expm1(eps - loss), 0.0
+            )
         return np.minimum(np.where(position >= self.weight.size, self.infinity, inside), 1.0)
 
     def epsilon(self, delta: float) -> float:
@@ -181,7 +189,9 @@ def _coarsen(losses: Floats, probs: Floats) -> tuple[Floats, Floats]:
     width = probs.size // 2000 + 1
     padded = np.zeros(-(-probs.size // width) * width)
     padded[: probs.size] = probs
-    return losses[::width] + 0.5 * (width - 1) * (losses[1] - losses[0]), padded.reshape(-1, width).sum(axis=1)
+    return losses[::width] + 0.5 * (width - 1) * (losses[1] - losses[0]), padded.reshape(
+        -1, width
+    ).sum(axis=1)
 
 
 def _chernoff(pmfs: list[tuple[Pmf, int]], std: float, sign: int) -> float:
@@ -190,7 +200,8 @@ def _chernoff(pmfs: list[tuple[Pmf, int]], std: float, sign: int) -> float:
     The order of the moment is sought on a coarse copy; the bound returned uses all points.
     """
     exact = [
-        (sign * pmf.dx * (pmf.low + np.arange(pmf.probs.size, dtype=float)), pmf.probs, count) for pmf, count in pmfs
+        (sign * pmf.dx * (pmf.low + np.arange(pmf.probs.size, dtype=float)), pmf.probs, count)
+        for pmf, count in pmfs
     ]
     coarse = [(*_coarsen(losses, probs), count) for losses, probs, count in exact if probs.size > 1]
 
@@ -215,9 +226,9 @@ def _chernoff(pmfs: list[tuple[Pmf, int]], std: float, sign: int) -> float:
 def convolve(pmfs: list[tuple[Pmf, int]]) -> Pmf:
     """Compose loss distributions of equal spacing, each repeated the given number of times.
 
-    The returned mass at infinity covers the parts' masses at infinity, the mass above the FFT window, and an
-    estimate (Cauchy-Schwarz over the spectrum, twice the root mean square error model) of the rounding of the
-    FFT.
+    The returned mass at infinity covers the parts' masses at infinity, the mass above the FFT
+    window, and an estimate (Cauchy-Schwarz over the spectrum, twice the root mean square error
+    model) of the rounding of the FFT.
     """
     infinity = sum(count * pmf.infinity for pmf, count in pmfs)
     if sum(count for _, count in pmfs) == 1:
@@ -259,7 +270,9 @@ def _fold(probs: Floats, shift: int, size: int) -> Floats:
     return np.roll(padded.reshape(-1, size).sum(axis=0), shift % size)
 
 
-def loss_distribution(blocks: Iterable[GaussianSteps], kind: str, spacing: float | None = None) -> LossDistribution:
+def loss_distribution(
+    blocks: Iterable[GaussianSteps], kind: str, spacing: float | None = None
+) -> LossDistribution:
     """Compose `blocks` (noise above 0) in the direction `kind`.
 
     Parameters
@@ -269,9 +282,14 @@ def loss_distribution(blocks: Iterable[GaussianSteps], kind: str, spacing: float
     kind : {"remove", "add", "replace"}
         See `_pair`.
     spacing : float, optional
-        Grid spacing over the standard deviation of one loss; by default .01 to .05 as the cost allows.
+        Grid spacing over the standard deviation of one loss; by default .01 to .05 as the cost
+        allows.
     """
-    pairs = [(Pair(kind, block.noise_multiplier, block.sampling_rate), block.steps) for block in blocks]
+    pairs = [
+        (Pair(kind, block.noise_multiplier, block.sampling_rate), block.steps) for block in blocks
+    ]
     tail = TAIL / sum(count for _, count in pairs)
     dx = choose_spacing(pairs, tail, spacing)
-    return LossDistribution(convolve([(discretise(pair, dx, tail), count) for pair, count in pairs]))
+    return LossDistribution(
+        convolve([(discretise(pair, dx, tail), count) for pair, count in pairs])
+    )

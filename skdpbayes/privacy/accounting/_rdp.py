@@ -1,11 +1,10 @@
 """Renyi differential privacy of the Poisson-subsampled Gaussian mechanism, by quadrature.
 
-One formula serves all orders and adjacencies: the Renyi divergence of the dominating pair, integrated by the
-trapezoidal rule, which converges exponentially for these integrands: they are analytic in a strip of
-half-width
-``pi sigma**2`` about the real line, and the step keeps the error below 1e-17. Under ``zero_out`` and
-``add_remove`` the `remove` direction is the larger one at every order (Mironov, Talwar and Zhang 2019,
-theorem 5).
+One formula serves all orders and adjacencies: the Renyi divergence of the dominating pair,
+integrated by the trapezoidal rule, which converges exponentially for these integrands: they are
+analytic in a strip of half-width ``pi sigma**2`` about the real line, and the step keeps the error
+below 1e-17. Under ``zero_out`` and ``add_remove`` the `remove` direction is the larger one at every
+order (Mironov, Talwar and Zhang 2019, theorem 5).
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._pair import Pair
-from ._steps import GaussianSteps
+from skdpbayes.privacy.accounting._pair import Pair
+from skdpbayes.privacy.accounting._steps import GaussianSteps
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +34,9 @@ _SLACK = 1e-15  # rounding of one round's divergence, charged upwards
 
 
 @functools.lru_cache(maxsize=256)
-def step_rdp(sigma: float, rate: float, replace: bool, orders: tuple[float, ...] | None = None) -> Floats:
+def step_rdp(
+    sigma: float, rate: float, replace: bool, orders: tuple[float, ...] | None = None
+) -> Floats:
     """Return the Renyi divergence of one round at `orders` (default `ORDERS`).
 
     Parameters
@@ -50,7 +51,8 @@ def step_rdp(sigma: float, rate: float, replace: bool, orders: tuple[float, ...]
     Returns
     -------
     ndarray of shape (n_orders,), read-only
-        Infinity where the quadrature would need more than 2**13 points (high orders with little noise).
+        Infinity where the quadrature would need more than 2**13 points (high orders with little
+        noise).
     """
     alphas = ORDERS if orders is None else np.asarray(orders, dtype=float)
     if rate == 1.0:
@@ -84,7 +86,9 @@ def _divergence(pair: Pair, order: float) -> float:
 def rdp_at(blocks: Iterable[GaussianSteps], order: float, adjacency: str) -> float:
     """Return the composed Renyi divergence at one order, which need not be one of `ORDERS`."""
     replace = adjacency == "replace_one"
-    rounds = ((b.steps, step_rdp(b.noise_multiplier, b.sampling_rate, replace, (order,))) for b in blocks)
+    rounds = (
+        (b.steps, step_rdp(b.noise_multiplier, b.sampling_rate, replace, (order,))) for b in blocks
+    )
     return math.fsum(count * float(each[0]) for count, each in rounds)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._curve import PrivacyCurve, compose
-from ._rdp import ORDERS, rdp_at, total_rdp
-from ._steps import GaussianSteps, as_steps, check_delta
+from skdpbayes.privacy.accounting._curve import PrivacyCurve, compose
+from skdpbayes.privacy.accounting._rdp import ORDERS, rdp_at, total_rdp
+from skdpbayes.privacy.accounting._steps import GaussianSteps, as_steps, check_delta
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,14 @@ class Selection:
 
         ``D(order) + (1 + eta) * ((1 - 1 / a) * D(a) + log(1 / g) / a) + log(m) / (order - 1)``.
 
-        D is the largest divergence of all alternatives: which one a run draws may be known, and does
-        not depend on the records.
+        D is the largest divergence of all alternatives: which one a run draws may be known, and
+        does not depend on the records.
         """
         at_order = max(rdp_at(run, order, adjacency) for run in self.runs)
         elsewhere = np.max([total_rdp(run, adjacency) for run in self.runs], axis=0)
-        log_inverse = math.log1p(truncated_negative_binomial_odds(self.mean, self.eta))  # log(1 / g)
+        log_inverse = math.log1p(
+            truncated_negative_binomial_odds(self.mean, self.eta)
+        )  # log(1 / g)
         both = (1 - 1 / ORDERS) * elsewhere + log_inverse / ORDERS
         least = min(float(both.min()), log_inverse)  # at a = 1
         return at_order + (1 + self.eta) * least + math.log(self.mean) / (order - 1)
@@ -109,25 +111,30 @@ class _Worst:
 
 def _check_law(mean: float, eta: float) -> None:
     if not (math.isfinite(mean) and mean >= 1.0):
-        raise ValueError(f"mean, the expected number of runs, must be finite and at least 1, got {mean!r}.")
+        raise ValueError(
+            f"mean, the expected number of runs, must be finite and at least 1, got {mean!r}."
+        )
     if not (math.isfinite(eta) and eta > -1.0):
-        raise ValueError(f"eta must be above -1 (0 logarithmic, 1 geometric number of runs), got {eta!r}.")
+        raise ValueError(
+            f"eta must be above -1 (0 logarithmic, 1 geometric number of runs), got {eta!r}."
+        )
 
 
-def selection_epsilon(curve: PrivacyCurve | _Worst, delta: float, mean: float, eta: float = 1.0) -> float:
+def selection_epsilon(
+    curve: PrivacyCurve | _Worst, delta: float, mean: float, eta: float = 1.0
+) -> float:
     """Bound epsilon of releasing only the best of a random number of private runs.
 
-    The number of runs is truncated negative binomial with shape `eta` and expectation `mean` (Papernot and
-    Steinke 2022): ``eta=1`` geometric, ``eta=0`` logarithmic. The bound is that of Koskela, Redberg and Wang
-    (2024):
-    ``delta(e) <= mean * delta_Q(e - (eta + 1) log(exp(h) + (1 - g) / g * delta_Q(h)))`` for every h >= 0; the
-    best h is taken.
+    The number of runs is truncated negative binomial with shape `eta` and expectation `mean`
+    (Papernot and Steinke 2022): ``eta=1`` geometric, ``eta=0`` logarithmic. The bound is that of
+    Koskela, Redberg and Wang (2024): ``delta(e) <= mean * delta_Q(e - (eta + 1) log(exp(h) + (1 -
+    g) / g * delta_Q(h)))`` for every h >= 0; the best h is taken.
 
     Parameters
     ----------
     curve : PrivacyCurve
-        One run: draw a candidate from a fixed public grid, fit, score privately, all included. If candidates
-        differ in privacy, the curve must bound the worst.
+        One run: draw a candidate from a fixed public grid, fit, score privately, all included. If
+        candidates differ in privacy, the curve must bound the worst.
     delta : float
         Of the whole selection.
     mean : float
@@ -159,14 +166,17 @@ def selection_epsilon(curve: PrivacyCurve | _Worst, delta: float, mean: float, e
         return math.inf
     odds = truncated_negative_binomial_odds(mean, eta)
     grid = np.linspace(0.0, 2.0 * base + 1.0, 4001)
-    shift = np.min(np.logaddexp(grid, np.log(np.maximum(odds * np.asarray(curve.delta(grid)), 1e-300))))
+    shift = np.min(
+        np.logaddexp(grid, np.log(np.maximum(odds * np.asarray(curve.delta(grid)), 1e-300)))
+    )
     return base + (eta + 1.0) * float(shift)
 
 
 def truncated_negative_binomial_odds(mean: float, eta: float) -> float:
     """Return (1 - g) / g of the truncated negative binomial law with shape `eta` and expectation `mean`.
 
-    The expectation is ``eta (1 - g) / (g (1 - g**eta))``, or ``(1 / g - 1) / log(1 / g)`` for eta = 0.
+    The expectation is ``eta (1 - g) / (g (1 - g**eta))``, or ``(1 / g - 1) / log(1 / g)`` for eta =
+    0.
     """
 
     def expectation(log_inverse: float) -> float:  # log(1 / g)

@@ -18,24 +18,24 @@ ADJACENCIES = ("zero_out", "add_remove", "replace_one")
 class GaussianSteps:
     """A block of identical rounds of the Poisson-subsampled Gaussian mechanism.
 
-    Each round includes each record independently with probability `sampling_rate`, sums one vector of norm
-    at most C per included record, and adds Gaussian noise of standard deviation `noise_multiplier * C` to
-    every coordinate.
+    Each round includes each record independently with probability `sampling_rate`, sums one vector
+    of norm at most C per included record, and adds Gaussian noise of standard deviation
+    `noise_multiplier * C` to every coordinate.
 
     Parameters
     ----------
     noise_multiplier : float
-        Standard deviation of the noise divided by the clipping norm C, **for every adjacency** (under
-        ``"replace_one"`` the accountant, not the caller, accounts for the distance 2C). Zero means no noise:
-        epsilon is then infinite.
+        Standard deviation of the noise divided by the clipping norm C, **for every adjacency**
+        (under ``"replace_one"`` the accountant, not the caller, accounts for the distance 2C). Zero
+        means no noise: epsilon is then infinite.
     sampling_rate : float
-        In (0, 1]. The sampler must use a probability that is not above this one: a sampler on a grid rounds
-        down, or declares the rate rounded up.
+        In (0, 1]. The sampler must use a probability that is not above this one: a sampler on a
+        grid rounds down, or declares the rate rounded up.
     steps : int
         Number of rounds, at least 1.
     sampling : {"poisson"}
-        Other schemes need other accounting (sampling without replacement can cost five times the epsilon) and
-        are refused.
+        Other schemes need other accounting (sampling without replacement can cost five times the
+        epsilon) and are refused.
 
     Raises
     ------
@@ -82,7 +82,9 @@ class GaussianSteps:
 
 def _real(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a real number, got {value!r} of type {type(value).__name__}.")
+        raise ValueError(
+            f"{name} must be a real number, got {value!r} of type {type(value).__name__}."
+        )
     return float(value)
 
 
@@ -108,7 +110,9 @@ def check_count(value: Any, name: str) -> int:
 def check_adjacency(adjacency: Any) -> str:
     """Return `adjacency` if it is a known name, or raise ValueError."""
     if adjacency not in ADJACENCIES:
-        raise ValueError(f"adjacency must be one of {', '.join(map(repr, ADJACENCIES))}, got {adjacency!r}.")
+        raise ValueError(
+            f"adjacency must be one of {', '.join(map(repr, ADJACENCIES))}, got {adjacency!r}."
+        )
     return str(adjacency)
 
 
@@ -153,8 +157,9 @@ def as_steps(steps: GaussianSteps | Iterable[GaussianSteps]) -> tuple[GaussianSt
 def merge(blocks: Iterable[GaussianSteps]) -> tuple[GaussianSteps, ...]:
     """Merge equal mechanisms, and all unsampled blocks into one Gaussian release.
 
-    The order of the blocks is immaterial to a composition that was fixed in advance. Gaussian releases at
-    rate 1 compose exactly into one Gaussian release: ``1 / sigma**2 = sum(T / sigma_t**2)``.
+    The order of the blocks is immaterial to a composition that was fixed in advance. Gaussian
+    releases at rate 1 compose exactly into one Gaussian release: ``1 / sigma**2 = sum(T /
+    sigma_t**2)``.
     """
     counts: dict[tuple[float, float], int] = {}
     precision = 0.0

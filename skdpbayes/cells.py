@@ -1,0 +1,89 @@
+"""Single cells as plain values: nothing in a cell raises, and no code of its class runs."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+
+# By identity: to hash a class may run code of its metaclass.
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None), decimal.Decimal, datetime.date),
+    *(kind for kind in set(np.sctypeDict.values()) if kind not in (np.object_, np.void)),
+)
+
+
+_PLAIN_IDS = frozenset(map(id, _PLAIN))
+
+
+_BASES: tuple[tuple[type, Any], ...] = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (str, str.__str__),
+    (bytes, bytes.__bytes__),
+)
+
+
+NO_VALUE = float("nan")  # equal to no label, and no other object
+
+
+def plain(cell):
+    """The cell, if its class is known to run no code of its own; else `NO_VALUE`.
+
+    An object of a subclass of int, float, str or bytes becomes one of these, by their own
+    conversion.
+    """
+    kind = type(cell)
+    if id(kind) in _PLAIN_IDS:
+        return cell
+    for base, converted in _BASES:
+        if issubclass(kind, base):
+            return converted(cell)
+    if kind is fractions.Fraction:
+        parts = (getattr(cell, "numerator", None), getattr(cell, "denominator", None))
+        return cell if all(type(part) is int for part in parts) else NO_VALUE
+    return NO_VALUE
+
+
+def objects(values) -> np.ndarray:
+    """Object array of values, none of which is looked into."""
+    out = np.empty(len(values), object)
+    for i, item in enumerate(values):
+        out[i] = item
+    return out
+
+
+def number(cell) -> float:
+    """A cell as a float; NaN, if it is no real number."""
+    cell = plain(cell)
+    try:
+        if isinstance(cell, complex | np.complexfloating):
+            return float(cell.real) if cell.imag == 0 else NO_VALUE
+        return NO_VALUE if isinstance(cell, np.datetime64 | np.timedelta64) else float(cell)
+    except Exception:  # any error at all would tell that the record is there
+        return NO_VALUE
+
+
+def parsed(X):
+    """Float array of the cells of an array; what is not a number is NaN."""
+    # Cell by cell, always: NumPy converts some kinds (dates) in whole arrays but not by themselves,
+    # so that a fallback for arrays with a bad cell would let that cell change all others.
+    with (
+        warnings.catch_warnings(),
+        np.errstate(all="ignore"),
+    ):  # of a longdouble that is too large for a float
+        warnings.simplefilter("error")
+        return np.frompyfunc(number, 1, 1)(legible(X).astype(object)).astype(np.float64)
+
+
+def legible(X):
+    """The array; of one of text, cells with what is no character, which NumPy fails to hand out, are made empty."""
+    if X.dtype.kind != "U":
+        return X
+    points = np.ascontiguousarray(X).view(np.dtype(np.uint32).newbyteorder(X.dtype.byteorder))
+    return np.where((points.reshape(*X.shape, -1) > sys.maxunicode).any(axis=-1), "", X)

@@ -1,0 +1,461 @@
+"""Pictures of fitted models: credible intervals of parameters, and what privacy costs in predictions."""
+
+from __future__ import annotations
+
+import itertools
+import numbers
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.metrics import check_scoring
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes.displays.axes import COLOURS, DIAGONAL, axes
+
+__all__ = ["PosteriorIntervalDisplay", "PrivacyUtilityDisplay"]
+
+
+class PosteriorIntervalDisplay:
+    """Credible intervals of parameters, those with the largest medians first.
+
+    Parameters
+    ----------
+    draws : array-like of shape (n_draws, ...)
+        Draws; all axes but the first are parameters.
+    names : sequence of str, optional
+        One for each parameter.
+    level : float or pair of float, default=(0.5, 0.95)
+        Of the thick and of the thin intervals, which are equal-tailed.
+    reference : array-like, optional
+        Values to compare with, one for each parameter: the truth, or estimates without privacy.
+    max_shown : int, default=20
+        Most parameters that are shown.
+    quantity : str, default="value"
+        What the values are, with their unit, to be written below them.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    lines_ : list of matplotlib LineCollection
+        Intervals of each level, the narrowest first.
+    medians_ : matplotlib Line2D
+    reference_ : matplotlib Line2D or None
+    shown_ : array of int
+        Which parameters are shown, from the top.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.displays import PosteriorIntervalDisplay
+    >>> draws = np.random.default_rng(0).normal([0.1, -3.0], size=(500, 2))
+    >>> display = PosteriorIntervalDisplay.from_draws(draws, names=["age", "smoker"])
+    >>> display.shown_
+    array([1, 0])
+    """
+
+    def __init__(
+        self, draws: Any, *, names: Any = None, level: Any = (0.5, 0.95), reference: Any = None, max_shown: int = 20,
+        quantity: str = "value",
+    ) -> None:  # fmt: skip
+        draws = np.asarray(draws, dtype=float)
+        if draws.ndim < 2 or not draws.size:
+            raise ValueError(f"draws must have shape (n_draws, n_parameters), got {draws.shape}.")
+        self.draws = draws.reshape(len(draws), -1)
+        n = self.draws.shape[1]
+        self.names = (
+            [f"parameter {j}" for j in range(n)] if names is None else [str(name) for name in names]
+        )
+        self.level = tuple(sorted(np.atleast_1d(level).tolist()))
+        self.reference = (
+            None if reference is None else np.asarray(reference, dtype=float).reshape(-1)
+        )
+        self.max_shown = max_shown
+        self.quantity = quantity
+        if len(self.names) != n:
+            raise ValueError(
+                f"names must hold one name for each of the {n} parameters, got {len(self.names)}."
+            )
+        if self.reference is not None and len(self.reference) != n:
+            raise ValueError(f"reference must hold one value for each of the {n} parameters.")
+        if not self.level or not 0 < self.level[0] <= self.level[-1] < 1:
+            raise ValueError(f"level must be in (0, 1), got {level!r}.")
+        if max_shown < 1:
+            raise ValueError(f"max_shown must be at least 1, got {max_shown!r}.")
+
+    @classmethod
+    def from_draws(
+        cls, draws: Any, *, names: Any = None, ax: Any = None, **options: Any
+    ) -> PosteriorIntervalDisplay:
+        """Draw intervals of any draws.
+
+        Parameters
+        ----------
+        draws : array-like of shape (n_draws, ...)
+        names : sequence of str, optional
+        ax : matplotlib Axes, optional
+        **options
+            Of the class: ``level``, ``reference``, ``max_shown``, ``quantity``.
+
+        Returns
+        -------
+        PosteriorIntervalDisplay
+        """
+        return cls(draws, names=names, **options).plot(ax)
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        *,
+        parameter: str = "coef",
+        names: Any = None,
+        ax: Any = None,
+        **options: Any,
+    ) -> PosteriorIntervalDisplay:
+        """Draw intervals of a fitted estimator's ``posterior_samples_``.
+
+        Parameters
+        ----------
+        estimator : estimator of this package, or a pipeline that ends in one
+            Fitted.
+        parameter : str, default="coef"
+            Key of ``posterior_samples_``, where that is a dict.
+        names : sequence of str, optional
+            By default made of columns, classes, components and whatever else the axes of the draws
+            stand for.
+        ax : matplotlib Axes, optional
+        **options
+            Of the class: ``level``, ``reference``, ``max_shown``, ``quantity``.
+
+        Returns
+        -------
+        PosteriorIntervalDisplay
+
+        Raises
+        ------
+        ValueError
+            If there are no draws of that name.
+        """
+        check_is_fitted(estimator)
+        final = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+        samples = getattr(final, "posterior_samples_", None)
+        draws = samples.get(parameter) if isinstance(samples, dict) else samples
+        if draws is None:
+            known = f" but of {sorted(samples)}" if isinstance(samples, dict) else ""
+            raise ValueError(
+                f"{type(final).__name__} has no posterior draws of {parameter!r}{known}."
+            )
+        draws = np.asarray(draws)
+        if draws.ndim == 1:
+            draws = draws[:, None]
+        parameter = parameter if isinstance(samples, dict) else final._draws_name
+        names = _names(estimator, final, parameter, draws.shape[1:]) if names is None else names
+        options.setdefault("quantity", "coefficient" if parameter == "coef" else parameter)
+        return cls(draws, names=names, **options).plot(ax)
+
+    def plot(self, ax: Any = None) -> PosteriorIntervalDisplay:
+        """Draw into `ax`, or into a new figure, and return the display.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        medians = np.median(self.draws, axis=0)
+        self.shown_ = np.argsort(-np.abs(medians), kind="stable")[: self.max_shown]
+        places = np.arange(len(self.shown_))
+        self.ax_, self.figure_ = axes(ax, figsize=(6.4, 1.6 + 0.28 * len(places)))
+        self.ax_.axvline(0, **DIAGONAL)
+        self.lines_ = []
+        widths = np.linspace(5, 1.5, len(self.level)) if len(self.level) > 1 else [3]
+        for level, width in zip(self.level, widths, strict=True):
+            low, high = np.quantile(
+                self.draws[:, self.shown_], [(1 - level) / 2, (1 + level) / 2], axis=0
+            )
+            label = f"{100 * level:.3g}% interval"
+            self.lines_.append(
+                self.ax_.hlines(places, low, high, linewidth=width, color=COLOURS[0], label=label)
+            )
+        (self.medians_,) = self.ax_.plot(
+            medians[self.shown_],
+            places,
+            "o",
+            markersize=5,
+            markeredgecolor=COLOURS[0],
+            color="white",
+            label="median",
+        )
+        self.reference_ = None
+        if self.reference is not None:
+            (self.reference_,) = self.ax_.plot(
+                self.reference[self.shown_],
+                places,
+                linestyle="none",
+                marker="|",
+                markersize=12,
+                markeredgewidth=2,
+                color=COLOURS[1],
+                label="reference",
+            )
+        self.ax_.set_yticks(places, [self.names[j] for j in self.shown_])
+        self.ax_.set(ylim=(len(places) - 0.4, -0.6), xlabel=self.quantity)
+        if len(places) < len(medians):
+            self.ax_.set_title(
+                f"the {len(places)} largest of {len(medians)}", loc="left", fontsize="medium"
+            )
+        self.ax_.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+        return self
+
+
+class PrivacyUtilityDisplay:
+    """Scores of private fits against epsilon.
+
+    **For public or simulated data.** Each of the fits spends its epsilon, and scores are computed
+    from raw rows without noise: on records to protect, neither the scores nor a choice of epsilon
+    by them is private.
+
+    Parameters
+    ----------
+    epsilons : array-like of shape (n_epsilons,)
+        Above 0.
+    scores : array-like of shape (n_epsilons, n_repeats)
+    reference : float, optional
+        Score without privacy.
+    score_name : str, default="score"
+    name : str, default="private"
+        Of what was fitted.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    line_ : matplotlib Line2D
+        Mean scores.
+    band_ : matplotlib PolyCollection
+        From the lowest to the highest score.
+    reference_line_ : matplotlib Line2D or None
+
+    Examples
+    --------
+    >>> from skdpbayes.displays import PrivacyUtilityDisplay
+    >>> display = PrivacyUtilityDisplay.from_scores([0.1, 1.0], [[0.6, 0.7], [0.8, 0.8]], reference=0.82)
+    >>> display.line_.get_ydata()
+    array([0.65, 0.8 ])
+    """
+
+    def __init__(
+        self, epsilons: Any, scores: Any, *, reference: float | None = None, score_name: str = "score",
+        name: str = "private",
+    ) -> None:  # fmt: skip
+        self.epsilons = np.asarray(epsilons, dtype=float)
+        self.scores = np.asarray(scores, dtype=float)
+        if self.epsilons.ndim != 1 or not np.all((self.epsilons > 0) & np.isfinite(self.epsilons)):
+            raise ValueError(
+                f"epsilons must be a list of finite numbers above 0, got {epsilons!r}."
+            )
+        if (
+            self.scores.ndim != 2
+            or self.scores.shape[0] != len(self.epsilons)
+            or not self.scores.size
+        ):
+            raise ValueError(
+                f"scores must have shape ({len(self.epsilons)}, n_repeats), got {self.scores.shape}."
+            )
+        self.reference = reference
+        self.score_name = score_name
+        self.name = name
+
+    @classmethod
+    def from_scores(
+        cls, epsilons: Any, scores: Any, *, reference: float | None = None, score_name: str = "score",
+        name: str = "private", ax: Any = None,
+    ) -> PrivacyUtilityDisplay:  # fmt: skip
+        """Draw scores that are known.
+
+        Parameters
+        ----------
+        epsilons : array-like of shape (n_epsilons,)
+        scores : array-like of shape (n_epsilons, n_repeats)
+        reference : float, optional
+        score_name : str, default="score"
+        name : str, default="private"
+        ax : matplotlib Axes, optional
+
+        Returns
+        -------
+        PrivacyUtilityDisplay
+        """
+        return cls(epsilons, scores, reference=reference, score_name=score_name, name=name).plot(ax)
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, X_test: Any, y_test: Any, *, epsilons: Any = (0.1, 0.3, 1.0, 3.0, 10.0),
+        scoring: Any = None, n_repeats: int = 3, reference: Any = None, param_name: str | None = None, ax: Any = None,
+    ) -> PrivacyUtilityDisplay:  # fmt: skip
+        """Fit clones at each epsilon, score them on held-out rows, and draw.
+
+        **Not private**: ``len(epsilons) * n_repeats`` fits are made, and raw rows score them. Take
+        public or simulated data. An open ledger, or one of the estimator's, is charged with each
+        fit.
+
+        Parameters
+        ----------
+        estimator : estimator of this package, or a pipeline that ends in one
+            Not changed. With an integer as ``random_state``, repeats count up from it.
+        X, y
+            Rows to fit; `y` may be None.
+        X_test, y_test
+            Rows that score.
+        epsilons : sequence of float, default=(0.1, 0.3, 1.0, 3.0, 10.0)
+        scoring : str or callable, optional
+            As scikit-learn takes it; None: the estimator's ``score``.
+        n_repeats : int, default=3
+            Fits at each epsilon.
+        reference : estimator, optional
+            One without privacy, of which a clone is fitted and scored once.
+        param_name : str, optional
+            What epsilon is called, ``"step__epsilon"``; by default that of the estimator, or of a
+            pipeline's last step.
+        ax : matplotlib Axes, optional
+
+        Returns
+        -------
+        PrivacyUtilityDisplay
+
+        Raises
+        ------
+        ValueError
+            If the estimator has no such parameter, or there are no repeats.
+        """
+        if n_repeats < 1:
+            raise ValueError(f"n_repeats must be at least 1, got {n_repeats!r}.")
+        if param_name is None:
+            param_name = (
+                f"{estimator.steps[-1][0]}__epsilon"
+                if isinstance(estimator, Pipeline)
+                else "epsilon"
+            )
+        parameters = estimator.get_params()
+        if param_name not in parameters:
+            raise ValueError(
+                f"{type(estimator).__name__} has no parameter {param_name!r}: pass param_name."
+            )
+        seed_name = param_name.removesuffix("epsilon") + "random_state"
+        seed = parameters.get(seed_name)
+
+        def score(model: Any) -> float:
+            return check_scoring(model, scoring)(model.fit(X, y), X_test, y_test)
+
+        def private(epsilon: float, repeat: int) -> Any:
+            model = clone(estimator).set_params(**{param_name: epsilon})
+            # One seed for all repeats would make them the same fit.
+            return (
+                model.set_params(**{seed_name: seed + repeat})
+                if isinstance(seed, numbers.Integral)
+                else model
+            )
+
+        scores = [
+            [score(private(float(epsilon), repeat)) for repeat in range(n_repeats)]
+            for epsilon in epsilons
+        ]
+        final = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+        return cls.from_scores(
+            epsilons,
+            scores,
+            reference=None if reference is None else score(clone(reference)),
+            score_name=_score_name(scoring, final),
+            name=type(final).__name__,
+            ax=ax,
+        )
+
+    def plot(self, ax: Any = None) -> PrivacyUtilityDisplay:
+        """Draw into `ax`, or into a new figure, and return the display.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        """
+        self.ax_, self.figure_ = axes(ax)
+        order = np.argsort(self.epsilons)
+        epsilons, scores = self.epsilons[order], self.scores[order]
+        n_repeats = scores.shape[1]
+        label = f"{self.name}, mean and range of {n_repeats} fits" if n_repeats > 1 else self.name
+        (self.line_,) = self.ax_.plot(epsilons, scores.mean(axis=1), "o-", label=label)
+        self.band_ = self.ax_.fill_between(
+            epsilons,
+            scores.min(axis=1),
+            scores.max(axis=1),
+            color=self.line_.get_color(),
+            alpha=0.2,
+            linewidth=0,
+        )
+        self.reference_line_ = None
+        if self.reference is not None:
+            self.reference_line_ = self.ax_.axhline(
+                self.reference, label="without privacy", **DIAGONAL
+            )
+        self.ax_.set_xscale("log")
+        self.ax_.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        self.ax_.set_xticks([], minor=True)
+        self.ax_.set(xlabel="epsilon", ylabel=self.score_name)
+        self.ax_.legend(frameon=False, loc="lower right")
+        return self
+
+
+def _names(estimator: Any, final: Any, parameter: str, shape: tuple[int, ...]) -> list[str]:
+    """Names of parameters of that shape, of what their axes stand for; two classes have one row, without a name."""
+    dims = final._dims.get(parameter, ())
+    if len(dims) != len(shape):
+        n = int(np.prod(shape))
+        return [parameter] if n == 1 else [f"{parameter} {j}" for j in range(n)]
+    columns = _columns(estimator)
+    labels = final._coordinates() | {"feature": columns, "other_feature": columns}
+    axes = []
+    for dim, size in zip(dims, shape, strict=True):
+        if (dim, size) != ("class", 1):
+            known = labels.get(dim)
+            axes.append(
+                [f"{dim} {j}" for j in range(size)]
+                if known is None
+                else [str(label) for label in known]
+            )
+    return [": ".join(each) for each in itertools.product(*axes)] if axes else [parameter]
+
+
+def _columns(estimator: Any) -> list[str] | None:
+    try:
+        if isinstance(estimator, Pipeline) and len(estimator) > 1:
+            return list(estimator[:-1].get_feature_names_out())
+    except (AttributeError, ValueError):  # a step that names no columns
+        return None
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None and hasattr(estimator, "n_features_in_"):
+        names = [f"x{j}" for j in range(estimator.n_features_in_)]
+    return None if names is None else list(names)
+
+
+def _score_name(scoring: Any, final: Any) -> str:
+    if isinstance(scoring, str):
+        return scoring.replace("_", " ")
+    if scoring is not None:
+        return getattr(scoring, "__name__", "score").replace("_", " ")
+    return (
+        "accuracy"
+        if is_classifier(final)
+        else "R squared"
+        if is_regressor(final)
+        else "mean log density"
+    )

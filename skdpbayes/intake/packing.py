@@ -1,0 +1,84 @@
+"""Arrays and CSR matrices as `Records`."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from skdpbayes.mechanism.records import _NARROWEST, RaggedRows, Records, SparseRows, padded_size
+
+
+def pack_records(usable=None, **fields) -> Records:
+    """Records from arrays or CSR matrices of equal length, padded with zeros.
+
+    Parameters
+    ----------
+    usable : bool array of shape (n,), optional
+        Which records can contribute. None: those without a NaN, an infinity or a negative code.
+    **fields : array of shape (n, ...) or scipy CSR matrix of shape (n, m)
+        Arrays keep their dtype.
+    """
+    lengths = {name: field.shape[0] for name, field in fields.items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"Fields must have equal lengths, got {lengths}.")
+    (n,) = set(lengths.values())
+    if usable is None:
+        usable = np.logical_and.reduce([_without_nulls(field) for field in fields.values()])
+    packed = {name: _pad(field, padded_size(n)) for name, field in fields.items()}
+    return Records(packed, np.int32(n), usable=usable)
+
+
+def finite_rows(field):
+    """Of each row of an array or CSR matrix, whether it holds neither NaN nor infinity."""
+    if sparse.issparse(field):
+        fine = np.ones(field.shape[0], bool)
+        fine[
+            np.repeat(np.arange(field.shape[0]), np.diff(field.indptr))[~np.isfinite(field.data)]
+        ] = False
+        return fine
+    return np.isfinite(field).reshape(len(field), -1).all(axis=1)
+
+
+def _without_nulls(field):
+    """Of each row, whether it is finite, or not negative where it holds codes."""
+    return field >= 0 if field.dtype.kind == "i" and field.ndim == 1 else finite_rows(field)
+
+
+def pack_ragged(rows) -> Records:
+    """Records ``{"columns": ..., "values": ...}`` of the rows of a CSR matrix, in order of their lengths.
+
+    Parameters
+    ----------
+    rows : scipy CSR matrix of shape (n, m)
+        Columns of a row must be distinct and in increasing order.
+    """
+    lengths = np.diff(rows.indptr)
+    order = np.argsort(lengths, kind="stable")
+    rows, lengths = rows[order], lengths[order]
+    longest = lengths[-1] if len(lengths) else 0
+    widths = [_NARROWEST]
+    while widths[-1] < longest:
+        widths.append(2 * widths[-1])
+    ends = np.searchsorted(lengths, widths, side="right").astype(np.int32)
+    packed = _pad(rows, padded_size(rows.shape[0]))
+    ragged = RaggedRows(packed.data, packed.columns, packed.row_starts, packed.template)
+    return Records(ragged, np.int32(rows.shape[0]), ends, tuple(widths), usable=lengths > 0)
+
+
+def _pad(field, size):
+    if sparse.issparse(field):
+        field = field.tocsr()
+        n_values = padded_size(field.nnz)
+        starts = np.full(size + 1, field.nnz, np.int32)
+        starts[: field.shape[0] + 1] = field.indptr
+        return SparseRows(
+            _pad(field.data, n_values),
+            _pad(field.indices.astype(np.int32), n_values),
+            starts,
+            np.zeros(field.shape[1], field.dtype),
+        )
+    if len(field) == size:
+        return field
+    out = np.zeros((size, *field.shape[1:]), field.dtype)
+    out[: len(field)] = field
+    return out

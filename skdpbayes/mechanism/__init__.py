@@ -1,0 +1,1 @@
+"""The private sum and what it needs: the only code that aggregates training records."""

@@ -1,0 +1,188 @@
+"""Batches and noise of a run, drawn ahead: they do not depend on any record.
+
+They are drawn outside of the compiled loop, by the secret keys' stream cipher and integer
+arithmetic, for as many steps at a time as memory allows. The loop gets arrays whose shapes do not
+depend on the number of steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skdpbayes.mechanism.integer_noise import integer_noise
+from skdpbayes.mechanism.keys import Stream
+
+_MOST_NOISE, _MOST_INDICES, _MOST_STEPS = 2**18, 2**17, 2**12  # that are drawn at a time
+
+# Gaps are drawn from uniforms of 53 bits; the chance that a record is sampled, given all others,
+# then differs from q by a relative error below 1e-7 (`docs/arithmetic.md`). By this margin the
+# sampler's rate stays under the rate that is charged.
+_RATE_MARGIN = 2.0**-20
+
+
+def undrawn(dtype):
+    """What stands in the place of noise that was not drawn: less than any noise."""
+    return np.iinfo(dtype).min if np.issubdtype(dtype, np.integer) else dtype.type(-np.inf)
+
+
+class Draw(NamedTuple):
+    """Batch and noise of one step; of `Draws` in the compiled loop."""
+
+    indices: Any
+    starts: Any
+    noise: Any
+
+
+class Draws(NamedTuple):
+    """Batches and noise of consecutive steps of one chain.
+
+    Attributes
+    ----------
+    first, stop : int
+        Steps.
+    indices : int32 array
+        Sampled records in increasing order, of one step after the other.
+    starts : int array of shape (n, n_groups + 1)
+        Where in `indices` the part of a step begins that belongs to each group of records, and
+        where the last one ends. Steps that have all records share theirs.
+    noise : array of shape (n, width)
+        Integers of standard deviation ``Mechanism.noise_std``, or for idealised arithmetic standard
+        normal numbers. A release takes the first that it needs; those that were not drawn are
+        `undrawn`, and make it not a number.
+    """
+
+    first: Any
+    stop: Any
+    indices: Any
+    starts: Any
+    noise: Any
+
+    def at(self, step) -> Draw:
+        """Of one step."""
+        i = step - self.first
+        return Draw(self.indices, self.starts[i], self.noise[i])
+
+
+def poisson_sample(stream: Stream, rate: float, length: int):
+    """Elements of ``range(length)``, each chosen independently; in increasing order.
+
+    Gaps between chosen elements are independent Geometric variables, so a sample costs as much as
+    it has elements. A gap beyond ``4/q`` is cut there without choosing the element it lands on, and
+    drawing goes on: by memorylessness that is the same law, and it keeps the 53-bit uniform away
+    from its tail, where its grid would distort the chance of being chosen.
+
+    Parameters
+    ----------
+    stream : Stream
+    rate : float
+        Below one. The probability to be chosen is a little smaller.
+    length : int
+    """
+    log_survival = math.log1p(-rate * (1 - _RATE_MARGIN))
+    last, parts, longest = -1, [np.zeros(0, np.int64)], math.ceil(4 / rate)
+    while last < length - 1:
+        expected = (length - 1 - last) * rate
+        bits = stream.integers(
+            np.uint64, int(expected + 6 * math.sqrt(expected)) + 64
+        ) >> np.uint64(11)
+        uniform = (bits.astype(np.float64) + 1) * 2.0**-53  # in (0, 1]: its logarithm is finite
+        gaps = np.floor(np.log(uniform) / log_survival) + 1
+        places = last + np.cumsum(np.minimum(gaps, longest).astype(np.int64))
+        parts.append(places[gaps <= longest])
+        last = int(places[-1])
+    chosen = np.concatenate(parts)
+    return chosen[: np.searchsorted(chosen, length)]
+
+
+class Sampler:
+    """Poisson samples of records, of one step after the other.
+
+    Parameters
+    ----------
+    key : bytes
+    rate : float
+    bounds : int array of shape (n_groups + 1,)
+        Where groups of records begin, and the number of records.
+    stride : int
+        At least the number of records. Steps are ranges of so many elements, laid end to end.
+    """
+
+    def __init__(self, key: bytes, rate: float, bounds, stride: int):
+        self._stream, self._rate = Stream(key), rate
+        self._bounds, self._stride = np.asarray(bounds, np.int64), int(stride)
+        self._capacity = max(_MOST_INDICES, self._stride)
+
+    def most_steps(self) -> int:
+        """Steps whose samples take half of the room that there is for indices; one has room always."""
+        return (
+            _MOST_STEPS
+            if self._rate == 1
+            else max(1, int(self._capacity / (2 * self._rate * self._stride)))
+        )
+
+    def draw(self, steps: int):
+        """`indices` and `starts` of some steps."""
+        if self._rate == 1:
+            return np.arange(self._capacity, dtype=np.int32), np.tile(self._bounds, (steps, 1))
+        chosen = poisson_sample(self._stream, self._rate, steps * self._stride)
+        chosen = chosen[chosen % self._stride < self._bounds[-1]]
+        starts = np.searchsorted(chosen, np.arange(steps)[:, None] * self._stride + self._bounds)
+        indices = np.zeros(self._capacity, np.int32)
+        indices[: len(chosen)] = chosen % self._stride
+        return indices, starts
+
+
+def noise_source(key: bytes, levels: int | None) -> Callable[[int], np.ndarray]:
+    """Noise variables, ever new ones, as a function of their number.
+
+    Parameters
+    ----------
+    key : bytes
+    levels : int or None
+        Of `integer_noise`; None asks for standard normal numbers in single precision, by a
+        generator that is fast and not cryptographic.
+    """
+    if levels is None:
+        fast = np.random.Generator(np.random.SFC64(list(key)))
+        return lambda size: np.asarray(fast.standard_normal(size, np.float32))
+    stream = Stream(key)
+    return lambda size: integer_noise(stream, size, levels)
+
+
+def draws_of_chain(
+    sampling_key: bytes, noise_key: bytes, spec, sizes, bounds, stride: int
+) -> Iterator[Draws]:
+    """Everything that one chain of a run needs of chance, some steps at a time.
+
+    Parameters
+    ----------
+    sampling_key, noise_key : bytes
+    spec : MechanismSpec
+    sizes : int array of shape (n_steps,)
+        Number of values in each step's release.
+    bounds, stride
+        As `Sampler`'s.
+    """
+    sampler, noise_of = (
+        Sampler(sampling_key, spec.sampling_rate, bounds, stride),
+        noise_source(noise_key, spec.levels),
+    )
+    width = int(np.max(sizes, initial=1))
+    rows = min(_MOST_STEPS, max(1, _MOST_NOISE // width))
+    most = min(rows, sampler.most_steps())
+    for first in range(0, spec.n_steps, most):
+        stop = min(first + most, spec.n_steps)
+        needed = np.asarray(sizes[first:stop])
+        values = noise_of(int(needed.sum()))
+        if stop - first == rows and (needed == width).all():
+            noise = values.reshape(rows, width)
+        else:
+            noise = np.full((rows, width), undrawn(values.dtype))
+            noise[: stop - first][np.arange(width) < needed[:, None]] = values
+        indices, starts = sampler.draw(stop - first)
+        starts = np.pad(starts, ((0, rows - len(starts)), (0, 0)))
+        yield Draws(np.int32(first), np.int32(stop), indices, starts, noise)

@@ -1,0 +1,164 @@
+"""Public values that decide what the mechanism does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from skdpbayes.mechanism.integer_noise import MOST_UNITS, levels_for, noise_std
+from skdpbayes.privacy.accounting import GaussianSteps
+
+MAX_SCHEDULE = 64
+"""Most pieces of a piecewise constant noise schedule (a static shape, so that no schedule recompiles)."""
+
+
+_UNITS_WITHOUT_NOISE = (
+    2.0**40
+)  # in a clipping norm, where no noise says how fine a grid makes sense
+
+
+@dataclass(frozen=True)
+class MechanismSpec:
+    """Everything public that decides what the mechanism does; the run and the accountant read the same object.
+
+    Attributes
+    ----------
+    steps : tuple of GaussianSteps
+        Consecutive pieces of the run; each has a noise multiplier, a sampling rate and a number of
+        steps. The sampling rate is the same in all of them.
+    n_chains : int
+        Chains that sample and add noise independently; the accountant composes all of them.
+    numerics : {"secure", "fast"}
+        Integer sums and integer noise, or floating-point numbers.
+    count : GaussianSteps or None
+        Release of the number of usable records, by `noisy_count`; None if there is none.
+    """
+
+    steps: tuple[GaussianSteps, ...]
+    n_chains: int = 1
+    numerics: str = "secure"
+    count: GaussianSteps | None = None
+
+    @property
+    def n_steps(self) -> int:
+        """Rounds of one chain."""
+        return sum(piece.steps for piece in self.steps)
+
+    @property
+    def sampling_rate(self) -> float:
+        """Probability with which a record enters a batch."""
+        return self.steps[0].sampling_rate
+
+    @property
+    def levels(self) -> int | None:
+        """Of `integer_noise`; None if the noise is to be floating-point numbers."""
+        return levels_for(self.least_noise) if self.numerics == "secure" else None
+
+    @property
+    def least_noise(self) -> float:
+        """Smallest noise multiplier of all steps."""
+        return min(piece.noise_multiplier for piece in self.steps)
+
+    def check_records(self, n_records: int) -> None:
+        """Raise a `ValueError` if integer sums over so many records, whose number is public, could overflow."""
+        if self.levels is None:
+            return
+        least = self.least_noise
+        units = min(noise_std(self.levels) / least, MOST_UNITS) if least else _UNITS_WITHOUT_NOISE
+        most = 0.99 * 2.0**63 / units  # in a batch, at full length and in one direction
+        if n_records * self.sampling_rate > most:
+            raise ValueError(
+                f"numerics='secure' sums at most {most:.3g} records with a noise multiplier as small as {least:.3g}: "
+                "take a smaller sampling_rate or epsilon, or numerics='fast'."
+            )
+
+    @property
+    def rounds(self) -> tuple[GaussianSteps, ...]:
+        """Steps of all chains."""
+        return self.steps * self.n_chains
+
+    @property
+    def along(self) -> tuple[GaussianSteps, ...]:
+        """Releases beside the rounds."""
+        return () if self.count is None else (self.count,)
+
+    def composed(self) -> tuple[GaussianSteps, ...]:
+        """All that the accountant has to compose."""
+        return self.rounds + self.along
+
+    def traced(self) -> Mechanism:
+        """Arrays that the compiled loop reads."""
+        if len(self.steps) > MAX_SCHEDULE:
+            raise ValueError(
+                f"A noise schedule may have at most {MAX_SCHEDULE} pieces, got {len(self.steps)}; "
+                "merge neighbouring pieces, keeping the larger noise multiplier."
+            )
+        rates = {piece.sampling_rate for piece in self.steps}
+        if len(rates) != 1:
+            raise ValueError(f"All steps must share one sampling rate, got {sorted(rates)}.")
+        (rate,) = rates
+        if rate < LEAST_RATE:
+            raise ValueError(f"sampling_rate must be at least {LEAST_RATE:g}, got {rate:g}.")
+        ends = np.full(MAX_SCHEDULE, np.iinfo(np.int32).max, np.int32)
+        sigmas = np.full(
+            MAX_SCHEDULE, np.float32(np.inf)
+        )  # no step lies beyond the schedule; noise would be infinite
+        ends[: len(self.steps)] = np.cumsum([piece.steps for piece in self.steps])
+        exact = np.array([piece.noise_multiplier for piece in self.steps])
+        rounded = exact.astype(np.float32)  # never below what is charged
+        rounded = np.where(rounded < exact, np.nextafter(rounded, np.float32(np.inf)), rounded)
+        least = np.finfo(
+            np.float32
+        ).tiny  # below it a program may take a number for zero, which means no noise
+        sigmas[: len(self.steps)] = np.where(exact > 0, np.maximum(rounded, least), 0)
+        return Mechanism(
+            rate=np.float32(rate),
+            sigmas=sigmas,
+            ends=ends,
+            n_steps=np.int32(self.n_steps),
+            noise_std=np.float64(1.0 if self.levels is None else noise_std(self.levels)),
+        )
+
+
+class Mechanism(NamedTuple):
+    """`MechanismSpec` as arrays (traced: new values compile nothing).
+
+    Attributes
+    ----------
+    rate, sigmas, ends, n_steps
+        Sampling rate, noise multipliers, the step at which each ends, and steps in all.
+    noise_std : float
+        Standard deviation of the noise as it is drawn.
+    """
+
+    rate: Any
+    sigmas: Any
+    ends: Any
+    n_steps: Any
+    noise_std: Any
+
+    def noise_multiplier(self, step):
+        """Noise multiplier (standard deviation over clipping norm) in force at a step."""
+        return jnp.asarray(self.sigmas)[jnp.sum(jnp.asarray(self.ends) <= step)]
+
+    def units(self, step, share):
+        """Length of the clipping norm of a block with a budget share, where the noise is as it is drawn."""
+        sigma = self.noise_multiplier(step).astype(float)
+        units = jnp.minimum(
+            self.noise_std * math.sqrt(share) / jnp.where(sigma > 0, sigma, 1), MOST_UNITS
+        )
+        return jnp.where(sigma > 0, units, _UNITS_WITHOUT_NOISE)
+
+
+class Block(NamedTuple):
+    """Clipping norm (traced) and budget share (a Python float; the shares of a round sum to at most one)."""
+
+    clipping_norm: Any
+    share: float = 1.0
+
+
+LEAST_RATE = 1e-6

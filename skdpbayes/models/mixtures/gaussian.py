@@ -1,0 +1,438 @@
+"""Gaussian mixtures by noisy sums of expected statistics: variational Bayes whose E-step is released.
+
+A record's statistic is taken in coordinates of each component: with ``y_k`` its distance from the
+component's mean in units of `radius` standard deviations, ``r_k (1, y_k, y_k y_k')``, of norm ``|r|
+sqrt(3)`` at most. Two releases come before: the moments of all records, and a sketch to which a
+mixture is fitted as a start (``models/sketch.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import digamma
+from scipy import stats
+
+from skdpbayes.mechanism.spec import Block
+from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.mixtures.marginal import MarginalMixture
+from skdpbayes.models.mixtures.sketch import Sketch, features, fit_sketch
+from skdpbayes.posteriors.mixture import MixturePosterior
+
+_LEAST = 0.125  # by which factor a round may shrink a variance, where there is noise
+
+
+class Start(NamedTuple):
+    """Where the rounds begin, with the variance of its errors in units of each component."""
+
+    count: Any  # (K,)
+    mean: Any  # (K, d)
+    covariance: Any  # (K, d, d)
+    errors: Any  # (3, K): of counts, means (each coordinate), whitened covariances (each entry)
+
+
+class MixtureParams(NamedTuple):
+    """Variational posterior of a mixture: what the E-step and the user need.
+
+    Weights are Dirichlet; given its covariance, the mean of a component is normal around `mean`
+    with covariance ``covariance / precision``; covariances are inverse Wishart with scatter
+    ``freedom * covariance``.
+    """
+
+    concentration: Any  # (K,)
+    precision: Any  # (K,)
+    freedom: Any  # (K,)
+    mean: Any  # (K, d)
+    covariance: Any  # (K, d, d), for every covariance type
+    noise: Any  # (3, K): variance that privacy adds, as `Start.errors`
+    moved: Any  # largest step of a mean in the last round, in units of its component
+    centre: Any  # (d,): mean of all records
+    spread: Any  # (d, d): their covariance
+    total: Any  # their number
+    start: Start
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GaussianMixture:
+    """Mixture of K normal distributions in d dimensions. A record is ``{"x": (d,)}``, a null one holds a NaN.
+
+    Attributes
+    ----------
+    kind : {"full", "tied", "diag", "spherical"}
+    n_components, n_features : int
+    concentration, precision, freedom : float
+        Of the priors: Dirichlet for weights, normal-inverse-Wishart for means and covariances.
+    mean_prior : array of shape (d,) or None
+        None: the mean of all records, as released.
+    covariance_prior : array of shape (d, d) or None
+        Scatter of the prior. None: `freedom` times the covariance of all records, as released, over
+        ``K^(2/d)``.
+    ridge : float
+        Added to variances.
+    radius : float
+        Distance, in standard deviations of a component, beyond which a record counts less.
+    kept : array of shape (2,)
+        `mean_weights` of that radius.
+    whole_radius : float
+        Norm beyond which a record counts less in the moments of all records.
+    frequencies : array of shape (m, d) or None
+        Of the sketch. None: there is none, as `means` are given or there is one component.
+    means, weights : arrays of shape (K, d) and (K,), or None
+        Where to start.
+    """
+
+    kind: str = field(metadata={"static": True})
+    n_components: int = field(metadata={"static": True})
+    n_features: int = field(metadata={"static": True})
+    concentration: Any
+    precision: Any
+    freedom: Any
+    mean_prior: Any
+    covariance_prior: Any
+    ridge: Any
+    radius: Any
+    kept: Any
+    whole_radius: Any
+    frequencies: Any
+    means: Any
+    weights: Any
+
+    # ------------------------------------------------------------ what a record contributes
+
+    def init(self) -> MixtureParams:
+        """Nothing known."""
+        k, d = self.n_components, self.n_features
+        zeros = lambda *shape: jnp.zeros(shape, jnp.float32)  # noqa: E731
+        eye = jnp.eye(d, dtype=jnp.float32)
+        eyes = jnp.broadcast_to(eye, (k, d, d))
+        start = Start(zeros(k), zeros(k, d), eyes, zeros(3, k))
+        return MixtureParams(
+            zeros(k) + 1, zeros(k) + 1, zeros(k) + d, zeros(k, d), eyes, zeros(3, k), zeros(), zeros(d), eye, zeros(),
+            start,
+        )  # fmt: skip
+
+    def statistics(self, params):
+        """Of one record, its responsibilities and with them its first two moments about each component."""
+        factor = single(inverse_factor(double(params.covariance)))
+        offset = single(self._log_weights(double(params)))
+
+        def of_record(record):
+            x = record["x"]
+            y = jnp.einsum("kij,kj->ki", factor, x - params.mean)
+            r = jax.nn.softmax(offset - jnp.sum(y**2, axis=1) / 2)
+            return bounded(self.kind, r, y / self.radius)
+
+        return of_record
+
+    def _log_weights(self, params):
+        """Expected log weight and log normalising constant of each component."""
+        d = self.n_features
+        shift = jnp.arange(d) if self.kind in ("full", "tied") else jnp.zeros(d)
+        half = (params.freedom[:, None] - shift) / 2
+        log_precision = jnp.sum(digamma(half) - jnp.log(params.freedom[:, None] / 2), axis=1)
+        log_precision -= 2 * jnp.sum(
+            jnp.log(jnp.diagonal(jnp.linalg.cholesky(params.covariance), axis1=1, axis2=2)), axis=1
+        )
+        return digamma(params.concentration) + (log_precision - d / params.precision) / 2
+
+    def blocks(self):
+        """Norms of 1, and shares such that the noise costs least log-likelihood (``docs/solvers.md``)."""
+        radius = math.sqrt(self.n_features + 3)
+        return _shared(self.kind, self.n_features, self.n_components, radius)
+
+    def zeros(self):
+        """Sums of no records."""
+        record = {"x": jax.ShapeDtypeStruct((self.n_features,), jnp.float32)}
+        shapes = jax.eval_shape(self.statistics(self.init()), record)
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), shapes)
+
+    # ------------------------------------------------------------ releases that lead to a start
+
+    def openings(self) -> tuple[Opening, ...]:
+        """The moments of all records, and their sketch unless the start is given."""
+        kind, one = self._whole_kind, jnp.ones(1, jnp.float32)
+        moments = Opening(
+            statistics=lambda params: (
+                lambda record: bounded(kind, one, (record["x"] / self.whole_radius)[None])
+            ),
+            blocks=_shared(kind, self.n_features, 1, 2 * math.sqrt(self.n_features)),
+            update=self._after_moments,
+        )
+        sketch = Opening(self._sketch, {"sketch": Block(NORM)}, self._after_sketch)
+        return (moments,) if self.frequencies is None else (moments, sketch)
+
+    @property
+    def _whole_kind(self):
+        return "full" if self.kind in ("full", "tied") else "diag"
+
+    def _after_moments(self, params, sums, scales, key):
+        del key
+        sums, scales = double(sums), double(scales)
+        d = self.n_features
+        n = jnp.maximum(sums["count"][0], jnp.maximum(4 * scales["count"], 1))
+        centre = sums["first"][0] / n
+        second = sums["second"][0]
+        second = jnp.diag(second) if self._whole_kind == "diag" else (second + second.T) / 2
+        least = jnp.maximum(scales["second"] * math.sqrt(2 * d) / n, 1e-6)
+        spread = floored(second / n - jnp.outer(centre, centre), least) * self.whole_radius**2
+        params = params._replace(centre=centre * self.whole_radius, spread=spread, total=n)
+        if self.frequencies is None:
+            params = self._started(params, self._given(params))
+        return single(params)
+
+    def _given(self, params):
+        """Start at the given means, or at all records for a single component, of which no more is known than that."""
+        k = self.n_components
+        means = params.centre[None] if self.means is None else self.means
+        count = params.total * (jnp.full(k, 1 / k) if self.weights is None else self.weights)
+        covariance = jnp.broadcast_to(
+            k ** (-2 / self.n_features) * params.spread, params.covariance.shape
+        )
+        return Start(count, means, covariance, jnp.stack([count**2, jnp.ones(k), jnp.ones(k)]))
+
+    def _sketch(self, params):
+        factor = single(inverse_factor(double(params.spread)))
+        return lambda record: {
+            "sketch": features(self.frequencies, factor @ (record["x"] - params.centre))
+        }
+
+    def _after_sketch(self, params, sums, scales, key):
+        params, sketch = (
+            double(params),
+            Sketch(*double((self.frequencies, sums["sketch"], params.total))),
+        )
+        fit = fit_sketch(key, sketch, double(scales["sketch"]), self.n_components, self.kind)
+        scale = jnp.linalg.cholesky(params.spread)
+        start = Start(
+            fit.weights * params.total,
+            params.centre + fit.means @ scale.T,
+            jnp.einsum("ij,kjl,ml->kim", scale, fit.covariances, scale),
+            fit.errors,
+        )
+        return single(self._started(params, start))
+
+    def _started(self, params, start):
+        start = start._replace(covariance=restricted(self.kind, start.covariance))
+        return params._replace(
+            concentration=self.concentration + start.count,
+            precision=self.precision + start.count,
+            freedom=self.freedom + start.count,
+            mean=start.mean,
+            covariance=start.covariance,
+            noise=start.errors,
+            start=start,
+        )
+
+    # ------------------------------------------------------------ what is made of the sums
+
+    def carry(self, sums, old, new):
+        """Sums about old components, as sums about new ones; all are linear in each other."""
+        sums, old, new = double((sums, old, new))
+        kept = double(self.kept)
+        factor = inverse_factor(new.covariance)
+        b = jnp.einsum("kij,kjl->kil", factor, jnp.linalg.cholesky(old.covariance))
+        c = jnp.einsum("kij,kj->ki", factor, old.mean - new.mean) / self.radius
+        count, moved = sums["count"] * kept[1] / kept[0], jnp.einsum("kij,kj->ki", b, sums["first"])
+        cross = moved[:, :, None] * c[:, None, :]
+        cross = (
+            cross + jnp.swapaxes(cross, 1, 2) + count[:, None, None] * c[:, :, None] * c[:, None, :]
+        )
+        second = sums["second"]
+        if self.kind == "full":
+            second = jnp.einsum("kij,kjl,kml->kim", b, second, b) + cross
+        elif self.kind == "tied":
+            second = b[0] @ second @ b[0].T + cross.sum(axis=0)
+        elif self.kind == "diag":
+            second = jnp.diagonal(b, axis1=1, axis2=2) ** 2 * second + jnp.diagonal(
+                cross, axis1=1, axis2=2
+            )
+        else:
+            second = b[:, 0, 0] ** 2 * second + jnp.trace(cross, axis1=1, axis2=2)
+        return single(
+            {"count": sums["count"], "first": moved + count[:, None] * c, "second": second}
+        )
+
+    def m_step(self, params, sums, scales):
+        """Variational posterior given noisy sums about the components of `params`.
+
+        What the sums say of count, mean and covariance is weighed against the start by the
+        variances of both; without noise the start counts for nothing, and this is the M-step of
+        variational Bayes.
+        """
+        params, sums, scales = double((params, sums, scales))
+        k, d, eye = self.n_components, self.n_features, jnp.eye(self.n_features)
+        inverse, scale, start = (
+            inverse_factor(params.covariance),
+            jnp.linalg.cholesky(params.covariance),
+            params.start,
+        )
+        white = lambda matrix: jnp.einsum("kij,kjl,kml->kim", inverse, matrix, inverse)  # noqa: E731
+        kept = double(self.kept)
+        first, second = (
+            sums["first"] * self.radius / kept[1],
+            sums["second"] * self.radius**2 / kept[1],
+        )
+        tau = jnp.stack([scales["count"] / kept[0], scales["first"] * self.radius / kept[1]])
+
+        count, count_error = _weighed(
+            sums["count"] / kept[0], tau[0] ** 2, start.count, start.errors[0]
+        )
+        n = jnp.maximum(count, 1e-3 + jnp.sqrt(count_error) / 4)
+        from_start = jnp.einsum("kij,kj->ki", inverse, start.mean - params.mean)
+        shift, mean_error = _weighed(
+            first / n[:, None], (tau[1] / n)[:, None] ** 2, from_start, start.errors[1][:, None]
+        )
+
+        tau_second = scales["second"] * self.radius**2 / kept[1]
+        if self.kind == "tied":
+            size = jnp.full(k, n.sum())
+            scatter = jnp.broadcast_to(
+                (second + second.T) / 2 - jnp.einsum("k,ki,kj->ij", n, shift, shift), (k, d, d)
+            )
+            size_k, tau_second = size / k, tau_second / math.sqrt(2)
+        else:
+            if self.kind == "full":
+                second, tau_second = (
+                    (second + jnp.swapaxes(second, 1, 2)) / 2,
+                    tau_second / math.sqrt(2),
+                )
+            elif self.kind == "diag":
+                second = second[:, :, None] * eye
+            else:
+                second, tau_second = second[:, None, None] / d * eye, tau_second / d
+            size = size_k = n
+            scatter = second - n[:, None, None] * shift[:, :, None] * shift[:, None, :]
+        within, second_error = _weighed(
+            scatter / size[:, None, None], (tau_second / size)[:, None, None] ** 2, white(start.covariance),
+            start.errors[2][:, None, None],
+        )  # fmt: skip
+        noisy = (tau_second > 0) & jnp.isfinite(tau_second)
+        within = floored(within, jnp.where(noisy, _LEAST, 1e-9))
+
+        centre = jnp.einsum("kij,kj->ki", inverse, self._prior_mean(params) - params.mean)
+        precision, pull = self.precision + n, shift - centre
+        between = (
+            (self.precision * n / precision)[:, None, None] * pull[:, :, None] * pull[:, None, :]
+        )
+        if self.kind == "tied":
+            between = jnp.broadcast_to(between.mean(axis=0), (k, d, d))
+        freedom = self.freedom + size_k
+        prior = white(jnp.broadcast_to(self._prior_covariance(params), (k, d, d)))
+        covariance = (prior + size_k[:, None, None] * within + between) / freedom[:, None, None]
+        covariance = jnp.einsum("kij,kjl,kml->kim", scale, covariance, scale) + self.ridge * eye
+        step = (self.precision * centre + n[:, None] * shift) / precision[:, None]
+        new = params._replace(
+            concentration=self.concentration + jnp.maximum(count, 0),
+            precision=precision,
+            freedom=freedom,
+            mean=params.mean + jnp.einsum("kij,kj->ki", scale, step),
+            covariance=restricted(self.kind, covariance),
+            noise=jnp.stack([count_error, mean_error[:, 0], second_error[:, 0, 0]]),
+            moved=jnp.max(jnp.abs(step)),
+        )
+        return single(new)
+
+    def posterior(self, params) -> MixturePosterior:
+        """Of weights, means and covariances, with what privacy adds."""
+        fields = [np.asarray(x, np.float64) for x in params[:6]]
+        return MixturePosterior(self.kind, float(self.concentration), *fields)
+
+    def marginal(self, params) -> MarginalMixture:
+        """The same mixture with labels summed out, in coordinates about the start that the openings found."""
+        weights = jnp.maximum(params.start.count, 1e-3 * jnp.max(params.start.count))
+        precise = double(params)
+        scatter = jnp.broadcast_to(
+            self._prior_covariance(precise), (self.n_features, self.n_features)
+        )
+        # Errors of a sketch are correlated, which variances alone do not say: they are taken for
+        # twice as large.
+        errors = params.start.errors * (1 if self.frequencies is None else 4)
+        return MarginalMixture(
+            self.kind, self.n_components, self.n_features, self.concentration, self.precision, self.freedom,
+            centre=jnp.asarray(self._prior_mean(params), jnp.float32),
+            scatter=single(scatter),
+            weights=single(weights / weights.sum()),
+            mean=params.start.mean,
+            factor=single(inverse_factor(precise.start.covariance)),
+            errors=single(errors.at[0].divide(jnp.square(jnp.maximum(params.start.count, 1)))),
+            n_records=single(params.total),
+        )  # fmt: skip
+
+    def _prior_mean(self, params):
+        return params.centre if self.mean_prior is None else self.mean_prior
+
+    def _prior_covariance(self, params):
+        if self.covariance_prior is not None:
+            return self.covariance_prior
+        size = self.freedom * self.n_components ** (-2 / self.n_features)
+        return restricted(self.kind, params.spread[None])[0] * size
+
+
+def bounded(kind, r, y):
+    """``r (1, y, y y')``, a component that is farther than 1 having its r over ``|y|^2``; each block's norm is |r|."""
+    square = jnp.sum(y**2, axis=1)
+    r = r / jnp.maximum(square, 1)
+    if kind == "full":
+        second = r[:, None, None] * y[:, :, None] * y[:, None, :]
+    elif kind == "tied":
+        second = jnp.einsum("k,ki,kj->ij", r, y, y)
+    else:
+        second = r[:, None] * y**2 if kind == "diag" else r * square
+    return {"count": r, "first": r[:, None] * y, "second": second}
+
+
+def _shared(kind, d, k, radius):
+    costs = {
+        "full": math.sqrt(d * (d + 1)) / 2,
+        "tied": math.sqrt(d * (d + 1)) / 2 / k,
+        "diag": math.sqrt(d / 2),
+        "spherical": 1 / math.sqrt(2 * d),
+    }
+    costs = {"count": 1.0, "first": radius * math.sqrt(d), "second": radius**2 * costs[kind]}
+    return {name: Block(NORM, cost / sum(costs.values())) for name, cost in costs.items()}
+
+
+def mean_weights(radius: float, d: int) -> np.ndarray:
+    """Of ``y ~ N(0, I)`` with weight ``w = min(1, radius^2 / |y|^2)``: the means of ``w`` and of ``w |y|^2 / d``."""
+    chi2, square = stats.chi2(d), radius**2
+    # E[1 / chi^2 beyond the square] by parts of the density in log t, which has no pole there.
+    t = np.linspace(0, 1, 2000) ** 2 * 12 + math.log(square)
+    tail = np.trapezoid(chi2.pdf(np.exp(t)), t)
+    inside = stats.chi2(d + 2).cdf(square) + square / d * chi2.sf(square)
+    return np.array([chi2.cdf(square) + square * tail, inside], np.float32)
+
+
+def _weighed(one, one_error, other, other_error):
+    """Two estimates combined by their variances, and the variance of that."""
+    total = one_error + other_error
+    share = jnp.where(total > 0, other_error / jnp.where(total > 0, total, 1), 1)
+    return share * one + (1 - share) * other, share * one_error
+
+
+def inverse_factor(covariance):
+    """Inverse of the Cholesky factor, which turns a component into a standard normal."""
+    eye = jnp.broadcast_to(jnp.eye(covariance.shape[-1], dtype=covariance.dtype), covariance.shape)
+    return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(covariance), eye, lower=True)
+
+
+def floored(matrix, least):
+    """Symmetric matrices with no eigenvalue below `least`."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return jnp.einsum("...ij,...j,...kj->...ik", vectors, jnp.maximum(values, least), vectors)
+
+
+def restricted(kind, covariances):
+    """Covariances (K, d, d) of a type: the mean of all, the diagonal, or its mean."""
+    d = covariances.shape[-1]
+    eye = jnp.eye(d, dtype=covariances.dtype)
+    if kind == "tied":
+        return jnp.broadcast_to(covariances.mean(axis=0), covariances.shape)
+    if kind == "spherical":
+        return jnp.trace(covariances, axis1=1, axis2=2)[:, None, None] / d * eye
+    return covariances * eye if kind == "diag" else covariances

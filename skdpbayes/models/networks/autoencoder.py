@@ -1,0 +1,95 @@
+"""Variational auto-encoders: a decoder, an encoder that tells what latent variables a record has, and a bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from skdpbayes.models.networks.gradients import draw_weights, gradients
+from skdpbayes.models.networks.layers import Layer, forward
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Autoencoder:
+    """Records of values between 0 and 1; latent variables are standard normal a priori (Kingma and Welling 2014).
+
+    Parameters are the weights of all layers. They are no random variables: the prior that draws
+    their start is not in the objective unless `prior_weight` says so.
+
+    Attributes
+    ----------
+    encoder, decoder : tuple of Layer
+        The encoder gives means and log standard deviations, the decoder logits.
+    activation : str
+    prior_weight : float
+        Of the normal prior of the weights.
+    key : key or None
+        Of the latent variables' noise; None: none.
+    """
+
+    encoder: tuple[Layer, ...] = field(metadata={"static": True})
+    decoder: tuple[Layer, ...] = field(metadata={"static": True})
+    activation: str = field(metadata={"static": True})
+    prior_weight: Any = 0.0
+    key: Any = None
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Of both."""
+        return self.encoder + self.decoder
+
+    def init(self):
+        """Zeros: networks cannot start here (`start`)."""
+        return [jnp.zeros(layer.weights_shape, jnp.float32) for layer in self.layers]
+
+    def start(self, key):
+        """Starting point: a draw from the prior."""
+        return draw_weights(self.layers, key)
+
+    def log_prior(self, params):
+        """Log density of the prior, up to a constant."""
+        return -self.prior_weight * sum(jnp.sum(w**2) for w in params) / 2
+
+    def drawn(self, key):
+        """The model, with noise in the latent variables."""
+        return replace(self, key=key)
+
+    def log_likelihood(self, params, record):
+        """Evidence lower bound of one record ``{"x"}``, at one draw of its latent variables."""
+        return self._bound(params, record)[0]
+
+    def score(self, params, record):
+        """Gradient of `log_likelihood`, without forming that of dense layers."""
+        return gradients(self.layers, lambda taps: self._bound(params, record, taps))
+
+    def _bound(self, params, record, taps=None):
+        x, n = record["x"], len(self.encoder)
+        of_encoder, of_decoder = (None, None) if taps is None else (taps[:n], taps[n:])
+        encoded, seen = forward(self.encoder, self.activation, params[:n], x, jnp, of_encoder)
+        mean, log_sd = jnp.split(encoded, 2)
+        z = mean + jnp.exp(log_sd) * self._noise(x, mean.shape)
+        logits, more = forward(self.decoder, self.activation, params[n:], z, jnp, of_decoder)
+        likelihood = jnp.sum(x * logits - jax.nn.softplus(logits))
+        divergence = jnp.sum(mean**2 + jnp.exp(2 * log_sd) - 1 - 2 * log_sd) / 2
+        return likelihood - divergence, seen + more
+
+    def _noise(self, x, shape):
+        """Normal noise that is a function of the key and the record alone.
+
+        Were it one of the place in the batch, what a record contributes would depend on which
+        others are there. Records that are equal share it.
+        """
+        if self.key is None:
+            return jnp.zeros(shape, jnp.float32)
+        bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+        factors = np.random.default_rng(0).integers(
+            2**32, size=bits.size, dtype=np.uint32
+        ) | np.uint32(1)
+        # Zeros and ones differ in few and high bits, which a product with a factor would lose.
+        code = jnp.sum((bits ^ (bits >> 23)) * factors, dtype=jnp.uint32)
+        return jax.random.normal(jax.random.fold_in(self.key, code), shape, jnp.float32)

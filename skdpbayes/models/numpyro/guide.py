@@ -1,0 +1,102 @@
+"""Guides that users write in NumPyro: draws of the coordinates of a `NumPyroModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro import handlers
+from numpyro.distributions import biject_to, constraints
+
+from skdpbayes.models.numpyro.program import NumPyroModel, coordinates, traced
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NumPyroGuide:
+    """A guide for the latent sites of a model; those that it leaves out are drawn from their prior.
+
+    Attributes
+    ----------
+    guide : callable
+        Called as the model is.
+    model : NumPyroModel
+    start : dict of arrays
+        Unconstrained values of the guide's parameters.
+    """
+
+    guide: Callable[..., Any] = field(metadata={"static": True})
+    model: NumPyroModel
+    start: Any
+
+    def init(self):
+        """Unconstrained parameters."""
+        return self.start
+
+    def draw(self, parameters, key):
+        """Coordinates, and ``log p - log q`` of what the guide covers."""
+        of_guide, of_rest = jax.random.split(key)
+        sites = _trace(
+            self.guide,
+            self.model,
+            of_guide,
+            lambda site: _transform(site)(parameters[site["name"]]),
+        )
+        drawn = {name: site for name, site in sites.items() if site["type"] == "sample"}
+        known = {site.name for site in self.model.program.sites}
+        values = {name: site["value"] for name, site in drawn.items() if name in known}
+        params, log_prior = coordinates(self.model, values, of_rest)
+        log_guide = sum(jnp.sum(site["fn"].log_prob(site["value"])) for site in drawn.values())
+        return params, log_prior - log_guide
+
+
+def _transform(site):
+    return biject_to(site["kwargs"].get("constraint", constraints.real))
+
+
+def _trace(guide, model, key, value_of=None):
+    """Sites of the guide, with its parameters from a function of them."""
+
+    def parameter(site):
+        return value_of(site) if value_of is not None and site["type"] == "param" else None
+
+    with traced(handlers.seed(rng_seed=key), handlers.substitute(substitute_fn=parameter)) as sites:
+        model.program.called(guide, model.program.example(1), model.public)
+    return sites
+
+
+def read_guide(guide: Callable[..., Any], model: NumPyroModel) -> NumPyroGuide:
+    """Find a guide's parameters, from made-up records alone.
+
+    Raises
+    ------
+    ValueError
+        If the guide has a site that the model has not, a latent site of single records, or one
+        without a gradient; the message names it.
+    """
+    sites = _trace(guide, model, jax.random.key(0))
+    known = {site.name for site in model.program.sites}
+    for name, site in sites.items():
+        if site["type"] != "sample":
+            continue
+        if name not in known and not site["infer"].get("is_auxiliary"):
+            raise ValueError(
+                f"The guide draws {name!r}, which is no latent site of the model outside of the plate of records: "
+                f"those are {', '.join(map(repr, sorted(known)))}."
+            )
+        if not site["is_observed"] and not site["fn"].has_rsample:
+            raise ValueError(
+                f"The guide draws {name!r} from a distribution without a reparametrised sampler, "
+                f"{type(site['fn']).__name__}: gradients cannot pass. Take a normal distribution, and transform it."
+            )
+    parameters = {name: site for name, site in sites.items() if site["type"] == "param"}
+    if not parameters:
+        raise ValueError("The guide has no numpyro.param: there is nothing to fit.")
+    start = {
+        name: jnp.asarray(_transform(site).inv(site["value"]), jnp.float32)
+        for name, site in parameters.items()
+    }
+    return NumPyroGuide(guide, model, start)

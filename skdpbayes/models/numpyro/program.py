@@ -1,0 +1,320 @@
+"""Models that users write in NumPyro: what they are made of, and their likelihood as a function of one record.
+
+A model is traced on shapes alone, and on records of zeros: user code never sees a real record
+outside of the private sum. Latent sites get coordinates in which their prior is standard normal:
+exactly where a site is normal given its parents (``loc + scale z``, which also decentres
+hierarchies), and about so elsewhere (the unconstrained value, less the centre of its prior and over
+its spread, both from draws of the prior). Clipping norms and steps then mean the same for all
+sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.distributions.distribution import validation_enabled
+from numpyro.primitives import Messenger
+
+_KNOWN_TYPES = ("sample", "deterministic", "plate")
+
+
+class Site(NamedTuple):
+    """A latent site; `shape` is that of its coordinates, `normal` whether it is normal given its parents."""
+
+    name: str
+    shape: tuple[int, ...]
+    normal: bool
+
+
+@contextmanager
+def traced(*handlers_: Any) -> Iterator[dict[str, Any]]:
+    """Sites of what runs inside, under handlers: without validation and in single precision, as NumPyro's users do."""
+    with (
+        jax.enable_x64(False),
+        validation_enabled(False),
+        handlers.trace() as sites,
+        ExitStack() as stack,
+    ):
+        for handler in handlers_:
+            stack.enter_context(handler)
+        yield sites
+
+
+@dataclass(frozen=True)
+class Program:
+    """A NumPyro model, how it is called, and what it is made of; hashable and public.
+
+    Attributes
+    ----------
+    model : callable
+    fields : tuple of (name, shape of one record, dtype)
+        Of a record, in order; a name that is a number is a positional argument.
+    constants : tuple of (name, value)
+        Public arguments that are not arrays.
+    sites : tuple of Site
+        Latent sites.
+    derived : tuple of str
+        Deterministic sites that are functions of latent ones alone.
+    observed : tuple of str
+        Observed sites, in the plate of records.
+    support : tuple of numbers
+        Values of the observed site, if there is one and it has few.
+    """
+
+    model: Callable[..., Any]
+    fields: tuple[tuple[str, tuple[int, ...], str], ...]
+    constants: tuple[tuple[str, Any], ...] = ()
+    sites: tuple[Site, ...] = ()
+    derived: tuple[str, ...] = ()
+    observed: tuple[str, ...] = ()
+    support: tuple[float, ...] = ()
+
+    def call(self, batch: Mapping[str, Any], public: Mapping[str, Any]):
+        """Call the model on a batch of records."""
+        return self.called(self.model, batch, public)
+
+    def called(self, function, batch, public):
+        """Call a function as the model is called."""
+        positional = [batch[name] for name, *_ in self.fields if name.isdigit() and name in batch]
+        named = {
+            name: batch[name] for name, *_ in self.fields if not name.isdigit() and name in batch
+        }
+        return function(*positional, **named, **dict(self.constants), **public)
+
+    def example(self, n: int) -> dict[str, Any]:
+        """A batch of `n` made-up records: zeros and, in fields of floats, one half, which most responses may be."""
+        return {
+            name: np.full((n, *shape), 0.5 if dtype == "float32" else 0, dtype)
+            for name, shape, dtype in self.fields
+        }
+
+
+class _Placed(Messenger):
+    """Gives latent sites the values that their coordinates stand for, and sums the log density of the coordinates."""
+
+    def __init__(self, sites, params, affine):
+        super().__init__()
+        self._sites, self._params, self._affine = (
+            {site.name: site for site in sites},
+            params,
+            affine,
+        )
+        self.values, self.log_prior = {}, jnp.zeros((), jnp.float32)
+
+    def process_message(self, msg):
+        """Put the value in place of a draw."""
+        site = self._sites.get(msg["name"])
+        if site is None or msg["type"] != "sample":
+            return
+        z, law = self._params[site.name], site_law(msg)
+        if site.normal:
+            value, log_density = _normal_value(law, z), -jnp.sum(z**2) / 2
+        else:
+            centre, spread = self._affine[site.name]
+            free, transform = centre + spread * z, biject_to(law.support)
+            value = transform(free)
+            log_density = jnp.sum(law.log_prob(value)) + jnp.sum(
+                transform.log_abs_det_jacobian(free, value)
+            )
+        msg["value"] = self.values[site.name] = value
+        self.log_prior = self.log_prior + log_density
+
+
+class _Observed(Messenger):
+    """Gives an observed site another value."""
+
+    def __init__(self, name, value):
+        super().__init__()
+        self._name, self._value = name, value
+
+    def process_message(self, msg):
+        """Put the value in place."""
+        if msg["name"] == self._name:
+            msg["value"] = jnp.broadcast_to(self._value, jnp.shape(msg["value"]))
+
+
+def _norm(tree):
+    return jnp.sqrt(sum(jnp.sum(x**2) for x in jax.tree.leaves(tree)))
+
+
+def site_law(site):
+    """Distribution of a site, of the shape of its value."""
+    shape = site["kwargs"].get("sample_shape", ())
+    return site["fn"].expand_by(shape) if shape else site["fn"]
+
+
+def _normal_value(law, z):
+    """Value of a distribution made of normal ones, at standard normal coordinates."""
+    if isinstance(law, dist.Independent | dist.ExpandedDistribution):
+        return _normal_value(law.base_dist, z)
+    if isinstance(law, dist.Normal):
+        return law.loc + law.scale * z
+    if isinstance(law, dist.MultivariateNormal):
+        return law.loc + jnp.einsum("...ij,...j->...i", law.scale_tril, z)
+    if isinstance(law, dist.TransformedDistribution):
+        value = _normal_value(law.base_dist, z)
+        for transform in law.transforms:
+            value = transform(value)
+        return value
+    raise TypeError(f"{type(law).__name__} is not made of normal distributions.")
+
+
+def _normal_coordinates(law, value):
+    """Inverse of `_normal_value`."""
+    if isinstance(law, dist.TransformedDistribution):
+        for transform in reversed(law.transforms):
+            value = transform.inv(value)
+    if isinstance(law, dist.Normal):
+        return (value - law.loc) / law.scale
+    if isinstance(law, dist.MultivariateNormal):
+        off = (value - law.loc)[..., None]
+        tril = jnp.broadcast_to(law.scale_tril, off.shape[:-1] + law.scale_tril.shape[-1:])
+        return jax.scipy.linalg.solve_triangular(tril, off, lower=True)[..., 0]
+    return _normal_coordinates(law.base_dist, value)
+
+
+def normal_shape(law):
+    """Shape of the coordinates of a distribution made of normal ones; None for another one."""
+    shape, inner = law.shape(), law
+    while not isinstance(inner, dist.Normal | dist.MultivariateNormal):
+        if isinstance(inner, dist.TransformedDistribution):
+            for transform in reversed(inner.transforms):
+                shape = transform.inverse_shape(shape)
+        elif not isinstance(inner, dist.Independent | dist.ExpandedDistribution):
+            return None
+        inner = inner.base_dist
+    return shape
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NumPyroModel:
+    """A user's model as a function of coordinates: a dict of arrays, by latent site.
+
+    Attributes
+    ----------
+    program : Program
+    public : dict of arrays
+        Arguments that are no records.
+    affine : dict of (centre, spread)
+        Of the unconstrained prior of sites that are not normal given their parents.
+    score_unit : float
+        Norm of a usual score, which clipping norms are relative to.
+    """
+
+    program: Program = field(metadata={"static": True})
+    public: Any
+    affine: Any
+    score_unit: Any = 1.0
+
+    def init(self):
+        """Centre of the prior."""
+        return {site.name: jnp.zeros(site.shape, jnp.float32) for site in self.program.sites}
+
+    def log_prior(self, params):
+        """Log density of the coordinates, up to a constant."""
+        placed, _ = self._traced(params, self.program.example(1))
+        return placed.log_prior
+
+    def log_likelihood(self, params, record):
+        """Log-likelihood of one record: of the observed sites, with a batch that holds nothing else."""
+        _, sites = self._traced(params, jax.tree.map(lambda x: x[None], record))
+        return log_probability(sites)
+
+    def score_norm(self, params, record):
+        """Norm of a record's score."""
+        return _norm(jax.grad(self.log_likelihood)(params, record))
+
+    def score_bound(self, params, record):
+        """Largest norm of a score over all responses, where those are few.
+
+        Else the norm of the score itself, so that what is clipped has its weight in the curvature
+        too.
+        """
+        if not self.program.support:
+            return self.score_norm(params, record)
+        batch = jax.tree.map(lambda x: x[None], record)
+
+        (response,) = self.program.observed
+
+        def norm(value):
+            def log_likelihood(params):
+                with _Observed(response, value):
+                    return log_probability(self._traced(params, batch)[1])
+
+            return _norm(jax.grad(log_likelihood)(params))
+
+        law = self._traced(params, batch)[1][response]["fn"]
+        values = law.enumerate_support(expand=False)
+        return jnp.max(jax.vmap(norm)(values))
+
+    def natural(self, posterior):
+        """The posterior itself."""
+        return posterior
+
+    def prior_precision(self):
+        """Ones."""
+        return jax.tree.map(jnp.ones_like, self.init())
+
+    def values(self, params):
+        """Values of the latent sites, and of deterministic ones that are functions of them."""
+        placed, sites = self._traced(params, self.program.example(1))
+        return placed.values | {name: sites[name]["value"] for name in self.program.derived}
+
+    def constrained(self, draws):
+        """`values` of draws of shape (n, n_parameters), as NumPy arrays."""
+        unravel = ravel_pytree(self.init())[1]
+        return jax.tree.map(
+            np.asarray, _values(self, jax.vmap(unravel)(jnp.asarray(draws, jnp.float32)))
+        )
+
+    def _traced(self, params, batch):
+        placed = _Placed(self.program.sites, params, self.affine)
+        with traced(placed) as sites:
+            self.program.call(batch, self.public)
+        return placed, sites
+
+
+@jax.jit
+def _values(model, params):
+    return jax.vmap(model.values)(params)
+
+
+def log_probability(sites):
+    """Log probability of the observed sites of a trace."""
+    total = jnp.zeros((), jnp.float32)
+    for site in sites.values():
+        if site["type"] == "sample" and site["is_observed"]:
+            log = site["fn"].log_prob(site["value"])
+            total = total + jnp.sum(log if site["scale"] is None else site["scale"] * log)
+    return total
+
+
+def coordinates(model: NumPyroModel, values: Mapping[str, Any], key):
+    """Coordinates of values of latent sites, and the log prior of those sites.
+
+    Sites without a value are drawn from their prior given the others.
+    """
+    with traced(handlers.seed(rng_seed=key), handlers.substitute(data=values)) as sites:
+        model.program.call(model.program.example(1), model.public)
+    params, log_prior = {}, jnp.zeros((), jnp.float32)
+    for site in model.program.sites:
+        law, value = site_law(sites[site.name]), sites[site.name]["value"]
+        if site.normal:
+            params[site.name] = _normal_coordinates(law, value)
+        else:
+            centre, spread = model.affine[site.name]
+            params[site.name] = (biject_to(law.support).inv(value) - centre) / spread
+        if site.name in values:
+            log_prior = log_prior + jnp.sum(law.log_prob(value))
+    return params, log_prior

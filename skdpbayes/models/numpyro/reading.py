@@ -1,0 +1,380 @@
+"""Finding out what a NumPyro model is made of, and refusing one that cannot be private, by the name of its site.
+
+A model is traced on shapes alone, and on made-up records: user code sees no real record here.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.primitives import Messenger
+
+from skdpbayes.models.numpyro.program import (
+    NumPyroModel,
+    Program,
+    Site,
+    log_probability,
+    normal_shape,
+    site_law,
+    traced,
+)
+
+_PRIOR_DRAWS = 2000
+_MOST_RESPONSES = 10
+_REFUSED_PRIMITIVES = re.compile(
+    r".*callback.*|debug_.*|.*ffi_call|infeed|outfeed|while|custom_vmap_call"
+)
+
+
+class _Improper(Messenger):
+    """Gives sites that cannot be drawn some value, so that a trace gets to its end."""
+
+    def process_message(self, msg):
+        """Put zeros in the place of a draw."""
+        if msg["type"] == "sample" and msg["value"] is None and _improper(msg["fn"]):
+            msg["value"] = jnp.zeros(msg["fn"].shape(), jnp.float32)
+
+
+def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroModel, list[Any]]:
+    """Find out what a model is made of, from shapes and made-up records alone.
+
+    Parameters
+    ----------
+    program : Program
+        Without its sites.
+    public : dict of arrays
+
+    Returns
+    -------
+    model : NumPyroModel
+    constants : list of arrays
+        That the model's code holds itself.
+
+    Raises
+    ------
+    ValueError
+        If the model cannot be private, or is no sum over records; the message names the site.
+    """
+    two, three = (_shapes(program, public, n) for n in (2, 3))
+    plates = {
+        name: (size[0], three.plates[name][0])
+        for name, size in two.plates.items()
+        if name in three.plates
+    }
+    subsampled = [name for name, size in three.plates.items() if size[1] not in (None, size[0])]
+    if subsampled:
+        raise ValueError(
+            f"Plate {subsampled[0]!r} has a size of its own and a subsample: batches are drawn by the fit, with the "
+            f"records of a batch as arguments. Write numpyro.plate({subsampled[0]!r}, len(x))."
+        )
+    data = {name for name, sizes in plates.items() if sizes == (2, 3)}
+    if not data:
+        raise ValueError(
+            "No plate of the model is as large as the batch of records that it is called with. Put the sites of the "
+            "records into `with numpyro.plate('data', len(x)):`, where x is an argument."
+        )
+    for unknown in three.unknown:
+        raise ValueError(unknown)
+    latent: dict[str, tuple[int, ...]] = {}
+    observed: list[str] = []
+    for name, site in three.sites.items():
+        own = [plate for plate in site.plates if plate in data]
+        if len(own) > 1:
+            raise ValueError(
+                f"Site {name!r} is in two plates of records, {own}: each site may belong to one record."
+            )
+        if site.observed and not own:
+            raise ValueError(
+                f"Site {name!r} is observed (or a factor) outside of the plate of records, {_listed(data)}: what is "
+                "no sum over records cannot be made private. If it is public, make it part of a prior."
+            )
+        if not site.observed and own:
+            raise ValueError(
+                f"Site {name!r} is a latent variable in the plate of records, {_listed(data)}: one for each record. "
+                "Integrate it out (a mixture: numpyro.distributions.MixtureSameFamily). If it is the response, "
+                "pass it to fit."
+            )
+        if site.observed:
+            observed.append(name)
+        else:
+            latent[name] = _shape_of_latent(name, site, two.sites.get(name))
+    if not observed:
+        raise ValueError(
+            "The model observes nothing: give an argument as `obs` to a site in the plate of records."
+        )
+    if not latent:
+        raise ValueError(
+            "The model has no latent site outside of the plate of records: there is nothing to learn."
+        )
+    sites = tuple(Site(name, shape, three.sites[name].normal) for name, shape in latent.items())
+    support = three.sites[observed[0]].support if len(observed) == 1 else ()
+    program = replace(program, sites=sites, observed=tuple(observed), support=support)
+    affine = _centred(program, public) if not all(site.normal for site in sites) else {}
+    model = NumPyroModel(program, public, affine)
+    constants = _refuse_what_sees_more(model)
+    derived = _check_sum(model, three.derived)
+    return replace(model, program=replace(program, derived=derived)), constants
+
+
+def _programs(model):
+    """What is compiled of the likelihood: of one record, with its derivatives."""
+    record = jax.tree.map(lambda x: x[0], model.program.example(1))
+    flat, unravel = ravel_pytree(model.init())
+
+    def of_flat(flat, record):
+        return model.log_likelihood(unravel(flat), record)
+
+    functions = [
+        of_flat,
+        jax.grad(of_flat),
+        jax.hessian(of_flat),
+        lambda x, r: model.score_bound(unravel(x), r),
+    ]
+    return [jax.make_jaxpr(function)(flat, record) for function in functions]
+
+
+def _primitives(jaxpr):
+    """Names of the operations, those inside of others included."""
+    for equation in jaxpr.eqns:
+        yield equation.primitive.name
+        for value in equation.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from _primitives(inner)
+
+
+def _refuse_what_sees_more(model):
+    """Raise if the compiled likelihood would hand out values, run for as long as a record says, or see a batch.
+
+    Returns
+    -------
+    constants : list of arrays
+        That it holds.
+    """
+    programs = _programs(model)
+    found = {name for program in programs for name in _primitives(program.jaxpr)}
+    for name in sorted(found):
+        if _REFUSED_PRIMITIVES.fullmatch(name):
+            raise ValueError(
+                f"The model has an operation {name!r}: callbacks see records, loops of no fixed length run for as long "
+                "as a record says, and rules for batches see other records. Use jax.lax.fori_loop with a fixed number "
+                "of steps, or jax.lax.scan, and print what was released."
+            )
+    return [x for x in programs[0].consts if np.ndim(x)]
+
+
+class _SiteShape(NamedTuple):
+    observed: bool
+    plates: tuple[str, ...]
+    shape: (
+        tuple[int, ...] | None
+    )  # of the coordinates; None: the prior cannot be had in coordinates
+    normal: bool
+    law: str
+    support: tuple[float, ...] = ()  # its values, if they are few
+
+
+class _Shapes(NamedTuple):
+    """What one trace tells."""
+
+    sites: dict[str, _SiteShape]
+    plates: dict[str, tuple[int, int | None]]
+    derived: list[str]
+    unknown: list[str]
+
+
+def _shapes(program, public, n) -> _Shapes:
+    """Trace a model on `n` records of which only the shapes exist."""
+    found = _Shapes({}, {}, [], [])
+
+    def trace(batch, public):
+        with traced(handlers.seed(rng_seed=0), _Improper()) as sites:
+            program.call(batch, public)
+        for name, site in sites.items():
+            kind = site["type"]
+            if kind == "plate":
+                found.plates[name] = site["args"]
+            elif kind == "deterministic":
+                found.derived.append(name)
+            elif kind == "sample":
+                found.sites[name] = _site_shape(site)
+            else:
+                found.unknown.append(
+                    _UNKNOWN.get(kind, _UNKNOWN["other"]).format(name=name, kind=kind)
+                )
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "subsample_size", UserWarning
+            )  # such a plate is refused
+            jax.eval_shape(trace, program.example(n), public)
+    except jax.errors.JAXTypeError as error:
+        raise ValueError(
+            "The model looks at values (as `if x > 0` or `float(x)` do), but it is compiled, and sees shapes alone. "
+            f"Use jax.numpy.where or jax.lax. JAX says: {str(error).splitlines()[0]}"
+        ) from error
+    except Exception as error:  # the user's own, with what they cannot know
+        error.add_note(
+            f"The model was called with {n} made-up records. A plate of the records takes its size from an argument, "
+            "as in `with numpyro.plate('data', len(x)):`, and not the number of all records: batches are smaller."
+        )
+        raise
+    return found
+
+
+_UNKNOWN = {
+    "param": "Site {name!r} is a numpyro.param, of the model itself: it has no prior. Give it one by numpyro.sample.",
+    "other": "Site {name!r} is of a kind, {kind!r}, that cannot be taken apart into records. Allowed are sample, "
+    "deterministic and plate.",
+}
+
+
+def _site_shape(site):
+    law, plates = site_law(site), tuple(frame.name for frame in site["cond_indep_stack"])
+    if site["is_observed"]:
+        return _SiteShape(True, plates, None, False, type(law).__name__, _support(law))
+    shape = normal_shape(law) if site["scale"] is None else None
+    normal = shape is not None
+    if not normal and not law.support.is_discrete and not _improper(law) and site["scale"] is None:
+        shape = biject_to(law.support).inverse_shape(law.shape())
+    return _SiteShape(False, plates, shape, normal, type(law).__name__)
+
+
+def _support(law):
+    """Values that a distribution of single numbers may take; none if they are many."""
+    if law.event_shape or not law.has_enumerate_support:
+        return ()
+    try:
+        with jax.ensure_compile_time_eval():
+            values = np.ravel(law.enumerate_support(expand=False))
+    except (jax.errors.JAXTypeError, NotImplementedError):  # they depend on the record
+        return ()
+    return tuple(values.tolist()) if len(values) <= _MOST_RESPONSES else ()
+
+
+def _improper(law):
+    while hasattr(law, "base_dist"):
+        law = law.base_dist
+    return isinstance(law, dist.ImproperUniform)
+
+
+def _shape_of_latent(name, site, other):
+    """Shape of the coordinates; raises if there are none, or if it depends on the number of records."""
+    if site.shape is None:
+        raise ValueError(
+            f"Latent site {name!r} ({site.law}) is discrete, improper or scaled: solvers take gradients, and private "
+            "ones need a proper prior. Integrate a discrete one out, give an improper one a wide normal prior."
+        )
+    if other is None or other.shape != site.shape:
+        raise ValueError(f"Latent site {name!r} has a shape that depends on the number of records.")
+    return tuple(site.shape)
+
+
+def _listed(names):
+    return ", ".join(map(repr, sorted(names)))
+
+
+@jax.jit
+def _prior_draws(model, keys):
+    """Unconstrained values of sites that are not normal, of draws of the prior."""
+
+    def one(key):
+        with traced(handlers.seed(rng_seed=key)) as sites:
+            model.program.call(model.program.example(1), model.public)
+        free = [site.name for site in model.program.sites if not site.normal]
+        return {
+            name: biject_to(site_law(sites[name]).support).inv(sites[name]["value"])
+            for name in free
+        }
+
+    return jax.vmap(one)(keys)
+
+
+def _centred(program, public):
+    """Centre and spread of the normal distribution with the 5% and 95% quantiles of each unconstrained prior."""
+    keys = jax.random.split(jax.random.key(0), _PRIOR_DRAWS)
+    quantile = 1.6448536
+
+    def affine(name, draws):
+        low, high = np.nanquantile(np.asarray(draws, float), [0.05, 0.95], axis=0).astype(
+            np.float32
+        )
+        if not (np.isfinite(low) & (high > low)).all():
+            raise ValueError(
+                f"The prior of site {name!r} cannot be drawn from: draws are not finite, or all equal."
+            )
+        return (low + high) / 2, (high - low) / (2 * quantile)
+
+    draws = _prior_draws(NumPyroModel(program, public, {}), keys)
+    return {name: affine(name, values) for name, values in draws.items()}
+
+
+@jax.jit
+def _of_two(model, one, other):
+    """What two made-up records, and each alone, say at a draw of the prior."""
+    leaves, treedef = jax.tree.flatten(model.init())
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    draws = [jax.random.normal(key, x.shape, x.dtype) for key, x in zip(keys, leaves, strict=True)]
+    params = jax.tree.unflatten(treedef, draws)
+
+    def said(batch):
+        placed, sites = model._traced(params, batch)
+        return (
+            log_probability(sites),
+            placed.log_prior,
+            {n: s["value"] for n, s in sites.items() if _derived(s)},
+        )
+
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), one, other)
+    return said(both), said(one), said(other)
+
+
+def _derived(site):
+    return site["type"] == "deterministic"
+
+
+def _check_sum(model, derived):
+    """Raise unless the likelihood is a sum over records and the prior does not depend on them.
+
+    Returns
+    -------
+    names : tuple of str
+        Deterministic sites that do not depend on records either.
+    """
+    rng = np.random.default_rng(0)
+
+    def made_up(example):
+        if example.dtype.kind == "f":
+            return rng.uniform(0.1, 0.9, example.shape).astype(example.dtype)
+        return rng.integers(0, 2, example.shape).astype(example.dtype)
+
+    one, other = (jax.tree.map(made_up, model.program.example(1)) for _ in range(2))
+    both, *alone = jax.device_get(_of_two(model, one, other))
+    together, apart, priors = both[0], alone[0][0] + alone[1][0], [x[1] for x in (both, *alone)]
+    if (
+        np.isfinite(together)
+        and np.isfinite(apart)
+        and abs(together - apart) > 1e-3 * (1 + abs(apart))
+    ):
+        raise ValueError(
+            f"The log-likelihood of two records ({together:.6g}) is not the sum of theirs ({apart:.6g}): a record's "
+            "likelihood depends on other records, as it does when arguments are centred by their mean."
+        )
+    if not np.allclose(priors, priors[0], rtol=1e-4, atol=1e-4):
+        raise ValueError("The prior depends on records; make what it needs a public argument.")
+    values = [x[2] for x in (both, *alone)]
+    same = [n for n in derived if all(np.shape(v[n]) == np.shape(values[0][n]) for v in values)]
+    return tuple(n for n in same if all(np.allclose(v[n], values[0][n], atol=1e-6) for v in values))

@@ -1,0 +1,166 @@
+"""Models of NumPyro in the coordinates that records tell of.
+
+In a hierarchy the records see the lowest level alone. Where all is normal and linear, that level is
+a linear function of the standard normal coordinates, and what the likelihood does not see keeps its
+prior, exactly. Released without these directions a score has as many entries as there is something
+to learn: privacy noise grows with their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+from jax.flatten_util import ravel_pytree
+from scipy.linalg import polar
+
+from skdpbayes.models.base import flat_start
+from skdpbayes.models.numpyro.predict import at_draw
+from skdpbayes.models.numpyro.program import NumPyroModel, log_probability
+
+_MOST_COORDINATES = 2000
+_POINTS = 50  # at which what looks linear is tried
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Reduced:
+    """A model of which some directions of the coordinates are left out; see `NumPyroModel` for its methods.
+
+    Attributes
+    ----------
+    model : NumPyroModel
+    basis : array of shape (n_coordinates, n_left)
+        Orthonormal columns.
+    score_unit : float
+    """
+
+    model: NumPyroModel
+    basis: Any
+    score_unit: Any = 1.0
+
+    @property
+    def program(self):
+        """Of the model."""
+        return self.model.program
+
+    def init(self):
+        """Centre of the prior."""
+        return jnp.zeros(self.basis.shape[1], jnp.float32)
+
+    def log_prior(self, params):
+        """Log density of the coordinates, up to a constant."""
+        return self.model.log_prior(self._all(params))
+
+    def log_likelihood(self, params, record):
+        """Log-likelihood of one record."""
+        return self.model.log_likelihood(self._all(params), record)
+
+    def score_norm(self, params, record):
+        """Norm of a record's score: that in all coordinates, as it has no part in the others."""
+        return self.model.score_norm(self._all(params), record)
+
+    def score_bound(self, params, record):
+        """Largest norm of a score over all responses, where those are few."""
+        return self.model.score_bound(self._all(params), record)
+
+    def prior_precision(self):
+        """Ones."""
+        return jnp.ones_like(self.init())
+
+    def natural(self, posterior):
+        """Posterior of all coordinates: those left out have their prior."""
+        return posterior.among_others(np.asarray(self.basis, np.float64))
+
+    def _all(self, params):
+        return flat_start(self.model)[1](self.basis @ params)
+
+
+def reduced(model: NumPyroModel) -> NumPyroModel | Reduced:
+    """The model without the directions that no record tells of, where they are found; else itself.
+
+    They are those of the normal coordinates that are orthogonal to the slopes of the normal sites
+    which the likelihood reads. At points drawn at random it is tried whether what it reads, and the
+    prior, is the same without them.
+    """
+    size = sum(int(np.prod(site.shape)) for site in model.program.sites)
+    if size > _MOST_COORDINATES:
+        return model
+    read, of_normal = _read_sites(model), {site.name for site in model.program.sites if site.normal}
+    seen = tuple(sorted(read & of_normal))
+    if not seen or of_normal <= read:  # most models: nothing is to be compiled
+        return model
+    normal = np.concatenate([np.full(int(np.prod(s.shape)), s.normal) for s in _in_order(model)])
+    slope = np.asarray(_slope(model, seen), np.float64) * normal
+    kept = len(slope) + np.count_nonzero(~normal)
+    if kept >= size or np.linalg.matrix_rank(slope, rtol=1e-4) < len(slope):
+        return model
+    # The polar factor: each coordinate is near one of what is read.
+    basis = np.concatenate([polar(slope.T)[0], np.eye(size)[:, ~normal]], axis=1).astype(np.float32)
+    scales = np.where(
+        normal, np.geomspace(0.1, 10, _POINTS)[:, None], 1
+    )  # far from the centre only what is linear
+    points = (scales * np.random.default_rng(0).standard_normal(scales.shape)).astype(np.float32)
+    told, without, prior, own_prior = jax.device_get(
+        _told(model, tuple(sorted(read)), basis, points)
+    )
+    unseen = np.allclose(told, without, rtol=0, atol=1e-4 * np.abs(told).max(axis=0))
+    return (
+        Reduced(model, basis)
+        if unseen and np.allclose(prior, own_prior, rtol=1e-3, atol=1e-3)
+        else model
+    )
+
+
+def _in_order(model):
+    """Sites as `ravel_pytree` has them."""
+    return sorted(model.program.sites, key=lambda site: site.name)
+
+
+def _read_sites(model):
+    """Names of the latent sites whose values the likelihood of a record reads itself, and not for others' priors."""
+    values = jax.eval_shape(model.values, model.init())
+    values = {site.name: values[site.name] for site in model.program.sites}
+
+    def log_likelihood(values, batch):
+        return log_probability(at_draw(model, values, batch))
+
+    program = jax.make_jaxpr(log_likelihood)(values, model.program.example(1)).jaxpr
+    needed = set(program.outvars)
+    for equation in reversed(program.eqns):
+        if not needed.isdisjoint(equation.outvars):
+            needed.update(x for x in equation.invars if not isinstance(x, Literal))
+    return {
+        name for name, x in zip(sorted(values), program.invars, strict=False) if x in needed
+    }  # records come last
+
+
+def _values(model, names, x):
+    """Of sites, ravelled, at coordinates."""
+    sites = model.values(flat_start(model)[1](x))
+    return ravel_pytree([sites[name] for name in names])[0]
+
+
+@partial(jax.jit, static_argnums=1)
+def _slope(model, names):
+    """Of the values of sites, at the centre of the prior."""
+    return jax.jacobian(partial(_values, model, names))(flat_start(model)[0])
+
+
+@partial(jax.jit, static_argnums=1)
+def _told(model, names, basis, points):
+    """At points: values of sites; those without the rest; log prior of the rest; what it is if standard normal."""
+    unravel = flat_start(model)[1]
+
+    def at(x):
+        without = basis @ (x @ basis)
+        prior = model.log_prior(unravel(x)) - model.log_prior(unravel(without))
+        values, values_without = _values(model, names, x), _values(model, names, without)
+        return values, values_without, prior, -jnp.sum((x - without) ** 2) / 2
+
+    return jax.lax.map(at, points)

@@ -1,0 +1,591 @@
+"""A walk through a pipeline that names every step which learns from the rows without spending budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer, make_column_selector
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes.estimators._base import SEEDED, PrivateEstimator, diagram_and_card
+from skdpbayes.intake.labels import is_sequence
+from skdpbayes.model_selection import DPRandomizedSearchCV
+from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
+from skdpbayes.privacy.report import BEFORE_THE_MODEL, rounded
+from skdpbayes.privacy.selection import SelectionSpent
+
+_LEARN_NOTHING = (BoundedScaler, CategoryEncoder, NormClipper)
+PUBLIC, PRIVATE, LEAKS = "learns nothing", "private", "LEAKS"
+
+
+class StepReport(NamedTuple):
+    """One step of a pipeline.
+
+    Attributes
+    ----------
+    name : str
+        With the names of what it is part of, joined by ``__``.
+    estimator : str
+        Its class.
+    verdict : {"learns nothing", "private", "LEAKS"}
+    reason : str
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.pipelines import check_pipeline
+    >>> from skdpbayes.preprocessing import NormClipper
+    >>> report = check_pipeline(make_pipeline(NormClipper(2.0), DPBayesianLogisticRegression(classes=[0, 1])))
+    >>> [(step.name, step.verdict) for step in report.steps]
+    [('normclipper', 'learns nothing'), ('dpbayesianlogisticregression', 'private')]
+    """
+
+    name: str
+    estimator: str
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class PipelineReport:
+    """What `check_pipeline` found.
+
+    Attributes
+    ----------
+    steps : tuple of StepReport
+    epsilon, delta : float
+        Of all private steps together, each with its parameters fixed in advance: a valid total if
+        no step leaks. Of fitted steps it is what they spent, of others what they are going to
+        spend.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.pipelines import check_pipeline
+    >>> report = check_pipeline(make_pipeline(StandardScaler(), DPBayesianLogisticRegression(classes=[0, 1])))
+    >>> report.passed, report.epsilon
+    (False, 1.0)
+    """
+
+    steps: tuple[StepReport, ...]
+    epsilon: float
+    delta: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether no step leaks, and at least one is private."""
+        verdicts = [step.verdict for step in self.steps]
+        return LEAKS not in verdicts and PRIVATE in verdicts
+
+    @property
+    def leaks(self) -> tuple[StepReport, ...]:
+        """The steps that learn from the rows without spending."""
+        return tuple(step for step in self.steps if step.verdict == LEAKS)
+
+    def __str__(self) -> str:
+        width = max((len(step.name) for step in self.steps), default=0)
+        lines = [
+            f"{step.name:{width}}  {step.verdict:14}  {step.estimator}: {step.reason}"
+            for step in self.steps
+        ]
+        total = (
+            f"total: ({rounded(self.epsilon)}, {rounded(self.delta, 3)})"
+            if self.passed
+            else "no guarantee: mend what leaks"
+        )
+        return "\n".join([*lines, total])
+
+
+def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineReport:
+    """Name every step of a pipeline that learns from the rows without spending budget, and add up what others spend.
+
+    Steps of `Pipeline`, `ColumnTransformer` and `FeatureUnion` are looked into, at any depth.
+    Whatever is not of this package is said to leak: to learn nothing is not enough, as most
+    transformers raise or warn if a single cell is missing or unknown, and an error tells of its
+    row. What you have made sure of may be `trusted`.
+
+    Under ``adjacency="zero_out"`` a null row is one that no step looks at, not one of missing
+    cells: a transformer may make ordinary numbers of those.
+
+    Parameters
+    ----------
+    pipeline : estimator
+        Fitted or not; it is not fitted and not changed.
+    trusted : iterable of str
+        Names of steps, as the report has them, that map each row by itself, learn nothing, and
+        neither raise nor warn whatever a cell holds. In a `ColumnTransformer` they must return
+        dense arrays, or set ``sparse_threshold=0``: else the type of its output tells how many
+        zeros there are. (So it does where its rows are sparse.) Private estimators are judged, and
+        counted, all the same.
+
+    Returns
+    -------
+    PipelineReport
+        ``print`` shows it; `passed` sums it up.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.pipelines import check_pipeline
+    >>> from skdpbayes.preprocessing import DPStandardScaler
+    >>> model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1])
+    >>> check_pipeline(make_pipeline(StandardScaler(), model)).leaks[0].name
+    'standardscaler'
+    >>> report = check_pipeline(make_pipeline(DPStandardScaler(bounds=(-5, 5), epsilon=0.5), model))
+    >>> report.passed and report.epsilon <= 1.5
+    True
+    """
+    if isinstance(trusted, str) or not hasattr(pipeline, "get_params"):
+        raise ValueError(
+            f"Give a pipeline or an estimator, and trusted as a list of names; got {pipeline!r}, {trusted!r}."
+        )
+    steps, private, trusted = [], [], set(trusted)
+    for name, step in _walk("", pipeline):
+        if step is None or isinstance(step, str) or _is_identity(step):
+            continue
+        spends = isinstance(step, PrivateEstimator | DPRandomizedSearchCV)
+        verdict = (PUBLIC, "trusted") if name in trusted and not spends else _judged(step)
+        steps.append(StepReport(name or type(step).__name__, type(step).__name__, *verdict))
+        if verdict[0] == PRIVATE:
+            private.append(step)
+    unknown = trusted - {step.name for step in steps}
+    if unknown:
+        raise ValueError(
+            f"trusted names no step: {sorted(unknown)}; there are {[step.name for step in steps]}."
+        )
+    return PipelineReport(tuple(steps), *_total(private, getattr(pipeline, "_replaced", ())))
+
+
+def _walk(name, step, fitted=True):
+    """Steps that are not made of others, with their names; selectors of columns count as steps.
+
+    Of a `ColumnTransformer` that is fitted those are copies of what it was given, or, on demand,
+    the latter.
+    """
+    if type(step) in (Pipeline, PrivatePipeline):
+        parts = [part[:2] for part in step.steps]
+    elif type(step) is ColumnTransformer:
+        parts = [
+            part[:2]
+            for part in (getattr(step, "transformers_", None) if fitted else None)
+            or step.transformers
+        ]
+        if "remainder" not in [own for own, _ in parts]:
+            parts.append(("remainder", step.remainder))
+        parts += [
+            (f"{own}'s columns", columns)
+            for own, _, columns in step.transformers
+            if callable(columns)
+            and type(columns) is not make_column_selector  # which reads names and dtypes
+        ]
+    elif type(step) is FeatureUnion:
+        parts = [part[:2] for part in step.transformer_list]
+    else:
+        yield name, step
+        return
+    for own, part in parts:
+        yield from _walk(f"{name}__{own}" if name else own, part, fitted)
+
+
+def _parts(pipeline):
+    """A pipeline and all that it is made of."""
+    return [
+        pipeline,
+        *(part for part in pipeline.get_params(deep=True).values() if hasattr(part, "get_params")),
+    ]
+
+
+def _is_identity(step):
+    """Whether a step is what a fitted `ColumnTransformer` or `FeatureUnion` has for "passthrough"."""
+    return (
+        type(step) is FunctionTransformer
+        and step.func is None
+        and step.inverse_func is None
+        and not step.validate
+    )
+
+
+_INSTEAD = {
+    "MinMaxScaler": "BoundedScaler of",
+    "Normalizer": "NormClipper of",
+    "OneHotEncoder": "CategoryEncoder of",
+    "SimpleImputer": "BoundedScaler(bounds, missing=...) of",
+    "StandardScaler": "BoundedScaler or DPStandardScaler of",
+}
+
+
+def _judged(step):
+    """Verdict and reason; of the very classes of this package, as a subclass may do anything."""
+    if type(step) in _LEARN_NOTHING:
+        return PUBLIC, "public bounds or categories"
+    if type(step).__module__.startswith("skdpbayes.") and isinstance(
+        step, PrivateEstimator | DPRandomizedSearchCV
+    ):
+        return _judged_private(step)
+    if hasattr(step, "param_grid") or hasattr(step, "param_distributions"):
+        return LEAKS, "a search scores candidates on the rows themselves, without noise"
+    instead = _INSTEAD.get(type(step).__name__, "a step of")
+    return LEAKS, (
+        f"not known to be safe: most learn from the rows, or raise on single cells; take {instead} "
+        "skdpbayes.preprocessing, or name it in `trusted`"
+    )
+
+
+def _judged_private(step):
+    spent = getattr(step, "privacy_spent_", None)
+    if spent is None:
+        inner = step.estimator if isinstance(step, DPRandomizedSearchCV) else step
+        undeclared = inner._undeclared()
+        if undeclared:
+            return LEAKS, f"{undeclared[0]}=None is taken from the rows: declare it"
+        if step.epsilon == float("inf"):
+            return LEAKS, "epsilon is infinite"
+        if step.random_state is not None:
+            return LEAKS, SEEDED
+        caveats = _caveats(inner.numerics)
+        return PRIVATE, f"will spend epsilon={step.epsilon:g} at delta={step.delta:g}{caveats}"
+    if not spent.guarantee_holds:
+        return LEAKS, f"the guarantee does not hold: {'; '.join(spent.voided_by)}"
+    epsilon, again = _spent(step), ""
+    if epsilon > spent.epsilon:
+        again = f" in the last of several fits, {rounded(epsilon)} in all"
+    return (
+        PRIVATE,
+        f"spent epsilon={rounded(spent.epsilon)} at delta={rounded(spent.delta)}{again}"
+        + _caveats(spent.numerics),
+    )
+
+
+def _caveats(numerics):
+    return " (in idealised arithmetic)" if numerics == "fast" else ""
+
+
+def _spent(step):
+    """Epsilon of all fits of a step, at the delta of one (of all, for a search)."""
+    spent = step.privacy_spent_
+    return spent.total_epsilon if isinstance(spent, SelectionSpent) else spent.cumulative_epsilon
+
+
+def _total(private, replaced=()):
+    """Epsilon and delta of all private steps together, and of reports of steps that others have replaced."""
+    from skdpbayes.privacy import compose
+
+    if not private:
+        return 0.0, 0.0
+    meanings = {_meaning(step) for step in private} | {
+        (own.adjacency, own.unit) for own in replaced
+    }
+    if len(meanings) > 1:
+        raise ValueError(
+            "The private steps have different adjacencies or units: no total can be given."
+        )
+    fitted = [step for step in private if hasattr(step, "privacy_spent_")]
+    simple = sum(
+        _spent(step) if hasattr(step, "privacy_spent_") else step.epsilon for step in private
+    )
+    simple += sum(own.epsilon for own in replaced)
+    delta = float(sum(map(_delta, private)) + sum(own.delta for own in replaced))
+    reports = [step.privacy_spent_ for step in fitted] + list(replaced)
+    if len(fitted) < len(private) or any(
+        isinstance(own, SelectionSpent) for own in reports
+    ):  # no sum of steps
+        return float(simple), delta
+    ((adjacency, _),) = meanings
+    curve = compose(
+        [block for own in reports for block in own.cumulative + own.releases], adjacency
+    )
+    more = sum(own.epsilon_overhead for own in reports)
+    together = curve.epsilon(delta - sum(own.delta_overhead for own in reports)) + more
+    return float(min(simple, together)), delta
+
+
+def _meaning(step):
+    """Adjacency and unit: of what was fitted, else of what will be."""
+    if hasattr(step, "privacy_spent_"):
+        return step.privacy_spent_.adjacency, step.privacy_spent_.unit
+    inner = step.estimator if isinstance(step, DPRandomizedSearchCV) else step
+    return inner.adjacency, inner._record
+
+
+def _delta(step):
+    spent = getattr(step, "privacy_spent_", step)
+    return spent.total_delta if isinstance(spent, SelectionSpent) else spent.delta
+
+
+def _last_step_has(name):
+    return available_if(lambda pipeline: hasattr(pipeline.steps[-1][1], name))
+
+
+class PrivatePipeline(Pipeline):
+    """A pipeline that refuses to be fitted if one of its steps leaks, and says what all of them spend.
+
+    It is `sklearn.pipeline.Pipeline` with `check_pipeline` before every fit.
+
+    Parameters
+    ----------
+    steps : list of tuple (name, estimator)
+        The last is a private estimator, or a private search.
+    trusted : sequence of str, default=()
+        Steps that `check_pipeline` does not know and you have made sure of.
+    transform_input, verbose
+        As in scikit-learn.
+    memory : None
+        Refused otherwise: it would keep rows on disk.
+
+    See Also
+    --------
+    make_private_pipeline : Names the steps.
+
+    Examples
+    --------
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.pipelines import PrivatePipeline
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1])
+    >>> try:
+    ...     PrivatePipeline([("scale", StandardScaler()), ("model", model)]).fit([[0.0], [1.0]], [0, 1])
+    ... except ValueError as error:
+    ...     print(str(error)[:48])
+    The pipeline is not private: scale (StandardScal
+    """
+
+    def __init__(self, steps, *, trusted=(), transform_input=None, memory=None, verbose=False):
+        self.trusted = trusted
+        super().__init__(steps, transform_input=transform_input, memory=memory, verbose=verbose)
+
+    _html_repr = diagram_and_card
+
+    _replaced: tuple[Any, ...] = ()  # reports of steps whose places a later fit gave to copies
+
+    def _refuse_leaks(self, X):
+        if self.memory is not None:
+            raise ValueError("memory keeps rows on disk: take memory=None.")
+        transformers = [part for part in _parts(self) if type(part) is ColumnTransformer]
+        if transformers and is_sequence(X):
+            raise ValueError(
+                "X is a list, and a ColumnTransformer raises on some rows of lists: pass an array."
+            )
+        if sparse.issparse(X) and any(part.sparse_threshold != 0 for part in transformers):
+            raise ValueError(
+                "X is sparse, and the number of its zeros would decide the type of a ColumnTransformer's output: set "
+                "sparse_threshold=0."
+            )
+        report = check_pipeline(
+            clone(self), trusted=self.trusted
+        )  # what is about to run, whatever ran before
+        if report.leaks:
+            leaks = "; ".join(
+                f"{step.name} ({step.estimator}): {step.reason}" for step in report.leaks
+            )
+            raise ValueError(f"The pipeline is not private: {leaks}")
+        if not report.passed:
+            raise ValueError("The pipeline is not private: none of its steps is.")
+        stay = [step for _, step in _walk("", self, fitted=False)]
+        fitted = [step for _, step in _walk("", self) if hasattr(step, "privacy_spent_")]
+        copies = [step for step in fitted if not any(step is own for own in stay)]
+        self._replaced += tuple(step.privacy_spent_ for step in copies)
+
+    def fit(self, X, y=None, **params):
+        """Fit all steps, unless one leaks.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,), optional
+        **params
+            As in scikit-learn.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If `check_pipeline` does not pass it; nothing was read and nothing spent.
+        """
+        self._refuse_leaks(X)
+        return super().fit(X, y, **params)
+
+    @_last_step_has("fit_transform")
+    def fit_transform(self, X, y=None, **params):
+        """Fit all steps, unless one leaks, and transform the rows; the result is not private."""
+        self._refuse_leaks(X)
+        return super().fit_transform(X, y, **params)
+
+    @_last_step_has("fit_predict")
+    def fit_predict(self, X, y=None, **params):
+        """Fit all steps, unless one leaks, and predict the rows; the result is not private."""
+        self._refuse_leaks(X)
+        return super().fit_predict(X, y, **params)
+
+    @property
+    def privacy_spent_(self):
+        """What all private steps spent together, in all of their fits.
+
+        A `PrivacySpent`, or a `SelectionSpent` if the last step is a search. A step that is
+        replaced between fits takes what it spent with it: for several objects open a
+        `PrivacyLedger`.
+        """
+        steps = [own for name, step in self.steps for own in _walk(name, step)]
+        reports = {
+            name: step.privacy_spent_ for name, step in steps if hasattr(step, "privacy_spent_")
+        }
+        if not reports:
+            raise AttributeError("This pipeline is not fitted: there is no privacy_spent_ yet.")
+        private = [step for _, step in steps if hasattr(step, "privacy_spent_")]
+        (epsilon, delta), own = _total(private, self._replaced), tuple(reports.values())
+        every = own + self._replaced
+        voided_by = [why for report in own for why in report.voided_by]
+        voided_by += [
+            f"an earlier fit: {why}" for report in self._replaced for why in report.voided_by
+        ]
+        whole = replace(
+            own[-1], epsilon=epsilon, delta=delta, voided_by=tuple(dict.fromkeys(voided_by))
+        )  # fmt: skip
+        if isinstance(whole, SelectionSpent):
+            return replace(whole, total_epsilon=epsilon, total_delta=delta)
+        learn_nothing = {name: repr(step) for name, step in steps if type(step) in _LEARN_NOTHING}
+        return replace(
+            whole,
+            steps=tuple(block for report in own for block in report.steps),
+            along=tuple(block for report in own for block in report.along),
+            cumulative=(
+                *(block for report in own for block in report.cumulative),
+                *(
+                    block
+                    for report in self._replaced
+                    for block in report.cumulative + report.releases
+                ),
+            ),
+            clipping_norm=own[0].clipping_norm if len(own) == 1 else None,
+            numerics="fast" if any(report.numerics == "fast" for report in every) else "secure",
+            estimator=" + ".join(report.estimator for report in own),
+            public=learn_nothing | {name: dict(report.public) for name, report in reports.items()},
+            crosscheck="; ".join(
+                f"{name}: {report.crosscheck}" for name, report in reports.items()
+            ),
+            not_covered=tuple(
+                why for why in whole.not_covered if self.trusted or why != BEFORE_THE_MODEL
+            ),
+            epsilon_overhead=sum(report.epsilon_overhead for report in every),
+            delta_overhead=sum(report.delta_overhead for report in every),
+        )
+
+    def _transformed(self, X):
+        return X if len(self.steps) == 1 else self[:-1].transform(X)
+
+    @_last_step_has("predict_interval")
+    def predict_interval(self, X, level=0.95):
+        """Credible intervals of the last step, for rows before the first.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        level : float, default=0.95
+
+        Returns
+        -------
+        lower, upper : arrays
+        """
+        return self.steps[-1][1].predict_interval(self._transformed(X), level)
+
+    @_last_step_has("log_predictive_density")
+    def log_predictive_density(self, X, y):
+        """Log posterior predictive density of each response, of the last step."""
+        return self.steps[-1][1].log_predictive_density(self._transformed(X), y)
+
+    @_last_step_has("sample_posterior_predictive")
+    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+        """Responses drawn from the posterior predictive of the last step."""
+        return self.steps[-1][1].sample_posterior_predictive(
+            self._transformed(X), n_samples, random_state
+        )
+
+
+def make_private_pipeline(*steps, trusted=(), verbose=False):
+    """Pipeline that refuses what leaks, with names made from the steps' classes.
+
+    Parameters
+    ----------
+    *steps : estimators
+    trusted : sequence of str, default=()
+        As in `check_pipeline`.
+    verbose : bool, default=False
+
+    Returns
+    -------
+    PrivatePipeline
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.pipelines import make_private_pipeline
+    >>> from skdpbayes.preprocessing import DPStandardScaler
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(50, 10, size=(2000, 2))
+    >>> y = (X[:, 0] + rng.normal(size=2000) > 50).astype(int)
+    >>> model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1], solver="vips")
+    >>> pipeline = make_private_pipeline(DPStandardScaler(bounds=(0, 100), epsilon=0.5), model).fit(X, y)
+    >>> 1.0 < pipeline.privacy_spent_.epsilon <= 1.5
+    True
+    >>> lower, upper = pipeline.predict_interval(X[:3])
+    """
+    return PrivatePipeline(make_pipeline(*steps).steps, trusted=trusted, verbose=verbose)
+
+
+def search_spent(search: Any) -> str:
+    """Say what a finished search of scikit-learn's over private estimators has spent, and that it is not private.
+
+    Each candidate was fitted once for each fold, and the best once more. What is said is the sum of
+    all these fits' epsilons and deltas, a bound for a row that is in the training parts of all
+    folds. The *scores* that chose among them were computed from the rows without noise, so that no
+    epsilon holds for the search as a whole.
+
+    Parameters
+    ----------
+    search : GridSearchCV or RandomizedSearchCV, fitted
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from skdpbayes import DPGammaExponential
+    >>> from skdpbayes.pipelines import search_spent
+    >>> X = np.random.default_rng(0).exponential(size=(600, 1))
+    >>> search = GridSearchCV(DPGammaExponential(), {"epsilon": [0.5, 1.0]}, cv=3, refit=False).fit(X)
+    >>> print(search_spent(search))
+    no guarantee: scores were computed from the rows without noise; the 6 fits alone spent (4.5, 6e-05)
+    """
+    check_is_fitted(search, "cv_results_")
+    times, own = search.n_splits_, search.cv_results_["params"]
+    fits = [(times, clone(search.estimator).set_params(**parameters)) for parameters in own]
+    if hasattr(search, "best_estimator_"):
+        fits.append((1, clone(search.best_estimator_)))
+    reports = [(count, check_pipeline(model)) for count, model in fits]
+    epsilon, delta = (
+        sum(count * getattr(report, name) for count, report in reports)
+        for name in ("epsilon", "delta")
+    )
+    n_fits = sum(count for count, _ in fits)
+    return (
+        "no guarantee: scores were computed from the rows without noise; "
+        f"the {n_fits} fits alone spent ({epsilon:.4g}, {delta:.3g})"
+    )

@@ -1,0 +1,10 @@
+"""What a fit returns: posteriors over the flattened parameters, in NumPy float64."""
+
+from skdpbayes.posteriors.base import (
+    DrawsPosterior,
+    GaussianPosterior,
+    MappedPosterior,
+    SampledPosterior,
+)
+
+__all__ = ["DrawsPosterior", "GaussianPosterior", "MappedPosterior", "SampledPosterior"]

@@ -1,0 +1,199 @@
+"""What a fit returns: posteriors over the flattened parameters, in NumPy float64."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True, repr=False)
+class GaussianPosterior:
+    """Normal posterior.
+
+    Attributes
+    ----------
+    mean : array of shape (n_parameters,)
+    factor : array of shape (n_parameters, n_parameters) or (n_parameters,)
+        Square root of the covariance: ``factor @ factor.T``; a vector stands for a diagonal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.posteriors import GaussianPosterior
+    >>> posterior = GaussianPosterior(np.array([1.0, -2.0]), np.array([0.1, 0.2]))
+    >>> posterior.std
+    array([0.1, 0.2])
+    >>> posterior.sample(np.random.default_rng(0), 1000).shape
+    (1000, 2)
+    """
+
+    mean: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def from_precision(cls, mean: np.ndarray, precision: np.ndarray) -> GaussianPosterior:
+        """Posterior with a given precision, of shape (n_parameters, n_parameters)."""
+        values, vectors = np.linalg.eigh(precision)
+        return cls(mean, vectors / np.sqrt(values.clip(1e-16 * values[-1])))
+
+    def __repr__(self) -> str:
+        return f"GaussianPosterior({len(self.mean)} parameters, {'diagonal' if self.factor.ndim == 1 else 'full rank'})"
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance, of shape (n_parameters, n_parameters)."""
+        return np.diag(self.factor**2) if self.factor.ndim == 1 else self.factor @ self.factor.T
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter."""
+        return (
+            np.abs(self.factor) if self.factor.ndim == 1 else np.sqrt((self.factor**2).sum(axis=1))
+        )
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, n_parameters)."""
+        noise = rng.standard_normal((n, len(self.mean)))
+        return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
+
+    def among_others(self, basis: np.ndarray) -> GaussianPosterior:
+        """Posterior of coordinates of which these are along orthonormal columns, and the others standard normal."""
+        factor = basis * self.factor if self.factor.ndim == 1 else basis @ self.factor
+        return GaussianPosterior(
+            basis @ self.mean, np.concatenate([factor, _complement(basis)], axis=1)
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class DrawsPosterior:
+    """Posterior represented by Markov chain draws.
+
+    Attributes
+    ----------
+    draws : array of shape (n_chains, n_draws, n_parameters)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes.posteriors import DrawsPosterior
+    >>> posterior = DrawsPosterior(np.random.default_rng(0).normal(size=(4, 500, 3)))
+    >>> posterior.mean.shape, posterior.covariance.shape
+    ((3,), (3, 3))
+    """
+
+    draws: np.ndarray
+
+    def __repr__(self) -> str:
+        chains, draws, parameters = self.draws.shape
+        return f"DrawsPosterior({parameters} parameters, {chains} chains of {draws} draws)"
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of the draws."""
+        return self.draws.mean(axis=(0, 1))
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance of the draws, of shape (n_parameters, n_parameters)."""
+        return np.cov(self.draws.reshape(-1, self.draws.shape[-1]), rowvar=False).reshape(
+            (len(self.mean),) * 2
+        )
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter."""
+        return self.draws.std(axis=(0, 1))
+
+    @property
+    def n_chains(self) -> int:
+        """Number of chains."""
+        return len(self.draws)
+
+    @property
+    def n_draws(self) -> int:
+        """Number of draws, of all chains together."""
+        return self.draws.shape[0] * self.draws.shape[1]
+
+    def in_order(self, n: int) -> np.ndarray:
+        """Draws of shape (n, n_parameters): one of each chain, the next of each chain, and so on.
+
+        Evenly spaced; if more are asked for than there are, each comes several times in a row, so
+        that it is seen.
+        """
+        kept, of_each = self.draws.shape[1], -(-n // self.n_chains)
+        spaced = np.arange(of_each) * kept // of_each
+        return self.draws[:, spaced].swapaxes(0, 1).reshape(-1, self.draws.shape[-1])[:n]
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws picked at random (with replacement only if more are asked for than there are)."""
+        flat = self.draws.reshape(-1, self.draws.shape[-1])
+        return flat[rng.choice(len(flat), n, replace=n > len(flat))]
+
+    def among_others(self, basis: np.ndarray) -> DrawsPosterior:
+        """As `GaussianPosterior.among_others`; the others are drawn."""
+        others = _complement(basis)
+        seed = np.ascontiguousarray(self.draws.ravel()[:64], np.float32).view(
+            np.uint32
+        )  # so that no two fits share it
+        noise = np.random.default_rng(seed).standard_normal(
+            (*self.draws.shape[:2], others.shape[1])
+        )
+        return DrawsPosterior(self.draws @ basis.T + noise @ others.T)
+
+
+def _complement(basis):
+    """Orthonormal columns, orthogonal to those of `basis`."""
+    return np.linalg.svd(basis)[0][:, basis.shape[1] :]
+
+
+class SampledPosterior(ABC):
+    """Posterior that is defined by how it is sampled; its moments are those of 20000 draws, taken once."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, n_parameters)."""
+
+    @cached_property
+    def _draws(self):
+        return self.sample(np.random.default_rng(0), 20_000)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of each parameter."""
+        return self._draws.mean(axis=0)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance, of shape (n_parameters, n_parameters)."""
+        return np.cov(self._draws, rowvar=False).reshape(self._draws.shape[1], -1)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter."""
+        return self._draws.std(axis=0)
+
+
+@dataclass(frozen=True, repr=False)
+class MappedPosterior(SampledPosterior):
+    """Posterior of a function of the parameters, such as a rate of its logarithm.
+
+    Attributes
+    ----------
+    posterior : GaussianPosterior or DrawsPosterior
+    function : callable
+        From draws of shape (n, n_parameters) to draws of what they stand for.
+    """
+
+    posterior: GaussianPosterior | DrawsPosterior
+    function: Callable[[np.ndarray], np.ndarray]
+
+    def __repr__(self) -> str:
+        return f"MappedPosterior({self.posterior!r})"
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, ...)."""
+        return self.function(self.posterior.sample(rng, n))

@@ -1,0 +1,76 @@
+"""Posterior of the weights of a sigmoid belief network given noisy sums, in NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, repr=False)
+class WeightsPosterior:
+    """Normal posterior of weights and intercepts, with what the noise of privacy adds to first order.
+
+    Logits of the visible units are ``intercept + weights (z - active)``. Draws are J rows of K
+    weights and an intercept, ravelled.
+
+    Attributes
+    ----------
+    weights : array of shape (J, K)
+    intercept : array of shape (J,)
+    active : array of shape (K,)
+        Probabilities of the hidden units.
+    slope : array of shape (J,)
+        Mean curvature of a record's log-likelihood in the logit of each visible unit.
+    spread : array of shape (K, K)
+        Covariance of the hidden units over records.
+    noise : float
+        Standard deviation of the noise in an entry of the covariance of visible and hidden units.
+    weight : float
+        Sum of the weights of the records.
+    """
+
+    weights: np.ndarray
+    intercept: np.ndarray
+    active: np.ndarray
+    slope: np.ndarray
+    spread: np.ndarray
+    noise: float
+    weight: float
+
+    def __repr__(self) -> str:
+        visible, hidden = self.weights.shape
+        return f"WeightsPosterior({visible} visible and {hidden} hidden units)"
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of each parameter."""
+        return np.concatenate([self.weights, self.intercept[:, None]], axis=1).ravel()
+
+    def _eigen(self):
+        """Standard deviations of the weights along the eigenvectors of `spread`, (J, K), and these."""
+        values, vectors = np.linalg.eigh(self.spread)
+        slope = self.slope[:, None]
+        return np.sqrt(
+            1 / (self.weight * slope * values) + (self.noise / (slope * values)) ** 2
+        ), vectors
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter."""
+        along, vectors = self._eigen()
+        weights = np.sqrt(along**2 @ (vectors**2).T)
+        return np.concatenate(
+            [weights, 1 / np.sqrt(self.weight * self.slope)[:, None]], axis=1
+        ).ravel()
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, J (K + 1)), in single precision."""
+        along, vectors = self._eigen()
+        visible, hidden = self.weights.shape
+        out = np.empty((n, visible, hidden + 1), np.float32)
+        for draw in out:
+            draw[:, :hidden] = self.weights + (along * rng.standard_normal(along.shape)) @ vectors.T
+            noise = rng.standard_normal(visible)
+            draw[:, hidden] = self.intercept + noise / np.sqrt(self.weight * self.slope)
+        return out.reshape(n, -1)

@@ -1,0 +1,289 @@
+"""Exact posteriors of conjugate families given a noisy sum of statistics.
+
+The true sum is unknown; it is integrated out under the model, so that the posterior accounts for
+the privacy noise (Bernstein and Sheldon 2018 sample it under a normal approximation of the sum;
+here the sum's own distribution is used, up to quadrature).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import special, stats
+
+from skdpbayes.posteriors.base import SampledPosterior
+
+_SMOOTHING = 0.02  # least noise, in standard deviations of the sum: the density of a sum without noise may have atoms
+_FREQUENCIES = 256
+_POINTS = 512
+_REACH = 9.0  # standard deviations
+
+
+@dataclass(frozen=True, repr=False)
+class RatePosterior(SampledPosterior):
+    """Rates of exponential variables, independent, given noisy sums of ``min(x, upper) - upper / 2``.
+
+    The density of a noisy sum is the Fourier integral of ``phi(w)^n exp(-(scale w)^2 / 2)``, with
+    phi the characteristic function of one statistic: exact for every number of records. It is
+    evaluated on a grid of log rates.
+
+    Attributes
+    ----------
+    sums : array of shape (d,)
+    scale : float
+        Standard deviation of the noise in each sum.
+    n_records : int
+    shape, rate : float
+        Of the Gamma prior.
+    upper : float
+    """
+
+    sums: np.ndarray
+    scale: float
+    n_records: int
+    shape: float
+    rate: float
+    upper: float
+
+    def __repr__(self) -> str:
+        return f"RatePosterior({len(self.sums)} rates)"
+
+    @cached_property
+    def _grids(self):
+        return [self._grid(total) for total in self.sums]
+
+    def _grid(self, total):
+        """Log rates and the cumulative posterior there."""
+        prior = stats.gamma(self.shape, scale=1 / self.rate)
+        low, high = prior.ppf([1e-12, 1 - 1e-12])
+        # Beyond the prior's range too, as far as data can tell: they may contradict it.
+        low = max(min(low, 1e-3 / (self.n_records * self.upper)), 1e-100 / self.upper)
+        high = max(high, 1e3 * self.n_records / self.upper)
+        points = np.linspace(np.log(low), np.log(high), 4 * _POINTS)
+        rough = self._log_prior(points) + self._log_density(points, total, frequencies=1)
+        inside = np.flatnonzero(rough > rough.max() - _REACH**2 / 2 - 10)
+        points = np.linspace(
+            points[max(inside[0] - 1, 0)], points[min(inside[-1] + 1, len(points) - 1)], _POINTS
+        )
+        log = self._log_prior(points) + self._log_density(points, total)
+        density = np.exp(log - log.max())
+        cumulative = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
+        return points, density, cumulative / cumulative[-1]
+
+    def _log_prior(self, log_theta):
+        return self.shape * log_theta - self.rate * np.exp(log_theta)
+
+    def _log_density(self, log_theta, total, frequencies=_FREQUENCIES):
+        """Log density of a noisy sum; with one frequency, its saddle point approximation."""
+        theta = np.exp(log_theta)[:, None]
+        n, total = self.n_records, total + self.n_records * self.upper / 2
+        noise = np.maximum(self.scale**2, _SMOOTHING**2 * n * self._variance(theta, 0.0))
+        # The path of integration leads through the saddle point, where the integrand is as large as
+        # its integral: the relative precision in the tails is that in the middle.
+        tilt = self._saddle_point(theta, noise, total)
+        variance = n * self._variance(theta, tilt)
+        sd = np.sqrt(variance + noise)
+        cumulant = self._cumulant(theta, tilt)
+        exponent = n * cumulant.real + noise * tilt**2 / 2 - tilt * total - np.log(sd)
+        if frequencies == 1:
+            return exponent[:, 0]
+        # In units of the sum's standard deviation: the integrand has died at 9, or where the noise
+        # has killed it.
+        few = np.minimum(n, variance / self.upper**2) < 50
+        highest = np.where(few, np.minimum(_REACH / np.sqrt(noise), 4 * _REACH / sd), _REACH / sd)
+        w = highest * (np.arange(frequencies) + 0.5) / frequencies
+        ratio = n * (self._cumulant(theta, tilt + 1j * w) - cumulant)
+        integrand = np.exp(ratio + 1j * w * (noise * tilt - total) - noise * w**2 / 2)
+        integral = integrand.real.sum(axis=1) * (highest * sd)[:, 0] / frequencies / np.pi
+        return exponent[:, 0] + np.log(np.maximum(integral, 1e-12))
+
+    def _cumulant(self, theta, z):
+        """Log of ``E[exp(z min(x, upper))]``, up to a multiple of 2 pi i."""
+        d = (theta - z) * self.upper + 0j
+        d = np.where(d == 0, 1e-200, d)
+        falls = d.real >= 0
+        d = np.where(falls, d, -d)
+        return np.log(
+            theta * self.upper * (-np.expm1(-d) / d) + np.where(falls, np.exp(-d), 1)
+        ) + np.where(falls, 0, d)
+
+    def _mean(self, theta, tilt):
+        """Mean of ``min(x, upper)`` under the tilted distribution (by a step along the imaginary axis)."""
+        step = 1e-20 / self.upper
+        return self._cumulant(theta, tilt + 1j * step).imag / step
+
+    def _variance(self, theta, tilt):
+        step = 1e-4 * np.maximum(np.abs(theta - tilt), 1 / self.upper)
+        difference = self._mean(theta, tilt + step) - self._mean(theta, tilt - step)
+        return np.maximum(difference / (2 * step), 1e-12 * self.upper**2)
+
+    def _saddle_point(self, theta, noise, total):
+        """Tilt under which the mean of the noisy sum is `total`."""
+        high = (np.abs(total) + self.n_records * self.upper) / noise
+        low = -high
+        for _ in range(80):
+            tilt = (low + high) / 2
+            below = self.n_records * self._mean(theta, tilt) + noise * tilt < total
+            low, high = np.where(below, tilt, low), np.where(below, high, tilt)
+        return (low + high) / 2
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws of the rates, of shape (n, d)."""
+        return np.stack([np.exp(_inverse(grid, rng.random(n))) for grid in self._grids], axis=1)
+
+
+def _inverse(grid, uniform):
+    """Quantiles of a density that is linear between grid points."""
+    points, density, cumulative = grid
+    cell = np.clip(np.searchsorted(cumulative, uniform, side="right") - 1, 0, len(points) - 2)
+    low, high = density[cell], density[cell + 1]
+    mass = (uniform - cumulative[cell]) / np.maximum(
+        cumulative[cell + 1] - cumulative[cell], 1e-300
+    )
+    # mass = (low f + (high - low) f^2 / 2) / ((low + high) / 2), solved for the fraction f of the
+    # cell
+    half = mass * (low + high)
+    fraction = half / np.maximum(low + np.sqrt(np.maximum(low**2 + (high - low) * half, 0)), 1e-300)
+    return points[cell] + fraction * (points[1] - points[0])
+
+
+@dataclass(frozen=True, repr=False)
+class CountsPosterior(SampledPosterior):
+    """Probabilities of K categories given noisy counts, whose true total is known.
+
+    Given the noisy counts, the true ones have probability proportional to a product over categories
+    of ``Gamma(n_k + concentration_k) / n_k! exp(-(n_k - noisy_k)^2 / (2 scale^2))`` on ``sum n_k =
+    n_records``: they are drawn exactly, category after category, from convolutions of the factors;
+    probabilities given counts are Dirichlet.
+
+    Attributes
+    ----------
+    counts : array of shape (K,)
+        Noisy.
+    scale : float
+        Standard deviation of the noise in each count.
+    n_records : int
+    concentration : array of shape (K,)
+    """
+
+    counts: np.ndarray
+    scale: float
+    n_records: int
+    concentration: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"CountsPosterior({len(self.counts)} categories)"
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws of the probabilities, of shape (n, K)."""
+        gammas = rng.standard_gamma(self.concentration + self.sample_counts(rng, n))
+        return gammas / gammas.sum(axis=1, keepdims=True)
+
+    def sample_counts(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws of the true counts, of shape (n, K)."""
+        if len(self.counts) == 2:
+            return self._sample_first_count(rng, n)
+        left, drawn = np.full(n, self.n_records), []
+        for (start, weights), (before_start, before) in zip(
+            self._factors[:0:-1], self._totals[-2::-1], strict=True
+        ):
+            # The last of the categories not yet drawn, given what they sum to.
+            values, which = np.unique(left, return_inverse=True)
+            count = np.empty(n, np.int64)
+            for i, value in enumerate(values):
+                rest = value - start - np.arange(len(weights)) - before_start
+                inside = (rest >= 0) & (rest < len(before))
+                cumulative = np.cumsum(
+                    np.where(inside, weights * before[np.where(inside, rest, 0)], 0)
+                )
+                chosen = which == i
+                count[chosen] = start + np.searchsorted(
+                    cumulative, rng.random(chosen.sum()) * cumulative[-1], "right"
+                )
+            drawn.append(count)
+            left = left - count
+        return np.stack([left, *drawn[::-1]], axis=1)
+
+    def _sample_first_count(self, rng, n):
+        """Of two categories: one count decides the other."""
+        first, second = self._log_factors
+        logs = first + second[::-1]
+        cumulative = np.cumsum(np.exp(logs - logs.max()))
+        count = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], "right")
+        return np.stack([count, self.n_records - count], axis=1)
+
+    @property
+    def _log_factors(self):
+        """Of each category, at every count."""
+        known = np.arange(self.n_records + 1)
+        # Only differences of the noisy counts tell something, since the total is known.
+        noisy = self.counts + (self.n_records - self.counts.sum()) / len(self.counts)
+        return (
+            special.gammaln(known + self.concentration[:, None])
+            - special.gammaln(known + 1)
+            - 0.5 * ((known - noisy[:, None]) / max(self.scale, 0.05)) ** 2
+        )
+
+    @cached_property
+    def _factors(self):
+        """First count of weight, and weights, of each category; tilted so that their means sum to the total."""
+        known, logs = np.arange(self.n_records + 1), self._log_factors
+
+        def weights(tilt):
+            tilted = logs - tilt * known
+            return np.exp(tilted - tilted.max(axis=1, keepdims=True))
+
+        def excess(tilt):
+            w = weights(tilt)
+            return (w @ known / w.sum(axis=1)).sum() - self.n_records
+
+        low, high = -1.0, 1.0
+        while excess(low) < 0:
+            low *= 2
+        while excess(high) > 0:
+            high *= 2
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        out = []
+        for w in weights((low + high) / 2):
+            inside = np.flatnonzero(w > 1e-18)
+            out.append((inside[0], w[inside[0] : inside[-1] + 1] / w.sum()))
+        return out
+
+    @cached_property
+    def _totals(self):
+        """Distribution of the sum of the first categories (first value, weights), for each number of them."""
+        totals = [self._factors[0]]
+        for start, weights in self._factors[1:]:
+            before_start, before = totals[-1]
+            size = len(before) + len(weights) - 1
+            if min(len(before), len(weights)) < 64:
+                total = np.convolve(before, weights)
+            else:
+                total = np.fft.irfft(
+                    np.fft.rfft(before, 2 * size) * np.fft.rfft(weights, 2 * size), 2 * size
+                )[:size]
+            totals.append((before_start + start, np.maximum(total, 0)))
+        return totals
+
+
+@dataclass(frozen=True, repr=False)
+class FirstOfEach(SampledPosterior):
+    """Independent posteriors, of each of which the first parameter counts.
+
+    Attributes
+    ----------
+    parts : tuple of posteriors
+    """
+
+    parts: tuple
+
+    def __repr__(self) -> str:
+        return f"FirstOfEach({len(self.parts)} posteriors)"
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, number of parts)."""
+        return np.stack([part.sample(rng, n)[:, 0] for part in self.parts], axis=1)

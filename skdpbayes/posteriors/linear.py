@@ -1,0 +1,345 @@
+"""Posterior of linear regression given noisy sums of products of its records.
+
+Released are ``G = sum x x'``, ``t = sum x y`` and ``q = sum y^2`` with independent normal noise.
+Given coefficients w and noise variance s2, the residuals of what was released,
+
+    r = t - G w,    h = q - 2 w't + w'G w - n s2,
+
+hold the sampling noise, ``N(0, s2 G)`` and ``N(0, 2 n s2^2)``, and the privacy noise, which w
+enters through G. Both are normal, so the density of (r, h) has a closed form: true sums are
+integrated out (Bernstein and Sheldon 2019 draw them, in a Gibbs sampler). The noise in G is not
+independent of G: the posterior of the true G has less of it, lies nearer to a multiple of the
+identity (`_shrunk`), and has no negative eigenvalues (`_positive`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from skdpbayes.posteriors.base import DrawsPosterior, SampledPosterior
+
+_CHAINS, _KEPT = (
+    128,
+    32,
+)  # draws of the posterior: their product (more chains where there are many coefficients)
+_LARGEST = 60.0  # |log variance|
+
+
+class Prior(NamedTuple):
+    """``w | s2 ~ N(0, s2 / precision)``, ``s2 ~ InverseGamma(shape, scale)``."""
+
+    precision: float
+    shape: float
+    scale: float
+
+
+class Moments(NamedTuple):
+    """Noisy sums over weighted records, and the standard deviation of the noise in an entry of each.
+
+    Attributes
+    ----------
+    gram : array of shape (p, p)
+        Symmetric; the noise of entries off the diagonal has half the variance.
+    cross : array of shape (p,)
+    square, weight : float
+        The last is the sum of the weights.
+    n_records : int
+    noise : tuple of float
+        Of the four, in this order.
+    row_norm : float
+        Rows longer than this have the weight ``row_norm^2 / |x|^2``, others one.
+    """
+
+    gram: np.ndarray
+    cross: np.ndarray
+    square: float
+    weight: float
+    n_records: int
+    noise: tuple[float, float, float, float]
+    row_norm: float = math.inf
+
+    @property
+    def mean_weight(self) -> float:
+        """Mean weight of a record that is not null, or more.
+
+        The trace of `gram` is ``row_norm^2`` for every record that is shortened, and less for
+        others.
+        """
+        trace = max(float(np.trace(self.gram)), 1e-30)
+        return min(max(self.weight, 0.01 * self.n_records) * self.row_norm**2 / trace, 1.0)
+
+
+@dataclass(frozen=True, repr=False)
+class NormalInverseGamma(SampledPosterior):
+    """Posterior of (log s2, w) without noise: ``w | s2 ~ N(centre, s2 / precision)``, ``s2 ~ InverseGamma``.
+
+    Attributes
+    ----------
+    centre : array of shape (p,)
+    precision : array of shape (p, p)
+    shape, scale : float
+    """
+
+    centre: np.ndarray
+    precision: np.ndarray
+    shape: float
+    scale: float
+
+    def __repr__(self) -> str:
+        return f"NormalInverseGamma({len(self.centre)} coefficients)"
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of (log s2, w)."""
+        return np.append(math.log(self.scale) - special.digamma(self.shape), self.centre)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance of (log s2, w); infinite in w for a shape of at most 1."""
+        out = np.zeros((len(self.centre) + 1,) * 2)
+        variance = self.scale / (self.shape - 1) if self.shape > 1 else math.inf
+        out[0, 0], out[1:, 1:] = (
+            special.polygamma(1, self.shape),
+            variance * np.linalg.inv(self.precision),
+        )
+        return out
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each of (log s2, w)."""
+        return np.sqrt(np.diag(self.covariance))
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, p + 1)."""
+        variance = self.scale / rng.standard_gamma(self.shape, (n, 1))
+        root = np.linalg.inv(np.linalg.cholesky(self.precision))
+        noise = rng.standard_normal((n, len(self.centre))) @ root
+        return np.concatenate([np.log(variance), self.centre + np.sqrt(variance) * noise], axis=1)
+
+
+def moments_posterior(
+    moments: Moments, prior: Prior, *, intercept: bool
+) -> NormalInverseGamma | DrawsPosterior:
+    """Posterior of (log s2, w): the exact one without noise, else draws from the one given noisy sums.
+
+    Parameters
+    ----------
+    moments : Moments
+    prior : Prior
+    intercept : bool
+        Whether the last column is constant.
+    """
+    if moments.noise[0] == 0:
+        precision = moments.gram + prior.precision * np.eye(len(moments.cross))
+        centre = np.linalg.solve(precision, moments.cross)
+        residual = max(moments.square - centre @ moments.cross, 0)
+        return NormalInverseGamma(
+            centre, precision, prior.shape + moments.weight / 2, prior.scale + residual / 2
+        )
+    gram, spreads, weight = _shrunk(moments, intercept)
+    values, vectors = _positive(gram, math.sqrt(spreads.inner))
+    last = vectors[-1] if intercept else np.zeros(len(values))
+    density = _Density(values, last, spreads, vectors.T @ moments.cross, weight, moments, prior)
+    draws = _ensemble(density, *density.start())
+    return DrawsPosterior(np.concatenate([draws[..., :1], draws[..., 1:] @ vectors.T], axis=-1))
+
+
+class _Spreads(NamedTuple):
+    """Posterior variances of the true Gram matrix's diagonal entries; those of other entries are half of that."""
+
+    inner: float  # of features
+    border: float  # of features with the intercept
+
+
+def _shrunk(moments, intercept):
+    """Posterior mean and variances of the true Gram matrix, and the sum of the weights.
+
+    Sums of squares of features are shrunk to their mean, products of two features and sums of
+    features to zero, those of the intercept by a factor of their own: its row is the longest. The
+    intercept's square is the sum of weights.
+    """
+    gram, noise, n = moments.gram.copy(), moments.noise[0] ** 2, moments.n_records
+    weight = min(max(moments.weight, 0.01 * n), n)
+    d = len(gram) - intercept
+    inner, spread = gram[:d, :d], _Spreads(noise, noise)
+    target = max(np.trace(inner) / max(d, 1), 0) * np.eye(d)
+    kept, variance = _kept(np.sum((inner - target) ** 2), d * (d + 1) // 2 - 1, noise)
+    gram[:d, :d], spread = target + kept * (inner - target), spread._replace(inner=variance)
+    if intercept:
+        kept, variance = _kept(2 * np.sum(gram[-1, :d] ** 2), d, noise)
+        gram[-1, :d], gram[:d, -1], gram[-1, -1] = kept * gram[-1, :d], kept * gram[:d, -1], weight
+        spread = spread._replace(border=variance)
+    return gram, spread, weight
+
+
+def _kept(size, entries, noise):
+    """Posterior mean of normal variables as a share of what was observed, and their variance.
+
+    Variables from N(0, v) are observed with noise; ``noise / (v + noise)`` has, under a flat prior
+    on its logarithm, a gamma distribution cut at 1 (Strawderman 1971), and its mean is the share
+    that is not kept.
+
+    Parameters
+    ----------
+    size : float
+        Sum of the squares of the observations.
+    entries : int
+    noise : float
+        Variance.
+    """
+    if entries == 0 or size == 0:
+        return 1.0, noise
+    lost, spread = _cut_gamma(entries / 2, size / (2 * noise))
+    return 1 - lost, min(noise * (1 - lost) + spread * size / entries, noise)
+
+
+def _cut_gamma(shape, rate):
+    """Mean and variance of a gamma distribution cut at 1."""
+    mass = special.gammainc(shape + np.arange(3), rate)
+    if mass[0] < 1e-250:
+        return 1.0, 0.0
+    mean, square = (
+        shape / rate * mass[1] / mass[0],
+        shape * (shape + 1) / rate**2 * mass[2] / mass[0],
+    )
+    return mean, max(square - mean**2, 0)
+
+
+def _positive(gram, sd):
+    """Eigenvalues, each moved to the mean of a normal variable with that `sd` that is known to be positive."""
+    values, vectors = np.linalg.eigh(gram)
+    z = values / sd
+    hazard = math.sqrt(2 / math.pi) / special.erfcx(
+        -z / math.sqrt(2)
+    )  # density over distribution, at any z
+    return np.maximum(values + sd * hazard, 1e-12 * sd), vectors
+
+
+@dataclass(frozen=True)
+class _Density:
+    """Log posterior density of (log s2, w), w in the basis of the eigenvectors of the Gram matrix.
+
+    Attributes
+    ----------
+    values, last : arrays of shape (p,)
+        Eigenvalues; the unit vector of the intercept, zero without one.
+    spreads : _Spreads
+    cross : array of shape (p,)
+    weight : float
+    moments : Moments
+    prior : Prior
+    """
+
+    values: np.ndarray
+    last: np.ndarray
+    spreads: _Spreads
+    cross: np.ndarray
+    weight: float
+    moments: Moments
+    prior: Prior
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """At points of shape (m, p + 1)."""
+        log_variance, w = np.clip(points[:, 0], -_LARGEST, _LARGEST), points[:, 1:]
+        s2, length, at_last = np.exp(log_variance), _dot(w, w), w @ self.last
+        _, cross_sd, square_sd, weight_sd = self.moments.noise
+        own, more, sampling = self._variances(s2, length, at_last)
+        slope = self.spreads.inner / 2
+        # Covariance of r: diag(own) + more last last' + slope w w', inverted by Sherman and
+        # Morrison, twice.
+        r = self.cross - self.values * w
+        joint = (
+            -(2 * cross_sd**2 + 2 * slope * length)[:, None] * w
+            - (more * at_last)[:, None] * self.last
+        )
+        through = self.last / own
+        first = 1 / (1 + more * (through @ self.last))
+
+        def solved(v):
+            return v / own - (more * first * _dot(through, v))[:, None] * through
+
+        along = solved(w)
+        second = 1 / (1 + slope * _dot(along, w))
+        inverse_r = solved(r) - (slope * second * _dot(along, r))[:, None] * along
+        inverse_joint = solved(joint) - (slope * second * _dot(along, joint))[:, None] * along
+        # Of h given r.
+        h = (
+            self.moments.square
+            - 2 * w @ self.cross
+            + w**2 @ self.values
+            - s2 * self.weight
+            - _dot(joint, inverse_r)
+        )
+        variance = sampling + square_sd**2 + s2**2 * weight_sd**2
+        variance += 4 * length * cross_sd**2 + 2 * slope * length**2 + more * at_last**2
+        left = np.maximum(variance - _dot(joint, inverse_joint), 1e-12 * variance)
+        log_det = np.sum(np.log(own), axis=1) - np.log(first) - np.log(second) + np.log(left)
+        log_prior = -(self.prior.shape + len(self.values) / 2) * log_variance
+        log_prior -= (self.prior.scale + self.prior.precision * length / 2) / s2
+        return log_prior - (log_det + _dot(r, inverse_r) + h**2 / left) / 2
+
+    def _variances(self, s2, length, at_last):
+        """Of r: by eigenvector, and what the intercept has beyond it; of h, that of sampling."""
+        _, cross_sd, _, weight_sd = self.moments.noise
+        share = (
+            self.moments.mean_weight
+        )  # of weights k: sum k^2 x x' is taken for share * sum k x x'
+        slope, border = self.spreads.inner / 2, self.spreads.border / 2
+        own = s2[:, None] * share * self.values + (cross_sd**2 + slope * length)[:, None]
+        features = np.maximum(length - at_last**2, 0)
+        more = border * features + weight_sd**2 * at_last**2 - slope * (length + at_last**2)
+        return own, np.maximum(more, -slope * features), 2 * s2**2 * share * self.weight
+
+    def start(self):
+        """Points near the mode, and the spread of the density about it, by a few rounds of weighted least squares."""
+        w, s2 = np.zeros(len(self.values)), self.prior.scale / (self.prior.shape + 1)
+        log_variance = np.linspace(min(math.log(s2) - 10, -23), max(math.log(s2) + 10, 5), 400)
+        for _ in range(20):
+            own = self._variances(np.array([s2]), np.array([w @ w]), w @ self.last)[0][0]
+            precision = self.values**2 / own + self.prior.precision / s2
+            w = self.values * self.cross / own / precision
+            log = self(np.column_stack([log_variance, np.tile(w, (len(log_variance), 1))]))
+            mass = np.exp(log - log.max()) / np.sum(np.exp(log - log.max()))
+            s2 = math.exp(log_variance[np.argmax(log)])
+        centre = mass @ log_variance
+        spread = math.sqrt(mass @ (log_variance - centre) ** 2 + 1e-4)
+        return np.append(centre, w), np.append(spread, precision**-0.5)
+
+
+def _dot(a, b):
+    """Inner products of rows."""
+    return np.einsum("ij,ij->i", a, b)
+
+
+def _ensemble(log_density: Callable[[np.ndarray], np.ndarray], centre, spread) -> np.ndarray:
+    """Draws of shape (chains, draws, dimension) by random-walk Metropolis, many chains at once.
+
+    Proposals have the covariance of all chains, learnt in the first half. The generator is fixed:
+    the draws are a function of the density.
+    """
+    rng, size = np.random.default_rng(0), len(centre)
+    chains = max(_CHAINS, 2 * size)  # their covariance is to have full rank
+    points = centre + spread * rng.standard_normal((chains, size))
+    height, root, kept = log_density(points), np.diag(spread), []
+    every = max(10, size)
+    for step in range(2 * _KEPT * every):
+        if step < _KEPT * every and step % 40 == 39:
+            root = np.linalg.cholesky(
+                np.cov(points.T) + 1e-9 * np.diag(points.var(axis=0) + 1e-300)
+            )
+        length = 2 / math.sqrt(size) * math.exp(0.5 * rng.standard_normal())
+        moved = points + length * rng.standard_normal(points.shape) @ root.T
+        new = log_density(moved)
+        taken = (
+            np.log(rng.random(chains)) < new - height
+        )  # a density that is not a number is not taken
+        points, height = np.where(taken[:, None], moved, points), np.where(taken, new, height)
+        if step >= _KEPT * every and step % every == every - 1:
+            kept.append(points)
+    return np.stack(kept, axis=1)
