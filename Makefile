@@ -110,6 +110,7 @@ lint: env-dev ## ruff and mypy
 
 docs: env-dev ## build and check the pages in docs/_build (SPHINX_ARGS="-D plot_gallery=0": no examples)
 	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
+	@rm -f docs/generated/*.rst  # pages of names that are no more
 	$(PY) -m sphinx -W -b html $(SPHINX_ARGS) docs docs/_build/html
 	$(PY) tools/check_pages.py docs/_build/html
 
