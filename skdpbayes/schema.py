@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from skdpbayes.cells import Value
-from skdpbayes.cells import as_category as as_category
 from skdpbayes.checks import check_bounds, check_finite, check_name, check_text, check_values
 
 __all__ = ["Column", "Outcome", "Schema"]

@@ -17,8 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from skdpbayes.cells import objects, parsed, plain
 from skdpbayes.declarations import Declared, declared_labels
-from skdpbayes.intake.tables import dtype_of, frame_of, items, kind_of
-from skdpbayes.intake.tables import is_sequence as is_sequence
+from skdpbayes.intake.tables import dtype_of, frame_of, is_sequence, items, kind_of
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
 
