@@ -85,6 +85,22 @@ def number_and_group(rng, n):
     return X
 
 
+class Hostile:
+    """A cell that objects to everything, by what no handler of errors catches."""
+
+    def __getattr__(self, name):
+        raise KeyboardInterrupt(name)
+
+    def __hash__(self):
+        raise SystemExit("hash")
+
+    def __eq__(self, other):
+        raise KeyboardInterrupt("eq")
+
+    def __float__(self):
+        raise GeneratorExit("float")
+
+
 # NumPyro models
 
 
@@ -247,7 +263,12 @@ class Case:
         return np.full_like(X, np.nan), y
 
 
-QUICK_CHECKS = {"guide": "mean_field", "n_steps": 5, "clipping_norm": 1.0, "n_posterior_samples": 10}
+QUICK_CHECKS = {
+    "guide": "mean_field",
+    "n_steps": 5,
+    "clipping_norm": 1.0,
+    "n_posterior_samples": 10,
+}
 BOUNDS = ((-3, 3), (-3, 3))  # of columns and of the response
 TWO = {"n_components": 2}
 
@@ -270,9 +291,7 @@ ENTRIES = [
         probed=("na-dpvi", "vips"),
         checked={"epsilon": 100.0, "n_posterior_samples": 100},
     ),
-    Entry(
-        "gamma", DPGammaExponential, "GammaExponential", checked={"n_posterior_samples": 100}
-    ),
+    Entry("gamma", DPGammaExponential, "GammaExponential", checked={"n_posterior_samples": 100}),
     Entry("beta", DPBetaBernoulli, "BetaBernoulli", checked={"n_posterior_samples": 100}),
     Entry(
         "dirichlet",
@@ -420,11 +439,7 @@ CASES = [Case(entry, solver) for entry in ENTRIES for solver in entry.solvers]
 
 def cases(*, cls: type | None = None, solver: str | None = None) -> list[Case]:
     """Cases of an estimator, under a solver, or all of them."""
-    return [
-        case
-        for case in CASES
-        if cls in (None, case.cls) and solver in (None, case.solver)
-    ]
+    return [case for case in CASES if cls in (None, case.cls) and solver in (None, case.solver)]
 
 
 def _is_probed(case: Case) -> bool:

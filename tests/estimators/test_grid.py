@@ -15,7 +15,9 @@ from skdpbayes.privacy import compose
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 SOLVERS = sorted({solver for case in CASES for solver in solvers_of(case.cls)})
-CHOICES = [entry for entry in ENTRIES if not entry.only and Case(entry, entry.solvers[0]).has("solver")]
+CHOICES = [
+    entry for entry in ENTRIES if not entry.only and Case(entry, entry.solvers[0]).has("solver")
+]
 
 
 def label(case):

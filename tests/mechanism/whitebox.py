@@ -16,12 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import ONE_ROUND, solvers_of
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from skdpbayes import DPBayesianLogisticRegression, inference
-from skdpbayes.audit.fit import units
+from skdpbayes.audit.checks import _precisions
+from skdpbayes.audit.fit import Fit, multipliers, units
 from skdpbayes.intake import rows as _rows
 from skdpbayes.intake.labels import codes
 from skdpbayes.intake.packing import pack_records
@@ -31,6 +33,7 @@ from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.privacy import GaussianSteps
 
 NULL = -1  # label of a null record
+SOLVERS = solvers_of(DPBayesianLogisticRegression)  # of the estimator that the checks look into
 
 
 @jax.tree_util.register_dataclass
@@ -553,3 +556,86 @@ CHECKS = [
     check_memory,
     check_lattice,
 ]
+
+
+def applies(check, solver):
+    """Whether a check has something to look at: solvers that take all rows draw no batches."""
+    return solver not in ONE_ROUND or check not in (check_sampling, check_lattice)
+
+
+# Of every estimator, by what its fit would run
+
+
+def fit_of(case, X, y, **changes):
+    """The fit of a case under a seed, stopped where the private loop would begin."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that delta is not below 1/N
+        return Fit(case.make(**changes), X, y)
+
+
+def all_rows(case):
+    """Changes under which each round takes all rows."""
+    return {"sampling_rate": 1.0, "n_steps": 3} if case.samples else {}
+
+
+def precisions(fit, releases, seed=0):
+    """Inverse standard deviations of the values of a transcript, times the noise multiplier; zero where nothing is."""
+    with jax.enable_x64(True):
+        how = fit.model, fit.solver, jax.device_put(fit.spec.traced())
+        keys, records = fit.keys(seed).solver, jax.device_put(fit.records)
+        return np.stack(
+            [np.asarray(_precisions(key, own, records, *how)) for key, own in zip(keys, releases, strict=False)]
+        )
+
+
+def check_noise_of(case):
+    """Null records release noise alone, normal and of the size that is accounted for."""
+    fit, values, seed = fit_of(case, *case.null(40)), [], 0
+    while sum(map(len, values)) < 1000:
+        releases = fit.run(seed)[1]
+        found = precisions(fit, releases, seed)
+        assert (found > 0).any(), "nothing is released"
+        values.append((releases * found / multipliers(fit)[:, None])[found > 0])
+        seed += 1
+    drawn = np.concatenate(values)
+    size = np.square(drawn).sum()
+    tail = min(stats.chi2.cdf(size, len(drawn)), stats.chi2.sf(size, len(drawn)))
+    assert tail > 1e-8, "variance of the noise"
+    assert stats.kstest(drawn, "norm").pvalue > 1e-7, "noise is not normal"
+
+
+def check_one_row_of(case):
+    """Nulling one row moves the first release by the clipping norm at most, in units of its noise."""
+    X, y = case.data(60)
+    X[5] = np.nan
+    null = fit_of(case, X, y, **all_rows(case))
+    without = null.run(0)[1]
+    unit = precisions(null, without)[0, 0]
+    for name, value in AWKWARD.items():
+        for label in (0, 7):
+            X[5] = value
+            if y is not None:
+                y[5] = label
+            with_it = fit_of(case, X, y, **all_rows(case)).run(0)[1]
+            assert np.isfinite(with_it).all(), f"{name}: not finite"
+            moved = np.linalg.norm((with_it - without)[0, 0] * unit)
+            assert moved <= 1 + 1e-4, f"{name}: moved the release by {moved} clipping norms"
+            if (name, label) == ("ordinary", 0):
+                assert moved > 1e-3, "no record was looked at"
+
+
+def check_number_of_rows_of(case):
+    """More null rows change nothing at all in a transcript."""
+    X, y = case.data(90)
+    fit = fit_of(case, X, y, **all_rows(case))
+    X_more = np.vstack([X, np.full_like(X[:6], np.nan)])
+    more = fit_of(case, X_more, None if y is None else np.r_[y, y[:6]], **all_rows(case))
+    given = fit.keys(0), fit.model, fit.solver, fit.spec
+    one, other = (
+        inference.run(*given, records, keep_releases=True)[1]
+        for records in (fit.records, more.records)
+    )
+    assert np.array_equal(one, other), "the number of rows shows"
+
+
+CASE_CHECKS = [check_noise_of, check_one_row_of, check_number_of_rows_of]
