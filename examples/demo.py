@@ -1,8 +1,8 @@
 """Who has an affair? A private Bayesian answer from a survey, in one picture.
 
 ``make demo`` runs this. It fits logistic regression to 6366 answers on extramarital affairs with
-differential privacy, prints how good and how honest the probabilities are on women that it has not
-seen, and draws ``demo.png``. ``--data adult`` takes the UCI Adult table instead.
+differential privacy, prints the accuracy and calibration of its probabilities on women that it has
+not seen, and draws ``demo.png``. ``--data adult`` takes the UCI Adult table instead.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ DARK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d1603d", "#9a9a9a"
 
 @dataclass(frozen=True)
 class Task:
-    """A table with what is public about it: labels, bound on rows, preparation.
+    """A table with its public facts: labels, bound on rows, preparation.
 
-    The second label is the event. `effects` are what to show of the coefficients: a name, and the
-    weight of each prepared column in it; `remark` says what they are compared with. `about`
-    describes a person by the raw columns.
+    The second label is the event. `effects` are the combinations of coefficients to show: a name, and
+    the weight of each prepared column; `remark` names the baseline. `about` describes a person by the
+    raw columns.
     """
 
     title: str
@@ -86,7 +86,7 @@ def fair() -> Task:
 
 
 def adult() -> Task:
-    """UCI Adult with its public schema; it has to be downloaded, or to lie in a folder."""
+    """UCI Adult with its public schema, downloaded or read from a folder."""
     data = load_adult()
     widths = {name: upper - lower for name, (lower, upper) in data.bounds.items()}
     effects = [
@@ -126,7 +126,7 @@ TASKS = {"fair": fair, "adult": adult}
 
 
 def bins(event: np.ndarray, probability: np.ndarray, n_bins: int = 10) -> np.ndarray:
-    """Mean prediction, observed share and number of people, in bins of as many people each."""
+    """Mean prediction, observed share and number of people, in bins of equal size."""
     parts = np.array_split(np.argsort(probability, kind="stable"), n_bins)
     return np.array([(probability[i].mean(), event[i].mean(), len(i)) for i in parts])
 
@@ -147,7 +147,7 @@ def event_probability(task: Task, model: Any, X: Any) -> np.ndarray:
 
 
 def metrics(task: Task, model: Any) -> dict[str, float]:
-    """Compute what a reader wants to know of a classifier, on the test split."""
+    """Compute scores of a classifier on the test split."""
     event, probability = outcome(task), event_probability(task, model, task.X_test)
     predicted, observed, count = bins(event, probability).T
     return {
@@ -159,7 +159,7 @@ def metrics(task: Task, model: Any) -> dict[str, float]:
 
 
 def odds_ratios(task: Task, model: Pipeline, coefficients: np.ndarray) -> np.ndarray:
-    """What each effect multiplies the odds of the event by, for each row of `coefficients`."""
+    """Odds ratio of each effect, for each row of `coefficients`."""
     columns = list(model[:-1].get_feature_names_out())
     weights = np.array([[effect.get(name, 0.0) for name in columns] for _, effect in task.effects])
     # Coefficients are of the log-odds of the model's second class.
@@ -169,7 +169,7 @@ def odds_ratios(task: Task, model: Pipeline, coefficients: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Effect:
-    """Posterior median and 95% credible interval of an odds ratio, and that of the other fit."""
+    """Posterior median and 95% credible interval of an odds ratio, and the non-private odds ratio."""
 
     name: str
     median: float
@@ -179,12 +179,12 @@ class Effect:
 
     @property
     def sure(self) -> bool:
-        """Whether the interval says in which direction the effect goes."""
+        """Whether the interval determines the sign of the effect."""
         return self.lower > 1 or self.upper < 1
 
 
 def effects(task: Task, model: Pipeline, reference: Pipeline) -> list[Effect]:
-    """List all effects; first those that raise the odds most."""
+    """List all effects, those that raise the odds most first."""
     draws = odds_ratios(task, model, model[-1].posterior_samples_["coef"][:, 0, :])
     found = zip(
         [name for name, _ in task.effects],
@@ -317,7 +317,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", default="demo.png", help="picture (default: %(default)s)")
     parser.add_argument(
         "--random-state", type=int, default=None, metavar="SEED",
-        help="give the same figures again; the fit is then not private, as its report says",
+        help="seed for reproducible figures; the fit is then not private, as its report says",
     )  # fmt: skip
     options = parser.parse_args(arguments)
 
@@ -338,7 +338,7 @@ def main(arguments: list[str] | None = None) -> None:
     start = time.perf_counter()
     model.fit(task.X_train, task.y_train)
     seconds = time.perf_counter() - start
-    # What privacy costs shows beside a fit that has none.
+    # The fit without privacy shows the cost of privacy.
     reference = Pipeline(
         [("prepare", task.preprocessor), ("classify", LogisticRegression(max_iter=1000))]
     )

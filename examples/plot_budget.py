@@ -2,17 +2,17 @@
 A budget for a whole study
 ==========================
 
-A study fits several models to the same patients, and each of them tells a little more. A
-`PrivacyLedger` holds the budget of all: every fit is charged before it draws any noise, and one
-that would exceed the budget is refused. That holds even if each fit is chosen after looking at the
-results of the earlier ones.
+Share one budget among all fits of a study. Each model fitted to the same patients reveals a little
+more. A `PrivacyLedger` charges every fit before it draws any noise, and refuses a fit that would
+exceed the budget. The bound holds even if each fit is chosen after looking at the results of the
+earlier ones.
 """
 
 # %%
 # The plan
 # --------
-# The patients are simulated. The study may spend epsilon 2 at delta 1e-5 in all. One ledger holds that budget: for two
-# models, for a private search for parameters, and for whatever comes to mind later.
+# The patients are simulated. The study may spend epsilon 2 at delta 1e-5 in total. One ledger holds
+# this budget for two models, a private search for parameters, and later ideas.
 
 import json
 
@@ -36,8 +36,9 @@ ledger = PrivacyLedger(epsilon=2.0, delta=1e-5)
 # %%
 # Two models on the ledger
 # ------------------------
-# A mixture, for a first look, then a regression. Each asks for its own epsilon; ranges are public. No seed is set, so
-# the guarantee holds; the page prints what the fits cost, which is the same for all noise.
+# The first look is a mixture, then comes a regression. Each asks for its own epsilon; ranges are
+# public. No seed is set, so the guarantee holds. The page prints the cost of the fits, which does
+# not depend on the noise.
 
 with ledger:
     mixture = DPGaussianMixture(epsilon=0.5, n_components=2, bounds=([18, 80], [100, 220])).fit(
@@ -53,9 +54,9 @@ for fitted in (mixture, regression):
 # %%
 # A search on the same ledger
 # ---------------------------
-# The search draws candidates, scores them with noise and shows the best alone. It is charged once, before it runs, for
-# the whole selection. A ledger counts a search as dearer than its own report does, so it takes a larger share than a
-# fit of the same epsilon.
+# The search draws candidates, scores them with noise and shows only the best. It is charged once,
+# before it runs, for the whole selection. A ledger has a looser bound for a search than the
+# search's own report, so the search takes a larger share than a fit of the same epsilon.
 
 scaled = (patients - [59, 150]) / [41, 70]
 search = DPRandomizedSearchCV(
@@ -70,7 +71,7 @@ print(search.privacy_spent_)
 # %%
 # The end of the budget
 # ---------------------
-# One more idea, and it is refused. Nothing was run, and nothing was spent.
+# One more fit would exceed the budget and is refused. Nothing ran, and nothing was spent.
 
 try:
     DPBayesianLinearRegression(epsilon=1.0, bounds=((18, 100), (80, 220)), ledger=ledger).fit(
@@ -80,7 +81,7 @@ except BudgetError as error:
     print(error)
 
 # %%
-# Bars are shares of the budget. They add up, which epsilons do not: noise adds by its squares, so
+# Bars are shares of the budget. Shares add up, and epsilons do not: noise adds by its squares, so
 # the fits of 0.5 and 0.6 together take less than a quarter of a budget of 2.
 
 LedgerDisplay.from_ledger(ledger)
@@ -88,8 +89,8 @@ LedgerDisplay.from_ledger(ledger)
 # %%
 # The record
 # ----------
-# What the study has cost, as JSON, to be kept with what it publishes. Nothing in it depends on a patient's values. The
-# page shows how many noisy sums each fit has released.
+# Keep the cost of the study, as JSON, with its publications. Nothing in it depends on a patient's
+# values. The page shows how many noisy sums each fit has released.
 
 record = json.loads(ledger.to_json())
 for entry in record["entries"]:

@@ -2,18 +2,18 @@
 Are the intervals of a private posterior right?
 ===============================================
 
-Two hundred truths are drawn from the prior, data from each, and a private posterior is fitted to
-each data set. Posteriors that count the noise of privacy in are set beside a reader who takes the
-same private mean at face value.
+Check intervals on simulated data. Two hundred truths are drawn from the prior, data from each
+truth, and a private posterior is fitted to each data set. Noise-aware posteriors are compared with
+a naive reader who takes the same private mean at face value.
 """
 
 # %%
 # Many small studies
 # ------------------
-# Nobody can tell from one fit whether its intervals are right. But if truths are drawn from the prior and data from
-# the truths, intervals of 90% must hold the truth in 90% of the cases. Everything here is simulated, so that looking
-# at truths and rows costs nothing. Seeds make the page the same on every machine; a seeded fit is not private, and its
-# report says so. Never set one for a release.
+# One fit cannot show whether its intervals are right. But if truths are drawn from the prior and
+# data from the truths, 90% intervals must contain the truth in 90% of the cases. Everything here is
+# simulated, so looking at truths and rows costs nothing. Seeds make the page the same on every
+# machine. A seeded fit is not private, and its report says so: never set a seed for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -65,9 +65,9 @@ for seed in range(STUDIES):
 truths, draws = np.array(truths), {name: np.array(found) for name, found in draws.items()}
 
 # %%
-# One line for each: how often intervals of 90% hold the truth, over studies and parameters, how
-# wide they are, and the continuous ranked probability score, which is small for posteriors that are
-# both right and narrow.
+# Each line shows how often 90% intervals contain the truth, over studies and parameters, their
+# width, and the continuous ranked probability score, which is small for posteriors that are both
+# right and narrow.
 
 print(f"{'':8} {'coverage':>9} {'width':>7} {'CRPS':>7}")
 for name, found in draws.items():
@@ -79,8 +79,9 @@ for name, found in draws.items():
 # %%
 # All parameters together
 # -----------------------
-# The share of credible regions that hold the truth, against their level (TARP). Right posteriors lie on the diagonal;
-# the band is where two hundred studies put them by chance, at each level.
+# The curve is the share of credible regions that contain the truth, against their level (TARP).
+# Right posteriors lie on the diagonal; the band is the range of two hundred studies by chance, at
+# each level.
 
 fig, panels = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained")
 for ax, (name, found) in zip(panels, draws.items(), strict=True):
@@ -91,8 +92,9 @@ fig.suptitle(f"{STUDIES} studies of {ROWS} rows, epsilon {EPSILON:g}")
 # %%
 # What is wrong with the naive one
 # --------------------------------
-# Ranks of the true first coefficient among the draws of its posterior. They are flat if the posterior is right; a U
-# says that truths fall outside of it too often, a hill that it is wider than need be.
+# The histograms show ranks of the true first coefficient among the draws of its posterior. They are
+# flat if the posterior is right. A U means that the posterior is too narrow, a hill that it is too
+# wide.
 
 fig, panels = plt.subplots(1, 3, figsize=(13, 3.8), sharey=True, layout="constrained")
 for ax, (name, found) in zip(panels, draws.items(), strict=True):
@@ -102,7 +104,7 @@ for ax, (name, found) in zip(panels, draws.items(), strict=True):
 plt.show()
 
 # %%
-# The naive reader is sure and often wrong. Intervals of `dpvi` at this budget are on the safe side,
-# and wider than need be; those of `na-dpvi` are narrower and have the better score, but miss a
-# little more often than they say, as the TARP curve along the lower edge of its band shows. Neither
-# is exact: both approximate what the noise has done.
+# The naive reader is sure and often wrong. Intervals of `dpvi` at this budget are conservative.
+# Those of `na-dpvi` are narrower and have the better score, but miss a little more often than they
+# claim: the TARP curve runs along the lower edge of its band. Neither is exact, because both
+# approximate the effect of the noise.

@@ -2,17 +2,17 @@
 Pictures in one line each
 =========================
 
-Displays draw what fits, guarantees and checks say, as scikit-learn's do. Three of them are here;
-the others are on the pages of the gallery named below.
+Draw fits, guarantees and checks with one call each, as with scikit-learn's displays. This page has
+three of them; the last cell names the pages that have the others.
 """
 
 # %%
-# What a fit says of its coefficients
-# -----------------------------------
+# Coefficients with intervals
+# ---------------------------
 # Who has an affair? Answers of married women to a survey, scaled from public ranges to [-1, 1].
-# Intervals include the noise of privacy. The ticks are coefficients without privacy, which one
-# would not look at for rows to protect. Seeds make the page the same on every machine; a seeded fit
-# is not private, and its report says so. Never set one for a release.
+# Intervals include the noise of privacy. The ticks are coefficients without privacy; do not compute
+# them for rows to protect. Seeds make the page the same on every machine. A seeded fit is not
+# private, and its report says so: never set a seed for a release.
 
 import matplotlib.pyplot as plt
 from sklearn.linear_model import LogisticRegression
@@ -36,9 +36,9 @@ PosteriorIntervalDisplay.from_estimator(model, reference=known.coef_.ravel())
 # %%
 # What privacy costs
 # ------------------
-# The mean and the range of five fits at each epsilon, scored on rows that were held out. On rows to
-# protect each of these fits would spend, and scores would leak: do this on public or simulated rows
-# that resemble yours.
+# The picture shows the mean and the range of five fits at each epsilon, scored on held-out rows. On
+# rows to protect each of these fits would spend budget, and the scores would leak: do this on
+# public or simulated rows that resemble yours.
 
 PrivacyUtilityDisplay.from_estimator(
     model,
@@ -55,7 +55,7 @@ PrivacyUtilityDisplay.from_estimator(
 # What the best attack finds
 # --------------------------
 # An audit attacks fits to a table with one row and fits without it, and compares its success with
-# the claim. The curve of the attack has to stay below that of the claim.
+# the claim. The attack's curve must stay below the claimed curve.
 
 AuditDisplay.from_estimator(
     DPBayesianLogisticRegression(epsilon=8.0, classes=[0, 1], data_norm=2.0, solver="vips"),

@@ -2,17 +2,18 @@
 Swap the class name: three examples of scikit-learn
 ===================================================
 
-Logistic regression of iris, a density from a Gaussian mixture, and topics of documents, each by
-scikit-learn and privately. What has to be added is what a private fit may not look up: labels,
+Run three examples of scikit-learn privately: logistic regression of iris, a Gaussian mixture
+density, and topics of documents. Add only the facts that a private fit may not look up: labels,
 ranges and a vocabulary.
 """
 
 # %%
 # Logistic regression: iris
 # -------------------------
-# Scikit-learn's example fits three kinds of flower by length and width of the sepals. What changes is the name, and
-# two public facts: the labels, and the ranges of the columns, by a scaler that learns nothing. Seeds make the page
-# the same on every machine; a seeded fit is not private, and its report says so. Never set one for a release.
+# Scikit-learn's example classifies three kinds of flower by length and width of the sepals. The
+# private version changes the class name and declares two public facts: the labels, and the ranges
+# of the columns, by a scaler that learns nothing. Seeds make the page the same on every machine. A
+# seeded fit is not private, and its report says so: never set a seed for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -43,8 +44,8 @@ def private_logistic(epsilon):
 
 
 # %%
-# A hundred and fifty flowers are few. To see what more would do, a hundred times as many are
-# simulated: of each kind, normal sepals with the moments of the real ones.
+# A hundred and fifty flowers are few. To show the effect of more data, a hundred times as many are
+# simulated: for each kind, normal sepals with the moments of the real ones.
 
 rng = np.random.default_rng(0)
 many_y = np.repeat([0, 1, 2], 5000)
@@ -77,14 +78,13 @@ for ax, (name, model) in zip(panels, fits.items(), strict=True):
 panels[0].set_ylabel("sepal width (cm)")
 
 # %%
-# With 150 rows and epsilon 1 one flower may move the result by much, so that the noise has to be
-# large: its map is worse than scikit-learn's. With a hundred times as many rows privacy costs
-# little.
+# With 150 rows one flower has much influence, so at epsilon 1 the noise must be large, and the map
+# is worse than scikit-learn's. With a hundred times as many rows privacy costs little.
 #
 # Gaussian mixture: a density
 # ---------------------------
-# Scikit-learn's example has a round cloud and a stretched one, and draws the negative log-likelihood that the model
-# predicts. Added: the ranges. There are ten times as many points as there.
+# Scikit-learn's example has a round cloud and a stretched one, and draws the predicted negative
+# log-likelihood. The private version adds the ranges, and has ten times as many points.
 
 shifted = 20 + rng.standard_normal((3000, 2))
 stretched = rng.standard_normal((3000, 2)) @ [[0.0, -0.7], [3.5, 0.7]]
@@ -108,12 +108,13 @@ for ax, (name, model) in zip(panels, mixtures.items(), strict=True):
 fig.colorbar(lines, ax=panels, label="negative log-likelihood")
 
 # %%
-# The two are hard to tell apart: six thousand points are many for two clouds.
+# The two pictures are nearly the same, because six thousand points are many for two clouds.
 #
 # Topics
 # ------
-# Scikit-learn's example draws the top words of topics. These are simulated documents about four themes, so that the
-# truth is known. The vocabulary is public: it is written down here. *Topics of documents* has ten, with intervals.
+# Scikit-learn's example draws the top words of topics. These documents about four themes are
+# simulated, so the truth is known. The vocabulary is public: it is written down here. The page
+# *Topics of documents* has ten topics, with intervals.
 
 themes = {
     "sport": "game team season player coach score league goal win match".split(),
@@ -155,6 +156,6 @@ fig.supxlabel("probability of the word (marks: the truth)", fontsize=10)
 plt.show()
 
 # %%
-# Both find the four themes; with noise their words come out a little too even. Where a fit may not
-# look things up, it has to be told; for the rest the class name is all that changes. Each private
-# model also has posterior draws, and its `privacy_spent_` says what it has cost.
+# Both find the four themes; with noise the word frequencies are a little too even. So declare what
+# a private fit may not look up, and change the class name. Each private model also has posterior
+# draws, and `privacy_spent_` reports its cost.

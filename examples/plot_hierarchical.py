@@ -2,17 +2,18 @@
 Many small hospitals
 ====================
 
-Hospitals differ in what raises the risk of their patients, and most have too few patients to say by
-how much. Four private ways to tell: a hierarchical model, one fit for each, one for all, and one
-for each, shrunk afterwards.
+Estimate how risk factors differ between hospitals, most of which have few patients. This page
+compares four private ways: a hierarchical model, one fit for each hospital, one fit for all, and
+separate fits shrunk afterwards.
 """
 
 # %%
 # Twenty-four hospitals, simulated
 # --------------------------------
-# A patient's risk depends on age and on severity, both scaled to [-1, 1]. Weights vary between hospitals about a
-# common mean with standard deviation 0.6. Six hospitals each have 50, 200, 800 and 3200 patients. Seeds make
-# the page the same on every machine; a seeded fit is not private, and its report says so. Never set one for a release.
+# A patient's risk depends on age and on severity, both scaled to [-1, 1]. Weights vary between
+# hospitals about a common mean with standard deviation 0.6. Six hospitals each have 50, 200, 800
+# and 3200 patients. Seeds make the page the same on every machine. A seeded fit is not private, and
+# its report says so: never set a seed for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -40,8 +41,8 @@ X, y = patients(sizes)
 # %%
 # Four ways, at the same epsilon
 # ------------------------------
-# **Hierarchical**: one model with weights for each hospital about a common mean. Which hospital a patient is in is
-# private; the list of hospitals is public.
+# **Hierarchical**: one model with weights for each hospital about a common mean. The hospital of a
+# patient is private; the list of hospitals is public.
 
 common = {"epsilon": EPSILON, "classes": [0, 1], "data_norm": 2**0.5, "prior_scale": PRIOR}
 hierarchical = DPHierarchicalLogisticRegression(
@@ -49,9 +50,10 @@ hierarchical = DPHierarchicalLogisticRegression(
 ).fit(X, y)
 
 # %%
-# **One fit each.** A patient is in one of them only, so that all fits together cost no more than one. This is parallel
-# composition; it needs the hospital of a patient and the number of patients of each hospital to be public, and it is an
-# argument about the fits that no report makes for you. **Pooled**: one fit to all, as if hospitals were alike.
+# **One fit each.** Each patient is in one fit only, so all fits together cost no more than one.
+# This is parallel composition. It requires that the hospital of each patient and the number of
+# patients per hospital are public. No report makes this argument for you. **Pooled**: one fit to
+# all, as if hospitals were alike.
 
 each = [
     DPBayesianLogisticRegression(random_state=1 + k, **common).fit(
@@ -62,10 +64,11 @@ each = [
 pooled = DPBayesianLogisticRegression(random_state=100, **common).fit(X[:, :2], y)
 
 # %%
-# **Each, then shrunk.** What the fits have released may be used in any way, so a second model can be put on top of
-# their posteriors: hospitals vary about a mean with a spread that is learnt. This is a random-effects meta-analysis,
-# and costs nothing. Each posterior is taken for normal; without its prior it says what the hospital's patients say,
-# with noise. As posteriors include the noise, the meta-analysis knows how far to trust each.
+# **Each, then shrunk.** Releases may be used in any way, so a second model can combine the
+# posteriors of the fits: hospitals vary about a mean with a learnt spread. This is a random-effects
+# meta-analysis, and costs no budget. Each posterior is approximated as normal, and its prior is
+# removed to leave the noisy information of the hospital's patients. The posteriors include the
+# noise, so the meta-analysis weights each correctly.
 
 known = np.linalg.inv([model.posterior_.covariance for model in each])
 told = np.einsum("kij,kj->ki", known, [model.posterior_.mean for model in each])
@@ -91,7 +94,7 @@ print(
 # %%
 # The weight of age
 # -----------------
-# In each hospital, with 90% credible intervals.
+# The picture shows its posterior mean in each hospital, with 90% credible intervals.
 
 
 def stacked(models):
@@ -135,7 +138,8 @@ panels[-1].set_xticks(place.reshape(4, 6).mean(axis=1), [f"{n} patients" for n i
 # %%
 # New patients
 # ------------
-# Log-loss over that of the true probabilities, in expectation over patients and labels of each size of hospital.
+# The bars show the log-loss in excess of the true probabilities, in expectation over patients and
+# labels, by size of hospital.
 
 x = np.column_stack([rng.uniform(-1, 1, size=(1000, 2)), np.ones(1000)])
 true = expit(truth @ x.T)
@@ -157,9 +161,9 @@ ax.spines[["top", "right"]].set_visible(False)
 plt.show()
 
 # %%
-# The fits for each hospital are honest, and for the smallest of little use: they fall back on their
-# prior. The pooled fit is sure of itself and wrong about most hospitals. The ready-made
-# hierarchical model borrows, and its intervals hold, but with this many weights its noise is not
-# small, and its error is hardly less than that of separate fits. Shrinking these has the smallest
-# error, and intervals that hold too. Take it where the hospital of each patient is public; the
-# hierarchical model is for when it is not.
+# Separate fits are honest, but of little use for the smallest hospitals: they fall back on their
+# prior. The pooled fit is overconfident, and wrong about most hospitals. The hierarchical model
+# borrows strength and its intervals cover, but with this many weights its noise is not small, and
+# its error is hardly less than the error of separate fits. Shrinking the separate fits has the
+# smallest error, and its intervals cover too. Take it if the hospital of each patient is public,
+# and the hierarchical model if it is not.

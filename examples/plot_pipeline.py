@@ -2,17 +2,17 @@
 From raw columns to calibrated predictions with intervals
 =========================================================
 
-A pipeline takes the raw columns of a survey, text and numbers, to private probabilities of an
-extramarital affair. Beside it runs a second one, which spends a fifth of the budget on learning the
-scales of its numeric columns.
+Build a pipeline from the raw columns of a survey, text and numbers, to private probabilities of an
+extramarital affair. A second pipeline spends a fifth of the budget on learning the scales of its
+numeric columns.
 """
 
 # %%
 # The table, and what is public about it
 # --------------------------------------
-# Women answered the survey in 1974. One row is one woman, which is the unit that the fits below
-# protect. Column names, categories, bounds and labels are written in the documentation of the
-# table; none is looked up in the rows.
+# Women answered the survey in 1974. One row is one woman, so the fits below protect one woman.
+# Column names, categories, bounds and labels come from the documentation of the table, not from the
+# rows.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,8 +35,8 @@ task.X_train.head(3)
 # A pipeline in which every step keeps the promise
 # ------------------------------------------------
 # The encoder and the scaler before the model have public categories and bounds, so they learn
-# nothing and cost nothing. `check_pipeline` goes through all steps before anything is fitted, and
-# gives one total.
+# nothing and cost nothing. `check_pipeline` checks all steps before anything is fitted, and
+# computes the total cost.
 
 plain = make_pipeline(
     task.preprocessor,
@@ -49,10 +49,9 @@ print(check_pipeline(plain))
 # %%
 # Is a private scaler worth its budget?
 # -------------------------------------
-# `DPStandardScaler` learns means and standard deviations, with noise. Here it takes the place of
-# each `BoundedScaler`, at epsilon 0.2; the model gets the remaining 0.8. Deltas add up too, so each
-# has half. A standardised column has no bound of its own, so rows are shortened to norm 4 before
-# the model.
+# `DPStandardScaler` learns means and standard deviations with noise. Here it replaces each
+# `BoundedScaler`, at epsilon 0.2; the model gets the remaining 0.8. Deltas add up too, so each has
+# half. A standardised column has no bound, so rows are scaled down to norm 4 before the model.
 
 
 def with_private_scaler(columns):
@@ -86,7 +85,7 @@ print(check_pipeline(scaled))  # the sum of the parts
 # ----------
 # The third model is scikit-learn's, without privacy, on the same columns as the first. Seeds make
 # this page print the same on every machine. A seeded fit is not private, and its report says so:
-# **never set one for a release.**
+# **never set a seed for a release.**
 
 
 def seeded(pipeline, seed):
@@ -107,18 +106,18 @@ for figure in found["not private"]:
     print(f"{figure:26}" + "".join(f"{scores[figure]:16.3f}" for scores in found.values()))
 
 # %%
-# The three are as good as each other, up to what the noise makes of a fit: with four thousand rows
-# and epsilon 1 privacy costs next to nothing here. Nor does the scaler pay. The answers fill the
-# ranges that the survey offered, so public bounds fit them well, and learned scales are worth about
-# the budget that they cost. It is another matter where a column is bounded by 99,999 and mostly
-# zero, as sums of money are: see :doc:`/preprocessing`.
+# The three are equally good, up to the noise of a fit: with four thousand rows and epsilon 1
+# privacy costs next to nothing here. The scaler does not pay either. The answers fill the ranges of
+# the survey, so public bounds fit them well, and learned scales are worth about the budget that
+# they cost. A scaler pays if a column is bounded by 99,999 and mostly zero, like sums of money: see
+# :doc:`/preprocessing`.
 #
 # Probabilities, and how sure they are
 # ------------------------------------
-# Left: women whom no model has seen, in ten bins of predicted probability, with the band that
-# calibrated predictions would give by chance. Right: sixty of them, with a 95% credible interval of
-# each probability. An interval speaks of what is not known about the *coefficients*, privacy noise
-# included, and not of the outcome, which is yes or no.
+# Left: women whom no model has seen, in ten bins of predicted probability, with the band of
+# calibrated predictions by chance. Right: sixty of them, with a 95% credible interval of each
+# probability. An interval describes the uncertainty of the *coefficients*, privacy noise included,
+# and not the outcome, which is yes or no.
 
 event = outcome(task)
 fig, (left, right) = plt.subplots(1, 2, figsize=(11, 5), layout="constrained")

@@ -2,19 +2,20 @@
 The price of privacy
 ====================
 
-Log-loss, accuracy and widths of intervals of private logistic regression against the number of
-rows, at four budgets, with scikit-learn's `LogisticRegression` as the line to compare with. When is
-privacy free?
+See from which number of rows privacy is nearly free. The page draws log-loss, accuracy and interval
+widths of private logistic regression against the number of rows, at four budgets, beside
+scikit-learn's `LogisticRegression`.
 """
 
 # %%
 # Two sources of error
 # --------------------
-# A fit without privacy is off by about one over the square root of the number of rows. Privacy adds noise of its own,
-# which is off by about one over epsilon *times* the number of rows. So the second falls faster, and for each epsilon
-# there is a number of rows from which it hides behind the first. Below, five columns, and the mean over ten simulated
-# tables of each size. Seeds make the page the same on every machine; a seeded fit is not private, and its report says
-# so. Never set one for a release.
+# A fit without privacy has an error of about one over the square root of the number of rows.
+# Privacy adds an error of about one over epsilon *times* the number of rows. The second falls
+# faster, so for each epsilon there is a number of rows beyond which it is negligible. The tables
+# below are simulated, with five columns; figures are means over ten tables of each size. Seeds make
+# the page the same on every machine. A seeded fit is not private, and its report says so: never set
+# a seed for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -35,7 +36,7 @@ def people(n, rng, coef):
 
 
 def excess(proba, X, coef):
-    """Mean log-loss over that of the true probabilities, in expectation over the labels."""
+    """Mean excess log-loss over the true probabilities, in expectation over the labels."""
     true = expit(X @ coef)
     cross = -(true * np.log(proba) + (1 - true) * np.log1p(-proba))
     return np.mean(cross + true * np.log(true) + (1 - true) * np.log1p(-true))
@@ -79,9 +80,9 @@ for r in range(REPEATS):
 # %%
 # What it costs
 # -------------
-# Left: log-loss beyond that of the true probabilities. Middle: accuracy lost against them. Right: mean width of the
-# 90% intervals of predicted probabilities, which say of themselves how much the noise has cost; the black line is the
-# same posterior without noise, as scikit-learn's model has no intervals.
+# Left: log-loss in excess of the true probabilities. Middle: loss of accuracy against them. Right:
+# mean width of the 90% intervals of predicted probabilities, which grows with the noise. The black
+# line is the same posterior without noise, because scikit-learn's model has no intervals.
 
 fig, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained")
 shades = plt.get_cmap("viridis")(np.linspace(0.85, 0.1, len(BUDGETS)))
@@ -105,10 +106,11 @@ left.legend(frameon=False)
 # %%
 # When is it free?
 # ----------------
-# The same losses as a multiple of scikit-learn's, against epsilon times the square root of the number of rows. By the
-# argument above this product alone should decide, and the points of all budgets and sizes do fall near one curve, up to
-# what ten tables leave to chance (at the far left fits are little more than their prior). Where the product is large,
-# privacy costs little beside what is not known anyway.
+# The picture shows the same losses as a multiple of scikit-learn's, against epsilon times the
+# square root of the number of rows. By the argument above only this product matters, and the points
+# of all budgets and sizes fall near one curve, up to the chance of ten tables. (At the far left the
+# posterior is little more than the prior.) If the product is large, privacy costs little beside the
+# sampling error.
 
 fig, ax = plt.subplots(figsize=(6.5, 4.4), layout="constrained")
 for shade, epsilon in zip(shades, BUDGETS, strict=True):

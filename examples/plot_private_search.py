@@ -2,17 +2,17 @@
 Choosing parameters: what a search costs
 ========================================
 
-`GridSearchCV` and `DPRandomizedSearchCV` choose the prior and the solver of the same private model.
-One shows its scores and has no guarantee at all; the other costs little more than one fit, and says
-less.
+Choose the prior and the solver of a private model by `GridSearchCV` and by `DPRandomizedSearchCV`,
+and compare. The first shows its scores and has no guarantee. The second costs little more than one
+fit, and shows less.
 """
 
 # %%
 # A table with something to choose
 # --------------------------------
-# Two large coefficients out of twenty: a narrow prior shrinks them, a wide one leaves the noise in the others. Seeds
-# make the page the same on every machine; a seeded fit is not private, and its report says so. Never set one for a
-# release.
+# Two of twenty coefficients are large: a narrow prior shrinks them, and a wide one leaves noise in
+# the others. Seeds make the page the same on every machine. A seeded fit is not private, and its
+# report says so: never set a seed for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -44,9 +44,9 @@ def quality(fitted):
 # %%
 # Scikit-learn's grid search
 # --------------------------
-# Every fit in it is private, and the search is not: candidates are scored on the rows themselves, without noise, and
-# the scores are in `cv_results_` for everybody to read. `search_spent` says so, and adds up what the fits alone
-# have spent.
+# Every fit in it is private, and the search is not: it scores candidates on the rows without noise,
+# and `cv_results_` shows the scores. `search_spent` says so, and adds up the cost of the fits
+# alone.
 
 search = GridSearchCV(model, grid, scoring="neg_log_loss", cv=3).fit(X, y)
 print("GridSearchCV chose", search.best_params_)
@@ -55,9 +55,10 @@ print(search_spent(search))
 # %%
 # The private search
 # ------------------
-# A random number of times, five on average, it draws a candidate, fits it to four fifths of the rows and scores it,
-# with noise, on the others. Only the best run is shown; how many there were, and their scores, is not. The whole search
-# has epsilon 1, and each of its runs a part of it that is far larger than a fifth.
+# A random number of times, five on average, it draws a candidate, fits it to four fifths of the
+# rows and scores it, with noise, on the others. It shows only the best run, and hides the number of
+# runs and their scores. The whole search has epsilon 1, and each of its runs has far more than a
+# fifth of it.
 
 private = DPRandomizedSearchCV(model, grid, epsilon=1.0, n_iter=5, random_state=0).fit(X, y)
 print("DPRandomizedSearchCV chose", private.best_params_)
@@ -66,9 +67,9 @@ print(f"the whole search costs epsilon {private.privacy_spent_.epsilon:.3f} if n
 # %%
 # What each costs, and what each gets
 # -----------------------------------
-# Left, the sum of the epsilons of all fits, against that of a whole private search. Right, the log-loss on rows that no
-# search has seen: of each candidate fitted once to all rows, as if somebody had told us which; of twelve private
-# searches with different seeds; and of the grid search.
+# Left: the sum of the epsilons of all fits of the grid search, and epsilon of a whole private
+# search. Right: log-loss on rows that no search has seen, for each candidate fitted once to all
+# rows, for twelve private searches with different seeds, and for the grid search.
 
 known = [
     quality(model.set_params(prior_scale=s, solver=v).fit(X, y))
@@ -132,7 +133,7 @@ plt.show()
 
 # %%
 # Most private searches end near the best candidate. Some end with the worst: the number of runs is
-# random, often one, and a single run *is* the result, whatever its score. So leave out of a private
-# grid what you would not want to get; `eta=1` makes single runs rarer, at a smaller epsilon for
-# each run. `GridSearchCV` chooses well because it looks without noise, and that is also why nothing
-# can be promised about it. Do it on public or simulated rows.
+# random, often one, and a single run *is* the result, whatever its score. So leave candidates that
+# you would not accept out of a private grid; `eta=1` makes single runs rarer, at a smaller epsilon
+# for each run. `GridSearchCV` chooses well because it looks without noise, so it has no guarantee.
+# Run it on public or simulated rows.

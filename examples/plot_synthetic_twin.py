@@ -2,17 +2,18 @@
 A synthetic twin of a table
 ===========================
 
-A private Gaussian mixture is fitted to a table of people, and new rows are drawn from it instead of
-showing the old. What of the table survives at three budgets, how many rows may be drawn, and what
-such a twin does not promise.
+Publish synthetic rows instead of a table of people, drawn from a private Gaussian mixture. This
+page shows which properties of the table survive at three budgets, how many rows may be drawn, and
+the limits of such a twin.
 """
 
 # %%
 # The table
 # ---------
-# Five thousand simulated people: age, systolic blood pressure, and the logarithm of income. Three groups, of which
-# the smallest is two percent of the rows: rich pensioners. The ranges are public. Seeds make the page
-# the same on every machine; a seeded fit is not private, and its report says so. Never set one for a release.
+# Five thousand simulated people: age, systolic blood pressure, and the logarithm of income. There
+# are three groups; the smallest, rich pensioners, has two percent of the rows. The ranges are
+# public. Seeds make the page the same on every machine. A seeded fit is not private, and its report
+# says so: never set a seed for a release.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,9 +38,9 @@ table = np.clip(MEANS[group] + SPREADS[group] * shock, LOW, HIGH)
 # %%
 # Twins at three budgets
 # ----------------------
-# `sample` draws rows of the fitted mixture. That is post-processing of what was released: a thousand rows or a
-# billion, today or next year, all cost nothing more. More rows do not make the twin any better, though: they come
-# closer to the private mixture, not to the people.
+# `sample` draws rows from the fitted mixture. This is post-processing of the release: a thousand
+# rows or a billion, today or next year, cost nothing more. But more rows do not make the twin
+# better: they come closer to the private mixture, not to the people.
 
 budgets = [0.5, 1.0, 8.0]
 models, twins = {}, {}
@@ -79,7 +80,8 @@ axes[1, 0].set_ylabel("log income")
 # %%
 # What survives
 # -------------
-# Quantiles of each column, in the twins against the table (the diagonal is a perfect twin), and three summaries.
+# The picture compares quantiles of each column in the twins and in the table (a perfect twin lies
+# on the diagonal). Three summaries follow.
 
 levels = np.linspace(0.005, 0.995, 100)
 fig, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
@@ -105,17 +107,20 @@ for name, rows in panels.items():
 # %%
 # What the twin does not promise
 # ------------------------------
-# - **Only what the model has.** Three normal clouds: no skewness within a group, no hard edges (`sample` does not cut
-#   rows to the ranges), no rule such as "children have no income".
-# - **Nothing about single people.** That is the point. No row of the twin stands for somebody, and a
-#   row that resembles one is a coincidence that would happen, up to the factor of epsilon, without that person too.
-# - **Small groups** are the first to suffer. Marginals and the correlation hardly change with the budget; the two
-#   percent of rich pensioners do.
-# - **No error bars.** An analysis of one twin counts neither the noise of the fit nor what the mixture gets wrong.
-#   Draws of the posterior include the former, as long as the fit has found all groups: draw a twin from each, and see
-#   how an answer varies. Nobody with one fit sees whether it has. The picture, of the share of people with a log income
-#   over 12, has fifty posterior draws of the twins above, and the twins of ten other fits: at small budgets some of
-#   these have lost the group, and no posterior draw says so.
+# - **Properties outside the model.** The model has three normal clouds: no skewness within a group,
+#   no hard edges (`sample` does not clip rows to the ranges), no rule such as "children have no
+#   income".
+# - **Single people.** This is intended. No row of the twin stands for a person. A row that
+#   resembles a person is a coincidence, which would happen without that person too, up to a factor
+#   of exp(epsilon) in probability.
+# - **Small groups** suffer first. Marginals and the correlation hardly change with the budget; the
+#   two percent of rich pensioners do.
+# - **Error bars.** An analysis of one twin ignores the noise of the fit and the errors of the
+#   mixture. Posterior draws include the noise, if the fit has found all groups: draw a twin from
+#   each, and see how an answer varies. One fit cannot show whether it has found them. The picture
+#   shows the share of people with a log income over 12, in fifty posterior draws of the twins above
+#   and in the twins of ten other fits. At small budgets some of these fits have lost the group, and
+#   no posterior draw reveals it.
 
 fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
 rng = np.random.default_rng(1)

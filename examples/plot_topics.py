@@ -2,17 +2,18 @@
 Topics of documents, with intervals
 ===================================
 
-Ten topics of a clinic's letters, private with respect to one letter, with an interval for each
-word's probability. Do the intervals hold the truth, and what are the topics worth at other budgets?
+Find ten topics in a clinic's letters, private with respect to one letter, with an interval for each
+word's probability. Do the intervals contain the truth, and how good are the topics at other
+budgets?
 """
 
 # %%
 # Letters, and a vocabulary that is public
 # ----------------------------------------
-# Letters of doctors are as private as text can be, so these are simulated: ten themes, a few of
-# them in each letter, and words that all letters share. That also makes the truth known. The
-# vocabulary names the columns, so it must not come from the letters to protect: a rare word in it
-# would tell that somebody has used it. Here it is written down.
+# Letters of doctors are very private, so these are simulated: ten themes, a few of them in each
+# letter, and words that all letters share. So the truth is known. The vocabulary names the columns
+# and must not come from the letters to protect: a rare word in it would reveal that somebody has
+# used it. Here it is written down.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -54,10 +55,11 @@ print(f"{train.shape[0]} letters to learn from, {test.shape[0]} to test on, {len
 # %%
 # Ten topics at epsilon 1
 # -----------------------
-# Each panel shows the words of largest posterior mean probability, with 90% credible intervals,
-# which include the noise of privacy, and marks for the truth. The words at the top were chosen for
-# being large, by means that hold noise: an interval speaks of one word that you had in mind. The
-# seed makes the page print the same on every machine; a fit that is released has none.
+# Each panel shows the words with the largest posterior mean probability, their 90% credible
+# intervals, which include the noise of privacy, and marks for the truth. The top words were
+# selected by noisy means, and the intervals do not account for this selection: an interval is valid
+# for a word chosen in advance. The seed makes the page print the same on every machine; a fit that
+# is released has none.
 
 model = DPLatentDirichletAllocation(n_components=10, epsilon=1.0, random_state=0).fit(train)
 low, high = np.quantile(model.posterior_samples_["topics"], [0.05, 0.95], axis=0)
@@ -82,15 +84,15 @@ print(
 )
 
 # %%
-# All ten themes are found, in the order of their words. The intervals hold the truth less often
-# than they should: the most common words of a theme come out a little too rare, and the posterior
-# does not know that.
+# The fit finds all ten themes, with their words in the right order. The intervals contain the truth
+# less often than they should: the most common words of a theme are underestimated a little, and the
+# posterior ignores this bias.
 #
-# What are they worth?
-# --------------------
-# Half of the words of each test letter, at random, give its topic proportions; the other half is
+# How good are they?
+# ------------------
+# A random half of the words of each test letter determines its topic proportions; the other half is
 # scored. Lower is better. This works with any model that has `transform` and `components_`, so
-# scikit-learn's can be measured alike.
+# scikit-learn's is measured in the same way.
 
 scored = sparse.csr_matrix(test, dtype=float)
 seen, unseen = scored.copy(), scored.copy()
@@ -142,6 +144,6 @@ plt.show()
 
 # %%
 # From epsilon 0.5 on, noise costs little, and the private topics do better than scikit-learn's
-# (five passes online, which is not the best that can be had without privacy). At 0.1 they are still
-# better than no topics. These letters are simulated from ten clear themes; real texts are harder,
-# and `make bench-topics` prints what is left there.
+# (five online passes, which is not the best fit without privacy). At 0.1 they are still better than
+# no topics. These letters are simulated from ten clear themes. Real texts are harder, and `make
+# bench-topics` prints figures for them.

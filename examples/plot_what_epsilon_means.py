@@ -2,18 +2,17 @@
 What an epsilon means
 =====================
 
-A hospital wants to publish a model of its patients. Differential privacy bounds what anybody can
-learn from the published model about one patient, by two numbers, epsilon and delta. This page says
-what these numbers allow, for somebody who has to sign for them. No patient is needed: the bounds
-follow from the noise alone.
+Explain epsilon and delta to somebody who has to sign for them. A hospital wants to publish a model
+of its patients. Differential privacy bounds what anybody can learn from it about one patient, by
+two numbers, epsilon and delta. No data are needed here: the bounds follow from the noise alone.
 """
 
 # %%
 # Four budgets
 # ------------
-# The same training, of 500 rounds on samples of 1% of the patients, with noise for four values of epsilon. Delta is the
-# chance that the bound fails without limits. It must be well below one in the number of patients; one in 100,000
-# suits a table of some thousands.
+# The training has 500 rounds on samples of 1% of the patients, with noise for four values of
+# epsilon. Delta is the probability that the bound fails without limit. It must be well below one
+# over the number of patients; one in 100,000 suits a table of some thousands.
 
 import matplotlib.pyplot as plt
 
@@ -27,10 +26,10 @@ names = [f"epsilon {epsilon}" for epsilon in curves]
 # %%
 # Was she a patient?
 # ------------------
-# Take the worst attacker there can be: one who knows everything about a woman and about all the other patients, sees
-# each step of the training, and asks only whether her record was used. One who accuses at random, and so accuses 1 of
-# 100 women who were *not* patients (false positives), finds 1 of 100 who were. The curves say how many the best
-# attacker may find. No method, known or still to be found, finds more.
+# Take the strongest possible attacker, who knows everything about a woman and all other patients,
+# sees each step of the training, and asks only whether her record was used. A random attacker who
+# accuses 1 of 100 women who were *not* patients (false positives) finds 1 of 100 who were. The
+# curves bound what the best attacker finds. No method, known or unknown, finds more.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.4), layout="constrained")
 TradeOffDisplay.from_spent(curves.values(), names=names, ax=left)
@@ -46,8 +45,9 @@ for epsilon, curve in curves.items():
 # %%
 # What is in her record?
 # ----------------------
-# An attacker may know that she was a patient and want the rest. Say that a good guess of what is in her record would be
-# right once in a thousand without the model. With it, the best attacker is right at most so often:
+# An attacker may know that she was a patient and want the rest. Suppose that a good guess of her
+# record is right once in a thousand without the model. With it, the best attacker is right at most
+# this often:
 
 PRIOR = 1e-3
 print("Guesses of a record that are right, of 1000 (1 without the model)")
@@ -57,16 +57,17 @@ for epsilon, curve in curves.items():
 # %%
 # Epsilon and delta belong together
 # ---------------------------------
-# A guarantee is the whole curve, of which a report names one point: a smaller delta has a larger epsilon. Two
-# epsilons compare only at the same delta.
+# A guarantee is a whole curve, and a report names one point on it: a smaller delta has a larger
+# epsilon. Compare two epsilons only at the same delta.
 
 PrivacyProfileDisplay.from_spent(curves.values(), names=names)
 
 # %%
 # What is not promised
 # --------------------
-# The bounds are about what *her record* adds. If the model says that smokers fall ill more often, it says so of every
-# smoker, whether she was a patient or not. They are for one row: a patient with three rows has less protection. And
-# they hold for this training alone: what is fitted to the same patients later adds to it, see the page on budgets.
+# The bounds cover what *her record* adds. If the model shows that smokers fall ill more often, this
+# applies to every smoker, patient or not. The bounds are for one row: a patient with three rows has
+# less protection. And they cover this training alone: later fits to the same patients add to it
+# (see the page on budgets).
 
 plt.show()

@@ -16,7 +16,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.callback import CallbackSupportMixin
 from sklearn.model_selection import ParameterGrid
@@ -24,10 +23,9 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
-from skdpbayes.declarations import labels_of, width_of
-from skdpbayes.estimators._base import SEEDED, PrivateEstimator, diagram_and_card
-from skdpbayes.intake.rows import as_numeric
+from skdpbayes.estimators._base import PrivateEstimator, check_ledger, diagram_and_card
 from skdpbayes.intake.scores import scores
+from skdpbayes.plans.settings import SEEDED
 from skdpbayes.privacy import GaussianSteps, Selection
 from skdpbayes.privacy.selection import SelectionSpent
 
@@ -233,8 +231,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 check_choice("scoring", self.scoring, known)
         if self.random_state is not None and not isinstance(self.random_state, numbers.Integral):
             raise ValueError(f"random_state must be None or an integer, got {self.random_state!r}.")
-        if self.ledger is not None and not hasattr(self.ledger, "charge"):
-            raise ValueError(f"ledger must be a PrivacyLedger or None, got {self.ledger!r}.")
+        check_ledger(self.ledger)
         if self.estimator.adjacency == "add_remove":
             raise ValueError(
                 "A search takes the number of rows as known, which adjacency='add_remove' keeps private: use "
@@ -319,15 +316,14 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     def _planned(self, candidates, X, y):
         """`_Plan` of the search, from the shape of X alone."""
-        from skdpbayes.audit.fit import Fit
         from skdpbayes.privacy import calibrate_noise
 
-        null = _null_rows(X, width_of(self.estimator._declared_columns()))
-        labels = None if y is None else np.full(null.shape[0], _a_label(self.estimator))
         adjacency, run_delta = self.estimator.adjacency, self.delta / self.n_iter
+        some = self._candidate({}, self.epsilon, None)
+        shape = _quietly(some._reader().read, some, X, y).facts.shape
 
         def planned(parameters, epsilon):
-            return _quietly(Fit, self._candidate(parameters, epsilon, None), null, labels)
+            return _quietly(self._candidate(parameters, epsilon, None)._plan_of, shape)
 
         @cache
         def plan(epsilon):
@@ -338,14 +334,14 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         def cost(epsilon):
             return plan(epsilon)[1].epsilon(self.delta, adjacency)
 
-        reports = [planned(own, self.epsilon).estimator.privacy_spent_ for own in candidates]
+        reports = [planned(own, self.epsilon).report for own in candidates]
         voided_by = dict.fromkeys(why for report in reports for why in report.voided_by)
         if self.random_state is not None:
             voided_by[SEEDED] = None
         scoring = self.scoring or self.estimator._scorings[0]
-        volume = (
-            planned({}, self.epsilon).estimator._log_volume() if scoring == "log_density" else 0.0
-        )
+        volume = 0.0
+        if scoring == "log_density":
+            volume = some._log_volume(some._reader().declared(shape))
         finished = partial(_Plan, scoring=scoring, log_volume=volume, voided_by=tuple(voided_by))
         if math.isinf(self.epsilon):
             free = (GaussianSteps(0.0, 1.0, 1),)
@@ -374,6 +370,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.inference import run
         from skdpbayes.intake.packing import pack_records
         from skdpbayes.mechanism.keys import fit_keys
+        from skdpbayes.mechanism.spec import MechanismSpec
         from skdpbayes.models.moments import BoundedScore
         from skdpbayes.solvers.vips import one_release
 
@@ -388,7 +385,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             fit_keys(seed),
             model,
             solver,
-            self.estimator._spec(plan.score_steps),
+            MechanismSpec(plan.score_steps, numerics=self.estimator.numerics),
             pack_records(x=found),
         )
         score = float(np.asarray(state.value)[0]) / len(found)
@@ -463,20 +460,3 @@ def _number_of_runs(rng, mean, eta):
         mass *= rest * (k + eta) / (k + 1)
         k += 1
     return k
-
-
-def _null_rows(X, width):
-    """A table of missing cells with the shape and kind of X; `width` is needed if X is a list."""
-    if sparse.issparse(X):
-        return sparse.csr_array(X.shape)
-    if hasattr(X, "iloc"):
-        return X.iloc[:0].reindex(range(len(X)))
-    shape = (X if hasattr(X, "shape") else as_numeric(X, width)).shape
-    numbers = getattr(X, "dtype", np.dtype(object)).kind in "fiub"
-    return np.full(shape, np.nan) if numbers else np.full(shape, None, object)
-
-
-def _a_label(estimator):
-    """Something that may stand in the place of a response."""
-    labels = labels_of(getattr(estimator, "classes", None), "classes")
-    return 0.0 if labels is None else next(iter(labels))

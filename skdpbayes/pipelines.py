@@ -14,9 +14,10 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.estimators._base import SEEDED, PrivateEstimator, diagram_and_card
+from skdpbayes.estimators._base import PrivateEstimator, diagram_and_card
 from skdpbayes.intake.labels import is_sequence
 from skdpbayes.model_selection import DPRandomizedSearchCV
+from skdpbayes.plans.settings import SEEDED
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
 from skdpbayes.privacy.report import BEFORE_THE_MODEL, rounded
 from skdpbayes.privacy.selection import SelectionSpent

@@ -27,8 +27,11 @@ PAGES = sorted(
     path
     for path in [
         ROOT / "README.md",
-        *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "docs" / "models").glob("*.md"),
+        *(
+            path
+            for folder in (".", "models", "solvers")
+            for path in (ROOT / "docs" / folder).glob("*.md")
+        ),
     ]
     if BLOCK.search(path.read_text("utf-8"))
 )
@@ -109,6 +112,42 @@ def test_commands_and_what_they_print_are_found():
     assert found == [("noise", "a\n\nb\n\n"), ("--version", "")]
     page = (ROOT / "docs" / "command-line.md").read_text("utf-8")
     assert len(COMMAND.findall(page)) == page.count("$ skdpbayes ") > 5
+
+
+BENCHMARK = re.compile(
+    r"make (bench-[a-z0-9-]+)|python -m benchmarks\.(\w+)((?:\s--?[\w-]+|\s[\w.]+)*)"
+)
+
+
+def test_the_benchmarks_that_pages_name_exist():
+    """With the options that the page gives; what they print is for a reader to check."""
+    targets = set(
+        re.findall(r"^(bench-[a-z0-9-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    )
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = [match for page in pages for match in BENCHMARK.findall(page.read_text("utf-8"))]
+    assert len(found) > 50
+    for target, module, options in found:
+        if target:
+            assert target in targets, target
+            continue
+        source = (ROOT / "benchmarks" / f"{module}.py").read_text("utf-8")
+        for option in re.findall(r"--[\w-]+", options):
+            assert f'"{option}"' in source, (module, option)
+
+
+def test_every_decision_is_in_the_index():
+    folder = ROOT / "docs" / "decisions"
+    linked = re.findall(
+        r"^\| \[(\d+)\]\((\1-[\w-]+\.md)\)", (folder / "index.md").read_text("utf-8"), re.MULTILINE
+    )
+    records = sorted(folder.glob("0*.md"))
+    assert [name for _, name in linked] == [path.name for path in records]
+    for number, name in linked:
+        text = (folder / name).read_text("utf-8")
+        assert text.startswith(f"# {number}: ")
+        for part in ("**Context.**", "**Decision.**", "**Consequences.**", "**See it again.**"):
+            assert part in text, (name, part)
 
 
 def test_pages_are_found():

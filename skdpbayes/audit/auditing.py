@@ -18,6 +18,7 @@ from sklearn.base import clone
 from skdpbayes.audit.attack import epsilon_lower_bound, log_likelihood_ratios
 from skdpbayes.audit.checks import Check, run_checks
 from skdpbayes.audit.fit import Fit
+from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.privacy.accounting import compose
 from skdpbayes.privacy.report import rounded
 
@@ -174,7 +175,7 @@ def audit(
     Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini and Terzis (2023), "Tight auditing of
     differentially private machine learning", USENIX Security.
     """
-    if not hasattr(estimator, "_fit_posterior"):
+    if not isinstance(estimator, PrivateEstimator):
         raise ValueError(
             f"audit takes one private estimator of this package (a step of a pipeline), got {estimator!r}."
         )
@@ -196,7 +197,7 @@ def audit(
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         with_it, without = Fit(given, nearly_null, y), Fit(given, null, y)
-        claim = with_it.estimator.privacy_spent_
+        claim = with_it.plan.report
         if not math.isfinite(claim.epsilon):
             raise ValueError("epsilon is infinite: there is nothing to audit.")
         holds = Check(

@@ -95,7 +95,7 @@ def _norms(fits, releases, seed):
 
 def _inclusion(fit, seed, rounds=2000):
     """Whether batches are independent Bernoulli draws of all records."""
-    rate, n = fit.estimator.privacy_spent_.steps[0].sampling_rate, int(fit.records.n_records)
+    rate, n = fit.plan.report.steps[0].sampling_rate, int(fit.records.n_records)
     spec = replace(fit.spec, steps=(replace(fit.spec.steps[0], steps=rounds),))
     keys, slots = fit.keys(seed), fit.records.n_slots
     mask = np.zeros((rounds, n))

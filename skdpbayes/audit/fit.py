@@ -1,9 +1,9 @@
-"""What a fit of an estimator would run: the common part of what audits do."""
+"""What a fit of an estimator would run: the common part of the audits."""
 
 from __future__ import annotations
 
-import contextlib
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,66 +12,52 @@ from jax.flatten_util import ravel_pytree
 from sklearn.base import clone
 
 from skdpbayes import inference
+from skdpbayes.estimators._base import Outcome, PrivateEstimator, draws_rng
 from skdpbayes.mechanism.draws import Draw
-from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.keys import FitKeys, fit_keys
 from skdpbayes.mechanism.private_sum import noisy_count, private_sum
+from skdpbayes.mechanism.records import Records
+from skdpbayes.privacy.report import NoisyCount
 
 
 class Fit:
-    """A fit that stops where the private loop would begin, and all that the loop would be given."""
+    """The plan of a fit, and the records that it would read."""
 
-    def __init__(self, estimator, X, y):
-        self.estimator, self.X, self.y = clone(estimator), X, y
-        with contextlib.suppress(_Stopped):
-            self._fit(self._stop)
-
-    def _stop(self, model, solver, spec, pack):
-        self.model, self.solver, self.spec = model, solver, spec
-        self._pack = pack
-        raise _Stopped
+    def __init__(self, estimator: PrivateEstimator, X: Any, y: Any = None) -> None:
+        self.estimator = clone(estimator)
+        self.plan, self._rows = self.estimator._prepared(X, y)
+        self.model, self.solver, self.spec = self.plan.model, self.plan.solver, self.plan.spec
 
     @cached_property
-    def records(self):
+    def records(self) -> Records:
         """What the loop would read."""
-        return self._pack()
+        return self._rows.pack()
 
-    def _fit(self, run):
-        self.estimator._run = run
-        self.estimator._charge = lambda report: None
-        try:
-            self.estimator.fit(*(data for data in (self.X, self.y) if data is not None))
-        finally:
-            del self.estimator._run, self.estimator._charge
-
-    def keys(self, seed):
+    def keys(self, seed: int) -> FitKeys:
         """Keys of a run."""
         return fit_keys(seed, self.spec.n_chains)
 
-    def run(self, seed):
+    def run(self, seed: int) -> tuple[Any, np.ndarray]:
         """Final state, and releases of shape (n_chains, n_steps, size)."""
         how = (self.keys(seed), self.model, self.solver, self.spec, self.records)
         state, releases = inference.run(*how, keep_releases=True)
         return state, np.asarray(releases if self.spec.n_chains > 1 else releases[None])
 
-    def usable(self, seed):
+    def usable(self, seed: int) -> NoisyCount | None:
         """Noisy number of usable records, of a run."""
         return noisy_count(self.keys(seed).counting, self.records.usable, self.spec)
 
-    def finished(self, seed, state, usable):
+    def finished(self, seed: int, state: Any, usable: NoisyCount | None) -> dict[str, Any]:
         """Fitted attributes that follow from a final state and the number of usable records."""
-        rng = self.estimator._draws_rng(self.keys(seed))
-        self._fit(lambda *arguments: (jax.device_get(state), rng, usable))
+        outcome = Outcome(jax.device_get(state), draws_rng(self.keys(seed).solver), usable)
+        self.estimator._adopt(self.plan, outcome)
         own = self.estimator.get_params()
         return {name: value for name, value in vars(self.estimator).items() if name not in own}
 
 
-class _Stopped(Exception):
-    pass
-
-
-def multipliers(fit):
+def multipliers(fit: Fit) -> np.ndarray:
     """Noise multiplier of each step, as accounted for."""
-    steps = fit.estimator.privacy_spent_.steps[: len(fit.spec.steps)]
+    steps = fit.plan.report.steps[: len(fit.spec.steps)]
     return np.repeat([piece.noise_multiplier for piece in steps], [piece.steps for piece in steps])
 
 

@@ -12,24 +12,22 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
-from skdpbayes.estimators._belief_net import known_probabilities
-from skdpbayes.estimators._gradient import GradientEstimator
+from skdpbayes.estimators._base import PrivateEstimator, solvers_of
 from skdpbayes.estimators._layered import (
     layer_sizes,
     network,
-    plan_point,
     split_weights,
     usual_weights,
 )
+from skdpbayes.intake.documents import Probabilities, known_probabilities
 from skdpbayes.models.networks.layers import ACTIVATIONS, forward
+from skdpbayes.plans.settings import Bounds, Defaults, Task
 
 _BLOCK = 1024  # rows at a time
-_LEARNING_RATE, _CLIP = 0.05, 1.0
+_CLIP = 1.0
 
 
-class DPVariationalAutoencoder(
-    ClassNamePrefixFeaturesOutMixin, TransformerMixin, GradientEstimator
-):
+class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
     """Variational auto-encoder under (epsilon, delta)-differential privacy (Kingma and Welling 2014).
 
     A generative model of rows of values between 0 and 1, such as images: latent variables are
@@ -103,10 +101,16 @@ class DPVariationalAutoencoder(
     True
     """
 
-    _solvers = ("dpvi",)
     _costly_records = True
-    _schedules: ClassVar = {"dpvi": (1000, 2**10)}
-    _fitted = (*GradientEstimator._fitted, "coefs_", "intercepts_", "_encoder", "_decoder")
+    _defaults = Defaults(schedules={"dpvi": (1000, 2**10)}, learning_rate=0.05)
+    _refused: ClassVar = {
+        name: (
+            f"solver={name!r} is not offered for auto-encoders, whose weights are not random "
+            "variables. Use solver='dpvi'."
+        )
+        for name in ("na-dpvi", "sgld", "vips")
+    }
+    _fitted = (*PrivateEstimator._fitted, "coefs_", "intercepts_", "_encoder", "_decoder")
 
     def __init__(
         self,
@@ -171,48 +175,40 @@ class DPVariationalAutoencoder(
             For parameters out of range and for what is public: shapes and dtypes. Never for what a
             row holds.
         """
-        del y
-        self._check_parameters()
-        X = self._numeric(X, reset=True)
-        n, d = X.shape
-        self._fit_posterior(
-            self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n)
-        )
+        self._fit(X, y)
         return self
 
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.networks.autoencoder import Autoencoder
+
+        return (Autoencoder,)
+
     def _check_parameters(self):
-        self._check_privacy_parameters()
+        super()._check_parameters()
         check_choice("activation", self.activation, ACTIVATIONS)
         check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
         check_number("learning_rate", self.learning_rate, 0, none=True)
-        if self.solver != "dpvi":
-            raise ValueError(
-                f"solver={self.solver!r} is not offered for auto-encoders, whose weights are not random variables. "
-                "Use solver='dpvi'."
-            )
+        if self.solver in self._refused:
+            raise ValueError(self._refused[self.solver])
+        check_choice("solver", self.solver, solvers_of(type(self)))
 
-    def _model(self, d):
+    def _reader(self):
+        return Probabilities()
+
+    def _task(self, facts):
         from skdpbayes.models.networks.autoencoder import Autoencoder
 
-        sizes, k = layer_sizes(self.hidden_layer_sizes), int(self.n_components)
+        d, k = facts.n_features, int(self.n_components)
+        sizes = layer_sizes(self.hidden_layer_sizes)
         encoder = network(d, 2 * k, sizes, 1.0, tuple(self.convolutions), self.image_shape)
-        return Autoencoder(encoder, network(k, d, sizes[::-1], 1.0), self.activation)
+        model = Autoencoder(encoder, network(k, d, sizes[::-1], 1.0), self.activation)
+        return Task(model, Bounds(clip=float(self.clipping_norm or _CLIP)))
 
-    def _plan_solver(self, model, bounds, n):
-        del model, bounds
-        return plan_point(self, self.clipping_norm or _CLIP, _LEARNING_RATE, n)
-
-    @staticmethod
-    def _pack(X):
-        from skdpbayes.intake.packing import pack_records
-
-        rows, known = known_probabilities(X)
-        rows[~known] = np.nan
-        return pack_records(x=rows)
-
-    def _set_posterior(self, model, solver, state, rng):
-        del rng
-        weights = split_weights(solver.posterior(model, state).mean, model.layers)
+    def _finish(self, plan, outcome):
+        self.n_iter_ = plan.n_steps
+        model = plan.model
+        weights = split_weights(plan.solver.posterior(model, outcome.state).mean, model.layers)
         n = len(model.encoder)
         self._encoder, self._decoder = (model.encoder, weights[:n]), (model.decoder, weights[n:])
         self.coefs_, self.intercepts_ = usual_weights(model.layers, weights)
@@ -258,7 +254,8 @@ class DPVariationalAutoencoder(
 
     _scorings = ("log_density",)
 
-    def _log_volume(self):
+    def _log_volume(self, facts):
+        del facts
         return math.log(2)
 
     def score_samples(self, X, n_draws=10, random_state=0):
@@ -296,7 +293,7 @@ class DPVariationalAutoencoder(
     def _encoded(self, X):
         """Means and log standard deviations of the latent variables, rows, and which are known."""
         check_is_fitted(self)
-        rows, known = known_probabilities(self._numeric(X, reset=False))
+        rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
         if not known.all():
             warnings.warn(f"{(~known).sum()} of these rows hold NaN or infinity.", stacklevel=3)
         rows = rows.astype(np.float64)

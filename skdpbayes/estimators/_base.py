@@ -1,207 +1,269 @@
-"""What every private estimator does, once: check parameters, plan the noise, run, report."""
+"""What every private estimator does, once: read rows, plan, charge, run, set attributes."""
 
 from __future__ import annotations
 
-import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import estimator_html_repr
+from sklearn.callback import with_callbacks
+from sklearn.utils import Tags, estimator_html_repr
 
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.declarations import public_schema
-from skdpbayes.privacy import PrivacyLeakWarning
-from skdpbayes.privacy.report import now
+from skdpbayes.estimators._progress import Progress, WatchedMixin
+from skdpbayes.facts import Facts, Shape
+from skdpbayes.intake.reading import Reader, Rows
+from skdpbayes.plans.settings import SEEDED, Defaults, Settings, Task
+from skdpbayes.privacy import NoisyCount, PrivacyLeakWarning, PrivacySpent
 
-SEEDED = "random_state is set: other fits may share the noise, and whoever guesses the seed can remove it"
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
-_COUNT_SHARE = (
-    0.01  # of the budget (squared sensitivity over noise), for the number of usable records
-)
-_USUAL, _SURE = (
-    0.9,
-    4.0,
-)  # share of records that can be used, and standard deviations below it that warn
-_LEAST_ACCOUNTED = (
-    0.05  # noise multiplier of a fit that asks for no privacy, below which no epsilon is worked out
-)
+_USUAL = 0.9  # share of records that can be used
+_SURE = 4.0  # standard deviations below that share, from which on a fit warns
 
 
-def diagram_and_card(estimator):
-    """HTML that a notebook shows: scikit-learn's diagram and, after `fit`, its cost and how many records count."""
-    spent, usable = (
-        getattr(estimator, "privacy_spent_", None),
-        getattr(estimator, "usable_records_", None),
-    )
-    return (
-        estimator_html_repr(estimator)
-        + ("" if spent is None else spent._repr_html_())
-        + ("" if usable is None else f"<div>usable records: {usable}</div>")
-    )
+class Outcome(NamedTuple):
+    """What came out of a run: functions of releases, of public values and of the solver key.
+
+    Attributes
+    ----------
+    state : pytree
+        Final state of the solver.
+    rng : numpy.random.Generator
+        Of posterior draws.
+    usable : NoisyCount or None
+        Number of records that can contribute.
+    """
+
+    state: Any
+    rng: np.random.Generator
+    usable: NoisyCount | None
 
 
-class PrivateEstimator(BaseEstimator):
-    """Common part of the estimators; subclasses name their models and parameters."""
+def draws_rng(solver_keys: Any) -> np.random.Generator:
+    """Generator of posterior draws: a function of the solver keys, which may be released."""
+    import jax
+
+    return np.random.default_rng(np.asarray(jax.random.key_data(solver_keys)).ravel())
+
+
+def diagram_and_card(estimator: Any) -> str:
+    """HTML that a notebook shows: scikit-learn's diagram and, after `fit`, cost and usable records."""
+    shown = {name: getattr(estimator, name, None) for name in ("privacy_spent_", "usable_records_")}
+    html = estimator_html_repr(estimator)
+    if shown["privacy_spent_"] is not None:
+        html += shown["privacy_spent_"]._repr_html_()
+    if shown["usable_records_"] is not None:
+        html += f"<div>usable records: {shown['usable_records_']}</div>"
+    return html
+
+
+class PrivateEstimator(WatchedMixin, BaseEstimator):
+    """Base of the private estimators: `fit` is read, plan, charge, run, finish.
+
+    A subclass says how rows are read (`_reader`), what model they are for (`_task`), and which
+    attributes follow from a run (`_finish`). None of these but the reader is given a row.
+    """
 
     _html_repr = diagram_and_card
 
-    _record = "row"  # what one is
-    _scorings: tuple[
-        str, ...
-    ] = ()  # named scores of rows by which a private search compares models, the default first
-    _declared: tuple[
-        str, ...
-    ] = ()  # parameters that, if None, are taken from the rows, which voids the guarantee
+    _record = "row"  # what one record is
+    _defaults = Defaults()
+    _fixed: ClassVar[dict[str, Any]] = {}  # parameters of plans that nobody can set
+    _costly_records = False  # whether empty slots of a batch cost much
+    _fitted: tuple[str, ...] = ("n_iter_", "usable_records_")
+    # Named scores of rows by which a private search compares models, the default first.
+    _scorings: tuple[str, ...] = ()
+    # Parameters that, if None, are taken from the rows, which voids the guarantee.
+    _declared: tuple[str, ...] = ()
 
-    def _undeclared(self):
-        """Names of the parameters that would be taken from the rows."""
-        return [name for name in self._declared if getattr(self, name) is None]
+    # Solvers that take the model but are not offered, and why.
+    _refused: ClassVar[dict[str, str]] = {}
 
-    def _log_density(self, X, y):
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.input_tags.string = True
+        return tags
+
+    # ------------------------------------------------------------- of subclasses
+
+    @classmethod
+    def _model_types(cls) -> tuple[type, ...]:
+        """Classes of models that plans of this estimator have."""
+        raise NotImplementedError
+
+    def _check_parameters(self) -> None:
+        """Raise for parameters out of range."""
+        own = self._parameters()
+        check_number("epsilon", own["epsilon"], 0)
+        check_number("delta", own["delta"], 0, 1, open_above=True)
+        check_choice("adjacency", own["adjacency"], ("zero_out", "add_remove", "replace_one"))
+        check_choice("numerics", own["numerics"], ("secure", "fast"))
+        check_ledger(own["ledger"])
+        rate, norm = own.get("sampling_rate"), own.get("clipping_norm")
+        check_number("sampling_rate", rate, 1e-6, 1, none=True, closed=True)
+        check_number("n_steps", own.get("n_steps"), 0, 2**31 - 2, none=True, integral=True)
+        check_number("clipping_norm", norm, 1e-30, 1e30, none=True)
+
+    def _reader(self) -> Reader:
+        """How rows are read."""
+        raise NotImplementedError
+
+    def _task(self, facts: Facts) -> Task:
+        """Model and public bounds."""
+        raise NotImplementedError
+
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
+        """What the report names as public, beside shapes and parameters."""
+        del facts, model
+        return {}
+
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        """Set the fitted attributes."""
+        raise NotImplementedError
+
+    def _log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log predictive density of each record, per column."""
         del y
         return self.score_samples(X) / self.n_features_in_
 
-    def _log_volume(self):
-        """Log of the range on which the uniform density is compared with the model's; from public parameters alone."""
+    def _log_volume(self, facts: Facts) -> float:
+        """Log of the range on which the uniform density is compared with the model's."""
+        del facts
         return 0.0
 
-    def _public_schema(self):
-        """The schema that parameters hold, in JSON's types; None without one."""
-        return public_schema(self.get_params(deep=False).values())
+    # --------------------------------------------------------------------- plans
 
-    def _check_privacy_parameters(self):
-        check_number("epsilon", self.epsilon, 0)
-        check_number("delta", self.delta, 0, 1, open_above=True)
-        check_choice("adjacency", self.adjacency, ("zero_out", "add_remove", "replace_one"))
-        check_choice("numerics", self.numerics, ("secure", "fast"))
-        if self.ledger is not None and not hasattr(self.ledger, "charge"):
-            raise ValueError(f"ledger must be a PrivacyLedger or None, got {self.ledger!r}.")
-        check_number("sampling_rate", self.sampling_rate, 1e-6, 1, none=True, closed=True)
-        check_number("n_steps", self.n_steps, 0, 2**31 - 2, none=True, integral=True)
-        check_number("clipping_norm", getattr(self, "clipping_norm", None), 1e-30, 1e30, none=True)
+    def plan(
+        self,
+        n_rows: int | None = None,
+        n_features: int | None = None,
+        *,
+        feature_names: Sequence[str] | None = None,
+    ) -> Plan:
+        """What a fit of a table of this shape runs and costs; nothing is read, and nothing spent.
 
-    def _sampling_rate(self, n_records, expected_batch):
-        """The sampling rate asked for, or one that samples `expected_batch` records where N is public."""
-        if self.sampling_rate is not None:
-            return float(self.sampling_rate)
-        if self.adjacency == "add_remove":
-            raise ValueError(
-                "sampling_rate=None takes the number of records from X, but under adjacency='add_remove' that number "
-                "is not public. Pass sampling_rate (expected batch size over a public guess of the number of "
-                "records), or use adjacency='zero_out' if the number of records may be known."
-            )
-        return min(1.0, expected_batch / n_records)
+        Parameters
+        ----------
+        n_rows : int, default=None
+            Number of rows; None, if ``adjacency="add_remove"`` keeps it private.
+        n_features : int, default=None
+            Number of columns; None takes it from `feature_names`, or from a schema, bounds or
+            categories with an entry for each column.
+        feature_names : sequence of str, default=None
+            Names of the columns, which bounds by column name need.
 
-    def _count_step(self):
-        """Release of the number of usable records: a small share of the budget, whatever the solver does."""
-        from skdpbayes.privacy import GaussianSteps
-        from skdpbayes.privacy.accounting._gaussian import gaussian_mu
+        Returns
+        -------
+        Plan
+            With the model, the solver, the mechanism and the report that the fit will have.
 
-        if math.isinf(self.epsilon):
-            return GaussianSteps(0.0, 1.0, 1)
-        distance = 2.0 if self.adjacency == "replace_one" else 1.0
-        sigma = distance / (_COUNT_SHARE**0.5 * gaussian_mu(float(self.epsilon), float(self.delta)))
-        return GaussianSteps(sigma, 1.0, 1)
+        Raises
+        ------
+        ValueError
+            For parameters out of range; for shapes that are missing or contradict what is declared;
+            if a parameter that decides about the model is left to be taken from the rows.
+        """
+        return self._plan_of(self._shape(n_rows, n_features, feature_names))
 
-    def _plan_noise(self, n_steps, sampling_rate, schedule=None):
-        """Steps that are (epsilon, delta)-private beside the count; cached, since all inputs are public."""
-        from skdpbayes.privacy import calibrate_noise
+    def _plan_of(self, shape: Shape) -> Plan:
+        """Plan of a fit of a table of this shape."""
+        self._check_parameters()
+        return self._planned(self._reader().declared(shape))
 
-        return calibrate_noise(
-            float(self.epsilon), float(self.delta), sampling_rate, n_steps, schedule, self.adjacency,
-            along=(self._count_step(),),
-        )  # fmt: skip
+    def _shape(
+        self, n_rows: int | None, n_features: int | None, feature_names: Sequence[str] | None
+    ) -> Shape:
+        if n_rows is None and self._parameters()["adjacency"] != "add_remove":
+            raise ValueError("n_rows is needed: only adjacency='add_remove' keeps it private.")
+        check_number("n_rows", n_rows, 1, none=True, integral=True, closed=True)
+        names = None if feature_names is None else tuple(map(str, feature_names))
+        given = {
+            "n_features": n_features,
+            "feature_names": None if names is None else len(names),
+            "the declared columns": self._reader().width(),
+        }
+        widths = {name: width for name, width in given.items() if width is not None}
+        if not widths:
+            raise ValueError("n_features is needed: no parameter declares the columns.")
+        width = next(iter(widths.values()))
+        check_number("n_features", width, 1, integral=True, closed=True)
+        if len(set(widths.values())) > 1:
+            raise ValueError(f"These numbers of columns differ: {widths}.")
+        return Shape(None if n_rows is None else int(n_rows), int(width), names)
 
-    def _spec(self, steps, n_chains=1):
-        """What the mechanism does."""
-        from skdpbayes.mechanism.spec import MechanismSpec
+    def _planned(self, facts: Facts) -> Plan:
+        """Plan of a fit, of public facts."""
+        from skdpbayes.plans.plan import make_plan
+        from skdpbayes.plans.report import Told
 
-        spec = MechanismSpec(steps, n_chains, self.numerics)
-        if math.isinf(self.epsilon) and spec.least_noise >= _LEAST_ACCOUNTED:
-            return spec  # a sampler whose noise is not for privacy has an epsilon, which an exact count would void
-        return replace(spec, count=self._count_step())
-
-    def _report(self, spec, clipping_norm, *, public, voided_by=()):
-        """`PrivacySpent` of this fit, from the very steps that run; earlier fits of this instance are carried along."""
-        from skdpbayes.mechanism.integer_noise import noise_std, overhead
-        from skdpbayes.mechanism.keys import RANDOM_SOURCE
-        from skdpbayes.privacy import AccountingError, PrivacySpent, compose
-
-        # The overhead in delta depends on epsilon, of which the one that is asked for is an upper
-        # bound.
-        more_epsilon, more_delta, beyond_tables = 0.0, 0.0, False
-        accounted = math.isfinite(self.epsilon) or spec.least_noise >= _LEAST_ACCOUNTED
-        at_most = float(self.epsilon)
-        if accounted and math.isinf(
-            at_most
-        ):  # what a fit that asks for no privacy has nevertheless
-            at_most = (
-                1.01 * compose(spec.composed(), self.adjacency).epsilon(float(self.delta)) + 1e-3
-            )
-        if spec.levels is not None and math.isfinite(at_most):
-            more_epsilon, more_delta = overhead(spec.levels, at_most)
-            beyond_tables = more_epsilon > 1e-6 * at_most or more_delta > 1e-6 * self.delta
-            if beyond_tables:  # and nothing is claimed
-                more_epsilon = more_delta = 0.0
-        delta = (self.delta - more_delta) * (1 - more_epsilon)
-        if not accounted:
-            epsilon, accountant, crosscheck = math.inf, "none", "not run: next to no noise"
-        else:
-            epsilon, accountant, crosscheck = _account(spec.composed(), delta, self.adjacency)
-        epsilon += more_epsilon
-        if epsilon > self.epsilon * (1 + 1e-6):
-            raise AccountingError(
-                f"The plan would spend epsilon={epsilon:g} where epsilon={self.epsilon:g} was asked for. "
-                "Nothing was run; this is an error of the package, please report it."
-            )
-        earlier = getattr(self, "privacy_spent_", None)  # `clone` starts afresh
-        inherited = (
-            [] if earlier is None else [f"an earlier fit: {why}" for why in earlier.voided_by]
-        )
-        return PrivacySpent(
-            epsilon=epsilon,
-            delta=float(self.delta),
-            adjacency=self.adjacency,
-            steps=spec.rounds,
-            along=spec.along,
-            clipping_norm=clipping_norm,
-            unit=self._record,
-            accountant=accountant,
-            crosscheck=crosscheck,
-            numerics=spec.numerics,
-            grid=None if spec.levels is None else 1 / noise_std(spec.levels),
-            epsilon_overhead=more_epsilon,
-            delta_overhead=more_delta,
-            cumulative=() if earlier is None else earlier.cumulative + earlier.releases,
-            random_source=RANDOM_SOURCE
-            if spec.numerics == "secure"
-            else RANDOM_SOURCE + "; noise: SFC64",
-            seeded=self.random_state is not None,
-            public=public,
+        own = self._parameters()
+        if own["adjacency"] == "add_remove":  # nothing may depend on the number of rows
+            facts = replace(facts, shape=replace(facts.shape, n_rows=None))
+        task = self._task(facts)
+        told = Told(
             estimator=type(self).__name__,
-            version=version("skdpbayes"),
-            date=now(),
-            schema=self._public_schema(),
-            voided_by=(
-                *voided_by,
-                *(["no noise was added"] if math.isinf(epsilon) else []),
-                *(
-                    ["epsilon is too large for the finite tables of the noise"]
-                    if beyond_tables
-                    else []
-                ),
-                *self._own_voids(earlier),
-                *dict.fromkeys(
-                    why.replace("an earlier fit: " * 2, "an earlier fit: ") for why in inherited
-                ),
-            ),
+            unit=self._record,
+            public=self._public(facts, task.model),
+            schema=public_schema(own.values()),
+            seeded=own["random_state"] is not None,
+            voided_by=facts.voided_by + task.voided_by,
+            earlier=vars(self).get("privacy_spent_"),  # `clone` starts afresh
         )
+        settings = Settings.of(own, self._defaults)
+        return make_plan(settings, facts, task, told, costly=self._costly_records)
 
-    def _charge(self, report):
+    def _parameters(self) -> dict[str, Any]:
+        return {**self.get_params(deep=False), **self._fixed}
+
+    def _public(self, facts: Facts, model: Any) -> dict[str, Any]:
+        """What the report names as public: shapes where the adjacency allows, parameters."""
+        public = {"n_features": facts.n_features} if facts.n_features else {}
+        public |= self._also_public(facts, model)
+        if facts.n_rows is not None:
+            public["n_samples"] = int(facts.n_rows)
+        return public | {"hyper-parameters": "all constructor parameters"}
+
+    def _undeclared(self) -> list[str]:
+        """Names of the parameters that would be taken from the rows."""
+        return [name for name in self._declared if getattr(self, name) is None]
+
+    # ---------------------------------------------------------------------- fits
+
+    def _prepared(self, X: Any, y: Any = None) -> tuple[Plan, Rows]:
+        """Rows, and the plan that their public facts make."""
+        self._check_parameters()
+        rows = self._reader().read(self, X, y)
+        return self._planned(rows.facts), rows
+
+    def _fit(self, X: Any, y: Any = None) -> None:
+        """Read rows, plan, charge, run and set the fitted attributes."""
+        plan, rows = self._prepared(X, y)
+        self._charge(plan.report)
+        self._warn_before(rows.facts)
+        if self._parameters().get("verbose"):
+            print(f"[{type(self).__name__}] {self._parameters()['solver']}: {plan.report!r}")
+        for name in self._fitted:  # an interrupted refit leaves no old model beside a new report
+            self.__dict__.pop(name, None)
+        self.privacy_spent_ = plan.report  # before the first noise: an interrupted fit counts
+        outcome = self._run(plan, rows)
+        self._warn_if_few_are_usable(rows.facts, outcome.usable)
+        self._adopt(plan, outcome)
+
+    def _adopt(self, plan: Plan, outcome: Outcome) -> None:
+        """Set all fitted attributes: functions of a plan and of what a run has released."""
+        self.privacy_spent_, self.usable_records_ = plan.report, outcome.usable
+        self._finish(plan, outcome)
+
+    def _charge(self, report: PrivacySpent) -> None:
         """Charge the ledger that is in force, if there is one, with what a fit is about to spend."""
         from skdpbayes.privacy.ledger import ledger_in_force
 
@@ -213,6 +275,54 @@ class PrivateEstimator(BaseEstimator):
                 unit=report.unit,
                 label=type(self).__name__,
                 voided_by=report.voided_by,
+            )
+
+    @with_callbacks
+    def _run(self, plan: Plan, rows: Rows) -> Outcome:
+        """Draw the keys, pack the rows and run the plan."""
+        import jax
+
+        from skdpbayes.inference import run
+        from skdpbayes.mechanism.keys import fit_keys
+        from skdpbayes.mechanism.private_sum import noisy_count
+
+        keys, records = fit_keys(self.random_state, plan.spec.n_chains), rows.pack()
+        usable = noisy_count(keys.counting, records.usable, plan.spec)
+        progress = Progress(self, plan.spec.n_chains * plan.n_steps)
+        records = replace(records, slots=plan.slots)
+        state, _ = run(keys, plan.model, plan.solver, plan.spec, records, watch=progress)
+        progress.finish()
+        return Outcome(jax.device_get(state), draws_rng(keys.solver), usable)
+
+    def _warn_before(self, facts: Facts) -> None:
+        if self.random_state is not None and not _warned:
+            _warned.append("seed")
+            warnings.warn(
+                f"{SEEDED}. Use random_state=None for a fit that is released. (This is said once.)",
+                PrivacyLeakWarning,
+                stacklevel=4,
+            )
+        if self.adjacency != "add_remove" and self.delta >= 1 / (facts.n_rows or 1):
+            warnings.warn(
+                f"delta={self.delta:g} is not below one over the number of rows ({facts.n_rows}): "
+                "it allows a fit that publishes some row. Take a smaller one.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def _warn_if_few_are_usable(self, facts: Facts, usable: NoisyCount | None) -> None:
+        """Warn if far fewer records count than there are, by a release and public numbers."""
+        n = facts.n_rows
+        if usable is None or n is None or self.adjacency == "add_remove":
+            return
+        if usable.estimate < _USUAL * n - _SURE * usable.std:
+            warnings.warn(
+                f"About {usable} of {n} {self._record}s can be used. The others hold missing or "
+                "unreadable cells (such as text in a column that was not encoded), or labels that "
+                "were not declared: check `classes`, the preparation of columns and units of "
+                "`bounds`, or see skdpbayes.preprocessing.check_data (not private).",
+                UserWarning,
+                stacklevel=4,
             )
 
     def __getstate__(self):
@@ -238,63 +348,23 @@ class PrivateEstimator(BaseEstimator):
             {name: value for name, value in state.items() if name != "_skdpbayes_version"}
         )
 
-    def _own_voids(self, earlier):
-        """Reasons that a seed, or an earlier fit of this instance, adds to void the guarantee."""
-        if self.random_state is not None:
-            yield SEEDED
-        if earlier is not None and earlier.numerics == "fast" and self.numerics != "fast":
-            yield "an earlier fit was private in idealised arithmetic only"
-        if earlier is not None and earlier.adjacency != self.adjacency:
-            yield f"an earlier fit was private under adjacency={earlier.adjacency!r} only"
 
-    def _warn_if_delta_is_large(self, n_records):
-        if self.adjacency != "add_remove" and self.delta >= 1 / n_records:
-            warnings.warn(
-                f"delta={self.delta:g} is not below one over the number of rows ({n_records}): it allows a fit that "
-                "publishes some row. Take a smaller one.",
-                UserWarning,
-                stacklevel=4,
-            )
+def solvers_of(estimator: type[PrivateEstimator]) -> tuple[str, ...]:
+    """Names of the solvers that an estimator offers, in the order of the registry."""
+    from skdpbayes.plans.registry import SOLVERS
 
-    def _warn_if_few_are_usable(self, usable, n_records):
-        """Warn if far fewer records count than there are: what is said follows from a release and public numbers."""
-        if usable is None or self.adjacency == "add_remove":
-            return
-        if usable.estimate < _USUAL * n_records - _SURE * usable.std:
-            warnings.warn(
-                f"About {usable} of {n_records} {self._record}s can be used. The others hold missing or unreadable "
-                "cells (such as text in a column that was not encoded), or labels that were not declared: check "
-                "`classes`, the preparation of columns and units of `bounds`, or see "
-                "skdpbayes.preprocessing.check_data (not private).",
-                UserWarning,
-                stacklevel=4,
-            )
+    types = estimator._model_types()
+    return tuple(
+        name
+        for name, entry in SOLVERS.items()
+        if name not in estimator._refused and any(entry.way(own) for own in types)
+    )
 
-    def _warn_if_seeded(self):
-        if self.random_state is not None and not _warned:
-            _warned.append("seed")
-            warnings.warn(
-                f"{SEEDED}. Use random_state=None for a fit that is released. (This is said once.)",
-                PrivacyLeakWarning,
-                stacklevel=4,
-            )
+
+def check_ledger(ledger: Any) -> None:
+    """Raise unless a parameter `ledger` is None or can be charged."""
+    if ledger is not None and not callable(getattr(ledger, "charge", None)):
+        raise ValueError(f"ledger must be a PrivacyLedger or None, got {ledger!r}.")
 
 
 _warned: list[str] = []
-
-
-@lru_cache(maxsize=256)
-def _account(steps, delta, adjacency):
-    """Epsilon, accountant and cross-check of a list of steps; fails closed if the two accountants disagree."""
-    from skdpbayes.privacy import AccountingError, compose, crosscheck
-
-    curve = compose(steps, adjacency)
-    epsilon = curve.epsilon(delta)
-    if not math.isfinite(epsilon):
-        return epsilon, curve.accountant, "not run: no noise"
-    check = crosscheck(steps, epsilon, delta, adjacency)
-    if check.disagrees:
-        raise AccountingError(
-            f"The independent accountant contradicts epsilon={epsilon:.6g}: {check}."
-        )
-    return epsilon, curve.accountant, str(check)

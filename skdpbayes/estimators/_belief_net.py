@@ -7,14 +7,14 @@ import warnings
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse
 from scipy.special import expit, logit
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
-from skdpbayes.estimators._rounds import DecompositionEstimator
+from skdpbayes.estimators._posterior import DecompositionEstimator
+from skdpbayes.intake.documents import Probabilities, known_probabilities
+from skdpbayes.plans.settings import Bounds, Defaults, Task
 
-_ROUNDS = 5, 30  # with noise and without
 _BLOCK = 1000  # rows of a prediction at a time
 
 
@@ -100,8 +100,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     True
     """
 
-    _solvers = ("vips",)
-    _shares = (0.15,)  # of the mean of all rows
+    _defaults = Defaults(rounds=(5, 30), opening_shares=(0.15,), opening_words="one release goes")
     _dims: ClassVar = {"components": ("component", "feature"), "intercept_visible": ("feature",)}
     _fitted = (*DecompositionEstimator._fitted, "intercept_visible_", "intercept_hidden_")
 
@@ -155,37 +154,31 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
             For parameters out of range and for what is public: shapes and dtypes. Never for what a
             row holds.
         """
-        del y
-        self._check_solver_parameters()
-        X = self._numeric(X, reset=True)
-        n, d = X.shape
-        self._fit_posterior(
-            self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n)
-        )
+        self._fit(X, y)
         return self
 
-    def _model(self, d):
+    @classmethod
+    def _model_types(cls):
         from skdpbayes.models.belief_net import SigmoidBeliefNet
 
-        return SigmoidBeliefNet(d, int(self.n_components), np.float32(math.isfinite(self.epsilon)))
+        return (SigmoidBeliefNet,)
 
-    def _plan_vips(self, model, n):
-        return self._plan_rounds(model, n, _ROUNDS, "one release goes")
+    def _reader(self):
+        return Probabilities(marked=True)
 
-    @staticmethod
-    def _pack(X):
-        from skdpbayes.intake.packing import pack_records
+    def _task(self, facts):
+        from skdpbayes.models.belief_net import SigmoidBeliefNet
 
-        rows, known = known_probabilities(X)
-        return pack_records(usable=known, y=rows, known=known.astype(np.float32))
+        private = np.float32(math.isfinite(self.epsilon))
+        model = SigmoidBeliefNet(facts.n_features, int(self.n_components), private)
+        return Task(model, Bounds())
 
-    def _set_posterior(self, model, solver, state, rng):
-        super()._set_posterior(model, solver, state, rng)
-        self.components_ = self.posterior_.weights.T
-        self.intercept_visible_ = (
-            self.posterior_.intercept - self.posterior_.weights @ self.posterior_.active
-        )
-        self.intercept_hidden_ = logit(self.posterior_.active)
+    def _finish(self, plan, outcome):
+        super()._finish(plan, outcome)
+        weights, active = self.posterior_.weights, self.posterior_.active
+        self.components_ = weights.T
+        self.intercept_visible_ = self.posterior_.intercept - weights @ active
+        self.intercept_hidden_ = logit(active)
 
     def sample_posterior(self, n_samples=100, random_state=None):
         """Posterior draws of ``"components"`` and ``"intercept_visible"``, shaped as the attributes, first axis draws.
@@ -230,7 +223,8 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     _scorings = ("log_density",)
 
-    def _log_volume(self):
+    def _log_volume(self, facts):
+        del facts
         return math.log(2)
 
     def score_samples(self, X):
@@ -275,7 +269,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     def _hidden_and_bound(self, X):
         """What `transform` and `score_samples` return."""
         check_is_fitted(self)
-        rows, known = known_probabilities(self._numeric(X, reset=False))
+        rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
         if not known.all():
             warnings.warn(f"{(~known).sum()} of these rows hold NaN or infinity.", stacklevel=3)
         hidden, bound = np.empty((len(rows), len(self.components_))), np.empty(len(rows))
@@ -300,12 +294,3 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         bound = ((y - 0.5) * mean - root / 2 - np.log1p(np.exp(-root))).sum(axis=1)
         entropy = np.logaddexp(0, logits) - hidden * logits
         return hidden, bound + (entropy + hidden * prior - np.logaddexp(0, prior)).sum(axis=1)
-
-
-def known_probabilities(X):
-    """Rows cut to [0, 1], as a dense float32 array, zero where they hold NaN or infinity; and which do not."""
-    if sparse.issparse(X):
-        X = X.toarray()
-    with np.errstate(all="ignore"):
-        known = np.isfinite(X).all(axis=1)
-        return np.where(known[:, None], np.clip(X, 0, 1), 0).astype(np.float32), known

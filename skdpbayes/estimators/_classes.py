@@ -8,8 +8,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdpbayes.checks import check_number
-from skdpbayes.declarations import schema_of
-from skdpbayes.intake.labels import classes_of, codes
+from skdpbayes.intake.labels import codes
 
 
 def class_probabilities(logits):
@@ -19,8 +18,12 @@ def class_probabilities(logits):
     return softmax(logits, axis=-1)
 
 
-class ProbabilisticClassifierMixin(ClassifierMixin):
-    """What follows from ``predict_proba``."""
+class BayesianClassifierMixin(ClassifierMixin):
+    """Predictions of a classifier that gives class probabilities for each of its posterior draws.
+
+    It has ``_over_rows(X, summary, draws=None)``: ``summary(p)`` for blocks of rows, p being the
+    class probabilities of each draw (rows, draws, classes); and `sample_posterior`.
+    """
 
     _scorings: tuple[str, ...] = ("log_loss", "accuracy")
 
@@ -46,23 +49,6 @@ class ProbabilisticClassifierMixin(ClassifierMixin):
         """Most probable class of each row, of shape (n_samples,)."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
-
-
-class BayesianClassifierMixin(ProbabilisticClassifierMixin):
-    """Predictions of a classifier that gives class probabilities for each of its posterior draws.
-
-    It has ``_over_rows(X, summary, draws=None)``: ``summary(p)`` for blocks of rows, p being the
-    class probabilities of each draw (rows, draws, classes); and `sample_posterior`.
-    """
-
-    def _validate(self, X, y):
-        """Numbers and labels, from public metadata alone unless classes have to be inferred."""
-        X = self._numeric(X, reset=True)
-        given, y = y, self._response(y, X.shape[0], one_by_one=self.classes is not None)
-        return X, *classes_of(self.classes, given, y)
-
-    def _declared_columns(self):
-        return schema_of(self.classes)
 
     def predict_proba(self, X):
         """Posterior predictive probability of each class, averaged over the posterior draws.

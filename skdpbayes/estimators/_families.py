@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import ClassVar
 
 import numpy as np
 from scipy import special, stats
 from sklearn.base import DensityMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
-from skdpbayes.declarations import categories_of, declared_labels, schema_of
-from skdpbayes.estimators._gradient import Bounds, GradientEstimator
-from skdpbayes.intake.columns import agree, as_declared
-from skdpbayes.intake.labels import as_labels, codes, column_labels, is_sequence, refuse_mixed
-from skdpbayes.intake.rows import dense, from_list
+from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.intake.classified import CategoryColumn
+from skdpbayes.intake.labels import codes
+from skdpbayes.intake.reading import PlainRows
+from skdpbayes.plans.settings import Bounds, Settings, Task
 from skdpbayes.posteriors.base import MappedPosterior
-from skdpbayes.privacy import PrivacyLeakWarning
 
 _PARAMETERS = """epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
@@ -63,11 +61,10 @@ def _described(cls):
     return cls
 
 
-class _FamilyEstimator(DensityMixin, GradientEstimator):
+class _FamilyEstimator(DensityMixin, PosteriorEstimator):
     """What the families share; subclasses give a model, records, and densities."""
 
-    _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
-    _fitted = (*GradientEstimator._fitted, "posterior_samples_")
+    _fitted = (*PosteriorEstimator._fitted, "posterior_samples_")
     _scorings = ("log_density",)
 
     def fit(self, X, y=None):
@@ -88,41 +85,18 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
             For parameters out of range and for what is public: shapes and dtypes. Never for what a
             row holds.
         """
-        del y
-        self._check_solver_parameters()
-        X, voided_by = self._validate(X)
-        n = len(X)
-        model, bounds = self._model(n)
-        public = self._public_facts(n, **self._also_public(model))
-        draws = self._fit_posterior(
-            model, bounds, n, lambda: self._pack(X), public=public, voided_by=voided_by
-        )
-        if self.solver != "vips":  # over the unconstrained parameter
-            self.posterior_, draws = (
-                MappedPosterior(self.posterior_, type(model).constrained),
-                model.constrained(draws),
-            )
-        self._set_parameter(model, draws)
+        self._fit(X, y)
         return self
 
-    def _validate(self, X):
-        return self._numeric(X, reset=True), ()
+    def _reader(self):
+        return PlainRows()
 
-    def _numeric(self, X, *, reset):
-        return dense(super()._numeric(X, reset=reset))
-
-    def _pack(self, X):
-        from skdpbayes.intake.packing import pack_records
-
-        with np.errstate(all="ignore"):
-            return pack_records(x=X.astype(np.float32))
-
-    def _also_public(self, model):
-        del model
-        return {}
-
-    def _set_parameter(self, model, draws):
-        self.posterior_samples_ = draws
+    def _finish(self, plan, outcome):
+        draws = self._draws(plan, outcome)
+        if self.solver != "vips":  # over the unconstrained parameter
+            self.posterior_ = MappedPosterior(self.posterior_, type(plan.model).constrained)
+            draws = plan.model.constrained(draws)
+        self._set_parameter(plan, draws)
 
     def score_samples(self, X):
         """Log posterior predictive density of each row, averaged over the posterior draws.
@@ -141,7 +115,7 @@ class _FamilyEstimator(DensityMixin, GradientEstimator):
         return special.logsumexp(log, axis=1) - math.log(log.shape[1])
 
     def _check_rows(self, X):
-        return self._numeric(X, reset=False)
+        return self._reader().numeric(self, X, reset=False)
 
     def score(self, X, y=None):
         """Mean of `score_samples`."""
@@ -256,50 +230,58 @@ class DPGammaExponential(_FamilyEstimator):
     _dims: ClassVar = {"rate": ("feature",)}
     _fitted = (*_FamilyEstimator._fitted, "rate_", "upper_")
 
-    def _model(self, n):
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.families import GammaExponential
+
+        return (GammaExponential,)
+
+    def _task(self, facts):
         from skdpbayes.models.families import GammaExponential
 
         check_number("prior_shape", self.prior_shape, 0, 1e6)
         check_number("prior_rate", self.prior_rate, 0, 1e30)
         check_number("upper", self.upper, 0, 1e30, none=True)
-        upper = float(self.upper) if self.upper is not None else self._best_upper(n)
-        d = self.n_features_in_
+        upper = float(self.upper) if self.upper is not None else self._best_upper(facts)
+        d = facts.n_features
         model = GammaExponential(
             d, np.float32(self.prior_shape), np.float32(self.prior_rate), np.float32(upper)
         )
         most = stats.gamma(self.prior_shape, scale=1 / self.prior_rate).ppf(0.999)
         score, curvature = model.bounds(most)
-        return model, Bounds(score, curvature, self.prior_shape)
+        return Task(model, Bounds(score, curvature, self.prior_shape))
 
-    def _log_volume(self):
+    def _log_volume(self, facts):
+        del facts
         return math.log(self.upper or 2 * self.prior_rate / self.prior_shape)
 
-    def _best_upper(self, n):
+    def _best_upper(self, facts):
         """Bound that minimises the posterior variance of the log rate, averaged over the prior."""
         prior = stats.gamma(self.prior_shape, scale=1 / self.prior_rate)
         rates = prior.ppf((np.arange(64) + 0.5) / 64)[:, None]
         rates = np.maximum(rates, 1e-6 * rates[-1])  # priors that are nearly improper reach to zero
-        if self.adjacency == "add_remove":
-            return (
-                2 * self.prior_rate / self.prior_shape
-            )  # without the number of rows there is nothing to weigh
+        n = facts.n_rows
+        if n is None:  # then there is nothing to weigh
+            return 2 * self.prior_rate / self.prior_shape
         upper = np.geomspace(0.05 / rates[-1, 0], 40 / rates[0, 0], 400)
         t = rates * upper
         information = -np.expm1(-t) - t * np.exp(-t)  # minus d mean / d log rate, times the rate
         square = 2 * special.gammainc(2, t)
         variance = np.maximum(square - np.expm1(-t) ** 2, 0)
-        noise = self._plan_noise(1, 1.0).noise_multiplier * t / 2 * math.sqrt(self.n_features_in_)
+        one = Settings.of(self._parameters(), self._defaults).noise(1, 1.0).noise_multiplier
+        noise = one * t / 2 * math.sqrt(facts.n_features)
         precision = (n * information) ** 2 / (n * variance + noise**2) + self.prior_shape
         gain = np.log(precision).mean(axis=0)
         # The least of those that are as good: sums of float32 lose what lies far below the bound.
         return float(upper[np.argmax(gain >= gain.max() - 0.005)])
 
-    def _also_public(self, model):
+    def _also_public(self, facts, model):
+        del facts
         return {"upper": float(model.upper)}
 
-    def _set_parameter(self, model, draws):
+    def _set_parameter(self, plan, draws):
         self.posterior_samples_, self.rate_ = draws, draws.mean(axis=0)
-        self.upper_ = float(model.upper)
+        self.upper_ = float(plan.model.upper)
 
     def _log_densities(self, X):
         rates = self.posterior_samples_.T
@@ -385,23 +367,27 @@ class DPBetaBernoulli(_FamilyEstimator):
     _dims: ClassVar = {"probability": ("feature",)}
     _fitted = (*_FamilyEstimator._fitted, "probability_")
 
-    def _log_volume(self):
+    def _log_volume(self, facts):
+        del facts
         return math.log(2)
 
-    def _model(self, n):
+    @classmethod
+    def _model_types(cls):
         from skdpbayes.models.families import BetaBernoulli
 
-        del n
+        return (BetaBernoulli,)
+
+    def _task(self, facts):
+        from skdpbayes.models.families import BetaBernoulli
+
         check_number("prior_a", self.prior_a, 0, 1e6)
         check_number("prior_b", self.prior_b, 0, 1e6)
-        model = BetaBernoulli(
-            self.n_features_in_, np.float32(self.prior_a), np.float32(self.prior_b)
-        )
+        model = BetaBernoulli(facts.n_features, np.float32(self.prior_a), np.float32(self.prior_b))
         score, curvature = model.bounds()
         a, b = self.prior_a, self.prior_b
-        return model, Bounds(score, curvature, a * b / (a + b))
+        return Task(model, Bounds(score, curvature, a * b / (a + b)))
 
-    def _set_parameter(self, model, draws):
+    def _set_parameter(self, plan, draws):
         self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
 
     def _log_densities(self, X):
@@ -491,71 +477,29 @@ class DPDirichletCategorical(_FamilyEstimator):
     _fitted = (*_FamilyEstimator._fitted, "probability_", "categories_")
     _declared = ("categories",)
 
-    def _validate(self, X):
-        column, public = self._column(X, reset=True), self._public_categories()
-        if public is not None:
-            self._categories = declared_labels(public, "categories")
-            refuse_mixed(column.dtype, self._categories, "X", "categories")
-            return column, ()
-        warnings.warn(
-            "categories=None takes the set of categories from X, which is not private. Pass categories=[...].",
-            PrivacyLeakWarning,
-            stacklevel=3,
-        )
-        self._categories = declared_labels(
-            list(dict.fromkeys(column.tolist())), "The set of values in X"
-        )
-        return column, ("the set of categories was taken from X (categories=None)",)
+    def _reader(self):
+        return CategoryColumn(self.categories)
 
-    def _column(self, X, *, reset):
-        """The one column of X, each cell by itself."""
-        schema = schema_of(self.categories)
-        if schema is not None:
-            agree(schema, X)
-        if hasattr(X, "columns"):
-            validate_data(self, X, skip_check_array=True, reset=reset)
-            column, width = (
-                column_labels(X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]),
-                X.shape[1],
-            )
-        else:
-            X = from_list(X, 1) if is_sequence(X) else np.asarray(X)
-            if X.ndim != 2:
-                raise ValueError(
-                    f"Expected 2D array, got {X.ndim}D array instead. Reshape X by X.reshape(-1, 1)."
-                )
-            validate_data(self, X, skip_check_array=True, reset=reset)
-            column, width = X[:, 0], X.shape[1]
-        if width != 1:
-            raise ValueError(
-                f"{type(self).__name__} takes one column of categories, got {width}. Fit one estimator for each "
-                "column, with a share of the budget each."
-            )
-        if len(column) == 0:
-            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
-        return column if schema is None else as_labels(as_declared(column, schema.columns[0]))
+    def _log_volume(self, facts):
+        return math.log(len(facts.own_labels()))
 
-    def _log_volume(self):
-        return math.log(len(self._public_categories()))
-
-    def _public_categories(self):
-        """The categories that are declared, in their order; None without any."""
-        schema = schema_of(self.categories)
-        return self.categories if schema is None else categories_of(schema, 1)[0].tolist()
-
-    def _model(self, n):
+    @classmethod
+    def _model_types(cls):
         from skdpbayes.models.families import DirichletCategorical
 
-        del n
+        return (DirichletCategorical,)
+
+    def _task(self, facts):
+        from skdpbayes.models.families import DirichletCategorical
+
+        labels = facts.own_labels()
         try:
-            concentration = np.broadcast_to(
-                np.asarray(self.concentration, np.float32), len(self._categories)
-            )
+            concentration = np.broadcast_to(np.asarray(self.concentration, np.float32), len(labels))
         except ValueError:
             raise ValueError(
                 f"concentration must be a number or one for each category, got {self.concentration!r}."
             ) from None
-        public = self._public_categories()
+        public = self._reader().public()
         if public is not None:  # `categories_` are sorted
             concentration = concentration[
                 np.argsort(np.asarray(np.asarray(public).tolist()), kind="stable")
@@ -564,23 +508,18 @@ class DPDirichletCategorical(_FamilyEstimator):
             raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
         model = DirichletCategorical(concentration.copy())
         score, curvature = model.bounds()
-        return model, Bounds(score, curvature, float(np.min(model.prior_precision())))
+        return Task(model, Bounds(score, curvature, float(np.min(model.prior_precision()))))
 
-    def _pack(self, X):
-        from skdpbayes.intake.packing import pack_records
-
-        return pack_records(x=codes(X, self._categories))
-
-    def _also_public(self, model):
+    def _also_public(self, facts, model):
         del model
-        return {"categories": [str(c) for c in self._categories]}
+        return {"categories": [str(label) for label in facts.own_labels()]}
 
-    def _set_parameter(self, model, draws):
+    def _set_parameter(self, plan, draws):
         self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
-        self.categories_ = self.__dict__.pop("_categories")
+        self.categories_ = plan.facts.own_labels()
 
     def _check_rows(self, X):
-        return codes(self._column(X, reset=False), self.categories_)
+        return codes(self._reader().column(self, X, reset=False), self.categories_)
 
     def _log_densities(self, X):
         with np.errstate(divide="ignore"):

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.cells import parsed
 from skdpbayes.checks import check_number
 from skdpbayes.declarations import declared_labels, schema_of
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._numpyro import ProgramEstimator
-from skdpbayes.intake.columns import agree, as_declared, numbers
-from skdpbayes.intake.labels import (
-    as_labels,
-    classes_of,
-    codes,
-    column_labels,
-    is_sequence,
-    refuse_mixed,
-)
+from skdpbayes.intake.classified import norm_of
+from skdpbayes.intake.groups import GroupedRows, place_of
 from skdpbayes.intake.rows import (
-    as_numeric,
     bounded_rows,
-    check_table,
-    dense,
-    from_list,
-    refuse_text_columns,
 )
 from skdpbayes.schema import Schema
 
@@ -212,61 +197,64 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             For parameters out of range and for what is public: shapes, dtypes, feature names. Never
             for what a row holds.
         """
-        self._check_solver_parameters()
+        self._fit(X, y)
+        return self
+
+    def _check_parameters(self):
+        super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("group_scale", self.group_scale, 1e-6, 1e6, none=True, closed=True)
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
-        groups, table = self._groups_and_table()
-        x, group = self._rows_and_groups(X, groups, reset=True)
-        given, y = y, self._response(y, x.shape[0], one_by_one=self.classes is not None)
-        y, classes, voided_by = classes_of(self.classes, given, y)
+
+    def _reader(self):
+        return GroupedRows(
+            schema_of(self.groups) or schema_of(self.classes),
+            classes=self.classes,
+            groups=self._groups_and_table()[0],
+            group_column=self.group_column,
+            data_norm=self.data_norm,
+            intercept=bool(self.fit_intercept),
+        )
+
+    def _program(self, facts):
+        classes = facts.own_labels()
         if len(classes) != 2:
             raise ValueError(
-                "Only binary classification is supported. The type of the target is multiclass, with the classes "
-                f"{classes.tolist()}; write a DPNumPyroModel."
+                "Only binary classification is supported. The type of the target is multiclass, "
+                f"with the classes {classes.tolist()}; write a DPNumPyroModel."
             )
-        data_norm = math.sqrt(x.shape[1]) if self.data_norm is None else float(self.data_norm)
-        rows, null = bounded_rows(
-            x, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32
-        )
-        label = codes(y, classes)
-        rows[null | (group < 0) | (label < 0)] = np.nan  # which contributes nothing
-        self._fit_program(
-            {"x": rows, "group": group.clip(0), "y": label.clip(0)},
-            {
-                "group_features": table,
-                "prior_scale": self.prior_scale,
-                "group_scale": self.group_scale,
-            },
-            hierarchical_logistic,
-            voided_by=voided_by,
-            classes=[str(c) for c in classes],
-            groups=len(groups),
-            data_norm=data_norm,
-        )
-        self.classes_, self.groups_, self.data_norm_, self._table = (
-            classes,
-            groups,
-            data_norm,
-            table,
-        )
+        public = {
+            "group_features": self._groups_and_table()[1],
+            "prior_scale": self.prior_scale,
+            "group_scale": self.group_scale,
+        }
+        return hierarchical_logistic, public
+
+    def _also_public(self, facts, model):
+        del model
+        groups, _ = self._groups_and_table()
+        return {
+            "classes": [str(label) for label in facts.own_labels()],
+            "groups": len(groups),
+            "data_norm": norm_of(self.data_norm, facts.n_features - 1),
+        }
+
+    def _finish(self, plan, outcome):
+        super()._finish(plan, outcome)
+        self.classes_ = plan.facts.own_labels()
+        self.groups_, self._table = self._groups_and_table()
+        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features - 1)
         mean = self.posterior_samples_["weights"].mean(axis=0, dtype=float)
         d = mean.shape[1] - bool(self.fit_intercept)
-        self.coef_, self.intercept_ = (
-            mean[:, :d],
-            mean[:, d] if self.fit_intercept else np.zeros(len(groups)),
-        )
-        return self
-
-    def _declared_columns(self):
-        return schema_of(self.groups) or schema_of(self.classes)
+        self.coef_ = mean[:, :d]
+        self.intercept_ = mean[:, d] if self.fit_intercept else np.zeros(len(self.groups_))
 
     def _groups_and_table(self):
         """Labels of groups, sorted, and what is known of them, with a constant column."""
         number = isinstance(self.groups, int | np.integer) and not isinstance(self.groups, bool)
         labels = np.arange(self.groups) if number else self.groups
         if isinstance(labels, Schema):
-            own = labels.columns[self._place(list(labels.names))]
+            own = labels.columns[place_of(self.group_column, list(labels.names))]
             if own.categories is None:
                 raise ValueError(
                     f"groups: the schema gives no categories of the column of groups, {own.name!r}."
@@ -286,50 +274,6 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         order = np.argsort(np.asarray(np.asarray(labels).tolist()), kind="stable")
         return groups, np.column_stack([table[order], np.ones(len(groups))]).astype(np.float32)
 
-    def _rows_and_groups(self, X, groups, *, reset):
-        """X without its column of groups, and the codes of those; each row by itself."""
-        schema, name = self._declared_columns(), isinstance(self.group_column, str)
-        if is_sequence(X):
-            width = getattr(self, "n_features_in_", None) if schema is None else len(schema.columns)
-            X = from_list(X, width)
-        if schema is not None:
-            agree(schema, X)
-        if hasattr(X, "columns"):
-            validate_data(self, X, skip_check_array=True, reset=reset)
-            names = list(X.columns)
-            column = self._place(names)
-            rest = X[[n for i, n in enumerate(names) if i != column]]
-            own = column_labels(X[names[column]])
-            if schema is None:
-                refuse_text_columns(rest)
-        else:
-            if name:
-                raise ValueError(
-                    f"group_column={self.group_column!r} is a name, and X is not a data frame. Pass a position."
-                )
-            X = as_numeric(X) if sparse.issparse(X) else np.asarray(X)
-            check_table(X)
-            validate_data(self, X, skip_check_array=True, reset=reset)
-            column = self._place(list(range(X.shape[1])))
-            own = X[:, [column]].toarray().ravel() if sparse.issparse(X) else X[:, column]
-            others = np.delete(np.arange(X.shape[1]), column)
-            rest = X[:, others]
-        if schema is not None:
-            kind = schema.columns[column]
-            own = (
-                parsed(as_labels(own))
-                if kind.categories is None
-                else as_labels(as_declared(own, kind))
-            )
-        refuse_mixed(own.dtype, groups, "the column of groups", "groups")
-        of_rest = (
-            None
-            if schema is None
-            else schema.select([n for i, n in enumerate(schema.names) if i != column])
-        )
-        rest = numbers(rest, of_rest, None)
-        return dense(rest), codes(column_or_1d(own), groups)
-
     def _coordinates(self):
         columns = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
         del columns[
@@ -339,25 +283,11 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             "column": columns + ["intercept"] * bool(self.fit_intercept)
         }
 
-    def _place(self, names):
-        """Position of the column of groups among columns of these names."""
-        column, n = self.group_column, len(names)
-        column = names.index(column) if isinstance(column, str) and column in names else column
-        if not isinstance(column, int | np.integer) or not -n <= column < n:
-            raise ValueError(
-                f"group_column={self.group_column!r} is no column of X, which has {n}."
-            )
-        if n < 2:
-            raise ValueError(
-                f"Found array with {n} feature(s), the groups, while a minimum of 2 is required."
-            )
-        return column % n
-
     # --------------------------------------------------------------- predicting
 
     def _over_rows(self, X, summary, draws=None):
         check_is_fitted(self)
-        x, group = self._rows_and_groups(X, self.groups_, reset=False)
+        x, group = self._reader().rows_and_groups(self, X, reset=False)
         rows, null = bounded_rows(x, self.data_norm_, intercept=bool(self.fit_intercept))
         if null.any():
             warnings.warn(

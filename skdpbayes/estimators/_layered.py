@@ -1,4 +1,4 @@
-"""What estimators of networks share: their layers, from what a user asks for, and the plan of point estimates."""
+"""Layers of networks, from what a user asks for."""
 
 from __future__ import annotations
 
@@ -79,13 +79,3 @@ def usual_weights(layers, weights):
     """Weights and intercepts of layers, as scikit-learn's `coefs_` and `intercepts_`."""
     usual = [layer.usual(own) for layer, own in zip(layers, weights, strict=True)]
     return [w for w, _ in usual], [b for _, b in usual]
-
-
-def plan_point(estimator, clip, learning_rate, n):
-    """Solver and mechanism of the most probable weights."""
-    from skdpbayes.solvers.adam import Adam
-
-    n_steps, batch = estimator._n_rounds(())
-    rate = estimator._sampling_rate(n, batch)
-    rule = Adam(np.float32(estimator.learning_rate or learning_rate), np.float32(clip))
-    return rule, estimator._spec(estimator._plan_noise(n_steps, rate).steps)

@@ -7,17 +7,19 @@ import warnings
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
-from skdpbayes.estimators._gradient import Bounds, GradientEstimator
-from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
+from skdpbayes.declarations import of_columns_and_response
+from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.estimators._responses import BayesianRegressorMixin
+from skdpbayes.intake.measured import RegressionRows
+from skdpbayes.plans.settings import Bounds, Defaults, Task
 
 _ROW_NORM = 0.85  # of the sums that are released once, in units of a typical row's
 
 
-class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
+class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     """Bayesian linear regression with an unknown noise variance, under (epsilon, delta)-differential privacy.
 
     A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy
@@ -41,7 +43,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         `privacy_spent_` records that the guarantee does not hold.
     solver : {"na-dpvi", "vips"}, default="na-dpvi"
         Noise-aware inference from scores and curvatures over 20 rounds, or one release of sums of
-        products and the posterior given the noisy sums (``docs/solvers.md``). The second has wider
+        products and the posterior given the noisy sums (``docs/solvers/vips.md``). The second has wider
         intervals.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
@@ -117,11 +119,17 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
     (3,)
     """
 
-    _solvers = ("na-dpvi", "vips")
     _declared = ("bounds",)
     _dims: ClassVar = {"coef": ("feature",)}
-    _schedules: ClassVar = GradientEstimator._schedules | {"na-dpvi": (20, 2**17)}
-    _curvature_every = 2
+    _defaults = Defaults(schedules={"na-dpvi": (20, 2**17)}, curvature_every=2)
+    _refused: ClassVar = {
+        name: (
+            f"solver={name!r} is not offered for linear regression: its intervals of the noise "
+            "variance do not hold. Use solver='na-dpvi', which takes the same scores, or "
+            "solver='vips', which releases once."
+        )
+        for name in ("dpvi", "sgld")
+    }
 
     def __init__(
         self,
@@ -168,7 +176,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         return tags
 
     _fitted = (
-        *GradientEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_unit",
+        *PosteriorEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_unit",
     )  # fmt: skip
 
     # ------------------------------------------------------------------ fitting
@@ -191,52 +199,35 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
             For parameters out of range and for what is public: shapes and dtypes. With
             ``bounds=None`` also for a response that is not finite.
         """
-        self._check_solver_parameters()
+        self._fit(X, y)
+        return self
+
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.linear import LinearRegression
+        from skdpbayes.models.linear_sums import LinearSums
+
+        return LinearRegression, LinearSums
+
+    def _check_parameters(self):
+        super()._check_parameters()
         check_number("prior_precision", self.prior_precision, 1e-12, 1e12)
         check_number("prior_shape", self.prior_shape, 1e-3, 1e6)
         check_number("prior_scale", self.prior_scale, 1e-12, 1e12)
-        X, y = self._validate(X, y)
-        n, d = X.shape
-        scales, voided_by = self._scaling(X, y)
-        model, bounds = self._sums_model(d) if self.solver == "vips" else self._model(d)
-        draws = self._fit_posterior(
-            model,
-            bounds,
-            n,
-            lambda: self._pack(X, y, scales),
-            public=self._public_facts(n),
-            voided_by=voided_by,
+
+    def _reader(self):
+        return RegressionRows(
+            None if self.bounds is None else of_columns_and_response(self.bounds)[0],
+            "linear regression centres its columns.",
+            bounds=self.bounds,
+            centred=bool(self.fit_intercept),
         )
-        self._scales = scales
-        self._set_coefficients(model, draws)
-        return self
 
-    def _check_solver_parameters(self):
-        if self.solver in ("dpvi", "sgld"):
-            raise ValueError(
-                f"solver={self.solver!r} is not offered for linear regression: its intervals of the noise variance do "
-                "not hold. Use solver='na-dpvi', which takes the same scores, or solver='vips', which releases once."
-            )
-        super()._check_solver_parameters()
+    def _task(self, facts):
+        make = self._sums_model if self.solver == "vips" else self._scores_model
+        return make(facts.n_features)
 
-    def _validate(self, X, y):
-        X = self._numeric(X, reset=True)
-        y = self._response(y, len(X), one_by_one=self.bounds is not None)
-        return X, response_numbers(y, self.bounds)
-
-    def _numeric(self, X, *, reset):
-        if sparse.issparse(X):
-            raise TypeError(
-                "Sparse data was passed, but dense data is required: linear regression centres its columns. Use "
-                "X.toarray() if it fits in memory."
-            )
-        return super()._numeric(X, reset=reset)
-
-    def _scaling(self, X, y):
-        names = getattr(self, "feature_names_in_", None)
-        return scales_of(self.bounds, X, y, centred=self.fit_intercept, names=names)
-
-    def _model(self, d):
+    def _scores_model(self, d):
         """Model and public bounds; a typical row of scaled features is that of uniform ones."""
         from skdpbayes.models.linear import LinearRegression, normal_prior
 
@@ -257,35 +248,26 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
             longest
         )  # of rows within the bounds; others are weighted all the same
         precision = self.prior_precision * self.prior_shape / self.prior_scale
-        return model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * row))
+        return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * row)))
 
     def _sums_model(self, d):
         """Model of the one release; rows somewhat shorter than typical ones keep their weight."""
         from skdpbayes.models.linear_sums import LinearSums
 
-        model, _ = self._model(d)
+        model = self._scores_model(d).model
         typical, longest = (
             math.sqrt(d / 3 + bool(self.fit_intercept)),
             math.sqrt(d + bool(self.fit_intercept)),
         )
         norm = _ROW_NORM * typical if math.isfinite(self.epsilon) else 1.01 * longest
         fields = vars(model) | {"unit": np.float32(1)}
-        return LinearSums(
-            **fields, row_norm=np.float32(norm), intercept=bool(self.fit_intercept)
-        ), None
+        sums = LinearSums(**fields, row_norm=np.float32(norm), intercept=bool(self.fit_intercept))
+        return Task(sums, Bounds())
 
-    def _pack(self, X, y, scales):
-        from skdpbayes.intake.packing import pack_records
-
-        x_centre, x_half, y_centre, y_half = scales
-        with np.errstate(all="ignore"):
-            rows = ((X - x_centre) / x_half).astype(np.float32)
-            response = ((y - y_centre) / y_half).astype(np.float32)
-        null = ~(np.isfinite(rows).all(axis=1) & np.isfinite(response))
-        rows[null], response[null] = 0, np.nan
-        if self.fit_intercept:
-            rows = np.concatenate([rows, ~null[:, None]], axis=1, dtype=np.float32)
-        return pack_records(x=rows, y=response)
+    def _finish(self, plan, outcome):
+        draws = self._draws(plan, outcome)
+        self._scales = plan.facts.own_scales()
+        self._set_coefficients(plan.model, draws)
 
     def _set_coefficients(self, model, draws):
         self._unit = float(model.unit)
@@ -331,7 +313,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, GradientEstimator):
         return rows @ draws["coef"].T + draws["intercept"], draws["noise_std"]
 
     def _features(self, X):
-        X = self._numeric(X, reset=False)
+        X = self._reader().numeric(self, X, reset=False)
         null = ~np.isfinite(X).all(axis=1)
         if null.any():
             warnings.warn(

@@ -7,20 +7,20 @@ import warnings
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.declarations import schema_of
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
-from skdpbayes.estimators._gradient import Bounds, GradientEstimator, refuse_many_parameters
-from skdpbayes.intake.labels import codes
+from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.intake.classified import ClassifiedRows, norm_of
 from skdpbayes.intake.rows import bounded_rows
+from skdpbayes.plans.settings import Bounds, Task
 
-_DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
-class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
+class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy.
 
     A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one
@@ -39,7 +39,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         Variational inference with a Gaussian posterior; the posterior given all that the noisy
         releases say, whose intervals cover better; Langevin dynamics; or noisy sufficient
         statistics: a few closed-form rounds, with intervals that cover well too and predictions
-        somewhat behind (``docs/solvers.md`` has the figures). Langevin dynamics is experimental:
+        somewhat behind (``docs/solvers/vips.md``). Langevin dynamics is experimental:
         under small budgets it seldom mixes at its defaults (it warns). "vips" takes neither
         `clipping_norm`, `sampling_rate` nor ``adjacency="add_remove"``.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
@@ -132,7 +132,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
 
     `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et
     al. (2019) with the temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and
-    Honkela (2025). See ``docs/solvers.md`` for where and why we differ.
+    Honkela (2025). See ``docs/differences.md`` for where and why we differ.
 
     Examples
     --------
@@ -195,11 +195,10 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    _solvers = ("dpvi", "na-dpvi", "sgld", "vips")
     _declared = ("classes",)
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
     _fitted = (
-        *GradientEstimator._fitted,
+        *PosteriorEstimator._fitted,
         "posterior_samples_",
         "coef_",
         "intercept_",
@@ -227,91 +226,54 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
             For parameters out of range and for what is public: shapes, dtypes, feature names. With
             ``classes=None`` also for labels that do not make a classification problem.
         """
-        self._check_solver_parameters()
+        self._fit(X, y)
+        return self
+
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.logistic import LogisticRegression
+
+        return (LogisticRegression,)
+
+    def _check_parameters(self):
+        super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
-        X, y, classes, voided_by = self._validate(X, y)
-        n, d = X.shape
-        data_norm = math.sqrt(d) if self.data_norm is None else float(self.data_norm)
-        model, bounds = self._model(d, len(classes), data_norm)
-        draws = self._fit_posterior(
-            model,
-            bounds,
-            n,
-            lambda: self._pack(X, y, classes, data_norm),
-            public=self._public(n, classes, data_norm),
-            voided_by=voided_by,
-        )
-        self.classes_, self.data_norm_ = classes, data_norm
-        self._set_coefficients(model, draws)
-        return self
 
-    def _public(self, n, classes, data_norm):
-        return self._public_facts(n, classes=[str(c) for c in classes], data_norm=data_norm)
-
-    def _model(self, d, n_classes, data_norm):
-        """Model and public bounds."""
-        from skdpbayes.models.logistic import LogisticRegression
-
-        columns = d + bool(self.fit_intercept)
-        row = math.hypot(data_norm, bool(self.fit_intercept))
-        prior_df = None if self.prior_df is None else np.float32(self.prior_df)
-        model = LogisticRegression(
-            columns, n_classes, np.full(columns, self.prior_scale, np.float32), prior_df
-        )
-        score, curvature = model.bounds(row)
-        return model, Bounds(score, curvature, self.prior_scale**-2)
-
-    def _plan_solver(self, model, bounds, n):
-        return (
-            self._plan_vips(model, bounds, n)
-            if self.solver == "vips"
-            else super()._plan_solver(model, bounds, n)
-        )
-
-    def _plan_vips(self, model, bounds, n):
-        from skdpbayes.models.base import NORM
-        from skdpbayes.solvers.vips_logistic import (
-            FITTED_ROUNDS,
-            LEAST_WEIGHT,
-            MOST_ROUNDS,
-            ONCE,
-            LogisticVIPS,
-        )
-
-        self._refuse_for_vips("clipping_norm", "sampling_rate", "learning_rate")
-        refuse_many_parameters(self, model)
-        rounds = self.n_steps or (1 + FITTED_ROUNDS if math.isfinite(self.epsilon) else MOST_ROUNDS)
-        if rounds > MOST_ROUNDS:
-            raise ValueError(
-                f"n_steps={rounds} is too many: solver='vips' takes at most {MOST_ROUNDS}."
-            )
-        more = rounds - 1
-        schedule = [(ONCE**-0.5, 1), (((1 - ONCE) / more) ** -0.5, more)] if more else [(1.0, 1)]
-        least = LEAST_WEIGHT if math.isfinite(self.epsilon) else 1.0
-        row_norm = bounds.score / model.bounds(1.0)[0]
-        solver = LogisticVIPS(
-            np.float32(least * row_norm),
-            np.float64(least),
-            NORM * np.float32(least * model.parts_bound(row_norm)),
-            NORM * np.float32(least * row_norm**2),
-            NORM * np.float32(least * bounds.curvature),
-            np.float64(n),
+    def _reader(self):
+        return ClassifiedRows(
+            schema_of(self.classes),
+            classes=self.classes,
+            data_norm=self.data_norm,
             intercept=bool(self.fit_intercept),
         )
-        return solver, self._spec(self._plan_noise(rounds, 1.0, schedule).steps)
 
-    def _pack(self, X, y, classes, data_norm):
-        """Bounded rows and codes of labels."""
-        from skdpbayes.intake.packing import pack_records
+    def _also_public(self, facts, model):
+        del model
+        return {
+            "classes": [str(label) for label in facts.own_labels()],
+            "data_norm": norm_of(self.data_norm, facts.n_features),
+        }
 
-        rows, null = bounded_rows(
-            X, data_norm, intercept=bool(self.fit_intercept), dtype=np.float32
-        )
-        if sparse.issparse(rows) and rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO:
-            rows = rows.toarray()
-        return pack_records(x=rows, y=np.where(null, np.int32(-1), codes(y, classes)))
+    def _task(self, facts):
+        from skdpbayes.models.logistic import LogisticRegression
+
+        intercept = bool(self.fit_intercept)
+        columns = facts.n_features + intercept
+        row = math.hypot(norm_of(self.data_norm, facts.n_features), intercept)
+        prior_df = None if self.prior_df is None else np.float32(self.prior_df)
+        scale = np.full(columns, self.prior_scale, np.float32)
+        model = LogisticRegression(columns, len(facts.own_labels()), scale, prior_df)
+        score, curvature = model.bounds(row)
+        precision = self.prior_scale**-2
+        return Task(model, Bounds(score, curvature, precision, constant_column=intercept))
+
+    def _finish(self, plan, outcome):
+        draws = self._draws(plan, outcome)
+        self.classes_ = plan.facts.own_labels()
+        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features)
+        self._set_coefficients(plan.model, draws)
 
     def _set_coefficients(self, model, draws):
         rows = (model.n_rows, model.n_columns)
@@ -354,7 +316,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, GradientEstimator):
         return np.concatenate(out)
 
     def _features(self, X):
-        X = self._numeric(X, reset=False)
+        X = self._reader().numeric(self, X, reset=False)
         rows, null = bounded_rows(X, self.data_norm_, intercept=False)
         if null.any():
             warnings.warn(

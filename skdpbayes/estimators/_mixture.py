@@ -7,25 +7,22 @@ import warnings
 from typing import ClassVar
 
 import numpy as np
-from scipy import sparse, special
+from scipy import special
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
-from skdpbayes.declarations import column_bounds
-from skdpbayes.estimators._gradient import Bounds
-from skdpbayes.estimators._rounds import RoundsEstimator
-from skdpbayes.privacy import PrivacyLeakWarning
-
-_ROUNDS = 6, 6  # with noise and without
+from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.intake.measured import BoundedRows
+from skdpbayes.plans.settings import Bounds, Defaults, Task
 
 
-class DPGaussianMixture(DensityMixin, RoundsEstimator):
+class DPGaussianMixture(DensityMixin, PosteriorEstimator):
     """Bayesian Gaussian mixture, under (epsilon, delta)-differential privacy.
 
     Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The start
     comes from two releases of its own, the moments of all rows and a sketch of them, and never from
-    the rows themselves (``docs/solvers.md``). From there sums of expected statistics, or of
+    the rows themselves (``docs/solvers/vips-mixtures.md``). From there sums of expected statistics, or of
     gradients, are released in a fixed number of rounds. What is private, and against whom, is as
     for `DPBayesianLogisticRegression`.
 
@@ -161,15 +158,17 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     (3, 2)
     """
 
-    _solvers = ("vips", "dpvi", "na-dpvi", "sgld")
     _declared = ("bounds",)
     _dims: ClassVar = {"weights": ("component",), "means": ("component", "feature"),
                        "covariances": ("component", "feature", "other_feature")}  # fmt: skip
-    _schedules: ClassVar = {"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)}
-    _shares = 0.05, 0.4  # of moments and sketch
-    _learning_rates = 0.05, 0.05
+    _defaults = Defaults(
+        schedules={"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)},
+        rounds=(6, 6),
+        opening_shares=(0.05, 0.4),  # of moments and sketch
+        learning_rates=(0.05, 0.05),
+    )
     _fitted = (
-        *RoundsEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
+        *PosteriorEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
         "precisions_cholesky_", "weight_concentration_", "mean_precision_", "degrees_of_freedom_", "converged_",
         "_scales",
     )  # fmt: skip
@@ -256,26 +255,17 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             For parameters out of range and for what is public: shapes and dtypes. Never for what a
             row holds.
         """
-        del y
-        self._check_solver_parameters()
-        X = self._numeric(X, reset=True)
-        n = len(X)
-        scales, voided_by = self._scaling(X)
-        model = self._model(scales)
-        draws = self._fit_posterior(
-            model,
-            self._gradient_bounds(),
-            n,
-            lambda: self._pack(X, scales),
-            public=self._public_facts(n),
-            voided_by=voided_by,
-        )
-        self._scales = scales
-        self._set_components(draws)
+        self._fit(X, y)
         return self
 
-    def _check_solver_parameters(self):
-        super()._check_solver_parameters()
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.mixtures.gaussian import GaussianMixture
+
+        return (GaussianMixture,)
+
+    def _check_parameters(self):
+        super()._check_parameters()
         check_choice("covariance_type", self.covariance_type, ("full", "tied", "diag", "spherical"))
         check_number("weight_concentration_prior", self.weight_concentration_prior, 1e-6, 1e6)
         check_number("mean_precision_prior", self.mean_precision_prior, 1e-9, 1e9)
@@ -285,57 +275,24 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
                 "weights_init needs means_init, the components that they are weights of."
             )
 
-    def _numeric(self, X, *, reset):
-        if sparse.issparse(X):
-            raise TypeError(
-                "Sparse data was passed, but dense data is required: a mixture takes distances. Use X.toarray() if it "
-                "fits in memory."
-            )
-        return super()._numeric(X, reset=reset)
+    def _reader(self):
+        return BoundedRows(
+            self.bounds,
+            "a mixture takes distances.",
+            round=self.covariance_type == "spherical",
+        )
 
     _scorings = ("log_density",)
 
-    def _log_volume(self):
-        (_, half), _ = self._scaling(np.zeros((1, self.n_features_in_)))
-        return float(np.log(2 * half).mean())
+    def _log_volume(self, facts):
+        return float(np.log(2 * facts.own_scales().half).mean())
 
-    def _declared_columns(self):
-        return self.bounds
-
-    def _scaling(self, X):
-        """Centres and half ranges of the features, and what voids the guarantee."""
-        d = X.shape[1]
-        if self.bounds is None:
-            warnings.warn(
-                "bounds=None takes the ranges of X from the data, which is not private. Pass bounds=(low, high).",
-                PrivacyLeakWarning,
-                stacklevel=3,
-            )
-            finite = X[np.isfinite(X).all(axis=1)].astype(np.float64)
-            low, high = (
-                (finite.min(axis=0), finite.max(axis=0))
-                if len(finite)
-                else (-np.ones(d), np.ones(d))
-            )
-            half = np.where(high > low, high / 2 - low / 2, 1.0)
-            return self._round(low / 2 + high / 2, half), (
-                "the ranges of X were taken from the data (bounds=None)",
-            )
-        low, high = column_bounds(self.bounds, d, getattr(self, "feature_names_in_", None))
-        return self._round(low / 2 + high / 2, high / 2 - low / 2), ()
-
-    def _round(self, centre, half):
-        """One scale for all columns where components are to be round in the units of the data."""
-        return centre, np.full_like(
-            half, half.max()
-        ) if self.covariance_type == "spherical" else half
-
-    def _model(self, scales):
+    def _task(self, facts):
         from skdpbayes.models.mixtures.gaussian import GaussianMixture, mean_weights
         from skdpbayes.models.mixtures.sketch import frequencies
 
-        centre, half = scales
-        k, d = int(self.n_components), len(centre)
+        centre, half = facts.own_scales()[:2]
+        k, d = int(self.n_components), facts.n_features
         radius = math.sqrt(d + 3) if math.isfinite(self.epsilon) else 200.0
         freedom = (
             float(d) if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
@@ -363,7 +320,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
                     f"covariance_prior must be positive definite, got {self.covariance_prior!r}."
                 )
             covariance = (covariance / np.outer(half, half)).astype(np.float32)
-        return GaussianMixture(
+        model = GaussianMixture(
             kind=self.covariance_type,
             n_components=k,
             n_features=d,
@@ -382,10 +339,10 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             means=means,
             weights=weights,
         )
+        return Task(model, self._gradient_bounds(d))
 
-    def _gradient_bounds(self):
+    def _gradient_bounds(self, d):
         """What a usual row does to the log-likelihood, in the coordinates of `MarginalMixture`."""
-        d = self.n_features_in_
         square = 1 + 3 * d + (d * (d - 1) / 2 if self.covariance_type in ("full", "tied") else 0)
         score = math.sqrt(square) if math.isfinite(self.epsilon) else 1e3
         return Bounds(
@@ -406,27 +363,17 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
             raise ValueError(f"{name} must be finite numbers of shape {shape}, got {value!r}.")
         return array
 
-    def _plan_vips(self, model, n):
-        return self._plan_rounds(model, n, _ROUNDS, "{} go")
-
-    def _pack(self, X, scales):
-        from skdpbayes.intake.packing import pack_records
-
-        centre, half = scales
-        with np.errstate(all="ignore"):
-            return pack_records(x=((X - centre) / half).astype(np.float32))
-
-    def _set_posterior(self, model, solver, state, rng):
-        draws = super()._set_posterior(model, solver, state, rng)
-        self.diagnostics_["n_records"] = float(state.params.total)
+    def _finish(self, plan, outcome):
+        draws = self._draws(plan, outcome)
+        params = outcome.state.params
+        self.diagnostics_["n_records"] = float(params.total)
         if self.solver == "vips":
-            self.converged_ = bool(state.params.moved < 0.1)
+            self.converged_ = bool(params.moved < 0.1)
             self.weight_concentration_ = self.posterior_.concentration
-            self.mean_precision_, self.degrees_of_freedom_ = (
-                self.posterior_.precision,
-                self.posterior_.freedom,
-            )
-        return draws
+            self.mean_precision_ = self.posterior_.precision
+            self.degrees_of_freedom_ = self.posterior_.freedom
+        self._scales = plan.facts.own_scales()[:2]
+        self._set_components(draws)
 
     def _set_components(self, draws):
         self.posterior_samples_ = self._in_units(draws)
@@ -481,7 +428,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
     def _log_joint(self, X):
         """Log weight plus log density of each component, (n, K); a row that is not finite gives NaN."""
         check_is_fitted(self)
-        X = self._numeric(X, reset=False).astype(np.float64)
+        X = self._reader().numeric(self, X, reset=False).astype(np.float64)
         X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, np.nan)
         return _log_joint(X, self.weights_, self.means_, self._factors())
 
@@ -521,7 +468,7 @@ class DPGaussianMixture(DensityMixin, RoundsEstimator):
         """
         check_is_fitted(self)
         check_number("n_samples", n_samples, 0, integral=True)
-        X = self._numeric(X, reset=False).astype(np.float64)
+        X = self._reader().numeric(self, X, reset=False).astype(np.float64)
         kept = len(self.posterior_samples_["weights"])
         spaced = np.linspace(0, kept - 1, min(n_samples, kept)).astype(int)
         draws = [values[spaced] for values in self.posterior_samples_.values()]

@@ -4,62 +4,69 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
+from skdpbayes.declarations import of_columns_and_response, schema_of
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
-from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator
 from skdpbayes.estimators._layered import (
     layer_sizes,
     network,
-    plan_point,
     split_weights,
     usual_weights,
 )
-from skdpbayes.estimators._responses import BayesianRegressorMixin, response_numbers, scales_of
-from skdpbayes.intake.labels import codes
+from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.estimators._responses import BayesianRegressorMixin
+from skdpbayes.intake.classified import ClassifiedRows, norm_of
+from skdpbayes.intake.measured import MeasuredRows
 from skdpbayes.intake.rows import bounded_rows, dense
 from skdpbayes.models.networks.layers import ACTIVATIONS, forward
+from skdpbayes.plans.settings import Bounds, Defaults, Task
 
 _BLOCK = 1024  # rows of a prediction at a time
 _MOST_WEIGHTS = 2**30  # in all draws
-_LEARNING_RATE = 0.05
 _LOG_NOISE = (
     -1.5,
     1.0,
 )  # prior mean and standard deviation of the log noise of responses, in half ranges of y
 
 
-class NetworkEstimator(GradientEstimator):
+class NetworkEstimator(PosteriorEstimator):
     """Base of the networks with random weights."""
 
-    _solvers = ("dpvi", "sgld")
     _clips: ClassVar = {"dpvi": 1.0, "sgld": 0.5}
+    _curvature = 1.0  # of a row, in the last layer
     _chains_mix = False
     _costly_records = True
-    _full_rank_up_to, _learning_rates = -1, (_LEARNING_RATE, _LEARNING_RATE)
-    _curvature = 1.0  # of a row, in the last layer
-    _schedules: ClassVar = {"dpvi": (1000, 2**11), "sgld": (2000, 2**11)}
-    _fitted = (*GradientEstimator._fitted, "posterior_samples_", "coefs_", "intercepts_", "_layers")
+    _guides = ("auto", "mean_field", "point")
+    # The limit that the number of records sets to the learning rate is for linear models.
+    _defaults = Defaults(
+        schedules={"dpvi": (1000, 2**11), "sgld": (2000, 2**11)},
+        full_rank_up_to=-1,
+        learning_rates=(0.05, 0.05),
+        learning_rate=0.05,
+        limited=False,
+    )
+    _refused: ClassVar = {
+        name: (
+            f"solver={name!r} is not offered for networks: it releases a matrix of all pairs of "
+            "weights, or statistics that networks do not have. Use solver='dpvi' or solver='sgld'."
+        )
+        for name in ("na-dpvi", "vips")
+    }
+    _fitted = (
+        *PosteriorEstimator._fitted, "posterior_samples_", "coefs_", "intercepts_", "_layers",
+    )  # fmt: skip
 
-    def _check_solver_parameters(self):
-        if self.solver in ("na-dpvi", "vips"):
-            raise ValueError(
-                f"solver={self.solver!r} is not offered for networks: it releases a matrix of all pairs of weights, or "
-                "statistics that networks do not have. Use solver='dpvi' or solver='sgld'."
-            )
-        super()._check_solver_parameters()
+    def _check_parameters(self):
+        super()._check_parameters()
         check_choice("activation", self.activation, ACTIVATIONS)
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_choice("sampler", self.sampler, ("sgld", "sghmc", "sgnht"))
         check_number("friction", self.friction, 0, 1)
-
-    def _check_guide(self):
-        check_choice("guide", self.guide, ("auto", "mean_field", "point"))
 
     def _network(self, d, n_out):
         sizes = layer_sizes(self.hidden_layer_sizes)
@@ -81,15 +88,6 @@ class NetworkEstimator(GradientEstimator):
         return Bounds(
             math.inf, math.inf, 1.0, clip=float(clip), mean_curvature=min(self._curvature, clip**2)
         )
-
-    def _plan_solver(self, model, bounds, n):
-        if self.solver == "sgld":
-            return PLANS["sgld"](self, model, bounds, n)
-        if self.guide == "point":
-            return plan_point(self, bounds.clip, _LEARNING_RATE, n)
-        solver, spec = PLANS["dpvi"](self, model, bounds, n)
-        # The limit of the learning rate that a number of records gives is for linear models.
-        return replace(solver, n_records=np.float32(np.inf)), spec
 
     def _set_weights(self, draws, layers):
         """Set draws and usual weights; `draws` are of all weights, layer by layer, and may have more columns."""
@@ -308,36 +306,53 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
             For parameters out of range and for what is public: shapes, dtypes, feature names. With
             ``classes=None`` also for labels that do not make a classification problem.
         """
-        from skdpbayes.models.networks.perceptron import Classifier
-
-        self._check_solver_parameters()
-        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
-        X, y, classes, voided_by = self._validate(X, y)
-        n, d = X.shape
-        data_norm = math.sqrt(d) if self.data_norm is None else float(self.data_norm)
-        layers = self._network(d, len(classes) if len(classes) > 2 else 1)
-        draws = self._fit_posterior(
-            Classifier(layers, self.activation),
-            self._bounds(),
-            n,
-            lambda: self._pack(X, y, classes, data_norm),
-            public=self._public_facts(n, classes=[str(c) for c in classes], data_norm=data_norm),
-            voided_by=voided_by,
-        )
-        self.classes_, self.data_norm_ = classes, data_norm
-        self._set_weights(draws, layers)
+        self._fit(X, y)
         return self
 
-    @staticmethod
-    def _pack(X, y, classes, data_norm):
-        from skdpbayes.intake.packing import pack_records
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.networks.perceptron import Classifier
 
-        rows, null = bounded_rows(X, data_norm, intercept=False, dtype=np.float32)
-        return pack_records(x=dense(rows), y=np.where(null, np.int32(-1), codes(y, classes)))
+        return (Classifier,)
+
+    def _check_parameters(self):
+        super()._check_parameters()
+        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
+
+    def _reader(self):
+        return ClassifiedRows(
+            schema_of(self.classes),
+            classes=self.classes,
+            data_norm=self.data_norm,
+            intercept=False,
+            always_dense=True,
+        )
+
+    def _also_public(self, facts, model):
+        del model
+        return {
+            "classes": [str(label) for label in facts.own_labels()],
+            "data_norm": norm_of(self.data_norm, facts.n_features),
+        }
+
+    def _task(self, facts):
+        from skdpbayes.models.networks.perceptron import Classifier
+
+        n = len(facts.own_labels())
+        layers = self._network(facts.n_features, n if n > 2 else 1)
+        return Task(Classifier(layers, self.activation), self._bounds())
+
+    def _finish(self, plan, outcome):
+        draws = self._draws(plan, outcome)
+        self.classes_ = plan.facts.own_labels()
+        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features)
+        self._set_weights(draws, plan.model.layers)
 
     def _over_rows(self, X, summary, draws=None):
         check_is_fitted(self)
-        rows, null = bounded_rows(self._numeric(X, reset=False), self.data_norm_, intercept=False)
+        rows, null = bounded_rows(
+            self._reader().numeric(self, X, reset=False), self.data_norm_, intercept=False
+        )
         if null.any():
             warnings.warn(
                 f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
@@ -536,38 +551,30 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
             For parameters out of range and for what is public: shapes and dtypes. With
             ``bounds=None`` also for a response that is not finite.
         """
-        from skdpbayes.models.networks.perceptron import Regressor
-
-        self._check_solver_parameters()
-        X = dense(self._numeric(X, reset=True))
-        n, d = X.shape
-        y = response_numbers(self._response(y, n, one_by_one=self.bounds is not None), self.bounds)
-        scales, voided_by = self._scaling(X, y)
-        layers = self._network(d, 1)
-        draws = self._fit_posterior(
-            Regressor(layers, self.activation, *_LOG_NOISE),
-            self._bounds(),
-            n,
-            lambda: self._pack(X, y, scales),
-            public=self._public_facts(n),
-            voided_by=voided_by,
-        )
-        self._scales = scales
-        self._set_weights(draws, layers)
-        self.noise_std_ = float(self._noise(self.posterior_samples_).mean())
+        self._fit(X, y)
         return self
 
-    def _scaling(self, X, y):
-        return scales_of(self.bounds, X, y, names=getattr(self, "feature_names_in_", None))
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.networks.perceptron import Regressor
 
-    @staticmethod
-    def _pack(X, y, scales):
-        from skdpbayes.intake.packing import pack_records
+        return (Regressor,)
 
-        with np.errstate(all="ignore"):
-            rows = _scaled(X, scales).astype(np.float32)
-            response = ((y - scales[2]) / scales[3]).astype(np.float32)
-        return pack_records(x=rows, y=response)
+    def _reader(self):
+        of_columns = None if self.bounds is None else of_columns_and_response(self.bounds)[0]
+        return MeasuredRows(of_columns, bounds=self.bounds)
+
+    def _task(self, facts):
+        from skdpbayes.models.networks.perceptron import Regressor
+
+        layers = self._network(facts.n_features, 1)
+        return Task(Regressor(layers, self.activation, *_LOG_NOISE), self._bounds())
+
+    def _finish(self, plan, outcome):
+        draws = self._draws(plan, outcome)
+        self._scales = plan.facts.own_scales()
+        self._set_weights(draws, plan.model.layers)
+        self.noise_std_ = float(self._noise(self.posterior_samples_).mean())
 
     def _noise(self, draws):
         """Standard deviation of the noise in each draw, in the units of y."""
@@ -578,7 +585,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         )
 
     def _features(self, X):
-        rows = _scaled(dense(self._numeric(X, reset=False)), self._scales)
+        rows = _scaled(self._reader().numeric(self, X, reset=False), self._scales)
         null = ~np.isfinite(rows).all(axis=1)
         if null.any():
             warnings.warn(

@@ -2,81 +2,104 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
-from scipy import sparse, special
+from scipy import special
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.cells import parsed
 from skdpbayes.checks import check_number
-from skdpbayes.estimators._gradient import PLANS, Bounds, GradientEstimator, n_parameters
-from skdpbayes.intake.labels import as_labels, is_sequence
-from skdpbayes.intake.rows import as_numeric, check_table, dense, refuse_text_columns
+from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.intake.fields import FieldRows, facts_of, typed
+from skdpbayes.intake.rows import dense
+from skdpbayes.plans.settings import Bounds, Defaults, Task
 
-_SHARE = 0.05  # of the budget, of the release that finds the clipping norm
 _MANY = 100  # records; that many are no table of groups
 _BLOCK = 1024  # records of a prediction at a time
-_LEARNING_RATE = 0.1  # of a guide of the user's
-_SHORTENED = 0.5  # clipping norm under noise, over the median of norms rounded up to a power of two
-_CALM = 80  # records for each parameter, as far as the learning rate goes
+_CLIPPED = 0.5  # clipping norm under noise, over the median of norms rounded up to a power of two
 
 
-class ProgramEstimator(GradientEstimator):
+class ProgramEstimator(PosteriorEstimator):
     """Base of estimators whose model is a NumPyro program."""
 
-    _solvers: tuple[str, ...] = ("dpvi", "na-dpvi", "sgld")
-    _full_rank_up_to = 100
-    _curvature_up_to = 300
-    _fitted = (*GradientEstimator._fitted, "posterior_samples_", "_model")
+    _defaults = Defaults(
+        opening_shares=(0.05,),  # of the release that finds the clipping norm
+        opening_words="the first release goes",
+        full_rank_up_to=100,
+        curvature_up_to=300,
+        learning_rate=0.1,  # of a guide of the user's
+        # Which part of the records tells of a parameter is not known, as it is in a regression. So
+        # steps are such that noise spreads iterates by no more than about the prior where it alone
+        # holds them.
+        calm=80,
+    )
+    _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model")
 
-    def _fit_program(self, fields, public, program, *, voided_by=(), **facts):
-        """Fit `program`, a function of the arrays `fields` and of `public`; `facts` are public, too."""
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.score_unit import WithScoreUnit
+
+        return (WithScoreUnit,)
+
+    def _program(self, facts):
+        """A function of the records' fields and of public arguments, and these arguments."""
+        raise NotImplementedError
+
+    def _programmed(self, facts):
+        """The program's model, and arrays that it closes over."""
         from skdpbayes.models.numpyro.program import Program
         from skdpbayes.models.numpyro.reading import read_model
+
+        program, public = self._program(facts)
+        constants, arrays = _separated(public)
+        shapes = tuple(map(tuple, facts.shape.fields))
+        return read_model(Program(program, shapes, tuple(constants.items())), arrays)
+
+    def _task(self, facts):
         from skdpbayes.models.numpyro.reduced import reduced
         from skdpbayes.models.score_unit import WithScoreUnit
 
-        constants, public = _separated(public)
-        shapes = tuple(
-            (name, tuple(x.shape[1:]), _typed(x[:0]).dtype.name) for name, x in fields.items()
-        )
-        model, held = read_model(Program(program, shapes, tuple(constants.items())), public)
-        n = next(iter(fields.values())).shape[0]
-        factor = (
-            _SHORTENED if math.isfinite(self.epsilon) else 64.0
-        )  # without noise hardly anything is to be clipped
+        model, held = self._programmed(facts)
+        # Without noise hardly anything is to be clipped.
+        factor = _CLIPPED if math.isfinite(self.epsilon) else 64.0
         # In fewer coordinates the intervals of na-dpvi, which takes flat directions for well known,
         # are too narrow.
-        whole = callable(self.guide) or self.solver == "na-dpvi"
+        whole = callable(self._parameters()["guide"]) or self.solver == "na-dpvi"
         learnt = model if whole else reduced(model)
-        opened = WithScoreUnit(learnt, self.clipping_norm is None, np.float32(factor))
-        norm = self.clipping_norm or 1.0
-        # For curvature stands Fisher's information of scores of that norm; it limits steps.
+        found = self.clipping_norm is None
+        norm = float(self.clipping_norm or 1.0)
+        # Fisher's information of scores of that norm stands for curvature; it limits steps.
         bounds = Bounds(
-            math.inf,
-            math.inf,
-            1.0,
-            typical=(norm, 0.75 * norm**2),
-            clip=norm,
-            mean_curvature=(norm / factor) ** 2,
+            typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
         )
-        draws = self._fit_posterior(
-            opened,
-            bounds,
-            n,
-            lambda: _packed(fields),
-            public=self._public_facts(n, **facts),
-            voided_by=(*voided_by, *_holds_records(self, held, fields)),
-        )
-        self._model = model
-        self.posterior_samples_ = model.constrained(draws)
-        return self
+        opened = WithScoreUnit(learnt, found, np.float32(factor))
+        return Task(opened, bounds, self._seem_to_hold_records(facts, held))
+
+    def _seem_to_hold_records(self, facts, constants):
+        """Reasons to think that what is called public, or the model or guide itself, holds records."""
+        public = self._parameters().get("public") or {}
+        held = {f"public[{name!r}]": value for name, value in public.items()}
+        held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants}
+        n, found = facts.n_rows, []
+        for name, value in held.items():
+            is_array = hasattr(value, "__array__") or isinstance(value, list)
+            array = np.asarray(value) if is_array else np.zeros(())
+            as_long = n is not None and n >= _MANY and array.ndim > 0 and len(array) == n
+            if as_long or facts.shares(array):
+                found.append(
+                    f"{name} seems to hold records: it is as long as the data, or a part of them"
+                )
+        return tuple(found)
+
+    def _finish(self, plan, outcome):
+        draws = self._draws(plan, outcome)
+        from skdpbayes.models.numpyro.program import NumPyroModel
+
+        learnt = plan.model.model
+        self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
+        self.posterior_samples_ = self._model.constrained(draws)
 
     def sample_posterior(self, n_samples=1000, random_state=None):
         """Fresh posterior draws, a dict like `posterior_samples_`.
@@ -91,102 +114,6 @@ class ProgramEstimator(GradientEstimator):
             self.posterior_.sample(np.random.default_rng(random_state), n_samples)
         )
 
-    def _report_clipping_norm(self, solver):
-        return (
-            None if self.clipping_norm is None else float(self.clipping_norm)
-        )  # None: found by the opening
-
-    def _plan_solver(self, model, bounds, n):
-        from skdpbayes.solvers.dpvi import FullRank
-        from skdpbayes.solvers.opened import Opened
-
-        openings = (_SHARE,) * len(model.openings())
-        plan = _plan_own_guide if callable(self.guide) else PLANS[self.solver]
-        if self.n_steps is not None and self.n_steps <= len(openings):
-            raise ValueError(
-                f"n_steps={self.n_steps} is too few: the first finds the clipping norm."
-            )
-        if openings and self.solver == "sgld" and self.n_chains > 1:
-            raise ValueError(
-                "The clipping norm is found in one chain: with n_chains above 1, pass clipping_norm."
-            )
-        solver, spec = plan(self, model.marginal(model.init()), bounds, n, openings)
-        if isinstance(getattr(solver, "guide", None), FullRank):
-            # Which part of the records tells of a parameter is not known, as it is in a regression:
-            # so steps are such that noise spreads iterates by no more than about the prior where it
-            # alone holds them.
-            solver = replace(
-                solver,
-                n_records=np.minimum(
-                    solver.n_records, np.float32(_CALM * n_parameters(model.model))
-                ),
-            )
-        return Opened(solver, np.int32(len(openings))), spec
-
-
-def _own_copy(guide, program):
-    """A copy, as guides of NumPyro keep what they are first called with.
-
-    Raises
-    ------
-    ValueError
-        If the guide has been called: it keeps records, and starts where they led it.
-    """
-    if getattr(guide, "prototype_trace", None) is not None:
-        raise ValueError(
-            f"The guide has been used, and holds the data of that use: pass a new {type(guide).__name__}."
-        )
-    return _copied(guide, program)
-
-
-@lru_cache(maxsize=32)
-def _copied(guide, program):
-    """One for each model and guide: another would be compiled anew."""
-    del program
-    return copy.deepcopy(guide)
-
-
-def _holds_records(estimator, constants, fields):
-    """Reasons to think that what is called public, or the model or guide itself, holds records."""
-    held = {
-        f"public[{name!r}]": value
-        for name, value in (getattr(estimator, "public", None) or {}).items()
-    }
-    held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants}
-    n = next(iter(fields.values())).shape[0]
-    for name, value in held.items():
-        array = (
-            np.asarray(value)
-            if hasattr(value, "__array__") or isinstance(value, list)
-            else np.zeros(())
-        )
-        shared = any(
-            not sparse.issparse(x) and np.may_share_memory(array, x) for x in fields.values()
-        )
-        as_long = (
-            estimator.adjacency != "add_remove"
-            and n >= _MANY
-            and array.ndim > 0
-            and len(array) == n
-        )
-        if shared or as_long:
-            yield f"{name} seems to hold records: it is as long as the data, or a part of them"
-
-
-def _plan_own_guide(estimator, model, bounds, n, openings=()):
-    from skdpbayes.models.numpyro.guide import read_guide
-    from skdpbayes.solvers.own_guide import OwnGuide
-
-    n_steps, batch = estimator._n_rounds(openings)
-    opening, steps, _ = estimator._plan_round_noise(
-        openings, n_steps, estimator._sampling_rate(n, batch)
-    )
-    guide = read_guide(_own_copy(estimator.guide, model.program), model)
-    rate = estimator.learning_rate or _LEARNING_RATE
-    return OwnGuide(guide, np.float32(rate), np.float32(bounds.clip)), estimator._spec(
-        opening + steps
-    )
-
 
 def _separated(public):
     """Arguments that shape a model, and those that are numbers in it: another one compiles nothing."""
@@ -195,58 +122,10 @@ def _separated(public):
         if isinstance(value, np.integer):  # which shapes may depend on
             constants[name] = int(value)
         elif isinstance(value, float | list) or hasattr(value, "__array__"):
-            arrays[name] = _typed(np.asarray(value))
+            arrays[name] = typed(np.asarray(value))
         else:
             constants[name] = value
     return constants, arrays
-
-
-def _array(name, value, width=None):
-    """An array of numbers; cells that are none become NaN. A list X has a public `width`.
-
-    Raises
-    ------
-    ValueError
-        For what is public: a dtype that holds no numbers, no axis of records.
-    """
-    refuse_text_columns(value)
-    if sparse.issparse(value) or hasattr(value, "columns"):
-        return as_numeric(value)
-    # Whether a list is one of rows must not depend on what a record holds. Dtypes of data frames'
-    # own become others where one value is missing, and what has none gets one from its values:
-    # these are read item by item, as floats.
-    if is_sequence(value) and name == "X":
-        return as_numeric(value, width)
-    if isinstance(value, Iterable) and not isinstance(getattr(value, "dtype", None), np.dtype):
-        return parsed(as_labels(value if hasattr(value, "dtype") else list(value)))
-    array = np.asarray(value)
-    if array.ndim == 2 or array.dtype.kind == "c":
-        check_table(array)
-    if array.ndim == 0 or array.dtype.kind not in "fiubO":
-        raise ValueError(
-            f"{name} must be an array of numbers with an axis of records, got dtype {array.dtype} and shape "
-            f"{array.shape}. Encode text by public categories, as skdpbayes.preprocessing.CategoryEncoder does."
-        )
-    return parsed(array) if array.dtype.kind == "O" else array
-
-
-def _packed(fields):
-    from skdpbayes.intake.packing import finite_rows, pack_records
-
-    typed = {name: _typed(x) for name, x in fields.items()}
-    finite = [finite_rows(x) for x in typed.values()]  # negative integers are no nulls here
-    return pack_records(usable=np.logical_and.reduce(finite), **typed)
-
-
-def _typed(x):
-    """In single precision, 32 bits or as a Boolean, element by element."""
-    if x.dtype.kind == "b":
-        return x
-    with np.errstate(all="ignore"):
-        if x.dtype.kind == "f":
-            return x.astype(np.float32)
-        edges = np.iinfo(np.int32)
-        return np.clip(x, edges.min, edges.max).astype(np.int32)
 
 
 def _named(function):
@@ -254,11 +133,11 @@ def _named(function):
 
 
 def _has_few_values(estimator):
-    if hasattr(estimator, "_model") and not estimator._model.program.support:
+    if "_model" in vars(estimator) and not estimator._model.program.support:
         raise AttributeError(
             "predict_proba needs a response of few values, as of a Bernoulli distribution."
         )
-    return hasattr(estimator, "_model")
+    return "_model" in vars(estimator)
 
 
 class DPNumPyroModel(ProgramEstimator):
@@ -407,58 +286,56 @@ class DPNumPyroModel(ProgramEstimator):
             For parameters out of range, for shapes and dtypes, and for what of the model cannot be
             private, by the name of its site. Never for what a record holds.
         """
-        self._check_solver_parameters()
+        self._fit(X, y)
+        return self
+
+    def plan(self, n_rows=None, n_features=None, *, feature_names=None, fields=None):
+        """What a fit of records of this shape runs and costs; nothing is read, and nothing spent.
+
+        Parameters
+        ----------
+        n_rows, n_features, feature_names
+            As in `DPBayesianLogisticRegression`, for ``model(X, y)`` with rows and numbers.
+        fields : dict of arrays of no records, default=None
+            Arguments of other models: of each, an array of shape ``(0, ...)`` and of the dtype that
+            the records will have.
+
+        Returns
+        -------
+        Plan
+        """
+        if fields is None:
+            return super().plan(n_rows, n_features, feature_names=feature_names)
+        empty = {name: np.asarray(value)[:0] for name, value in fields.items()}
+        known = self._shape(n_rows, n_features or 1, feature_names)
+        shape = facts_of(empty, n_features or 0).shape
+        return self._plan_of(replace(shape, n_rows=known.n_rows))
+
+    def _check_parameters(self):
+        super()._check_parameters()
         if not callable(self.model):
             raise ValueError(f"model must be a function, a NumPyro model, got {self.model!r}.")
-        fields = self._fields(X, y, reset=True)
         if self.public is not None and not isinstance(self.public, dict):
             raise ValueError(
                 f"public must be a dict of arguments of the model, got {self.public!r}."
             )
-        # Names alone: what they stand for is public by declaration.
-        facts = {
-            name: f"{_named(value)}, and all that it holds" for name, value in self._code().items()
-        }
-        return self._fit_program(
-            fields, self.public or {}, self.model, **facts, arguments=sorted(self.public or {})
-        )
 
-    def _code(self):
-        return {"model": self.model} | ({"guide": self.guide} if callable(self.guide) else {})
+    def _reader(self):
+        return FieldRows()
 
-    def _check_guide(self):
-        if not callable(self.guide):
-            super()._check_guide()
+    def _program(self, facts):
+        del facts
+        return self.model, self.public or {}
 
-    def _fields(self, X, y=None, *, reset):
-        """Arrays of the records by their names, or places, as arguments."""
-        if isinstance(X, dict) and not sparse.issparse(X):  # which one format is
-            if y is not None:
-                raise ValueError(
-                    "X is a dict of the model's arguments: put y into it, by its name in the model."
-                )
-            if not X or not all(isinstance(name, str) and name.isidentifier() for name in X):
-                raise ValueError(f"X as a dict must name arguments of the model, got {list(X)}.")
-            fields = {name: _array(f"X[{name!r}]", value) for name, value in X.items()}
-        else:
-            fields = {"0": _array("X", X, None if reset else getattr(self, "n_features_in_", None))}
-            if fields["0"].ndim == 2:
-                validate_data(
-                    self,
-                    X if hasattr(X, "columns") else fields["0"],
-                    skip_check_array=True,
-                    reset=reset,
-                )
-            if y is not None:
-                fields["1"] = _array("y", y)
-        lengths = {name: x.shape[0] for name, x in fields.items()}
-        if len(set(lengths.values())) != 1:
-            raise ValueError(
-                f"Found input variables with inconsistent numbers of samples: {list(lengths.values())}."
-            )
-        if not all(lengths.values()):
-            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
-        return fields
+    def _also_public(self, facts, model):
+        """Names alone: what they stand for is public by declaration."""
+        del facts, model
+        code = {"model": self.model} | ({"guide": self.guide} if callable(self.guide) else {})
+        named = {name: f"{_named(value)}, and all that it holds" for name, value in code.items()}
+        return named | {"arguments": sorted(self.public or {})}
+
+    def _fields(self, X, y=None):
+        return self._reader().fields(self, X, y, reset=False)
 
     # --------------------------------------------------------------- predicting
 
@@ -481,7 +358,7 @@ class DPNumPyroModel(ProgramEstimator):
         """
         from skdpbayes.models.numpyro.predict import log_densities
 
-        fields = self._fields(X, y, reset=False)
+        fields = self._fields(X, y)
         log = np.concatenate(list(self._in_blocks(log_densities, fields)), axis=1)
         return special.logsumexp(log, axis=0) - math.log(len(log))
 
@@ -518,7 +395,7 @@ class DPNumPyroModel(ProgramEstimator):
             raise ValueError(
                 f"The model observes {', '.join(self._model.program.observed)}: take sample_posterior_predictive."
             )
-        return np.concatenate(list(self._in_blocks(mean_response, self._fields(X, reset=False))))
+        return np.concatenate(list(self._in_blocks(mean_response, self._fields(X))))
 
     def _in_blocks(self, function, fields):
         """Results of a function of the model, posterior draws and a batch, for blocks of records."""
@@ -530,7 +407,7 @@ class DPNumPyroModel(ProgramEstimator):
         for start in range(0, n, _BLOCK):
             own = {name: dense(x[start : start + _BLOCK]) for name, x in fields.items()}
             result = np.asarray(
-                function(self._model, draws, {name: _typed(x) for name, x in own.items()})
+                function(self._model, draws, {name: typed(x) for name, x in own.items()})
             )
             yield result
 
@@ -553,7 +430,7 @@ class DPNumPyroModel(ProgramEstimator):
 
         check_is_fitted(self)
         check_number("n_samples", n_samples, 0, integral=True)
-        fields = {name: _typed(dense(x)) for name, x in self._fields(X, reset=False).items()}
+        fields = {name: typed(dense(x)) for name, x in self._fields(X).items()}
         program = self._model.program
         rng = np.random.default_rng(random_state)
         # Not the first of `posterior_samples_`: those of a chain are neighbours.

@@ -12,10 +12,10 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
-from skdpbayes.estimators._rounds import DecompositionEstimator
+from skdpbayes.estimators._posterior import DecompositionEstimator
+from skdpbayes.intake.documents import Documents
 from skdpbayes.intake.rows import as_numeric, counted
-
-_ROUNDS = 4, 30  # with noise and without
+from skdpbayes.plans.settings import Bounds, Defaults, Task
 
 
 class DPLatentDirichletAllocation(DecompositionEstimator):
@@ -119,12 +119,12 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     """
 
     _record = "document"
+    _defaults = Defaults(rounds=(4, 30), opening_shares=(0.4, 0.15), opening_words="{} releases go")
 
     # `normalize` is an option, not metadata that comes with rows: `transform` asks for none to be
     # routed to it.
     _dims: ClassVar = {"topics": ("topic", "feature")}
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
-    _solvers = ("vips",)
     _fitted = (
         *DecompositionEstimator._fitted, "topics_", "exp_dirichlet_component_", "n_batch_iter_", "doc_topic_prior_",
         "topic_word_prior_",
@@ -190,17 +190,17 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             For parameters out of range and for what is public: shapes and dtypes. Never for what a
             document holds.
         """
-        del y
-        self._check_solver_parameters()
-        X = self._numeric(X, reset=True)
-        n, d = X.shape
-        self._fit_posterior(
-            self._model(d), None, n, lambda: self._pack(X), public=self._public_facts(n)
-        )
+        self._fit(X, y)
         return self
 
-    def _check_solver_parameters(self):
-        super()._check_solver_parameters()
+    @classmethod
+    def _model_types(cls):
+        from skdpbayes.models.lda import LatentDirichletAllocation
+
+        return (LatentDirichletAllocation,)
+
+    def _check_parameters(self):
+        super()._check_parameters()
         for name in ("doc_topic_prior", "topic_word_prior"):
             check_number(name, getattr(self, name), 1e-6, 1e6, none=True, closed=True)
         check_number("max_document_norm", self.max_document_norm, 1e-6, 1e6, closed=True)
@@ -211,11 +211,15 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         value = getattr(self, name)
         return 1 / self.n_components if value is None else float(value)
 
-    def _model(self, d):
+    def _reader(self):
+        return Documents()
+
+    def _task(self, facts):
         from skdpbayes.models.lda import LatentDirichletAllocation
 
+        d = facts.n_features
         private = math.isfinite(self.epsilon)
-        return LatentDirichletAllocation(
+        model = LatentDirichletAllocation(
             n_words=d,
             n_components=int(self.n_components),
             n_paired=d if d <= 512 else 256,
@@ -224,26 +228,12 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             document_norm=np.float32(self.max_document_norm if private else 2.0**20),
             private=np.float32(private),
         )
+        return Task(model, Bounds())
 
-    @property
-    def _shares(self):
-        from skdpbayes.models.lda import SHARES
-
-        return tuple(SHARES.values())
-
-    def _plan_vips(self, model, n):
-        return self._plan_rounds(model, n, _ROUNDS, "{} releases go")
-
-    @staticmethod
-    def _pack(X):
-        from skdpbayes.intake.packing import pack_ragged
-
-        return pack_ragged(counted(X)[0])
-
-    def _set_posterior(self, model, solver, state, rng):
+    def _finish(self, plan, outcome):
         from scipy.special import digamma
 
-        super()._set_posterior(model, solver, state, rng)
+        super()._finish(plan, outcome)
         self.n_batch_iter_ = self.n_iter_
         self.doc_topic_prior_, self.topic_word_prior_ = (
             self._prior("doc_topic_prior"),
@@ -304,8 +294,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     _scorings = ("log_density",)
 
-    def _log_volume(self):
-        return math.log(self.n_features_in_)
+    def _log_volume(self, facts):
+        return math.log(facts.n_features)
 
     def _log_density(self, X, y):
         """Log probability per word of half of each document, given its other half; NaN for one without words.
@@ -362,7 +352,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     def _documents(self, X):
         check_is_fitted(self)
-        rows, null = counted(self._numeric(X, reset=False))
+        rows, null = counted(self._reader().numeric(self, X, reset=False))
         if null.any():
             warnings.warn(
                 f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are taken for empty.",

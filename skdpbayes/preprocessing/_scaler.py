@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.declarations import column_bounds
-from skdpbayes.estimators._gradient import GradientEstimator
-from skdpbayes.intake.rows import dense
+from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.intake.measured import ClippedRows
+from skdpbayes.plans.settings import Bounds, Task
 
 
-class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator):
+class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
     """Subtract each column's mean and divide by its standard deviation, both learned under differential privacy.
 
     One release of first and second moments, of all rows. What lies outside of the bounds is cut, in
@@ -59,13 +62,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
     True
     """
 
-    solver, sampling_rate, n_steps, verbose = (
-        "vips",
-        None,
-        None,
-        0,
-    )  # what its base asks for, and nobody may set
-    _fitted = ("mean_", "var_", "scale_", "usable_records_")
+    _fixed: ClassVar = {"solver": "vips"}
+    _fitted = (*PrivateEstimator._fitted, "mean_", "var_", "scale_")
 
     def __init__(
         self,
@@ -111,51 +109,43 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
             For parameters out of range and for what is public: shapes and dtypes. Never for what a
             row holds.
         """
-        del y
-        self._check_privacy_parameters()
-        X = self._dense(X, reset=True)
-        low, high = self._column_bounds()
+        self._fit(X, y)
+        return self
 
+    @classmethod
+    def _model_types(cls):
         from skdpbayes.models.moments import ColumnMoments
 
-        public = self._public_facts(len(X), bounds=(low.tolist(), high.tolist()))
-        model = ColumnMoments(self.n_features_in_)
-        mean, variance = self._fit_posterior(
-            model, None, len(X), lambda: self._pack(X, low, high), public=public
-        )
+        return (ColumnMoments,)
+
+    def _reader(self):
+        return ClippedRows(self.bounds)
+
+    def _task(self, facts):
+        from skdpbayes.models.moments import ColumnMoments
+
+        return Task(ColumnMoments(facts.n_features), Bounds())
+
+    def _also_public(self, facts, model):
+        del model
+        low, high = self._reader().bounds(facts.shape)
+        return {"bounds": (low.tolist(), high.tolist())}
+
+    def _finish(self, plan, outcome):
+        mean, variance = plan.solver.posterior(plan.model, outcome.state)
+        low, high = self._reader().bounds(plan.facts.shape)
         half = (high - low) / 2
+        self.n_iter_ = plan.n_steps
         self.mean_ = low + half * (mean + 1)
         self.var_ = half**2 * variance
         self.scale_ = np.sqrt(self.var_)
-        return self
-
-    def _declared_columns(self):
-        return self.bounds
 
     def _column_bounds(self):
-        return column_bounds(
-            self.bounds, self.n_features_in_, getattr(self, "feature_names_in_", None)
-        )
+        names = vars(self).get("feature_names_in_")
+        return column_bounds(self.bounds, self.n_features_in_, names)
 
-    def _plan_solver(self, model, bounds, n):
-        del bounds
-        from skdpbayes.solvers.vips import one_release
-
-        return one_release(model, n), self._spec(self._plan_noise(1, 1.0).steps)
-
-    def _set_posterior(self, model, solver, state, rng):
-        del rng
-        return solver.posterior(model, state)
-
-    def _dense(self, X, *, reset):
-        return dense(self._numeric(X, reset=reset))
-
-    def _pack(self, X, low, high):
-        from skdpbayes.intake.packing import pack_records
-
-        with np.errstate(all="ignore"):
-            X = np.clip(X.astype(np.float64), low, high)
-            return pack_records(x=(2 * (X - low) / (high - low) - 1).astype(np.float32))
+    def _dense(self, X):
+        return self._reader().numeric(self, X, reset=False)
 
     def transform(self, X):
         """Standardised columns; values outside of the bounds are cut there first.
@@ -170,11 +160,11 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, GradientEstimator
         """
         check_is_fitted(self)
         with np.errstate(all="ignore"):
-            X = np.clip(self._dense(X, reset=False).astype(np.float64), *self._column_bounds())
+            X = np.clip(self._dense(X).astype(np.float64), *self._column_bounds())
             return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
     def inverse_transform(self, X):
         """Columns in their own units."""
         check_is_fitted(self)
-        X = self._dense(X, reset=False) * (self.scale_ if self.with_std else 1.0)
+        X = self._dense(X) * (self.scale_ if self.with_std else 1.0)
         return X + self.mean_ * bool(self.with_mean)

@@ -142,7 +142,7 @@ class GaussianMixture:
         return digamma(params.concentration) + (log_precision - d / params.precision) / 2
 
     def blocks(self):
-        """Norms of 1, and shares such that the noise costs least log-likelihood (``docs/solvers.md``)."""
+        """Norms of 1, and shares such that the noise costs least log-likelihood (``docs/solvers/vips-mixtures.md``)."""
         radius = math.sqrt(self.n_features + 3)
         return _shared(self.kind, self.n_features, self.n_components, radius)
 

@@ -1,0 +1,96 @@
+"""What estimators with a posterior share: the solver's parameters, and draws."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes.checks import check_choice, check_number
+from skdpbayes.estimators._arviz import ArvizMixin
+from skdpbayes.estimators._base import Outcome, PrivateEstimator, solvers_of
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
+
+
+class PosteriorEstimator(ArvizMixin, PrivateEstimator):
+    """Base of the estimators with a choice of solvers and a posterior."""
+
+    _guides: tuple[str, ...] = ("auto", "full_rank", "mean_field")
+    _chains_mix = True  # whether parameters can; those of a network cannot
+    _fitted = (*PrivateEstimator._fitted, "posterior_", "diagnostics_", "_chains")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "posterior_" in vars(self)  # `privacy_spent_` is there before: it is charged first
+
+    def _check_parameters(self) -> None:
+        from skdpbayes.plans.registry import check_special
+
+        super()._check_parameters()
+        own = self._parameters()
+        if isinstance(own["solver"], str) and own["solver"] in self._refused:
+            raise ValueError(self._refused[own["solver"]])
+        check_choice("solver", own["solver"], solvers_of(type(self)))
+        check_number(
+            "n_posterior_samples", own["n_posterior_samples"], 1, 10**7, integral=True, closed=True
+        )
+        if "n_components" in own:
+            check_number("n_components", own["n_components"], 1, 10**4, integral=True, closed=True)
+        if "guide" in own and not callable(own["guide"]):
+            check_choice("guide", own["guide"], self._guides)
+        schedules = ("constant", "decreasing")
+        check_choice("step_schedule", own.get("step_schedule", "constant"), schedules)
+        check_number("learning_rate", own.get("learning_rate"), 0, none=True)
+        check_number("n_chains", own.get("n_chains", 1), 1, 1024, integral=True, closed=True)
+        check_special(own["solver"], own)
+
+    def _draws(self, plan: Plan, outcome: Outcome) -> np.ndarray:
+        """Set the posterior, and draw from it, (n_posterior_samples, n_parameters)."""
+        self._set_posterior(plan, outcome)
+        worst = np.max(self.diagnostics_.get("r_hat", 1.0))
+        least = np.min(self.diagnostics_.get("ess", np.inf))
+        if self._chains_mix and not (worst <= 1.1 and least >= 100):
+            warnings.warn(
+                f"The chains have not mixed: the largest R-hat is {worst:.2f} (should be below "
+                f"1.1), the least effective sample size {least:.0f} (should be above 100). The "
+                "draws do not represent the posterior. Take solver='dpvi', more n_steps or, under "
+                "privacy, a larger epsilon; a smaller clipping_norm allows larger steps too, at "
+                "the price of information.",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+        n, posterior = self.n_posterior_samples, self.posterior_
+        self._chains = getattr(posterior, "n_chains", 1)
+        if hasattr(posterior, "in_order"):
+            return posterior.in_order(n)
+        return posterior.sample(outcome.rng, n)
+
+    def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
+        self.n_iter_ = plan.n_steps
+        self.posterior_: Any = plan.solver.posterior(plan.model, outcome.state)
+        self.diagnostics_: dict[str, Any] = plan.solver.diagnostics(outcome.state, self.posterior_)
+
+
+class DecompositionEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PosteriorEstimator):
+    """Base of the estimators with `components_`, whose posterior is drawn from when draws are asked for."""
+
+    _fitted = (*PosteriorEstimator._fitted, "components_", "_draws_seed")
+
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        self._set_posterior(plan, outcome)
+        self._draws_seed = int(outcome.rng.integers(2**63))
+
+    @property
+    def posterior_samples_(self) -> dict[str, np.ndarray]:
+        """Draws of `sample_posterior`, `n_posterior_samples` of them; made anew each time."""
+        check_is_fitted(self)
+        return self.sample_posterior(self.n_posterior_samples, self._draws_seed)
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.components_.shape[0]

@@ -1,0 +1,170 @@
+"""Rows with labels, and columns of categories."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import validate_data
+
+from skdpbayes.declarations import categories_of, declared_labels, labels_of, schema_of
+from skdpbayes.facts import Facts, Shape
+from skdpbayes.intake.columns import agree, as_declared
+from skdpbayes.intake.labels import (
+    as_labels,
+    classes_of,
+    codes,
+    column_labels,
+    is_sequence,
+    refuse_mixed,
+)
+from skdpbayes.intake.reading import Reader, Rows, response, shape_of
+from skdpbayes.intake.rows import bounded_rows, dense, from_list
+from skdpbayes.privacy.report import PrivacyLeakWarning
+
+if TYPE_CHECKING:
+    from skdpbayes.mechanism.records import Records
+
+_DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
+
+
+def declared_classes(classes: Any) -> np.ndarray:
+    """The labels that a parameter declares, sorted.
+
+    Raises
+    ------
+    ValueError
+        If it declares none.
+    """
+    if classes is None:
+        raise ValueError(
+            "classes=None takes the set of labels from y, and a plan sees no rows: pass classes=[...]."
+        )
+    return declared_labels(labels_of(classes, "classes"), "classes")
+
+
+def norm_of(data_norm: float | None, n_features: int) -> float:
+    """Bound on the norm of a row; None is the typical norm of standardised features."""
+    return math.sqrt(n_features) if data_norm is None else float(data_norm)
+
+
+@dataclass(frozen=True)
+class ClassifiedRows(Reader):
+    """Rows of bounded norm, and codes of their labels.
+
+    Attributes
+    ----------
+    classes : array-like, Schema, Outcome or None
+    data_norm : float or None
+    intercept : bool
+        Whether rows get a constant column.
+    always_dense : bool
+        Whether sparse rows become dense whatever their size.
+    """
+
+    classes: Any = None
+    data_norm: float | None = None
+    intercept: bool = True
+    always_dense: bool = False
+
+    def declared(self, shape: Shape) -> Facts:
+        """The declared classes."""
+        return Facts(shape, labels=declared_classes(self.classes))
+
+    def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
+        """Numbers and labels, from public metadata alone unless classes have to be inferred."""
+        X = self.numeric(owner, X, reset=True)
+        labels = response(owner, y, X.shape[0], one_by_one=self.classes is not None)
+        labels, classes, voided_by = classes_of(self.classes, y, labels)
+        facts = Facts(shape_of(owner, X), labels=classes, voided_by=voided_by)
+        return Rows(facts, lambda: self.pack(X, labels, classes))
+
+    def pack(self, X: Any, y: np.ndarray, classes: np.ndarray) -> Records:
+        """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
+        from skdpbayes.intake.packing import pack_records
+
+        norm = norm_of(self.data_norm, X.shape[1])
+        rows, null = bounded_rows(X, norm, intercept=self.intercept, dtype=np.float32)
+        small = rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO
+        if sparse.issparse(rows) and (small or self.always_dense):
+            rows = dense(rows)
+        return pack_records(x=rows, y=np.where(null, np.int32(-1), codes(y, classes)))
+
+
+@dataclass(frozen=True)
+class CategoryColumn(Reader):
+    """One column of categories, as codes."""
+
+    def public(self) -> Any:
+        """The categories that are declared, in their order; None without any."""
+        schema = schema_of(self.columns)
+        return self.columns if schema is None else categories_of(schema, 1)[0].tolist()
+
+    def declared(self, shape: Shape) -> Facts:
+        """The declared categories."""
+        public = self.public()
+        if public is None:
+            raise ValueError(
+                "categories=None takes the set of categories from X, and a plan sees no rows: pass "
+                "categories=[...]."
+            )
+        return Facts(shape, labels=declared_labels(public, "categories"))
+
+    def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
+        """Codes of the declared categories, or of all that are there."""
+        del y
+        column, public = self.column(owner, X, reset=True), self.public()
+        voided_by: tuple[str, ...] = ()
+        if public is not None:
+            labels = declared_labels(public, "categories")
+            refuse_mixed(column.dtype, labels, "X", "categories")
+        else:
+            warnings.warn(
+                "categories=None takes the set of categories from X, which is not private. Pass "
+                "categories=[...].",
+                PrivacyLeakWarning,
+                stacklevel=5,
+            )
+            found = list(dict.fromkeys(column.tolist()))
+            labels = declared_labels(found, "The set of values in X")
+            voided_by = ("the set of categories was taken from X (categories=None)",)
+        facts = Facts(Shape(len(column), 1), labels=labels, voided_by=voided_by)
+        return Rows(facts, lambda: self.pack(column, labels))
+
+    @staticmethod
+    def pack(column: np.ndarray, labels: np.ndarray) -> Records:
+        """Codes ``x``."""
+        from skdpbayes.intake.packing import pack_records
+
+        return pack_records(x=codes(column, labels))
+
+    def column(self, owner: Any, X: Any, *, reset: bool) -> np.ndarray:
+        """The one column of X, each cell by itself."""
+        schema = schema_of(self.columns)
+        if schema is not None:
+            agree(schema, X)
+        if hasattr(X, "columns"):
+            validate_data(owner, X, skip_check_array=True, reset=reset)
+            first = X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]
+            column, width = column_labels(first), X.shape[1]
+        else:
+            X = from_list(X, 1) if is_sequence(X) else np.asarray(X)
+            if X.ndim != 2:
+                raise ValueError(
+                    f"Expected 2D array, got {X.ndim}D array instead. Reshape X by "
+                    "X.reshape(-1, 1)."
+                )
+            validate_data(owner, X, skip_check_array=True, reset=reset)
+            column, width = X[:, 0], X.shape[1]
+        if width != 1:
+            raise ValueError(
+                f"{type(owner).__name__} takes one column of categories, got {width}. Fit one "
+                "estimator for each column, with a share of the budget each."
+            )
+        if len(column) == 0:
+            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
+        return column if schema is None else as_labels(as_declared(column, schema.columns[0]))

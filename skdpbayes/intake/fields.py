@@ -1,0 +1,130 @@
+"""Arrays of any shape, by name: the records of NumPyro models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import validate_data
+
+from skdpbayes.cells import parsed
+from skdpbayes.facts import Facts, Field, Shape
+from skdpbayes.intake.labels import as_labels, is_sequence
+from skdpbayes.intake.reading import Reader, Rows
+from skdpbayes.intake.rows import as_numeric, check_table, refuse_text_columns
+
+if TYPE_CHECKING:
+    from skdpbayes.mechanism.records import Records
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FieldRows(Reader):
+    """Arrays of the records by their names, or places, as arguments of a model."""
+
+    def declared(self, shape: Shape) -> Facts:
+        """Shapes alone; of a table without fields, those of ``model(X, y)`` with numbers."""
+        if not shape.fields:
+            fields = (Field("0", (shape.n_features,), "float32"), Field("1", (), "float32"))
+            shape = Shape(shape.n_rows, shape.n_features, shape.names, fields)
+        return Facts(shape)
+
+    def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
+        """Fields of the records."""
+        fields = self.fields(owner, X, y, reset=True)
+        return Rows(facts_of(fields, vars(owner).get("n_features_in_", 0)), lambda: pack(fields))
+
+    def fields(self, owner: Any, X: Any, y: Any = None, *, reset: bool) -> Fields:
+        """Arrays by name."""
+        if isinstance(X, dict) and not sparse.issparse(X):  # which one format is
+            if y is not None:
+                raise ValueError(
+                    "X is a dict of the model's arguments: put y into it, by its name in the model."
+                )
+            if not X or not all(isinstance(name, str) and name.isidentifier() for name in X):
+                raise ValueError(f"X as a dict must name arguments of the model, got {list(X)}.")
+            fields = {name: _array(f"X[{name!r}]", value) for name, value in X.items()}
+        else:
+            width = None if reset else vars(owner).get("n_features_in_")
+            fields = {"0": _array("X", X, width)}
+            if fields["0"].ndim == 2:
+                frame = X if hasattr(X, "columns") else fields["0"]
+                validate_data(owner, frame, skip_check_array=True, reset=reset)
+            if y is not None:
+                fields["1"] = _array("y", y)
+        lengths = [x.shape[0] for x in fields.values()]
+        if len(set(lengths)) != 1:
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: {lengths}."
+            )
+        if not all(lengths):
+            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
+        return fields
+
+
+def facts_of(fields: Fields, n_features: int, **more: Any) -> Facts:
+    """Facts of records: shapes, dtypes, and where they lie in memory."""
+    own = tuple(
+        Field(name, tuple(x.shape[1:]), typed(x[:0]).dtype.name) for name, x in fields.items()
+    )
+    arrays = [x for x in fields.values() if not sparse.issparse(x)]
+    n = next(iter(fields.values())).shape[0]
+    return Facts(
+        Shape(n, n_features, None, own),
+        shares=lambda array: any(np.may_share_memory(array, x) for x in arrays),
+        **more,
+    )
+
+
+def pack(fields: Fields) -> Records:
+    """Records of fields."""
+    from skdpbayes.intake.packing import finite_rows, pack_records
+
+    own = {name: typed(x) for name, x in fields.items()}
+    finite = [finite_rows(x) for x in own.values()]  # negative integers are no nulls here
+    return pack_records(usable=np.logical_and.reduce(finite), **own)
+
+
+def typed(x: Any) -> Any:
+    """In single precision, 32 bits or as a Boolean, element by element."""
+    if x.dtype.kind == "b":
+        return x
+    with np.errstate(all="ignore"):
+        if x.dtype.kind == "f":
+            return x.astype(np.float32)
+        edges = np.iinfo(np.int32)
+        return np.clip(x, edges.min, edges.max).astype(np.int32)
+
+
+def _array(name: str, value: Any, width: int | None = None) -> Any:
+    """An array of numbers; cells that are none become NaN. A list X has a public `width`.
+
+    Raises
+    ------
+    ValueError
+        For what is public: a dtype that holds no numbers, no axis of records.
+    """
+    refuse_text_columns(value)
+    if sparse.issparse(value) or hasattr(value, "columns"):
+        return as_numeric(value)
+    # Whether a list is one of rows must not depend on what a record holds. Dtypes of data frames'
+    # own become others where one value is missing, and what has none gets one from its values:
+    # these are read item by item, as floats.
+    if is_sequence(value) and name == "X":
+        return as_numeric(value, width)
+    if isinstance(value, Iterable) and not isinstance(getattr(value, "dtype", None), np.dtype):
+        return parsed(as_labels(value if hasattr(value, "dtype") else list(value)))
+    array = np.asarray(value)
+    if array.ndim == 2 or array.dtype.kind == "c":
+        check_table(array)
+    if array.ndim == 0 or array.dtype.kind not in "fiubO":
+        raise ValueError(
+            f"{name} must be an array of numbers with an axis of records, got dtype {array.dtype} "
+            f"and shape {array.shape}. Encode text by public categories, as "
+            "skdpbayes.preprocessing.CategoryEncoder does."
+        )
+    return parsed(array) if array.dtype.kind == "O" else array

@@ -1,0 +1,234 @@
+"""Rows of measurements in units of their public ranges."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils import assert_all_finite
+
+from skdpbayes.cells import parsed
+from skdpbayes.declarations import column_bounds, of_columns_and_response
+from skdpbayes.facts import Facts, Scales, Shape
+from skdpbayes.intake.reading import Reader, Rows, response, shape_of
+from skdpbayes.intake.rows import dense
+from skdpbayes.privacy.report import PrivacyLeakWarning
+from skdpbayes.schema import Outcome, Schema
+
+if TYPE_CHECKING:
+    from skdpbayes.mechanism.records import Records
+
+_NO_RESPONSE = np.zeros(1), np.ones(1)
+
+
+def _centre_and_half(
+    pair: tuple[Any, Any], n: int, *, centred: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    low, high = (np.broadcast_to(np.asarray(end, np.float64), n) for end in pair)
+    if centred:
+        return (low + high) / 2, np.where(high > low, (high - low) / 2, 1.0)
+    half = np.maximum(-low, high)
+    return np.zeros(n), np.where(half > 0, half, 1.0)
+
+
+def _range_of(X: np.ndarray) -> tuple[Any, Any]:
+    """Range of the finite rows, which is not private."""
+    finite = X[np.isfinite(X).all(axis=1)]
+    return (finite.min(axis=0), finite.max(axis=0)) if len(finite) else (-1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class MeasuredRows(Reader):
+    """Rows and a response, in half ranges about their centres.
+
+    Attributes
+    ----------
+    columns : object
+        The first of `bounds`; None without any.
+    bounds : tuple (X_bounds, y_bounds), Schema or None
+        As users declare them; None takes the ranges from the rows, which is not private.
+    centred : bool
+        Whether centres may be other than zero.
+    """
+
+    bounds: Any = None
+    centred: bool = True
+
+    def declared(self, shape: Shape) -> Facts:
+        """Scales by the declared bounds; without any, those of the unit cube, and what voids."""
+        if self.bounds is None:
+            unit = self._scales(shape, (-1.0, 1.0), (-1.0, 1.0))
+            return Facts(shape, scales=unit, voided_by=_TAKEN)
+        of_columns, of_response = of_columns_and_response(self.bounds)
+        return Facts(
+            shape,
+            scales=self._scales(
+                shape,
+                column_bounds(of_columns, shape.n_features, shape.names, "bounds of X"),
+                column_bounds(of_response, 1, parameter="bounds of y"),
+            ),
+        )
+
+    def _scales(self, shape: Shape, of_columns: Any, of_response: Any) -> Scales:
+        columns = _centre_and_half(of_columns, shape.n_features, centred=self.centred)
+        return Scales(*columns, *_centre_and_half(of_response, 1, centred=self.centred))
+
+    def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
+        """Numbers in the units of the data; ranges, if they are not declared."""
+        X = self.numeric(owner, X, reset=True)
+        y = response(owner, y, len(X), one_by_one=self.bounds is not None)
+        y, shape = response_numbers(y, self.bounds), shape_of(owner, X)
+        if self.bounds is None:
+            warnings.warn(
+                "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
+                "bounds=((X_low, X_high), (y_low, y_high)).",
+                PrivacyLeakWarning,
+                stacklevel=5,
+            )
+            own = self._scales(shape, _range_of(X), (y.min(), y.max()))
+            facts = Facts(shape, scales=own, voided_by=_TAKEN)
+        else:
+            facts = self.declared(shape)
+        return Rows(facts, lambda: self.pack(X, y, facts.own_scales()))
+
+    def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
+        """Dense rows."""
+        return dense(super().numeric(owner, X, reset=reset))
+
+    def pack(self, X: np.ndarray, y: np.ndarray, scales: Scales) -> Records:
+        """Scaled rows ``x`` and responses ``y``."""
+        from skdpbayes.intake.packing import pack_records
+
+        return pack_records(**_scaled(X, y, scales))
+
+
+_TAKEN = ("the ranges of X and y were taken from the data (bounds=None)",)
+
+
+def _scaled(X: np.ndarray, y: np.ndarray, scales: Scales) -> dict[str, np.ndarray]:
+    with np.errstate(all="ignore"):
+        return {
+            "x": ((X - scales.centre) / scales.half).astype(np.float32),
+            "y": ((y - scales.y_centre) / scales.y_half).astype(np.float32),
+        }
+
+
+@dataclass(frozen=True)
+class RegressionRows(MeasuredRows):
+    """Rows with a constant column if they are centred; null rows are zero."""
+
+    def pack(self, X: np.ndarray, y: np.ndarray, scales: Scales) -> Records:
+        """Scaled rows ``x`` and responses ``y``, which are NaN in null rows."""
+        from skdpbayes.intake.packing import pack_records
+
+        rows, responses = _scaled(X, y, scales).values()
+        null = ~(np.isfinite(rows).all(axis=1) & np.isfinite(responses))
+        rows[null], responses[null] = 0, np.nan
+        if self.centred:
+            rows = np.concatenate([rows, ~null[:, None]], axis=1, dtype=np.float32)
+        return pack_records(x=rows, y=responses)
+
+
+def response_numbers(y: np.ndarray, bounds: Any) -> np.ndarray:
+    """The response as numbers, each by itself; one that is taken for its own bounds must be finite."""
+    by_cell = isinstance(bounds, Schema) or (
+        isinstance(bounds, list | tuple) and isinstance(bounds[-1], Outcome)
+    )
+    if y.dtype.kind in "US" and not by_cell:
+        raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
+    if bounds is None:
+        assert_all_finite(y, input_name="y")
+    with np.errstate(all="ignore"):
+        return y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
+
+
+@dataclass(frozen=True)
+class BoundedRows(Reader):
+    """Rows in half ranges about their centres, without a response.
+
+    Attributes
+    ----------
+    round : bool
+        Whether all columns have the largest of their scales.
+    """
+
+    round: bool = False
+
+    def declared(self, shape: Shape) -> Facts:
+        """Scales by the declared bounds; without any, those of the unit cube, and what voids."""
+        if self.columns is None:
+            return Facts(shape, scales=self._scales(shape, -1.0, 1.0), voided_by=_X_TAKEN)
+        low, high = column_bounds(self.columns, shape.n_features, shape.names)
+        return Facts(shape, scales=self._scales(shape, low, high))
+
+    def _scales(self, shape: Shape, low: Any, high: Any) -> Scales:
+        d = shape.n_features
+        low, high = (np.broadcast_to(np.asarray(end, np.float64), d) for end in (low, high))
+        half = np.where(high > low, high / 2 - low / 2, 1.0)
+        half = np.full_like(half, half.max()) if self.round else half
+        return Scales(low / 2 + high / 2, half, *_NO_RESPONSE)
+
+    def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
+        """Numbers in the units of the data; ranges, if they are not declared."""
+        del y
+        X = self.numeric(owner, X, reset=True)
+        shape = shape_of(owner, X)
+        if self.columns is None:
+            warnings.warn(
+                "bounds=None takes the ranges of X from the data, which is not private. Pass "
+                "bounds=(low, high).",
+                PrivacyLeakWarning,
+                stacklevel=5,
+            )
+            low, high = _range_of(X.astype(np.float64))
+            facts = Facts(shape, scales=self._scales(shape, low, high), voided_by=_X_TAKEN)
+        else:
+            facts = self.declared(shape)
+        return Rows(facts, lambda: self.pack(X, facts.own_scales()))
+
+    @staticmethod
+    def pack(X: np.ndarray, scales: Scales) -> Records:
+        """Scaled rows ``x``."""
+        from skdpbayes.intake.packing import pack_records
+
+        with np.errstate(all="ignore"):
+            return pack_records(x=((X - scales.centre) / scales.half).astype(np.float32))
+
+
+_X_TAKEN = ("the ranges of X were taken from the data (bounds=None)",)
+
+
+@dataclass(frozen=True)
+class ClippedRows(Reader):
+    """Rows cut at their bounds, between -1 and 1."""
+
+    def bounds(self, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+        """Bounds of each column."""
+        return column_bounds(self.columns, shape.n_features, shape.names)
+
+    def declared(self, shape: Shape) -> Facts:
+        """Scales by the declared bounds."""
+        low, high = self.bounds(shape)
+        return Facts(shape, scales=Scales((low + high) / 2, (high - low) / 2, *_NO_RESPONSE))
+
+    def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
+        """Dense rows."""
+        return dense(super().numeric(owner, X, reset=reset))
+
+    def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
+        """Numbers in the units of the data."""
+        del y
+        X = self.numeric(owner, X, reset=True)
+        shape = shape_of(owner, X)
+        return Rows(self.declared(shape), lambda: self.pack(X, *self.bounds(shape)))
+
+    @staticmethod
+    def pack(X: np.ndarray, low: np.ndarray, high: np.ndarray) -> Records:
+        """Rows ``x``."""
+        from skdpbayes.intake.packing import pack_records
+
+        with np.errstate(all="ignore"):
+            X = np.clip(X.astype(np.float64), low, high)
+            return pack_records(x=(2 * (X - low) / (high - low) - 1).astype(np.float32))

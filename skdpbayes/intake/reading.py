@@ -1,0 +1,151 @@
+"""Tables as records: how `fit` reads rows, and what of them is public.
+
+A reader holds what parameters declare. `Reader.declared` gives the public facts of a table that
+nobody has seen; `Reader.read` gives those of a table that is there, and a function that packs its
+rows. The two agree, unless a parameter is left to be taken from the rows, which voids the
+guarantee.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from skdpbayes.declarations import schema_of, width_of
+from skdpbayes.facts import Facts, Shape
+from skdpbayes.intake.columns import numbers
+from skdpbayes.intake.labels import as_labels
+from skdpbayes.intake.rows import dense, refuse_text_columns
+
+if TYPE_CHECKING:
+    from skdpbayes.mechanism.records import Records
+
+
+class Rows(NamedTuple):
+    """A table that was given to `fit`.
+
+    Attributes
+    ----------
+    facts : Facts
+        Public.
+    pack : callable ``() -> Records``
+        Private; called once the fit has been charged.
+    """
+
+    facts: Facts
+    pack: Callable[[], Records]
+
+
+@dataclass(frozen=True)
+class Reader(ABC):
+    """How the rows of one kind of model are read.
+
+    Attributes
+    ----------
+    columns : object
+        What parameters declare of the columns of X: bounds, categories or a schema; None if
+        nothing.
+    only_dense : str
+        Why sparse rows are refused; empty if they are not.
+    """
+
+    columns: Any = None
+    only_dense: str = ""
+
+    @abstractmethod
+    def declared(self, shape: Shape) -> Facts:
+        """Facts of a table of this shape, from parameters alone.
+
+        Raises
+        ------
+        ValueError
+            If a parameter that the plan depends on is not declared.
+        """
+
+    @abstractmethod
+    def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
+        """Facts of a table, and its rows.
+
+        Parameters
+        ----------
+        owner : estimator
+            It gets `n_features_in_` and `feature_names_in_`.
+        X, y
+            As given to `fit`.
+        """
+
+    def width(self) -> int | None:
+        """Number of columns that parameters declare; None if they declare none."""
+        return width_of(self.columns)
+
+    def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
+        """X as numbers, with feature names and their number checked (or remembered)."""
+        if self.only_dense and sparse.issparse(X):
+            raise TypeError(
+                f"Sparse data was passed, but dense data is required: {self.only_dense} Use "
+                "X.toarray() if it fits in memory."
+            )
+        schema = schema_of(self.columns)
+        if schema is None:
+            refuse_text_columns(X)
+        # Of a list: what is declared, or what an earlier fit of this object was told.
+        width = self.width() or vars(owner).get("n_features_in_")
+        found = numbers(X, schema, width)
+        validate_data(
+            owner, X if hasattr(X, "columns") else found, skip_check_array=True, reset=reset
+        )
+        return found
+
+
+def shape_of(owner: Any, X: Any) -> Shape:
+    """Shape of a table of numbers whose owner has checked its names."""
+    names = vars(owner).get("feature_names_in_")
+    return Shape(
+        int(X.shape[0]), int(X.shape[1]), None if names is None else tuple(map(str, names))
+    )
+
+
+def response(owner: Any, y: Any, n: int, *, one_by_one: bool) -> np.ndarray:
+    """The response, checked by its public shape; a list is taken item by item if so asked."""
+    if y is None:
+        raise ValueError(
+            f"This {type(owner).__name__} estimator requires y to be passed, but the target y is None."
+        )
+    y = column_or_1d(as_labels(y) if one_by_one else y, warn=True)
+    if len(y) != n:
+        raise ValueError(
+            "Found input variables with inconsistent numbers of samples: X and y differ in length."
+        )
+    return y
+
+
+@dataclass(frozen=True)
+class PlainRows(Reader):
+    """Rows of numbers, as they are."""
+
+    def declared(self, shape: Shape) -> Facts:
+        """Shapes alone."""
+        return Facts(shape)
+
+    def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
+        """Rows in single precision."""
+        del y
+        X = self.numeric(owner, X, reset=True)
+        return Rows(self.declared(shape_of(owner, X)), lambda: self.pack(X))
+
+    def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
+        """Dense rows."""
+        return dense(super().numeric(owner, X, reset=reset))
+
+    def pack(self, X: np.ndarray) -> Records:
+        """One field, ``x``."""
+        from skdpbayes.intake.packing import pack_records
+
+        with np.errstate(all="ignore"):
+            return pack_records(x=X.astype(np.float32))

@@ -1,0 +1,266 @@
+"""Plans of the solvers that release gradients: dpvi, na-dpvi, sgld, a guide of the user's, Adam.
+
+Each is a function of settings, a model, bounds and the public number of records, and returns
+a `Planned`. `openings` are budget shares of releases that are made before.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from skdpbayes.mechanism.spec import MAX_SCHEDULE
+from skdpbayes.plans.settings import Bounds, Planned, Settings
+from skdpbayes.privacy.accounting import (
+    GaussianSteps,
+    decreasing_blocks,
+    noise_multiplier,
+    step_size,
+)
+from skdpbayes.solvers.adam import Adam
+from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
+from skdpbayes.solvers.na_dpvi import NADPVI
+from skdpbayes.solvers.own_guide import OwnGuide
+from skdpbayes.solvers.sgld import SGLD
+
+if TYPE_CHECKING:
+    from skdpbayes.models.base import Model
+    from skdpbayes.models.numpyro.program import NumPyroModel
+
+_TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
+
+
+def n_parameters(model: Model) -> int:
+    """Number of a model's parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
+
+
+def refuse_many_parameters(settings: Settings, model: Model) -> None:
+    """Raise if there are more than solvers that release a matrix can do with."""
+    size, most = n_parameters(model), settings.defaults.curvature_up_to
+    if size > most:
+        raise ValueError(
+            f"solver={settings.solver!r} releases a matrix of all pairs of parameters, here "
+            f"{size}, and takes at most {most}: noise would hide it. Use solver='dpvi'."
+        )
+
+
+def _refuse_without_bound(settings: Settings, bounds: Bounds) -> None:
+    if settings.clipping_norm is None and bounds.clip is None and not math.isfinite(bounds.score):
+        raise ValueError("The score of this model has no bound: pass clipping_norm.")
+
+
+def plan_dpvi(
+    settings: Settings,
+    model: Model,
+    bounds: Bounds,
+    n: int | None,
+    openings: Sequence[float] = (),
+) -> Planned:
+    """Variational inference with a Gaussian guide."""
+    _refuse_without_bound(settings, bounds)
+    defaults = settings.defaults
+    n_steps, batch = settings.schedule((500, 2**12), openings)
+    rate = settings.rate(n, batch)
+    n_guess = batch / rate if n is None or settings.adjacency == "add_remove" else n
+    size = n_parameters(model)
+    full_rank = settings.guide == "full_rank" or (
+        settings.guide == "auto" and size <= defaults.full_rank_up_to
+    )
+    if full_rank and n_steps < 2:
+        raise ValueError(_TOO_FEW.format(n_steps))
+    opening, steps, _ = settings.round_noise(openings, n_steps, rate)
+
+    clip, fraction = settings.clipping_norm or bounds.clip, None
+    if clip is None:
+        # Variance of the noise in the averaged score without clipping, over the curvature that the
+        # bounds let expect. Where there is more noise than signal, clipping costs less information
+        # than it saves.
+        variance = (steps[0].noise_multiplier * bounds.score / rate) ** 2 / n_steps
+        ratio = variance * size / (0.8 * n_guess * bounds.curvature)
+        if ratio > 0:
+            clip = bounds.score * min(max(ratio**-0.25 / 4, 0.25), 1)
+            fraction = min(math.sqrt(ratio), 1) / 2
+        else:
+            clip = 1.01 * bounds.score
+    limit = float(n_guess) if defaults.limited else math.inf
+    if full_rank and defaults.calm is not None:
+        limit = min(limit, float(defaults.calm * size))
+    solver = DPVI(
+        guide=FullRank(np.float32(1.01 * bounds.curvature)) if full_rank else MeanField(),
+        learning_rate=np.float32(settings.learning_rate or defaults.learning_rates[not full_rank]),
+        clipping_norm=np.float32(clip),
+        n_records=np.float32(limit),
+        clip_fraction=None if fraction is None else np.float32(fraction),
+    )
+    reported = float(solver.clipping_norm) if fraction is None else None
+    return Planned(solver, settings.spec(opening + steps), reported)
+
+
+def plan_na_dpvi(
+    settings: Settings,
+    model: Model,
+    bounds: Bounds,
+    n: int | None,
+    openings: Sequence[float] = (),
+) -> Planned:
+    """Noise-aware inference from averaged scores and a released curvature."""
+    _refuse_without_bound(settings, bounds)
+    if settings.learning_rate is not None:
+        raise ValueError(
+            "learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such parameter."
+        )
+    refuse_many_parameters(settings, model)
+    # By default all records take part, unless there are very many.
+    n_steps, batch = settings.schedule((200, 2**17), openings)
+    rate = settings.rate(n, batch)
+    if n_steps < 2:
+        raise ValueError(_TOO_FEW.format(n_steps))
+    opening, steps, _ = settings.round_noise(openings, n_steps, rate)
+    # Scores clipped to nearly equal norms waste little of the noise; without noise none is clipped.
+    bounded = math.isfinite(bounds.score)
+    score, curvature = bounds.score, bounds.curvature
+    if bounds.typical and (settings.private or not bounded):
+        score, curvature = bounds.typical
+    share = 0.2 if settings.private else 1.01
+    clip = settings.clipping_norm or bounds.clip or score * share
+    norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
+    every = settings.defaults.curvature_every
+    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every))
+    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+
+
+def plan_sgld(
+    settings: Settings,
+    model: Model,
+    bounds: Bounds,
+    n: int | None,
+    openings: Sequence[float] = (),
+) -> Planned:
+    """Langevin dynamics; the step sizes follow from the noise."""
+    _refuse_without_bound(settings, bounds)
+    del model
+    n_steps, batch = settings.schedule((2000, 2**16), openings)
+    rate, n_chains = settings.rate(n, batch), settings.n_chains
+    friction = 1.0 if settings.sampler == "sgld" else float(settings.friction)
+    share = 0.25 if settings.private else 1.01
+    clip = settings.clipping_norm or bounds.clip or bounds.score * share
+    if openings and n_chains > 1:
+        raise ValueError("Openings are made once: n_chains must be 1.")
+    blocks = (
+        [(1.0, n_steps)]
+        if settings.step_schedule == "constant"
+        else decreasing_blocks(n_steps, MAX_SCHEDULE - len(openings))
+    )
+    schedule = [(size**-0.5, count * n_chains) for size, count in blocks]
+    opening, _, noise = settings.round_noise(openings, n_steps * n_chains, rate, schedule)
+    largest = step_size(noise, rate, clip, friction)
+    if settings.learning_rate is not None:
+        first = float(settings.learning_rate)
+        if first > largest * (1 + 1e-9):
+            raise ValueError(
+                f"learning_rate={first:g} is too large for epsilon={settings.epsilon:g}: the noise "
+                "that makes the chain sample the posterior would not be private enough. At most "
+                f"{largest:g} is allowed with this clipping norm, sampling rate and number of "
+                "steps; fewer steps or a smaller clipping_norm allow more."
+            )
+    else:
+        if settings.adjacency == "add_remove" or n is None:
+            raise ValueError(
+                "learning_rate=None takes the number of records from X, which "
+                "adjacency='add_remove' keeps private. Pass learning_rate, or use "
+                "adjacency='zero_out'."
+            )
+        curvature = bounds.curvature if bounds.mean_curvature is None else bounds.mean_curvature
+        first = min(largest, 1 / (n * curvature + bounds.prior_precision))
+    steps = tuple(
+        GaussianSteps(noise_multiplier(first * size, rate, clip, friction), rate, count)
+        for size, count in blocks
+    )
+    solver = SGLD(
+        n_draws=-(-settings.n_posterior_samples // n_chains),
+        clipping_norm=np.float32(clip),
+        friction=np.float32(friction),
+        sampler=settings.sampler,
+    )
+    return Planned(solver, settings.spec(opening + steps, n_chains), float(solver.clipping_norm))
+
+
+def plan_point(
+    settings: Settings,
+    model: Model,
+    bounds: Bounds,
+    n: int | None,
+    openings: Sequence[float] = (),
+) -> Planned:
+    """The most probable parameters, by Adam."""
+    del model
+    assert bounds.clip is not None
+    n_steps, batch = settings.schedule((1000, 2**11), openings)
+    opening, steps, _ = settings.round_noise(openings, n_steps, settings.rate(n, batch))
+    rate = settings.learning_rate or settings.defaults.learning_rate
+    solver = Adam(np.float32(rate), np.float32(bounds.clip))
+    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+
+
+def plan_own_guide(
+    settings: Settings,
+    model: NumPyroModel,
+    bounds: Bounds,
+    n: int | None,
+    openings: Sequence[float] = (),
+) -> Planned:
+    """Variational inference with a guide of the user's."""
+    from skdpbayes.models.numpyro.guide import read_guide
+
+    assert bounds.clip is not None
+    n_steps, batch = settings.schedule((500, 2**12), openings)
+    opening, steps, _ = settings.round_noise(openings, n_steps, settings.rate(n, batch))
+    guide = read_guide(_own_copy(settings.guide, model.program), model)
+    rate = settings.learning_rate or settings.defaults.learning_rate
+    solver = OwnGuide(guide, np.float32(rate), np.float32(bounds.clip))
+    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+
+
+def plan_guided(
+    settings: Settings,
+    model: Any,
+    bounds: Bounds,
+    n: int | None,
+    openings: Sequence[float] = (),
+) -> Planned:
+    """Variational inference with the guide that is asked for."""
+    if callable(settings.guide):
+        return plan_own_guide(settings, model, bounds, n, openings)
+    if settings.guide == "point":
+        return plan_point(settings, model, bounds, n, openings)
+    return plan_dpvi(settings, model, bounds, n, openings)
+
+
+def _own_copy(guide: Any, program: Any) -> Any:
+    """A copy, as guides of NumPyro keep what they are first called with.
+
+    Raises
+    ------
+    ValueError
+        If the guide has been called: it keeps records, and starts where they led it.
+    """
+    if getattr(guide, "prototype_trace", None) is not None:
+        raise ValueError(
+            "The guide has been used, and holds the data of that use: pass a new "
+            f"{type(guide).__name__}."
+        )
+    return _copied(guide, program)
+
+
+@lru_cache(maxsize=32)
+def _copied(guide: Any, program: Any) -> Any:
+    """One for each model and guide: another would be compiled anew."""
+    del program
+    return copy.deepcopy(guide)

@@ -1,0 +1,215 @@
+"""The solvers: one entry each, which every list of solvers reads.
+
+A solver is offered for a model if one of its ways takes a model of that kind. To add a solver,
+write a plan (a function of settings, model, bounds and the number of records, that returns a
+`Planned`) and `register` an entry; to add a model, give it the methods that a way asks
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.networks.autoencoder import Autoencoder
+from skdpbayes.models.score_unit import WithScoreUnit
+from skdpbayes.plans.gradients import plan_guided, plan_na_dpvi, plan_point, plan_sgld
+from skdpbayes.plans.settings import Bounds, Planned, Settings
+from skdpbayes.plans.statistics import (
+    opening_shares,
+    plan_logistic,
+    plan_one_release,
+    plan_rounds,
+)
+from skdpbayes.solvers.opened import Opened
+
+PlanFunction = Callable[..., Planned]
+
+
+@runtime_checkable
+class HasLikelihood(Protocol):
+    """A model with a likelihood and a prior, whose scores gradient solvers release."""
+
+    def log_likelihood(self, params: Any, record: Any) -> Any:
+        """Log-likelihood of one record."""
+
+    def log_prior(self, params: Any) -> Any:
+        """Log density of the prior."""
+
+
+@runtime_checkable
+class HasNoisyPosterior(Protocol):
+    """A model with an exact posterior given a noisy sum of statistics."""
+
+    def noisy_posterior(self, total: Any, scale: Any, n_records: Any) -> Any:
+        """Exact posterior."""
+
+
+@runtime_checkable
+class HasStatistics(Protocol):
+    """A model with local latents, whose expected statistics are released in rounds."""
+
+    def m_step(self, params: Any, sums: Any, scales: Any) -> Any:
+        """Parameters given noisy sums."""
+
+
+@runtime_checkable
+class HasMarginal(Protocol):
+    """A model that has a likelihood once openings have found a start."""
+
+    def openings(self) -> Any:
+        """Releases that lead to a start."""
+
+    def marginal(self, params: Any) -> Any:
+        """A model without latents, about the start."""
+
+
+def opened(plan: PlanFunction) -> PlanFunction:
+    """A plan of a gradient solver that starts where a model's openings lead."""
+
+    def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Planned:
+        openings = opening_shares(settings, len(model.openings()))
+        if openings and settings.n_chains > 1:
+            raise ValueError(
+                "A model's start is found in one chain: with n_chains above 1, pass clipping_norm "
+                "if that is what the start finds, else take n_chains=1."
+            )
+        marginal = model.marginal(model.init())
+        solver, spec, norm = plan(settings, marginal, bounds, n, openings)
+        if isinstance(model, WithScoreUnit) and model.found:
+            norm = None  # it is relative to a unit that the opening finds
+        return Planned(Opened(solver, np.int32(len(openings))), spec, norm)
+
+    return planned
+
+
+@dataclass(frozen=True)
+class SolverEntry:
+    """A solver, as every list of solvers knows it.
+
+    Attributes
+    ----------
+    name : str
+        The value of the parameter `solver`.
+    summary : str
+        What it does, in one sentence.
+    ways : tuple of (type, function)
+        Kinds of models that it takes, the most special first, and how it is planned for each.
+    parameters : frozenset of str
+        Parameters in `SPECIAL` that it takes.
+    """
+
+    name: str
+    summary: str
+    ways: tuple[tuple[type, PlanFunction], ...]
+    parameters: frozenset[str] = frozenset()
+
+    def way(self, model: type) -> PlanFunction | None:
+        """How it is planned for a class of models; None if it does not take them."""
+        return next((plan for kind, plan in self.ways if issubclass(model, kind)), None)
+
+
+# Parameters that only some solvers take, and the values that stand for "not set".
+SPECIAL: dict[str, Any] = {
+    "guide": "auto",
+    "step_schedule": "constant",
+    "n_chains": 1,
+    "sampler": "sgld",
+    "prior_df": None,
+}
+
+SOLVERS: dict[str, SolverEntry] = {}
+
+
+def register(entry: SolverEntry) -> None:
+    """Add a solver.
+
+    Raises
+    ------
+    ValueError
+        If there is one of that name.
+    """
+    if entry.name in SOLVERS:
+        raise ValueError(f"There is a solver {entry.name!r} already.")
+    SOLVERS[entry.name] = entry
+
+
+def _gradient(plan: PlanFunction, *special: tuple[type, PlanFunction]) -> Any:
+    return (*special, (HasMarginal, opened(plan)), (HasLikelihood, plan))
+
+
+register(
+    SolverEntry(
+        "dpvi",
+        "Variational inference with a Gaussian posterior, on private gradients.",
+        _gradient(plan_guided, (Autoencoder, plan_point)),
+        frozenset({"guide"}),
+    )
+)
+register(
+    SolverEntry(
+        "na-dpvi",
+        "The normal posterior given all that the noisy scores and curvatures say.",
+        _gradient(plan_na_dpvi),
+        frozenset({"prior_df"}),
+    )
+)
+register(
+    SolverEntry(
+        "sgld",
+        "Langevin dynamics whose noise is the privacy noise.",
+        _gradient(plan_sgld),
+        frozenset({"step_schedule", "n_chains", "sampler"}),
+    )
+)
+register(
+    SolverEntry(
+        "vips",
+        "Noisy sufficient statistics: one release, or rounds of expected ones.",
+        (
+            (LogisticRegression, plan_logistic),
+            (HasNoisyPosterior, plan_one_release),
+            (HasStatistics, plan_rounds),
+        ),
+        frozenset({"prior_df"}),
+    )
+)
+
+
+def solvers_for(model: type) -> tuple[str, ...]:
+    """Names of the solvers that take a class of models."""
+    return tuple(name for name, entry in SOLVERS.items() if entry.way(model) is not None)
+
+
+def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Planned:
+    """Solver and mechanism for a model.
+
+    Raises
+    ------
+    ValueError
+        If the solver does not take the model, by the names of both and of the solvers that do.
+    """
+    plan = SOLVERS[settings.solver].way(type(model))
+    if plan is None:
+        raise ValueError(
+            f"solver={settings.solver!r} does not take a {type(model).__name__}: "
+            f"{', '.join(map(repr, solvers_for(type(model))))} do."
+        )
+    return plan(settings, model, bounds, n)
+
+
+def check_special(solver: str, parameters: Mapping[str, Any]) -> None:
+    """Raise if a parameter is set that belongs to other solvers."""
+    own = SOLVERS[solver].parameters
+    for name, default in SPECIAL.items():
+        value = parameters.get(name, default)
+        if name not in own and not np.array_equal(value, default):
+            needed = [other.name for other in SOLVERS.values() if name in other.parameters]
+            raise ValueError(
+                f"{name}={value!r} needs solver={' or '.join(map(repr, needed))}; "
+                f"{solver!r} has no such parameter."
+            )
