@@ -37,7 +37,7 @@ from skdpbayes import (
     DPVariationalAutoencoder,
     preprocessing,
 )
-from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.estimators._base import PrivateEstimator, solvers_of
 from skdpbayes.preprocessing import DPStandardScaler
 
 N = 311  # rows; no other size in a fit is as large
@@ -52,15 +52,10 @@ def public_estimators() -> list[type]:
     return [cls for cls in offered if isinstance(cls, type) and issubclass(cls, PrivateEstimator)]
 
 
-def solvers_of(cls: type) -> tuple[str, ...]:
-    """Solvers that an estimator offers; of one that has no choice, the one it uses."""
-    return cls._solvers if "solver" in inspect.signature(cls).parameters else (cls.solver,)
-
-
-def default_solver(cls: type) -> str:
+def default_solver(cls: type[PrivateEstimator]) -> str:
     """The solver of an estimator that nobody chose one for."""
     choice = inspect.signature(cls).parameters.get("solver")
-    return cls.solver if choice is None else choice.default
+    return solvers_of(cls)[0] if choice is None else choice.default
 
 
 def sampling_solvers(cls: type = DPBayesianLogisticRegression) -> list[str]:
@@ -239,6 +234,13 @@ class Case:
         draws = {"n_posterior_samples": 20} if self.has("n_posterior_samples") else {}
         steps = QUICK if self.samples else {}
         return self.as_users_have_it(**({"random_state": 0} | draws | steps | changes))
+
+    def plan(self, n: int = N, **changes):
+        """Plan of a fit of `data`, from public numbers alone."""
+        X, y = self.data(0)
+        density = self.cls is DPNumPyroModel and y is None  # which `plan` takes by its arguments
+        shape = {"fields": {"x": X}} if density else {"n_features": X.shape[1]}
+        return self.make(**changes).plan(n, **shape)
 
     def private_size(self) -> dict[str, Any]:
         """Changes under which the number of rows may be private."""

@@ -26,9 +26,8 @@ def seeds_are_for_tests(monkeypatch):
     from skdpbayes.estimators import _base
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
-    monkeypatch.setattr(
-        _base, "now", lambda: "2026-11-20T09:30:00+00:00"
-    )  # reports of two fits are compared
+    # Reports of two fits are compared.
+    monkeypatch.setattr("skdpbayes.plans.report.now", lambda: "2026-11-20T09:30:00+00:00")
 
 
 def pytest_configure(config):

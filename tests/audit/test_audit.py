@@ -125,7 +125,7 @@ def test_every_solver_passes(model, solver, compiled_quickly):
 def test_dates_of_its_own_fits_do_not_fail_an_audit(monkeypatch, compiled_quickly):
     days = iter(range(1, 100))
     monkeypatch.setattr(
-        "skdpbayes.estimators._base.now", lambda: f"2026-01-01T00:00:{next(days):02}+00:00"
+        "skdpbayes.plans.report.now", lambda: f"2026-01-01T00:00:{next(days):02}+00:00"
     )
     rates = np.random.default_rng(0).exponential(0.5, (20, 1))
     assert audit(DPGammaExponential(8.0, solver="vips"), rates, n_trials=0).passed

@@ -3,12 +3,13 @@
 What holds for each fit whatever the solver is in `test_every_estimator.py`.
 """
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 from cases import CASES, ENTRIES, EVERY_FIT, Case, public_estimators, solvers_of
 
-from skdpbayes.audit.fit import Fit
 from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.privacy import compose
 
@@ -56,7 +57,7 @@ def test_every_public_estimator_is_in_the_tests_of_every_fit():
 
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_a_pair_plans_the_model_of_its_entry(case):
-    model = Fit(case.make(), *case.data()).model
+    model = case.plan().model
     assert type(model.model if isinstance(model, WithScoreUnit) else model).__name__ == case.model
 
 
@@ -64,7 +65,9 @@ def test_a_pair_plans_the_model_of_its_entry(case):
 @pytest.mark.parametrize("case", WORK)
 def test_a_pair_fits_and_spends_what_it_says(case):
     fitted = case.make(epsilon=1.0).fit(*case.data())
-    spent = fitted.privacy_spent_
+    spent, told = fitted.privacy_spent_, case.plan(epsilon=1.0).report
+    told = replace(told, public={"n_features": fitted.n_features_in_} | told.public)
+    assert spent == told
     assert spent.epsilon <= 1 and (spent.epsilon > 0.5 or case.solver == "sgld")
     assert spent.epsilon == pytest.approx(
         compose(spent.releases, "zero_out").epsilon(1e-5), rel=1e-9
