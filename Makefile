@@ -9,6 +9,7 @@ UTILITY_ARGS ?=
 NA_DPVI_ARGS ?=
 CALIBRATION_ARGS ?=
 COVERAGE_ARGS ?=
+SPHINX_ARGS ?=
 
 PY := $(VENV)/bin/python
 export SKDPBAYES_DATA_HOME := $(if $(DATA_HOME),$(abspath $(DATA_HOME)))
@@ -107,9 +108,10 @@ lint: env-dev ## ruff and mypy
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-docs: env-dev ## build the documentation into docs/_build, and check its pages
+docs: env-dev ## build and check the pages in docs/_build (SPHINX_ARGS="-D plot_gallery=0": no examples)
 	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
-	$(PY) -m sphinx -W -b html docs docs/_build/html
+	@rm -f docs/generated/*.rst  # pages of names that are no more
+	$(PY) -m sphinx -W -b html $(SPHINX_ARGS) docs docs/_build/html
 	$(PY) tools/check_pages.py docs/_build/html
 
 # All locks in one command, the second and third held to the pins of the first.

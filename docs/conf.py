@@ -3,7 +3,7 @@
 import warnings
 
 from docutils import nodes
-from docutils.utils.math import latex2mathml
+from math_core import LatexToMathML
 
 import skdpbayes
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -76,26 +76,21 @@ html_css_files = ["wide.css"]
 html_copy_source = False
 html_show_sphinx = False
 
-# Formulas become MathML, which browsers draw by themselves: MathJax would come from another server.
+# Formulas become MathML, which browsers draw without a script from another server.
 html_math_renderer = "mathml"
+_to_mathml = LatexToMathML().convert_with_local_state
 
 
-def _mathml(node, as_block):
-    mathml = latex2mathml.tex2mathml(node.astext(), as_block=as_block)
-    return mathml.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em"/>')
-
-
-def _inline(self, node):
-    self.body.append(_mathml(node, as_block=False))
+def _formula(self, node):
+    self.body.append(_to_mathml(node.astext(), displaystyle=False))
     raise nodes.SkipNode
 
 
-def _block(self, node):
-    mathml = _mathml(node, as_block=True)
-    self.body.append(f'<div class="math" style="overflow-x:auto;padding:.4em 0">{mathml}</div>')
+def _displayed(self, node):
+    self.body.append(f'<div class="math">{_to_mathml(node.astext(), displaystyle=True)}</div>')
     raise nodes.SkipNode
 
 
 def setup(app):
     """Register the renderer of formulas."""
-    app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.add_html_math_renderer("mathml", (_formula, None), (_displayed, None))

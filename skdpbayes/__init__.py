@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0.dev0"
+from skdpbayes._version import __version__ as __version__
+
 __all__ = [
     "DPBayesianLinearRegression",
     "DPBayesianLogisticRegression",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from skdpbayes import __version__
+from skdpbayes._version import __version__
 from skdpbayes.privacy.accounting._steps import ADJACENCIES, GaussianSteps
 from skdpbayes.privacy.report import finite, rounded
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 TESTS = Path(__file__).parent
@@ -24,10 +25,11 @@ sys.path[:0] = [str(TESTS), str(TESTS / "mechanism")]  # for cases, conjugate; w
 @pytest.fixture(autouse=True)
 def seeds_are_for_tests(monkeypatch):
     from skdpbayes.estimators import _base
+    from skdpbayes.privacy import report
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
     # Reports of two fits are compared.
-    monkeypatch.setattr("skdpbayes.plans.report.now", lambda: "2026-11-20T09:30:00+00:00")
+    monkeypatch.setattr(report, "now", lambda: "2026-11-20T09:30:00+00:00")
 
 
 def pytest_configure(config):
@@ -140,21 +142,10 @@ def no_compiled_programs(compiled_quickly):
 _MOST = 2**30  # bytes of a test process above which compiled programs are dropped
 
 
-def _resident():
-    """Resident memory of this process in bytes; zero where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-    except (OSError, ValueError):
-        return 0
-
-
 def pytest_runtest_teardown(item, nextitem):
     """Drop compiled programs once they fill memory: few of them are of use to another module."""
-    if (
-        (nextitem is None or nextitem.path != item.path)
-        and _resident() > _MOST
-        and "jax" in sys.modules
-    ):
+    last = nextitem is None or nextitem.path != item.path
+    if last and "jax" in sys.modules and psutil.Process().memory_info().rss > _MOST:
         sys.modules["jax"].clear_caches()
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):

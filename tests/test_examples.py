@@ -139,7 +139,7 @@ def test_what_the_readme_says_of_the_demo():
 @pytest.mark.skipif(not (ROOT / ".ci" / "run").exists(), reason="no checkout")
 @pytest.mark.parametrize("beside", [True, False], ids=["with data", "without"])
 def test_integration_hides_data_from_the_suite(tmp_path, beside):
-    """What is called: `make test` as on a stranger's machine, then the tests of real data where they are."""
+    """Called: `make test` as on a stranger's machine, the tests of real data where they are, lint and pages."""
     run = tmp_path / "checkout" / ".ci" / "run"
     run.parent.mkdir(parents=True)
     run.write_text((ROOT / ".ci" / "run").read_text("utf-8"), "utf-8")
@@ -158,9 +158,9 @@ def test_integration_hides_data_from_the_suite(tmp_path, beside):
         ["bash", str(run)], env=environment, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert calls[0] == "test DATA_HOME= MOST_MEMORY=4 []"
-    assert [call.split(" [")[0] for call in calls[1:]] == [
-        "test-data DATA_HOME=../shared/data"
-    ] * beside
+    last = "lint docs DATA_HOME= SPHINX_ARGS=-D plot_gallery=0"
+    tables = ["test-data DATA_HOME=../shared/data"] * beside
+    assert [call.split(" [")[0] for call in calls[1:]] == [*tables, last]
 
 
 @pytest.mark.slow

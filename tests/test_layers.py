@@ -14,10 +14,12 @@ ROOT = Path(skdpbayes.__file__).parent
 
 # The rooms, from the ground up: a module imports from its own room and from rooms below.
 ROOMS = (
+    "_version",
     "cells",
     "checks",
     "schema",
     "declarations",
+    "facts",
     "calibration",
     "privacy",
     "mechanism",

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 COMMAND = [sys.executable, str(Path(__file__).parents[1] / "tools" / "peak_memory.py")]
@@ -17,7 +18,7 @@ sys.exit(max(child.wait() for child in children))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="the system does not tell")
+@pytest.mark.skipif(not psutil.LINUX, reason="the system does not tell")
 def test_memory_of_children_adds_up_and_the_exit_status_is_the_commands():
     done = subprocess.run([*COMMAND, "--limit", "0.1", "--", sys.executable, "-c", BOTH], **HOW)
     (peak,) = re.findall(r"Peak memory of all processes together: ([\d.]+) GB", done.stdout)

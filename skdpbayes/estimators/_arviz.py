@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from skdpbayes._version import __version__
 from skdpbayes.privacy import PrivacySpent
 
 
@@ -55,7 +55,7 @@ class ArvizMixin:
         spent = self.privacy_spent_
         attributes = {
             "inference_library": "skdpbayes",
-            "inference_library_version": version("skdpbayes"),
+            "inference_library_version": __version__,
             "model": type(self).__name__,
             "epsilon": float(spent.epsilon),
             "delta": float(spent.delta),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.callback import with_callbacks
 from sklearn.utils import Tags, estimator_html_repr
 
+from skdpbayes._version import __version__
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.declarations import public_schema
 from skdpbayes.estimators._progress import Progress, WatchedMixin
@@ -332,11 +332,11 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         state = super().__getstate__()
         if self.ledger is None and not hasattr(self, "privacy_spent_"):
             state["ledger"] = ledger_to_take_along()
-        return state | {"_skdpbayes_version": version("skdpbayes")}
+        return state | {"_skdpbayes_version": __version__}
 
     def __setstate__(self, state):
         """As in scikit-learn, with a warning if another version has saved it."""
-        saved, own = state.get("_skdpbayes_version"), version("skdpbayes")
+        saved, own = state.get("_skdpbayes_version"), __version__
         if saved != own:
             warnings.warn(
                 f"This {type(self).__name__} was saved by skdpbayes {saved} and is read by {own}: it may not work, or "

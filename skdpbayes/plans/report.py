@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
+from skdpbayes._version import __version__
 from skdpbayes.mechanism.integer_noise import noise_std, overhead
 from skdpbayes.mechanism.keys import RANDOM_SOURCE
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.plans.settings import LEAST_ACCOUNTED, SEEDED, Settings
+from skdpbayes.privacy import report as reports
 from skdpbayes.privacy.accounting import AccountingError, GaussianSteps, compose, crosscheck
-from skdpbayes.privacy.report import PrivacySpent, now
+from skdpbayes.privacy.report import PrivacySpent
 
 _EARLIER = "an earlier fit: "
 
@@ -104,8 +105,8 @@ def report(
         seeded=told.seeded,
         public=told.public,
         estimator=told.estimator,
-        version=version("skdpbayes"),
-        date=now(),
+        version=__version__,
+        date=reports.now(),
         schema=told.schema,
         voided_by=(*voided_by, *_voids(settings, told)),
     )

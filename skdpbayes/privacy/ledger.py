@@ -26,10 +26,10 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skdpbayes._version import __version__
 from skdpbayes.privacy import open_ledgers
 from skdpbayes.privacy.accounting._steps import (
     GaussianSteps,
@@ -279,7 +279,7 @@ class PrivacyLedger:
                 )
         about = {
             "label": str(label),
-            "version": version("skdpbayes"),
+            "version": __version__,
             "when": now(),
             "voided_by": [str(why) for why in voided_by],
         }

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, flat_start, prior_score, random_start, weighted_score
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Round
-from skdpbayes.solvers.guides import adam
 
+_ADAM = optax.scale_by_adam()
 _AVERAGED_FROM = 0.7  # fraction of the run after which iterates are averaged
 
 
@@ -26,7 +27,7 @@ class AdamState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
     theta: Any
-    moments: Any
+    moments: optax.ScaleByAdamState
     average: Any
     n_averaged: Any
 
@@ -49,8 +50,7 @@ class Adam:
     def init(self, model: Model, key) -> AdamState:
         """Start where the model says."""
         theta = random_start(model, key)
-        zeros = jnp.zeros_like(theta)
-        return AdamState(theta, (zeros, zeros), theta, jnp.zeros((), theta.dtype))
+        return AdamState(theta, _ADAM.init(theta), theta, jnp.zeros((), theta.dtype))
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A step of Adam."""
@@ -70,7 +70,8 @@ class Adam:
             gradient = total + prior_gradient(state.theta)
             left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(gradient.dtype)
             rate = self.learning_rate * jnp.clip(2 * left, 0.1, 1)
-            theta, moments = adam(gradient, state.theta, state.moments, step, rate)
+            direction, moments = _ADAM.update(gradient, state.moments)
+            theta = state.theta + rate * direction
             counted = (step >= _AVERAGED_FROM * mechanism.n_steps).astype(theta.dtype)
             n = state.n_averaged + counted
             weight = jnp.where(n > 0, counted / jnp.maximum(n, 1), 1)

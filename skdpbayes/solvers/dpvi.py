@@ -174,7 +174,6 @@ class DPVI:
                 score,
                 prior_gradient(point[0]),
                 point,
-                step,
                 rates,
                 prior_factor,
                 precision,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.mechanism.contributions import contribution_norm, scaled
@@ -29,6 +30,7 @@ from skdpbayes.solvers.spectra import (
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
 TIME_CONSTANT = 20  # rounds in which a direction of known curvature settles
 WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the mean weight
+_ADAM = optax.scale_by_adam()
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -44,7 +46,7 @@ class MeanFieldState(NamedTuple):
     """Of `MeanField`."""
 
     log_sd: Any
-    moments: Any  # Adam's averages of the gradient and its square
+    moments: optax.ScaleByAdamState
 
 
 @jax.tree_util.register_dataclass
@@ -54,21 +56,20 @@ class MeanField:
 
     def init(self, mu, sd):
         """State, and what is averaged over the late rounds: the guide."""
-        zeros = jnp.zeros_like(mu), jnp.zeros_like(mu)
-        return MeanFieldState(jnp.log(sd), (zeros, zeros)), (mu, jnp.log(sd))
+        guide = mu, jnp.log(sd)
+        return MeanFieldState(guide[1], _ADAM.init(guide)), guide
 
     def draw(self, mu, state, noise):
         """Point of the guide."""
         return mu + jnp.exp(state.log_sd) * noise
 
-    def step(self, mu, state, score, prior, point, step, rates, factor, precision):
+    def step(self, mu, state, score, prior, point, rates, factor, precision):
         """Next mean and state, and what is averaged; `score` and `prior` are the two parts of the gradient."""
         del precision
         gradient = score + factor * prior
         gradient = gradient, gradient * point[1] * jnp.exp(state.log_sd) + 1  # by reparametrisation
-        (mu, log_sd), moments = adam(
-            gradient, (mu, state.log_sd), state.moments, step, (rates.mean, rates.log_sd)
-        )
+        direction, moments = _ADAM.update(gradient, state.moments)
+        mu, log_sd = mu + rates.mean * direction[0], state.log_sd + rates.log_sd * direction[1]
         return mu, MeanFieldState(log_sd, moments), (mu, log_sd)
 
     def prior_factor(self, state, noise, precision):
@@ -193,14 +194,13 @@ class FullRank:
         """Point of the guide."""
         return mu + solve_triangular(state.precision_root, noise, trans="T", lower=True)
 
-    def step(self, mu, state, score, prior, point, step, rates, factor, precision):
+    def step(self, mu, state, score, prior, point, rates, factor, precision):
         """Next mean and state, and what is averaged; `score` and `prior` are the two parts of the gradient.
 
         In directions whose curvature stands out of its noise, a Newton step shortened so that
         iterates settle within `TIME_CONSTANT` rounds: faster ones would only follow the noise. In
         the others, a step in proportion to the gradient over its size, which is mostly the noise's.
         """
-        del step
         vectors = state.eigenvectors
         gradient = score @ vectors + factor * (prior @ vectors)
         square = jnp.mean(gradient**2)
@@ -286,19 +286,3 @@ def damped(known: Curvature, prior):
     p = len(known.matrix)
     edge = noise_edge(p, known.variance) * np.eye(p, dtype=known.matrix.dtype)
     return denoised(known.matrix, known.variance) + prior + edge
-
-
-def adam(gradient, params, moments, step, rates, decay=(0.9, 0.999)):
-    """One ascent step of Adam, with a learning rate for each leaf."""
-    first, second = moments
-    first = jax.tree.map(lambda m, g: decay[0] * m + (1 - decay[0]) * g, first, gradient)
-    second = jax.tree.map(lambda v, g: decay[1] * v + (1 - decay[1]) * g**2, second, gradient)
-    bias = [1 - jnp.asarray(d, jnp.float32) ** (step + 1).astype(jnp.float32) for d in decay]
-    params = jax.tree.map(
-        lambda x, m, v, rate: x + rate * (m / bias[0]) / (jnp.sqrt(v / bias[1]) + 1e-8),
-        params,
-        first,
-        second,
-        rates,
-    )
-    return params, (first, second)

@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, flat_start, score_unit, weighted_score
 from skdpbayes.posteriors.base import SampledPosterior
 from skdpbayes.solvers.base import Round
-from skdpbayes.solvers.guides import adam
 
+_ADAM = optax.scale_by_adam()
 _AVERAGED_FROM = 0.5  # fraction of the run after which parameters are averaged
 
 
@@ -30,7 +31,7 @@ class OwnGuideState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
     parameters: Any  # of the guide, unconstrained
-    moments: Any  # Adam's averages of the gradient and its square
+    moments: optax.ScaleByAdamState
     average: Any  # of the late parameters
     n_averaged: Any
 
@@ -59,8 +60,7 @@ class OwnGuide:
         """The guide as it starts."""
         del model, key
         flat = ravel_pytree(self.guide.init())[0].astype(jnp.float32)
-        nothing = jnp.zeros_like(flat)
-        return OwnGuideState(flat, (nothing, nothing), flat, jnp.zeros((), jnp.float32))
+        return OwnGuideState(flat, _ADAM.init(flat), flat, jnp.zeros((), jnp.float32))
 
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
         """A gradient step."""
@@ -84,7 +84,8 @@ class OwnGuide:
             gradient = jnp.where(jnp.isfinite(gradient), gradient, 0)
             done = step / jnp.maximum(mechanism.n_steps, 1)
             rate = (self.learning_rate * jnp.clip(2 * (1 - done), 0.1, 1)).astype(jnp.float32)
-            parameters, moments = adam(gradient, state.parameters, state.moments, step, rate)
+            direction, moments = _ADAM.update(gradient, state.moments)
+            parameters = state.parameters + rate * direction
             n = state.n_averaged + (done >= _AVERAGED_FROM)
             average = state.average + (parameters - state.average) / jnp.maximum(n, 1)
             return OwnGuideState(parameters, moments, average, n)

@@ -18,17 +18,17 @@ from numpyro.optim import Adam
 
 from skdpbayes import (
     DPBayesianLogisticRegression,
-    DPBayesianMLPClassifier,
     DPDirichletCategorical,
     DPNumPyroModel,
     inference,
 )
 from skdpbayes.audit.fit import Fit
-from skdpbayes.estimators import _numpyro
-from skdpbayes.estimators._numpyro import _array, _typed
+from skdpbayes.intake import fields
 from skdpbayes.intake.labels import as_labels
 from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.mechanism.spec import MechanismSpec
+from skdpbayes.plans.report import Told, report
+from skdpbayes.plans.settings import Settings
 from skdpbayes.preprocessing import DPStandardScaler
 from skdpbayes.privacy import GaussianSteps, NoisyCount, PrivacyLeakWarning
 
@@ -69,7 +69,7 @@ def test_default_plans_are_confirmed_by_the_second_accountant(case, times):
     """Of all rows and of samples, with the count of usable records in them: a ratio, and not "not applicable"."""
     X, y = case.rows()
     planned = Fit(case.as_users_have_it(), np.tile(X, (times, 1)), np.tile(y, times))
-    spent = planned.estimator.privacy_spent_
+    spent = planned.plan.report
     ratio = re.search(r"delta\(.*\) is ([\d.]+) of the reported 1e-05", str(spent.crosscheck))
     assert ratio and 0.97 < float(ratio[1]) < 1.005, spent.crosscheck
 
@@ -116,36 +116,16 @@ def test_a_cell_raises_nothing_and_changes_no_other_row(case, cell):
     np.testing.assert_array_equal(*learnt)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "linear",
-        "linear, vips",
-        "gamma",
-        "beta",
-        "mixture, means given",
-        "topics",
-        "belief network",
-        "auto-encoder",
-    ],
-)
+@pytest.mark.parametrize("case", every_fit())
 @pytest.mark.parametrize(
     "bits", [0x7FF0000000000001, 1, 0x7FEFFFFFFFFFFFFF], ids=["signalling", "denormal", "largest"]
 )
-def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
-    X, y = data(name)
+def test_a_number_raises_nothing_whatever_numpy_is_told(case, bits):
+    X, y = case.rows()
     X.view(np.uint64)[0, 0] = bits
     with np.errstate(under="raise", over="raise", invalid="raise"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        units = (np.zeros(2), np.ones(2))
-        others = (y, (*units, np.zeros(1), np.ones(1))) if name.startswith("linear") else ()
-        others = {
-            "mixture, means given": (units,),
-            "topics": (),
-            "belief network": (),
-            "auto-encoder": (),
-        }.get(name, others)
-        named(name).as_users_have_it()._pack(X, *others)
+        Fit(case.make(), X, y).records  # noqa: B018
 
 
 def test_a_missing_value_changes_no_other_category():
@@ -282,7 +262,8 @@ def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, mon
 )
 def test_a_record_decides_about_no_dtype(good, bad):
     typed = [
-        _typed(_array("y", pd.Series(x) if hasattr(x, "categories") else x)) for x in (good, bad)
+        fields.typed(fields._array("y", pd.Series(x) if hasattr(x, "categories") else x))
+        for x in (good, bad)
     ]
     assert typed[0].dtype == typed[1].dtype
     np.testing.assert_array_equal(typed[0][1:], typed[1][1:])
@@ -290,7 +271,7 @@ def test_a_record_decides_about_no_dtype(good, bad):
 
 def test_a_fit_of_a_numpyro_model_is_charged_before_records_are_packed(monkeypatch):
     X, y = data("NumPyro")
-    monkeypatch.setattr(_numpyro, "_packed", lambda fields: 1 / 0)
+    monkeypatch.setattr(fields, "pack", lambda own: 1 / 0)
     model = DPNumPyroModel(poisson, random_state=0, **QUICK)
     with pytest.raises(ZeroDivisionError):
         model.fit(X, y)
@@ -351,8 +332,12 @@ def test_the_report_has_the_clipping_norm_that_was_declared():
 
 @pytest.mark.parametrize(("adjacency", "reasons"), [("zero_out", 1), ("add_remove", 0)])
 def test_a_table_as_long_as_the_data_is_noticed_where_that_length_is_public(adjacency, reasons):
-    model = DPNumPyroModel(poisson, public={"table": np.ones((N, 2))}, adjacency=adjacency)
-    assert len(list(_numpyro._holds_records(model, [], {"0": np.zeros((N, 2))}))) == reasons
+    def takes(x, y=None, table=None):
+        poisson(x, y)
+
+    own = {"public": {"table": np.ones((N, 2))}, "adjacency": adjacency}
+    why = DPNumPyroModel(takes, **own, **QUICK).plan(N, 2).voided_by
+    assert sum("seems to hold records" in reason for reason in why) == reasons
 
 
 class Stop(Exception):
@@ -409,10 +394,12 @@ def test_a_private_number_of_rows_is_in_no_plan(name, monkeypatch):
 
 
 def test_epsilon_that_was_not_asked_for_is_claimed_only_within_the_tables():
-    model = DPBayesianMLPClassifier(epsilon=np.inf)
-    few = model._report(MechanismSpec((GaussianSteps(40.0, 1.0, 20),)), 1.0, public={})
+    settings = Settings(epsilon=np.inf)
+    told = Told("DPBayesianMLPClassifier", "row", {}, None, False, (), None)
+    few, many, none = (
+        report(settings, MechanismSpec((GaussianSteps(noise, 1.0, 20),)), 1.0, told)
+        for noise in (40.0, 0.32, 0.01)
+    )
     assert few.guarantee_holds and few.epsilon_overhead > 0 and few.delta_overhead > 0
-    many = model._report(MechanismSpec((GaussianSteps(0.32, 1.0, 20),)), 1.0, public={})
     assert any("finite tables" in why for why in many.voided_by)
-    none = model._report(MechanismSpec((GaussianSteps(0.01, 1.0, 20),)), 1.0, public={})
     assert none.epsilon == np.inf and not none.guarantee_holds

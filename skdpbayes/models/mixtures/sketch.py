@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 
 N_FREQUENCIES = 256
@@ -124,21 +125,16 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
 
 def _adam(loss, starts, n_steps, rate=0.1):
     """Adam from each of `starts`; last losses and points."""
+    adam = optax.scale_by_adam(b2=0.99)
 
     def step(i, carry):
-        x, first, second, _ = carry
+        x, moments, _ = carry
         values, slope = jax.vmap(jax.value_and_grad(loss))(x)
-        first, second = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope**2
-        size = (
-            rate
-            * jnp.minimum(1, 2 - 2 * i / n_steps)
-            * jnp.sqrt(1 - 0.99 ** (i + 1.0))
-            / (1 - 0.9 ** (i + 1.0))
-        )
-        return x - size * first / (jnp.sqrt(second) + 1e-8), first, second, values
+        direction, moments = adam.update(slope, moments)
+        return x - rate * jnp.minimum(1, 2 - 2 * i / n_steps) * direction, moments, values
 
-    zero = jnp.zeros_like(starts)
-    x, *_, values = jax.lax.fori_loop(0, n_steps, step, (starts, zero, zero, zero[:, 0]))
+    zero = jnp.zeros_like(starts[:, 0])
+    x, _, values = jax.lax.fori_loop(0, n_steps, step, (starts, adam.init(starts), zero))
     return values, x
 
 
