@@ -83,6 +83,11 @@ class ClassifiedRows(Reader):
         facts = Facts(shape_of(owner, X), labels=classes, voided_by=voided_by)
         return Rows(facts, lambda: self.pack(X, labels, classes))
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Rows of one half, all of the first class."""
+        X, _ = super().made_up(n_rows, shape)
+        return X, np.full(n_rows, declared_classes(self.classes)[0])
+
     def pack(self, X: Any, y: np.ndarray, classes: np.ndarray) -> Records:
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
         from skdpbayes.intake.packing import pack_records
@@ -134,6 +139,11 @@ class CategoryColumn(Reader):
             voided_by = ("the set of categories was taken from X (categories=None)",)
         facts = Facts(Shape(len(column), 1), labels=labels, voided_by=voided_by)
         return Rows(facts, lambda: self.pack(column, labels))
+
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """A column of the first category."""
+        del shape
+        return np.full((n_rows, 1), next(iter(self.public() or (0,)))), None
 
     @staticmethod
     def pack(column: np.ndarray, labels: np.ndarray) -> Records:

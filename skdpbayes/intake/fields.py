@@ -38,6 +38,16 @@ class FieldRows(Reader):
         fields = self.fields(owner, X, y, reset=True)
         return Rows(facts_of(fields, vars(owner).get("n_features_in_", 0)), lambda: pack(fields))
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Fields of zeros, by place or by name."""
+        own = {
+            name: np.zeros((n_rows, *size), dtype)
+            for name, size, dtype in self.declared(shape).shape.fields
+        }
+        if "0" in own:
+            return own["0"], own.get("1")
+        return own, None
+
     def fields(self, owner: Any, X: Any, y: Any = None, *, reset: bool) -> Fields:
         """Arrays by name."""
         if isinstance(X, dict) and not sparse.issparse(X):  # which one format is

@@ -75,6 +75,13 @@ class GroupedRows(Reader):
         facts = facts_of(fields, n_features, labels=classes, voided_by=voided_by)
         return Rows(facts, lambda: pack(fields))
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Rows of one half, all of the first group and the first class."""
+        X = np.full((n_rows, shape.n_features), 0.5, object)
+        names = list(range(shape.n_features)) if shape.names is None else list(shape.names)
+        X[:, place_of(self.group_column, names)] = self.groups[0]
+        return X, np.full(n_rows, declared_classes(self.classes)[0])
+
     def rows_and_groups(self, owner: Any, X: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """X without its column of groups, and the codes of those; each row by itself."""
         schema, name = schema_of(self.columns), isinstance(self.group_column, str)

@@ -93,6 +93,10 @@ class MeasuredRows(Reader):
             facts = self.declared(shape)
         return Rows(facts, lambda: self.pack(X, y, facts.own_scales()))
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Rows and responses of one half."""
+        return super().made_up(n_rows, shape)[0], np.full(n_rows, 0.5)
+
     def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
         """Dense rows."""
         return dense(super().numeric(owner, X, reset=reset))

@@ -80,6 +80,10 @@ class Reader(ABC):
             As given to `fit`.
         """
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """A table that nobody has, for a trial run: X of one half, and no y."""
+        return np.full((n_rows, shape.n_features), 0.5), None
+
     def width(self) -> int | None:
         """Number of columns that parameters declare; None if they declare none."""
         return width_of(self.columns)
