@@ -574,7 +574,10 @@ def precisions(fit, releases, seed=0):
         how = fit.model, fit.solver, jax.device_put(fit.spec.traced())
         keys, records = fit.keys(seed).solver, jax.device_put(fit.records)
         return np.stack(
-            [np.asarray(_precisions(key, own, records, *how)) for key, own in zip(keys, releases, strict=False)]
+            [
+                np.asarray(_precisions(key, own, records, *how))
+                for key, own in zip(keys, releases, strict=False)
+            ]
         )
 
 
