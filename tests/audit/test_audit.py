@@ -133,7 +133,7 @@ def test_every_estimator_passes(case, compiled_as_users_do):
 def test_dates_of_its_own_fits_do_not_fail_an_audit(monkeypatch, compiled_quickly):
     days = iter(range(1, 100))
     monkeypatch.setattr(
-        "skdpbayes.plans.report.now", lambda: f"2026-01-01T00:00:{next(days):02}+00:00"
+        "skdpbayes.privacy.report.now", lambda: f"2026-01-01T00:00:{next(days):02}+00:00"
     )
     rates = np.random.default_rng(0).exponential(0.5, (20, 1))
     assert audit(DPGammaExponential(8.0, solver="vips"), rates, n_trials=0).passed
