@@ -5,6 +5,7 @@ import decimal
 import fuzz_rows
 import numpy as np
 import pytest
+from cases import public_estimators
 
 from skdpbayes import cells
 from skdpbayes.intake import labels, rows
@@ -13,6 +14,12 @@ from skdpbayes.intake import labels, rows
 def test_seeds_find_nothing():
     for seed in fuzz_rows.seeds():
         fuzz_rows.run(seed)
+
+
+def test_every_estimator_is_asked():
+    """`fuzz_rows.SUBJECTS` has one for each."""
+    asked = {name for subject in fuzz_rows.SUBJECTS for name in subject.__code__.co_names}
+    assert {cls.__name__ for cls in public_estimators()} <= asked
 
 
 def refuses_decimals(cell):
