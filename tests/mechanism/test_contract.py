@@ -1,0 +1,44 @@
+"""The guarantees of the mechanism, checked in running solvers; `test_kill_matrix.py` shows that the checks can fail."""
+
+import pytest
+from cases import every_fit
+from whitebox import (
+    CASE_CHECKS,
+    CHECKS,
+    SOLVERS,
+    applies,
+    check_memory,
+    check_number_of_records,
+    check_replay,
+)
+
+# These two need the programs that users run, bit for bit: see test_replay.py.
+QUICK = [check for check in CHECKS if check not in (check_replay, check_memory)]
+ALWAYS = ("dpvi", "sgld")  # solvers that compile quickly
+
+
+@pytest.mark.parametrize(
+    ("check", "solver"),
+    [
+        pytest.param(
+            check,
+            solver,
+            id=f"{check.__name__}-{solver}",
+            marks=[]
+            if solver in ALWAYS or check is check_number_of_records
+            else [pytest.mark.slow],
+        )
+        for check in QUICK
+        for solver in SOLVERS
+        if applies(check, solver)
+    ],
+)
+def test_contract(check, solver, compiled_quickly):
+    check(solver)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", every_fit())
+@pytest.mark.parametrize("check", CASE_CHECKS, ids=lambda check: check.__name__)
+def test_contract_of_every_estimator(check, case, compiled_quickly):
+    check(case)
