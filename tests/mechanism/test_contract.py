@@ -7,6 +7,7 @@ from whitebox import (
     CHECKS,
     SOLVERS,
     applies,
+    check_keys,
     check_memory,
     check_number_of_records,
     check_replay,
@@ -17,6 +18,17 @@ QUICK = [check for check in CHECKS if check not in (check_replay, check_memory)]
 ALWAYS = ("dpvi", "sgld")  # solvers that compile quickly
 
 
+def marks_of(check, solver):
+    """Slow, but for the solvers that compile quickly; and what a check cannot read yet."""
+    marks = [] if solver in ALWAYS or check is check_number_of_records else [pytest.mark.slow]
+    if check is check_keys and solver not in ALWAYS:
+        # Without a mutant it fails as well, so that its mutants of these solvers show nothing.
+        marks.append(
+            pytest.mark.xfail(reason="batches are read from gradient rounds", strict=False)
+        )
+    return marks
+
+
 @pytest.mark.parametrize(
     ("check", "solver"),
     [
@@ -24,9 +36,7 @@ ALWAYS = ("dpvi", "sgld")  # solvers that compile quickly
             check,
             solver,
             id=f"{check.__name__}-{solver}",
-            marks=[]
-            if solver in ALWAYS or check is check_number_of_records
-            else [pytest.mark.slow],
+            marks=marks_of(check, solver),
         )
         for check in QUICK
         for solver in SOLVERS
