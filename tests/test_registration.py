@@ -1,5 +1,6 @@
 """A new solver and a new model are one registration each: every list of them follows."""
 
+import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,9 @@ from skdpbayes.plans.registry import SOLVERS, HasLikelihood, SolverEntry, regist
 from skdpbayes.plans.settings import Bounds, Task
 from tools.support_matrix import table
 
-sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("estimators", "mechanism")]
-
-import test_grid
-import test_kill_matrix
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER / folder) for folder in ("estimators", "mechanism")]
+test_grid, test_kill_matrix = map(importlib.import_module, ("test_grid", "test_kill_matrix"))
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -51,7 +51,11 @@ def test_a_new_solver_is_offered_for_every_model_that_it_takes(map_solver):
     assert map_solver in offered[DPBetaBernoulli]
     assert map_solver in offered[DPBayesianLogisticRegression]
     takes = {cls.__name__ for cls, names in offered.items() if map_solver in names}
-    assert {"DPLatentDirichletAllocation", "DPSigmoidBeliefNet", "DPStandardScaler"} & takes == set()
+    assert {
+        "DPLatentDirichletAllocation",
+        "DPSigmoidBeliefNet",
+        "DPStandardScaler",
+    } & takes == set()
     with pytest.raises(ValueError, match="There is a solver 'map' already"):
         register(SOLVERS[map_solver])
     with pytest.raises(ValueError, match=r"solver must be one of .*'map', got 'nuts'"):

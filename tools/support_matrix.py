@@ -43,7 +43,9 @@ def cell(cases: Iterable[Case]) -> str:
     """Adjacencies of an estimator under a solver; "no" without any."""
     own = list(cases)
     planned = {
-        adjacency: {any(is_planned(case, adjacency, numerics) for case in own) for numerics in NUMERICS}
+        adjacency: {
+            any(is_planned(case, adjacency, numerics) for case in own) for numerics in NUMERICS
+        }
         for adjacency in ADJACENCIES
     }
     assert all(len(answers) == 1 for answers in planned.values()), "numerics differ"

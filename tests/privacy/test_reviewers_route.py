@@ -68,7 +68,9 @@ class Tracer:
         if event != "return" or not name.startswith(str(ROOT)):
             return
         holds = any(
-            size in SIZES for own in (*frame.f_locals.values(), argument) for size in row_counts(own)
+            size in SIZES
+            for own in (*frame.f_locals.values(), argument)
+            for size in row_counts(own)
         )
         if holds:
             file = str(Path(name).relative_to(ROOT))
@@ -176,7 +178,8 @@ def test_handed_on():
 
 
 @pytest.mark.parametrize(
-    "body", ["n = len(X) + X.sum()", "m = X", "z = [own for own in X]", "rows.pack().fields['x'] + X"]
+    "body",
+    ["n = len(X) + X.sum()", "m = X", "z = [own for own in X]", "rows.pack().fields['x'] + X"],
 )
 def test_the_check_of_what_is_handed_on_sees_more_than_that(body):
     (function,) = ast.parse(f"def fit(self, X, y=None):\n    {body}\n    self._fit(X, y)").body
