@@ -58,8 +58,17 @@ class Selection:
         object.__setattr__(self, "mean", float(self.mean))
         object.__setattr__(self, "eta", float(self.eta))
 
+    @property
+    def rounds(self) -> None:
+        """None: chance decides how many runs there are, and which."""
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether each release of each run has noise."""
+        return all(step.noise_multiplier > 0 for run in self.runs for step in run)
+
     def epsilon(self, delta: float, adjacency: str) -> float:
-        """Upper bound on epsilon of the selection, from whole privacy profiles (`selection_epsilon`)."""
+        """Upper bound on epsilon, from whole privacy profiles (`selection_epsilon`)."""
         curves = [compose(steps, adjacency) for steps in self.runs]
         return selection_epsilon(_Worst(curves), delta, self.mean, self.eta)
 
@@ -88,6 +97,10 @@ class Selection:
         """Return the fields as JSON's types."""
         runs = [[step.to_dict() for step in run] for run in self.runs]
         return {"runs": runs, "mean": self.mean, "eta": self.eta}
+
+    def to_entry(self) -> dict[str, Any]:
+        """Fields of a ledger's entry."""
+        return {"steps": [], "selection": self.to_dict()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Selection:
