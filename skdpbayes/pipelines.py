@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scipy import sparse
@@ -18,8 +18,9 @@ from skdpbayes.estimators._base import SEEDED, PrivateEstimator, diagram_and_car
 from skdpbayes.intake.labels import is_sequence
 from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
-from skdpbayes.privacy.report import BEFORE_THE_MODEL, rounded
-from skdpbayes.privacy.selection import SelectionSpent
+from skdpbayes.privacy.card import rounded
+from skdpbayes.privacy.report import BEFORE_THE_MODEL
+from skdpbayes.privacy.spent import Spent, Total
 
 _LEARN_NOTHING = (BoundedScaler, CategoryEncoder, NormClipper)
 PUBLIC, PRIVATE, LEAKS = "learns nothing", "private", "LEAKS"
@@ -165,7 +166,10 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
         raise ValueError(
             f"trusted names no step: {sorted(unknown)}; there are {[step.name for step in steps]}."
         )
-    return PipelineReport(tuple(steps), *_total(private, getattr(pipeline, "_replaced", ())))
+    replaced = pipeline._replaced if isinstance(pipeline, PrivatePipeline) else ()
+    parts = [_total_of(step) for step in private] + [report.total for report in replaced]
+    epsilon, delta = Total.composed(parts)[:2] if private else (0.0, 0.0)
+    return PipelineReport(tuple(steps), epsilon, delta)
 
 
 def _walk(name, step, fitted=True):
@@ -258,7 +262,7 @@ def _judged_private(step):
         return PRIVATE, f"will spend epsilon={step.epsilon:g} at delta={step.delta:g}{caveats}"
     if not spent.guarantee_holds:
         return LEAKS, f"the guarantee does not hold: {'; '.join(spent.voided_by)}"
-    epsilon, again = _spent(step), ""
+    epsilon, again = spent.total.epsilon, ""
     if epsilon > spent.epsilon:
         again = f" in the last of several fits, {rounded(epsilon)} in all"
     return (
@@ -272,56 +276,13 @@ def _caveats(numerics):
     return " (in idealised arithmetic)" if numerics == "fast" else ""
 
 
-def _spent(step):
-    """Epsilon of all fits of a step, at the delta of one (of all, for a search)."""
-    spent = step.privacy_spent_
-    return spent.total_epsilon if isinstance(spent, SelectionSpent) else spent.cumulative_epsilon
-
-
-def _total(private, replaced=()):
-    """Epsilon and delta of all private steps together, and of reports of steps that others have replaced."""
-    from skdpbayes.privacy import compose
-
-    if not private:
-        return 0.0, 0.0
-    meanings = {_meaning(step) for step in private} | {
-        (own.adjacency, own.unit) for own in replaced
-    }
-    if len(meanings) > 1:
-        raise ValueError(
-            "The private steps have different adjacencies or units: no total can be given."
-        )
-    fitted = [step for step in private if hasattr(step, "privacy_spent_")]
-    simple = sum(
-        _spent(step) if hasattr(step, "privacy_spent_") else step.epsilon for step in private
-    )
-    simple += sum(own.epsilon for own in replaced)
-    delta = float(sum(map(_delta, private)) + sum(own.delta for own in replaced))
-    reports = [step.privacy_spent_ for step in fitted] + list(replaced)
-    if len(fitted) < len(private) or any(
-        isinstance(own, SelectionSpent) for own in reports
-    ):  # no sum of steps
-        return float(simple), delta
-    ((adjacency, _),) = meanings
-    curve = compose(
-        [block for own in reports for block in own.cumulative + own.releases], adjacency
-    )
-    more = sum(own.epsilon_overhead for own in reports)
-    together = curve.epsilon(delta - sum(own.delta_overhead for own in reports)) + more
-    return float(min(simple, together)), delta
-
-
-def _meaning(step):
-    """Adjacency and unit: of what was fitted, else of what will be."""
-    if hasattr(step, "privacy_spent_"):
-        return step.privacy_spent_.adjacency, step.privacy_spent_.unit
+def _total_of(step) -> Total:
+    """What a step has spent, in all of its fits; of one that is not fitted, what it will."""
+    spent: Spent | None = getattr(step, "privacy_spent_", None)
+    if spent is not None:
+        return spent.total
     inner = step.estimator if isinstance(step, DPRandomizedSearchCV) else step
-    return inner.adjacency, inner._record
-
-
-def _delta(step):
-    spent = getattr(step, "privacy_spent_", step)
-    return spent.total_delta if isinstance(spent, SelectionSpent) else spent.delta
+    return Total(step.epsilon, step.delta, inner.adjacency, inner._record)
 
 
 def _last_step_has(name):
@@ -367,7 +328,7 @@ class PrivatePipeline(Pipeline):
 
     _html_repr = diagram_and_card
 
-    _replaced: tuple[Any, ...] = ()  # reports of steps whose places a later fit gave to copies
+    _replaced: tuple[Spent, ...] = ()  # reports of steps whose places a later fit gave to copies
 
     def _refuse_leaks(self, X):
         if self.memory is not None:
@@ -432,7 +393,7 @@ class PrivatePipeline(Pipeline):
         return super().fit_predict(X, y, **params)
 
     @property
-    def privacy_spent_(self):
+    def privacy_spent_(self) -> Spent:
         """What all private steps spent together, in all of their fits.
 
         A `PrivacySpent`, or a `SelectionSpent` if the last step is a search. A step that is
@@ -440,48 +401,18 @@ class PrivatePipeline(Pipeline):
         `PrivacyLedger`.
         """
         steps = [own for name, step in self.steps for own in _walk(name, step)]
-        reports = {
+        reports: dict[str, Spent] = {
             name: step.privacy_spent_ for name, step in steps if hasattr(step, "privacy_spent_")
         }
         if not reports:
             raise AttributeError("This pipeline is not fitted: there is no privacy_spent_ yet.")
-        private = [step for _, step in steps if hasattr(step, "privacy_spent_")]
-        (epsilon, delta), own = _total(private, self._replaced), tuple(reports.values())
-        every = own + self._replaced
-        voided_by = [why for report in own for why in report.voided_by]
-        voided_by += [
-            f"an earlier fit: {why}" for report in self._replaced for why in report.voided_by
-        ]
-        whole = replace(
-            own[-1], epsilon=epsilon, delta=delta, voided_by=tuple(dict.fromkeys(voided_by))
-        )  # fmt: skip
-        if isinstance(whole, SelectionSpent):
-            return replace(whole, total_epsilon=epsilon, total_delta=delta)
         learn_nothing = {name: repr(step) for name, step in steps if type(step) in _LEARN_NOTHING}
-        return replace(
-            whole,
-            steps=tuple(block for report in own for block in report.steps),
-            along=tuple(block for report in own for block in report.along),
-            cumulative=(
-                *(block for report in own for block in report.cumulative),
-                *(
-                    block
-                    for report in self._replaced
-                    for block in report.cumulative + report.releases
-                ),
-            ),
-            clipping_norm=own[0].clipping_norm if len(own) == 1 else None,
-            numerics="fast" if any(report.numerics == "fast" for report in every) else "secure",
-            estimator=" + ".join(report.estimator for report in own),
-            public=learn_nothing | {name: dict(report.public) for name, report in reports.items()},
-            crosscheck="; ".join(
-                f"{name}: {report.crosscheck}" for name, report in reports.items()
-            ),
-            not_covered=tuple(
-                why for why in whole.not_covered if self.trusted or why != BEFORE_THE_MODEL
-            ),
-            epsilon_overhead=sum(report.epsilon_overhead for report in every),
-            delta_overhead=sum(report.delta_overhead for report in every),
+        *_, last = reports.values()
+        return last.composed(
+            reports,
+            self._replaced,
+            public=learn_nothing,
+            covered=() if self.trusted else (BEFORE_THE_MODEL,),
         )
 
     def _transformed(self, X):

@@ -42,7 +42,7 @@ from skdpbayes.mechanism.contributions import parts_of, squares
 from skdpbayes.mechanism.draws import Draw, noise_source, undrawn
 from skdpbayes.mechanism.integer_noise import levels_for, noise_std
 from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
-from skdpbayes.privacy.report import NoisyCount
+from skdpbayes.privacy.count import NoisyCount
 
 if TYPE_CHECKING:
     pass
