@@ -1,4 +1,7 @@
-"""A walk through a pipeline that names every step which learns from the rows without spending budget."""
+"""Pipelines that refuse to leak, and a walk that names every step that does.
+
+A step leaks if it learns from the rows without spending budget.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ class StepReport(NamedTuple):
     >>> from skdpbayes import DPBayesianLogisticRegression
     >>> from skdpbayes.pipelines import check_pipeline
     >>> from skdpbayes.preprocessing import NormClipper
-    >>> report = check_pipeline(make_pipeline(NormClipper(2.0), DPBayesianLogisticRegression(classes=[0, 1])))
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1])
+    >>> report = check_pipeline(make_pipeline(NormClipper(2.0), model))
     >>> [(step.name, step.verdict) for step in report.steps]
     [('normclipper', 'learns nothing'), ('dpbayesianlogisticregression', 'private')]
     """
@@ -73,7 +77,8 @@ class PipelineReport:
     >>> from sklearn.preprocessing import StandardScaler
     >>> from skdpbayes import DPBayesianLogisticRegression
     >>> from skdpbayes.pipelines import check_pipeline
-    >>> report = check_pipeline(make_pipeline(StandardScaler(), DPBayesianLogisticRegression(classes=[0, 1])))
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1])
+    >>> report = check_pipeline(make_pipeline(StandardScaler(), model))
     >>> report.passed, report.epsilon
     (False, 1.0)
     """
@@ -108,8 +113,9 @@ class PipelineReport:
 
 
 def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineReport:
-    """Name every step of a pipeline that learns from the rows without spending budget, and add up what others spend.
+    """Name every step of a pipeline that leaks, and add up what the others spend.
 
+    A step leaks if it learns from the rows without spending budget.
     Steps of `Pipeline`, `ColumnTransformer` and `FeatureUnion` are looked into, at any depth.
     Whatever is not of this package is said to leak: to learn nothing is not enough, as most
     transformers raise or warn if a single cell is missing or unknown, and an error tells of its
@@ -150,7 +156,8 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
     """
     if isinstance(trusted, str) or not hasattr(pipeline, "get_params"):
         raise ValueError(
-            f"Give a pipeline or an estimator, and trusted as a list of names; got {pipeline!r}, {trusted!r}."
+            "Give a pipeline or an estimator, and trusted as a list of names; "
+            f"got {pipeline!r}, {trusted!r}."
         )
     steps, private, trusted = [], [], set(trusted)
     for name, step in _walk("", pipeline):
@@ -212,7 +219,7 @@ def _parts(pipeline):
 
 
 def _is_identity(step):
-    """Whether a step is what a fitted `ColumnTransformer` or `FeatureUnion` has for "passthrough"."""
+    """Whether it is what fitted transformers of columns and unions have for "passthrough"."""
     return (
         type(step) is FunctionTransformer
         and step.func is None
@@ -290,7 +297,7 @@ def _last_step_has(name):
 
 
 class PrivatePipeline(Pipeline):
-    """A pipeline that refuses to be fitted if one of its steps leaks, and says what all of them spend.
+    """A pipeline that refuses to be fitted if a step leaks, and says what all of them spend.
 
     It is `sklearn.pipeline.Pipeline` with `check_pipeline` before every fit.
 
@@ -316,7 +323,8 @@ class PrivatePipeline(Pipeline):
     >>> from skdpbayes.pipelines import PrivatePipeline
     >>> model = DPBayesianLogisticRegression(classes=[0, 1])
     >>> try:
-    ...     PrivatePipeline([("scale", StandardScaler()), ("model", model)]).fit([[0.0], [1.0]], [0, 1])
+    ...     pipeline = PrivatePipeline([("scale", StandardScaler()), ("model", model)])
+    ...     pipeline.fit([[0.0], [1.0]], [0, 1])
     ... except ValueError as error:
     ...     print(str(error)[:48])
     The pipeline is not private: scale (StandardScal
@@ -340,8 +348,8 @@ class PrivatePipeline(Pipeline):
             )
         if sparse.issparse(X) and any(part.sparse_threshold != 0 for part in transformers):
             raise ValueError(
-                "X is sparse, and the number of its zeros would decide the type of a ColumnTransformer's output: set "
-                "sparse_threshold=0."
+                "X is sparse, and the number of its zeros would decide the type of a "
+                "ColumnTransformer's output: set sparse_threshold=0."
             )
         report = check_pipeline(
             clone(self), trusted=self.trusted
@@ -470,7 +478,8 @@ def make_private_pipeline(*steps, trusted=(), verbose=False):
     >>> X = rng.normal(50, 10, size=(2000, 2))
     >>> y = (X[:, 0] + rng.normal(size=2000) > 50).astype(int)
     >>> model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1], solver="vips")
-    >>> pipeline = make_private_pipeline(DPStandardScaler(bounds=(0, 100), epsilon=0.5), model).fit(X, y)
+    >>> scaler = DPStandardScaler(bounds=(0, 100), epsilon=0.5)
+    >>> pipeline = make_private_pipeline(scaler, model).fit(X, y)
     >>> 1.0 < pipeline.privacy_spent_.epsilon <= 1.5
     True
     >>> lower, upper = pipeline.predict_interval(X[:3])
@@ -479,7 +488,7 @@ def make_private_pipeline(*steps, trusted=(), verbose=False):
 
 
 def search_spent(search: Any) -> str:
-    """Say what a finished search of scikit-learn's over private estimators has spent, and that it is not private.
+    """Say what a finished search of scikit-learn's has spent, and that it is not private.
 
     Each candidate was fitted once for each fold, and the best once more. What is said is the sum of
     all these fits' epsilons and deltas, a bound for a row that is in the training parts of all
@@ -501,9 +510,10 @@ def search_spent(search: Any) -> str:
     >>> from skdpbayes import DPGammaExponential
     >>> from skdpbayes.pipelines import search_spent
     >>> X = np.random.default_rng(0).exponential(size=(600, 1))
-    >>> search = GridSearchCV(DPGammaExponential(), {"epsilon": [0.5, 1.0]}, cv=3, refit=False).fit(X)
-    >>> print(search_spent(search))
-    no guarantee: scores were computed from the rows without noise; the 6 fits alone spent (4.5, 6e-05)
+    >>> grid = {"epsilon": [0.5, 1.0]}
+    >>> search = GridSearchCV(DPGammaExponential(), grid, cv=3, refit=False).fit(X)
+    >>> print(search_spent(search))  # doctest: +ELLIPSIS
+    no guarantee: scores were computed ... noise; the 6 fits alone spent (4.5, 6e-05)
     """
     check_is_fitted(search, "cv_results_")
     times, own = search.n_splits_, search.cv_results_["params"]

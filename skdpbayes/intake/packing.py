@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from skdpbayes.mechanism.records import _NARROWEST, RaggedRows, Records, SparseRows, padded_size
+from skdpbayes.mechanism.records import NARROWEST, RaggedRows, Records, SparseRows, padded_size
 
 
 def pack_records(usable=None, **fields) -> Records:
@@ -56,7 +56,7 @@ def pack_ragged(rows) -> Records:
     order = np.argsort(lengths, kind="stable")
     rows, lengths = rows[order], lengths[order]
     longest = lengths[-1] if len(lengths) else 0
-    widths = [_NARROWEST]
+    widths = [NARROWEST]
     while widths[-1] < longest:
         widths.append(2 * widths[-1])
     ends = np.searchsorted(lengths, widths, side="right").astype(np.int32)

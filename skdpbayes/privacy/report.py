@@ -33,7 +33,8 @@ BEFORE_THE_MODEL = (
 )
 _NOT_COVERED = (
     BEFORE_THE_MODEL,
-    "choosing a model, its parameters or its features by scores on the records, as GridSearchCV does",
+    "choosing a model, its parameters or its features by scores on the records, as GridSearchCV "
+    "does",
     "scoring or validating on the records",
     "more than one record of the same person",
     "timing and other side channels",

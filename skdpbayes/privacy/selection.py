@@ -106,7 +106,8 @@ class SelectionSpent(Spent):
             Always.
         """
         raise ValueError(
-            "The result of a private search cannot be fitted again, as its cost is no sum: clone it."
+            "The result of a private search cannot be fitted again, as its cost is no sum: "
+            "clone it."
         )
 
     def to_dict(self) -> dict[str, Any]:

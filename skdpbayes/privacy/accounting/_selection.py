@@ -40,7 +40,8 @@ class Selection:
     --------
     >>> from skdpbayes.privacy import GaussianSteps, PrivacyLedger, Selection
     >>> ledger = PrivacyLedger(epsilon=2.0, delta=1e-5)
-    >>> ledger.charge(Selection([[GaussianSteps(20.0, 1.0, 1)]], mean=10, eta=0.0), label="best of ten")
+    >>> best_of_ten = Selection([[GaussianSteps(20.0, 1.0, 1)]], mean=10, eta=0.0)
+    >>> ledger.charge(best_of_ten, label="best of ten")
     >>> 0 < ledger.spent < 1
     True
     """
@@ -119,7 +120,8 @@ class _Worst:
         return max(curve.epsilon(delta) for curve in self._curves)
 
     def delta(self, epsilon: ArrayLike) -> NDArray[np.float64]:
-        return np.max([curve.delta(epsilon) for curve in self._curves], axis=0)
+        worst: NDArray[np.float64] = np.max([c.delta(epsilon) for c in self._curves], axis=0)
+        return worst
 
 
 def _check_law(mean: float, eta: float) -> None:
@@ -186,10 +188,10 @@ def selection_epsilon(
 
 
 def truncated_negative_binomial_odds(mean: float, eta: float) -> float:
-    """Return (1 - g) / g of the truncated negative binomial law with shape `eta` and expectation `mean`.
+    """Return the odds (1 - g) / g of a truncated negative binomial law.
 
-    The expectation is ``eta (1 - g) / (g (1 - g**eta))``, or ``(1 / g - 1) / log(1 / g)`` for eta =
-    0.
+    Its shape is `eta` and its expectation `mean`: ``eta (1 - g) / (g (1 - g**eta))``, or ``(1 / g -
+    1) / log(1 / g)`` for eta = 0.
     """
 
     def expectation(log_inverse: float) -> float:  # log(1 / g)

@@ -368,9 +368,10 @@ class PrivacyLedger:
 
 
 def opened_again(parameters: dict[str, Any], path: str | None) -> PrivacyLedger:
-    """Ledger of another process, from its parameters; it refuses all charges if it has no file here.
+    """Ledger of another process, from its parameters.
 
-    A file that is not there is not made: a new one would have the whole budget once more.
+    It refuses all charges if it has no file here. No file is made: a new one would have the whole
+    budget once more.
     """
     there = path is not None and Path(path).is_file()
     ledger = PrivacyLedger(**_given(parameters), path=path if there else None)

@@ -117,9 +117,9 @@ class RenyiFilter:
     holds for steps that are fixed beforehand. If not, all charges together stay within the limit,
     and the filter's theorem holds for them, the first included. QED
 
-    ``tests/privacy/test_ledger.py``: `test_what_is_taken_stays_within_the_budget_and_nearly_uses_it`
-    dies if the limit is too large, `test_only_the_first_may_exceed_the_filter` if another than the
-    first may exceed it.
+    ``tests/privacy/test_ledger.py``:
+    `test_what_is_taken_stays_within_the_budget_and_nearly_uses_it` dies if the limit is too large,
+    `test_only_the_first_may_exceed_the_filter` if another than the first may exceed it.
     """
 
     def __init__(self, epsilon: float, delta: float, adjacency: str, order: float | None) -> None:

@@ -116,7 +116,7 @@ def innermost() -> Opened | Elsewhere | None:
     did not inherit its context, or a fork whose other threads opened more. Row 3: a fork from such
     a thread. Rows 4 and 5: a fork inside a block stays there, until another ledger is open above.
     """
-    last = next(reversed(_HERE.get()), None)
+    last: Opened | None = next(reversed(_HERE.get()), None)
     inherited = last in _inherited and last not in _process
     if last is not None and not inherited:  # row 1
         return last
