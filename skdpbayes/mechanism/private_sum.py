@@ -50,6 +50,8 @@ CHUNK = 384
 Larger chunks waste slots, smaller ones cost launches.
 """
 
+_SHARE_ERROR = 2.0**-48  # of sums of budget shares, within the margin of `_clipped_sum`
+
 # For `RaggedRows`: listed columns in a chunk, and the fewest slots where lists are long.
 _LISTED, _FEWEST = 2**13, 8
 
@@ -95,10 +97,11 @@ def _clipped_sum(
     or by zero where that is not positive, and rounded, which moves it by at most sqrt(n) / 2, so
     that the norm of the product is at most ``(w |h| + sqrt(n) / 2) g <= units (1 - c)``. With
     several parts, ``|h| g`` is the root of the sum of squares, and ``sqrt(n) g / 2`` the sum of the
-    parts' (Minkowski's inequality). The figures have relative errors far below ``c = (size + 16)
-    2^-50``. What is not finite, and what is so long that its square is not, has weight zero.
-    Products are of integers below 2^53, and a chunk's sums stay below 2^53 as `units` is at most
-    2^43 and `CHUNK` below 2^9: both are exact in double precision, in any order. QED
+    parts' (Minkowski's inequality). The figures, and the root of the sum of budget shares, have
+    relative errors that sum to less than ``c = (size + 16) 2^-50``. What is not finite, and what is
+    so long that its square is not, has weight zero. Products are of integers below 2^53, and a
+    chunk's sums stay below 2^53 as `units` is at most 2^43 and `CHUNK` below 2^9: both are exact in
+    double precision, in any order. QED
 
     Tests that die if it does not hold:
     ``test_attack.py::test_no_record_is_longer_than_the_clipping_norm_in_exact_arithmetic``,
@@ -164,8 +167,8 @@ def noise_scales(
 
 
 def _check_shares(blocks: Mapping[str, Block]) -> None:
-    total = sum(block.share for block in blocks.values())
-    if not total <= 1 + 1e-9 or any(block.share <= 0 for block in blocks.values()):
+    total = math.fsum(block.share for block in blocks.values())
+    if not total <= 1 + _SHARE_ERROR or any(block.share <= 0 for block in blocks.values()):
         shares = {name: block.share for name, block in blocks.items()}
         raise ValueError(f"Budget shares must be positive and sum to at most 1, got {shares}.")
 
@@ -239,22 +242,25 @@ def private_sum(
     of at most that rate and independent noise, secret and used once (`draws_of_chain`); (ii)
     `blocks`, and all that `query` holds besides its record, come from public values and earlier
     releases, never from data: so may a clipping norm that adapts; (iii) a record's fields depend
-    on no other record.
+    on no other record, and the compiled query on no batch slot.
 
     *Proof.* `vmap` gives `query` one record at a time, and sums are exact, so that one record
     changes the sum K_b of block b by its own contribution alone, of norm at most ``units_b``
-    (`_clipped_sum`). `Mechanism.units` is at most ``noise_std sqrt(p_b) / sigma`` for the budget
-    share p_b, and shares sum to at most one (`_check_shares`). So one record moves all blocks
-    together by at most ``sqrt(sum_b units_b^2) <= noise_std / sigma``, and the noise in every
-    coordinate has the standard deviation ``noise_std``: one Gaussian release of noise multiplier at
-    least sigma, however many blocks there are, up to the law of the noise (`integer_noise`,
-    `overhead`). An overflow would be a reduction modulo 2^64, and the scale of a block is a public
-    factor: post-processing. Should less noise have been drawn than is needed, all is NaN. QED
+    (`_clipped_sum`; under ``replace_one`` by the difference of two, for which the accountant takes
+    the distance 2C). `Mechanism.units` is at most ``noise_std sqrt(p_b) / sigma`` for the budget
+    share p_b, and shares sum to at most one (`_check_shares`; c of `_clipped_sum` covers their
+    rounding). So one record moves all blocks together by at most ``sqrt(sum_b units_b^2) <=
+    noise_std / sigma``, and the noise in every coordinate, independent of the others, has the
+    standard deviation ``noise_std``: one Gaussian release of noise multiplier at least sigma,
+    however many blocks there are, up to the law of the noise (`integer_noise`, `overhead`). An
+    overflow would be a reduction modulo 2^64, and the scale of a block is a public factor:
+    post-processing. Should less noise have been drawn than is needed, all is NaN. QED
 
     ``tests/privacy/test_kill_matrix.py`` has mutants of each condition and the checks that kill
-    them; ``test_mechanism.py::test_one_record_moves_all_blocks_together_by_at_most_one`` measures
-    the sensitivity, `test_a_release_for_which_too_little_noise_was_drawn_is_not_a_number` the last
-    sentence.
+    them. ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand`` looks for
+    a slot that matters. In ``test_mechanism.py``,
+    `test_one_record_moves_all_blocks_together_by_at_most_one` measures the sensitivity and
+    `test_a_release_for_which_too_little_noise_was_drawn_is_not_a_number` tests the last sentence.
     """
     _check_shares(blocks)
     exact = jnp.issubdtype(draw.noise.dtype, jnp.integer)
