@@ -252,6 +252,48 @@ def test_a_thread_without_a_ledger_is_refused_while_one_is_open():
     assert spent(ledger, other) == [2, 1]
 
 
+@pytest.mark.parametrize(
+    ("here", "process", "inherited", "above", "want"),
+    [
+        ("ab", "ab", "", "", "b"),  # row 1
+        ("a", "a", "", "b", "a"),
+        ("a", "a", "ab", "ab", "a"),  # opened again after a fork
+        ("", "a", "", "", "threads"),  # row 2
+        ("a", "b", "a", "", "threads"),
+        ("", "", "a", "", "threads"),  # row 3
+        ("", "", "a", "b", "threads"),
+        ("a", "", "a", "", "a"),  # row 4
+        ("ab", "", "ab", "ab", "b"),  # row 5
+        ("a", "", "a", "b", "processes"),  # row 6
+        ("a", "", "ab", "a", "processes"),
+        ("", "", "", "a", "processes"),
+        ("", "", "", "", None),  # row 7
+    ],
+)
+def test_the_table_of_what_is_in_force(here, process, inherited, above, want, monkeypatch):
+    ledgers = {
+        name: opened_ledgers.Opened(
+            PrivacyLedger(1.0, 1e-5), {"path": None, "parameters": {}, "key": i}
+        )
+        for i, name in enumerate("ab")
+    }
+    monkeypatch.setattr(opened_ledgers, "_process", [ledgers[name] for name in process])
+    monkeypatch.setattr(opened_ledgers, "_inherited", [ledgers[name] for name in inherited])
+    shown = {1: [], 2: [ledgers[name].description for name in above], 3: ["beyond"] * bool(above)}
+    monkeypatch.setattr(opened_ledgers, "_ancestors", lambda: iter(shown))
+    monkeypatch.setattr(opened_ledgers, "_shown_by", shown.get)
+    token = opened_ledgers._HERE.set(tuple(ledgers[name] for name in here))
+    try:
+        found = opened_ledgers.innermost()
+    finally:
+        opened_ledgers._HERE.reset(token)
+    if isinstance(found, opened_ledgers.Elsewhere):
+        names = above if found.processes else process or inherited
+        assert found.descriptions == [ledgers[name].description for name in names]
+        found = "processes" if found.processes else "threads"
+    assert found == ledgers.get(want, want)
+
+
 def test_a_block_that_ends_in_another_context_is_closed_for_the_process():
     ledger = PrivacyLedger(1.0, 1e-5)
     contextvars.copy_context().run(ledger.__enter__)
