@@ -102,8 +102,8 @@ class LinearRegression:
         )
         return jnp.where(known, out, 0)
 
-    def blocks(self):
-        """Parameters between which the curvature is zero: the variance and the weights are orthogonal."""
+    def parameter_blocks(self) -> tuple[slice, ...]:
+        """Log variance and weights, which are orthogonal: the curvature between them is zero."""
         return slice(0, 1), slice(1, None)
 
     def score_bound(self, params, record):

@@ -4,7 +4,14 @@ from skdpbayes.posteriors.base import (
     DrawsPosterior,
     GaussianPosterior,
     MappedPosterior,
+    Posterior,
     SampledPosterior,
 )
 
-__all__ = ["DrawsPosterior", "GaussianPosterior", "MappedPosterior", "SampledPosterior"]
+__all__ = [
+    "DrawsPosterior",
+    "GaussianPosterior",
+    "MappedPosterior",
+    "Posterior",
+    "SampledPosterior",
+]

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skdpbayes.posteriors.base import IndependentDraws
+
 
 @dataclass(frozen=True, repr=False)
-class WeightsPosterior:
+class WeightsPosterior(IndependentDraws):
     """Normal posterior of weights and intercepts, with what the noise of privacy adds to first order.
 
     Logits of the visible units are ``intercept + weights (z - active)``. Draws are J rows of K

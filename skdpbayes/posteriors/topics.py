@@ -7,13 +7,15 @@ from functools import cached_property
 
 import numpy as np
 
+from skdpbayes.posteriors.base import IndependentDraws
+
 BETWEEN = (
     0.5  # standard deviation of a ratio about a point of the grid, in units of the gap to the next
 )
 
 
 @dataclass(frozen=True, repr=False)
-class TopicsPosterior:
+class TopicsPosterior(IndependentDraws):
     """Dirichlet distributions over words, one for each topic, of counts that are known up to the noise of privacy.
 
     A count is its expectation times a ratio with a prior on a grid (`skdpbayes.models.lda.shrunk`),

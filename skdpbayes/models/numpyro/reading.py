@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -144,14 +144,28 @@ def _programs(model):
     return [jax.make_jaxpr(function)(flat, record) for function in functions]
 
 
-def _primitives(jaxpr):
-    """Names of the operations, those inside of others included."""
+@runtime_checkable
+class _Closed(Protocol):
+    """Jaxpr with its constants, or an equation's parameter that holds one."""
+
+    jaxpr: Any
+
+
+@runtime_checkable
+class _Equations(Protocol):
+    """Jaxpr, whatever class JAX gives it."""
+
+    eqns: Any
+
+
+def _primitives(jaxpr: _Equations) -> Iterator[str]:
+    """Names of the operations, nested ones included."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
+                inner = inner.jaxpr if isinstance(inner, _Closed) else inner
+                if isinstance(inner, _Equations):
                     yield from _primitives(inner)
 
 
@@ -265,8 +279,15 @@ def _support(law):
     return tuple(values.tolist()) if len(values) <= _MOST_RESPONSES else ()
 
 
-def _improper(law):
-    while hasattr(law, "base_dist"):
+@runtime_checkable
+class _Wrapper(Protocol):
+    """Distribution made of another one."""
+
+    base_dist: Any
+
+
+def _improper(law: Any) -> bool:
+    while isinstance(law, _Wrapper):
         law = law.base_dist
     return isinstance(law, dist.ImproperUniform)
 
