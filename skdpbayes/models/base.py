@@ -140,7 +140,7 @@ class MarginalModel(Model, Protocol):
 
 
 class OpenedModel(Protocol):
-    """Model whose openings find the start or the scale of a `MarginalModel`, for gradient solvers."""
+    """Model whose openings find the start or the scale of a `MarginalModel`."""
 
     def init(self) -> Params:
         """Parameters before any release."""
@@ -212,8 +212,8 @@ def unbiased_weight(model: Model, params: Params, record: Record, norm: jax.Arra
 
     Clipping a score by its own norm shortens surprising records most, which biases the zero of the
     summed scores. A factor that depends on covariates and parameters alone leaves each record's
-    expected score zero at the truth (conditionally unbiased estimating equations: Künsch, Stefanski
-    and Carroll 1989).
+    expected score zero at the truth (conditionally unbiased estimating equations: Künsch,
+    Stefanski and Carroll 1989).
     """
     if not isinstance(model, HasScoreBound):
         return jnp.ones((), jnp.float32)

@@ -1,10 +1,12 @@
-"""Exponential families with their conjugate priors: Gamma-Exponential, Beta-Bernoulli, Dirichlet-Categorical.
+"""Exponential families with conjugate priors.
+
+Gamma-Exponential, Beta-Bernoulli and Dirichlet-Categorical.
 
 Parameters are unconstrained, as gradient solvers need them; ``constrained`` maps them to the
-natural parameter. Each model also has a bounded ``statistic`` of a record, which is all that a
-private conjugate update releases, and ``noisy_posterior(total, scale, n_records)``, the exact
-posterior given the sum of the statistics with normal noise of standard deviation `scale`. A
-statistic is centred in its range: a record then moves the sum by half of it at most.
+natural parameter. Each model also has a bounded ``statistic`` of a record, the only release of a
+private conjugate update, and ``noisy_posterior(total, scale, n_records)``, the posterior given the
+summed statistics plus normal noise of standard deviation `scale`. A statistic is centred in its
+range: a record then moves the sum by at most half the range.
 
 Records that hold a NaN give a NaN statistic, score and likelihood, which the private sum turns into
 zero.
@@ -22,24 +24,25 @@ import numpy as np
 
 from skdpbayes.posteriors.conjugate import CountsPosterior, FirstOfEach, RatePosterior
 
-_MOST = 30.0  # |unconstrained parameter| beyond which floats would overflow
+_MOST = 30.0  # largest |unconstrained parameter|; beyond, floats would overflow
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GammaExponential:
-    """``x_j | theta_j ~ Exponential(rate theta_j)``, ``theta_j ~ Gamma(shape, rate)``; parameters ``log theta``.
+    """``x_j | theta_j ~ Exponential(theta_j)``, ``theta_j ~ Gamma(shape, rate)``.
 
-    Observations above `upper` are censored there: only ``min(x, upper)`` enters, with the
-    likelihood of that.
+    Parameters are ``log theta``.
+
+    Observations are censored at `upper`: only ``min(x, upper)`` enters, with its likelihood.
 
     Attributes
     ----------
     n_features : int
     shape, rate : float
-        Of the prior.
+        Parameters of the prior.
     upper : float
-        Public; where observations are censored.
+        Public censoring point.
     """
 
     n_features: int = field(metadata={"static": True})
@@ -61,7 +64,7 @@ class GammaExponential:
         return jnp.sum(self._seen(x) * params - jnp.exp(params) * self._censored(x))
 
     def score(self, params, record):
-        """``1 - theta x``, without the 1 for a censored x."""
+        """``1 - theta x``; ``-theta upper`` for a censored x."""
         x = record["x"]
         return self._seen(x) - jnp.exp(params) * self._censored(x)
 
@@ -70,7 +73,7 @@ class GammaExponential:
         return jnp.diag(jnp.exp(params) * self._censored(record["x"]))
 
     def score_bound(self, params, record):
-        """Largest norm of a score: at x = 0 it is 1, at `upper` it is ``theta upper``, in each feature."""
+        """Largest norm of a score: in each feature 1 at x = 0, ``theta upper`` at x = upper."""
         del record
         return jnp.sqrt(
             jnp.sum(jnp.maximum(1, jnp.exp(jnp.minimum(params, _MOST)) * self.upper) ** 2)
@@ -127,7 +130,7 @@ class BetaBernoulli:
     ----------
     n_features : int
     a, b : float
-        Of the prior.
+        Parameters of the prior.
     """
 
     n_features: int = field(metadata={"static": True})
@@ -187,8 +190,8 @@ class BetaBernoulli:
 
     def noisy_posterior(self, total, scale, n_records):
         """Posterior of the probabilities."""
-        # A sum of x - 1/2 is half the difference of two counts, whose noise is sqrt(1/2) of what
-        # theirs would be.
+        # A sum of x - 1/2 is half the difference of two counts; independent noise in both counts
+        # has sqrt(2) times its standard deviation.
         pairs = [
             CountsPosterior(
                 np.array([t, -t]),
@@ -211,7 +214,7 @@ class BetaBernoulli:
 class DirichletCategorical:
     """``x | theta ~ Categorical(theta)``, ``theta ~ Dirichlet(concentration)``.
 
-    Parameters are ``log(theta_k / theta_K)``, k < K. A record is ``{"x": code}``; another code than
+    Parameters are ``log(theta_k / theta_K)``, k < K. A record is ``{"x": code}``; a code outside
     0..K-1 marks a null record.
 
     Attributes
@@ -252,7 +255,10 @@ class DirichletCategorical:
         return jnp.where(self._known(record["x"]), jnp.diag(theta) - jnp.outer(theta, theta), 0)
 
     def score_bound(self, params, record):
-        """Largest norm of a score over all categories: ``|e_k - t|^2 = 1 - 2 t_k + |t|^2``, ``|t|^2`` for the last."""
+        """Largest norm of a score over all categories.
+
+        ``|e_k - t|^2 = 1 - 2 t_k + |t|^2``, and ``|t|^2`` for the last category.
+        """
         del record
         t = self._theta(params)[:-1]
         return jnp.sqrt(jnp.sum(t**2) + jnp.maximum(0, 1 - 2 * jnp.min(t)))
@@ -262,7 +268,7 @@ class DirichletCategorical:
         return math.sqrt(2), 0.5
 
     def prior_precision(self):
-        """Curvature of the log prior at its start (its diagonal)."""
+        """Diagonal of the curvature of the log prior at its start."""
         concentration = jnp.asarray(self.concentration, jnp.float32)
         mean = concentration / concentration.sum()
         return (concentration * (1 - mean))[:-1]

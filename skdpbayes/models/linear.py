@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-_CUT = 2.0  # standardised residuals beyond this count as this
+_CUT = 2.0  # standardised residuals are clipped to [-2, 2]
 _INSIDE = float(2 * stats.norm.cdf(_CUT) - 1)  # P(|z| < cut)
 _SQUARE_INSIDE = float(_INSIDE - 2 * _CUT * stats.norm.pdf(_CUT))  # E[z^2; |z| < cut]
 _MEAN_SQUARE = _SQUARE_INSIDE + _CUT**2 * (1 - _INSIDE)  # E min(z^2, cut^2)
@@ -19,7 +19,7 @@ _MEAN_SQUARE = _SQUARE_INSIDE + _CUT**2 * (1 - _INSIDE)  # E min(z^2, cut^2)
 _FOURTH = (
     3 * _INSIDE - 2 * (_CUT**3 + 3 * _CUT) * float(stats.norm.pdf(_CUT)) + _CUT**4 * (1 - _INSIDE)
 )  # E min(z^4, cut^4)
-# Factors of the two scores by which their variance is their slope, as that of a log-likelihood is.
+# Factors of the two scores that make their variance equal to their slope, as for a log-likelihood.
 _WEIGHTS, _VARIANCE = _INSIDE / _MEAN_SQUARE, 2 * _SQUARE_INSIDE / (_FOURTH - _MEAN_SQUARE**2)
 _SLOPES = _WEIGHTS * _INSIDE, _VARIANCE * _SQUARE_INSIDE / 2
 _SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
@@ -28,12 +28,14 @@ _SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LinearRegression:
-    """``y | x ~ N(w'x, s2)``, ``w | s2 ~ N(0, s2 / prior_precision)``, ``s2 ~ InverseGamma(shape, scale)``.
+    """Normal linear regression with a normal-inverse-gamma prior.
 
-    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2:
-    standardised residuals are cut at 2 and the score of the variance is centred, so that the
-    expected score is zero at the truth all the same, and no response, however large, moves a fit by
-    much. `unit` brings the variance's score to the size of the weights'.
+    ``y | x ~ N(w'x, s2)``, ``w | s2 ~ N(0, s2 / precision)``, ``s2 ~ InverseGamma(shape, scale)``.
+
+    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2 (1964):
+    standardised residuals are clipped at 2 and the score of the variance is centred. The expected
+    score is still zero at the truth, and no response has a large influence. `unit` scales the
+    variance's score to the size of the weights'.
 
     A record is ``{"x": (n_columns,), "y": float}``; a response that is not finite makes it a null
     record.
@@ -43,12 +45,12 @@ class LinearRegression:
     n_columns : int
         Length of x, a constant column for the intercept included where there is one.
     precision, shape, scale : float
-        Of the prior.
+        Parameters of the prior.
     unit : float
     normal : array of shape (3,)
-        Mean and standard deviation of the log variance, and standard deviation of a weight, of the
-        normal prior that `na-dpvi` takes instead: one with the same 5% and 95% quantiles
-        (`normal_prior`).
+        Normal approximation of the prior for `na-dpvi`, with the same 5% and 95% quantiles
+        (`normal_prior`): mean and standard deviation of the log variance, and standard deviation of
+        a weight.
     """
 
     n_columns: int = field(metadata={"static": True})
@@ -72,7 +74,7 @@ class LinearRegression:
         ) * jnp.exp(-log_variance)
 
     def log_likelihood(self, params, record):
-        """Log-likelihood of one record, with a residual that is not cut (solvers take `score`)."""
+        """Log-likelihood of one record, its residual unclipped (solvers use `score`)."""
         z, known = self._residual(params, record)
         return jnp.where(known, -0.5 * (z**2 + self._log_variance(params)), 0)
 
@@ -86,14 +88,14 @@ class LinearRegression:
         }
 
     def precondition(self, params):
-        """Factors of `score`, and of the rows and columns of `curvature`, that depend on the parameters alone."""
+        """Factors of `score`, and of the rows and columns of `curvature`."""
         return {
             "u": jnp.ones((), jnp.float32),
             "w": jnp.full(self.n_columns, jnp.exp(-self._log_variance(params) / 2), jnp.float32),
         }
 
     def curvature(self, params, record):
-        """Expected negative derivative of the score, which does not look at the response; without the factors."""
+        """Expected negative derivative of the score, response-free; without the factors."""
         del params
         known, x = jnp.isfinite(record["y"]), record["x"]
         out = jnp.zeros((self.n_columns + 1, self.n_columns + 1), x.dtype)
@@ -121,35 +123,33 @@ class LinearRegression:
         )
 
     def working_point(self, params, curvature, covariance):
-        """Where to ask for scores while the weights are not known well: at the variance that residuals will have.
+        """Point of release while the weights are uncertain: the variance is that of the residuals.
 
-        With normal residuals of that variance Huber's scores have expectation zero and a known
-        slope; a smaller variance would cut most of them.
+        With normal residuals of this variance Huber's scores have expectation zero and a known
+        slope; a smaller variance would clip most of them.
 
         Parameters
         ----------
         params : array of shape (P,)
-            What the parameters are thought to be (ravelled).
+            Posterior mean (ravelled).
         curvature, covariance : arrays of shape (P, P)
-            Summed over the records, without the factors of `precondition`; of the parameters about
-            `params`.
+            Curvature, summed over the records without the factors of `precondition`; posterior
+            covariance.
 
         Returns
         -------
         point, slopes, doubt : arrays of shape (P,)
-            Parameters to ask at; factors of the scores' slopes that replace those of
-            `precondition`; variance of the scores that comes of not knowing the weights.
+            Point of release; factors of the scores' slopes, in the place of those of
+            `precondition`; variance of the scores due to the uncertain weights.
         """
-        n = jnp.maximum(
-            curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1
-        )  # records, by their weights
+        # Number of records, by their weights.
+        n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1)
         variance = jnp.exp(self._log_variance({"u": params[0]}))
         unknown = curvature[1:, 1:] @ covariance[1:, 1:] / (_SLOPES[0] * n)
         seen = variance + jnp.maximum(jnp.trace(unknown), 0)
         point = params.at[0].set(jnp.log(seen) / self.unit)
         slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)
-        # What the weights that are not known add to the residuals' variance is a quadratic form of
-        # normal variables.
+        # Uncertain weights add a quadratic form of normal variables to the residuals' variance.
         spread = 4 * jnp.maximum(jnp.sum(unknown * unknown.T), 0)
         doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * _SLOPES[1] / seen) ** 2)
         return point, slopes, doubt
@@ -171,7 +171,10 @@ class LinearRegression:
 
 
 def normal_prior(precision: float, shape: float, scale: float) -> np.ndarray:
-    """Normal distributions with the 5% and 95% quantiles of the log variance and of a weight (a Student's t)."""
+    """Normal distributions with the 5% and 95% quantiles of the log variance and of a weight.
+
+    The prior of a weight is a Student t distribution.
+    """
     low, high = np.log(stats.invgamma(shape, scale=scale).ppf([0.05, 0.95]))
     quantile = stats.norm.ppf(0.95)
     weight = stats.t(2 * shape).ppf(0.95) / quantile * math.sqrt(scale / (shape * precision))

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from skdpbayes.models.linear import LinearRegression
 from skdpbayes.posteriors.linear import Moments, Prior, moments_posterior
 
-# Factors of x y, y^2 and 1, in units of `row_norm` or its square. With the first two, coefficients
-# of a few tenths and a small noise variance were estimated about as well as with any; the weights
-# need not be known so well.
+# Factors of x y, y^2 and 1, in units of `row_norm` or its square. The first two are near-optimal
+# for coefficients of a few tenths and a small noise variance; the third may be smaller, as the sum
+# of weights needs less precision.
 _CROSS, _SQUARE, _COUNT = 1.4, 0.5, 0.5
 
 
@@ -23,10 +23,10 @@ _CROSS, _SQUARE, _COUNT = 1.4, 0.5, 0.5
 class LinearSums(LinearRegression):
     """`LinearRegression` by a bounded statistic of each record.
 
-    It is ``k (x x', 1.4 R x y, R^2 y^2 / 2, R^2 / 2)`` with R = `row_norm`. Responses are cut at -1
-    and 1, and a row longer than R gets the weight ``k = R^2 / |x|^2``, others 1: it does not look
-    at the response, so this is weighted least squares, without bias. The last entry tells the sum
-    of the weights; a null record has weight zero.
+    It is ``k (x x', 1.4 R x y, R^2 y^2 / 2, R^2 / 2)`` with R = `row_norm`. Responses are clipped
+    to [-1, 1]. A row longer than R has the weight ``k = R^2 / |x|^2``, others 1, null records 0.
+    The weight does not depend on the response: this is weighted least squares, without bias. The
+    last entry gives the sum of the weights.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class LinearSums(LinearRegression):
         return weight * jnp.concatenate([jnp.outer(x, x).ravel(), _CROSS * norm * x * y, scalars])
 
     def statistic_bound(self):
-        """Largest norm of `statistic`: that of a row of norm R with a response of 1, as ``k |x|^2 <= R^2``."""
+        """Largest norm of `statistic`, as ``k |x|^2 <= R^2``: a row of norm R with response 1."""
         return float(self.row_norm) ** 2 * math.hypot(1, _CROSS, _SQUARE, _COUNT)
 
     @property
@@ -57,7 +57,7 @@ class LinearSums(LinearRegression):
         return self.n_columns**2 + self.n_columns + 2
 
     def noisy_posterior(self, total, scale, n_records):
-        """Posterior of (log variance, w) given the sum of the statistics with noise; needs a `unit` of 1."""
+        """Posterior of (log variance, w) given the noisy sum of statistics; needs a `unit` of 1."""
         p, norm = self.n_columns, float(self.row_norm)
         b, c, h = _CROSS * norm, _SQUARE * norm**2, _COUNT * norm**2
         gram = total[: p * p].reshape(p, p)

@@ -71,7 +71,7 @@ class HasClippingBias(Protocol):
     """Expected effect of clipping on the sum of all scores (Fisher consistency)."""
 
     def clipping_bias(self, params: Params, norm: jax.Array) -> Params:
-        """Expected sum of clipped minus unclipped scores at `norm`, of the structure of `params`."""
+        """Expected sum of clipped minus unclipped scores, of the structure of `params`."""
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What a fit returns: posteriors over the flattened parameters, in NumPy float64."""
+"""Posteriors returned by a fit, over the flattened parameters, in NumPy float64."""
 
 from skdpbayes.posteriors.base import (
     DrawsPosterior,

@@ -11,7 +11,7 @@ from skdpbayes.posteriors.base import IndependentDraws
 
 @dataclass(frozen=True, repr=False)
 class WeightsPosterior(IndependentDraws):
-    """Normal posterior of weights and intercepts, with what the noise of privacy adds to first order.
+    """Normal posterior of weights and intercepts, with the privacy noise to first order.
 
     Logits of the visible units are ``intercept + weights (z - active)``. Draws are J rows of K
     weights and an intercept, ravelled.
@@ -50,7 +50,7 @@ class WeightsPosterior(IndependentDraws):
         return np.concatenate([self.weights, self.intercept[:, None]], axis=1).ravel()
 
     def _eigen(self):
-        """Standard deviations of the weights along the eigenvectors of `spread`, (J, K), and these."""
+        """Standard deviations of weights along the eigenvectors of `spread`, (J, K); these."""
         values, vectors = np.linalg.eigh(self.spread)
         slope = self.slope[:, None]
         return np.sqrt(

@@ -1,4 +1,4 @@
-"""Maximum a posteriori by Adam on private gradients: a point, for models whose parameters are no random variables.
+"""Maximum a posteriori by Adam on private gradients: a point estimate.
 
 What Abadi et al. (2016) call DP-SGD, with the expected batch in place of the realised one; the late
 iterates are averaged.

@@ -1,9 +1,9 @@
 """Estimates of a symmetric matrix that is observed with Gaussian noise.
 
-The noise is independent between the p (p + 1) / 2 entries of the p x p matrix, with a known variance
-off the diagonal and twice that on it: a released curvature, or released sums of products. Functions
-are for arrays of NumPy and of JAX where they take the module as `xp`. ``docs/solvers/dpvi.md`` and
-``docs/solvers/na-dpvi.md`` say which estimate is used where, and why.
+The noise is independent between the p (p + 1) / 2 entries of the p x p matrix. Its variance is
+known off the diagonal, and twice as large on it. Such matrices are released curvatures and released
+sums of products. Functions with an argument `xp` are for arrays of NumPy and of JAX.
+``docs/solvers/dpvi.md`` and ``docs/solvers/na-dpvi.md`` say which estimate is used where, and why.
 """
 
 from __future__ import annotations

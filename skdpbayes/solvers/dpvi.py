@@ -5,9 +5,9 @@ variational inference, Titsias and Lazaro-Gredilla 2014; with private gradients,
 Honkela 2017). A gradient round releases the clipped sum g of per-record scores at one
 draw of the guide, and takes a step on the evidence lower bound:
 
-    mu <- mu + rate * (g + grad log prior(theta))                         (by Adam or preconditioned)
-    u_j <- u_j + rate * ((g + grad log prior(theta))_j e_j exp(u_j) + 1)  mean field, L = diag(exp u)
-    L L' = (P + E_q[curvature])^-1                                        full rank
+    mu   <- mu + rate * s,  s = g + grad log prior(theta)     by Adam, or preconditioned
+    u_j  <- u_j + rate * (s_j e_j exp(u_j) + 1)               mean field, L = diag(exp u)
+    L L' <- (P + E_q[curvature])^-1                           full rank
 
 P is the prior precision. The last line is the fixed point of the Gaussian evidence lower bound:
 every tenth round of the full-rank guide releases the clipped sum of per-record curvatures (negative
@@ -27,8 +27,8 @@ Corrections for the weights w and the noise, both public or released; without we
 vanish:
 
 * The weighted scores have curvature ``H = E[w h]`` and covariance ``E[w^2 h]``, approximated by
-  ``omega H``. Omega is the mean of w, each record counting by the norm of its weighted curvature; it
-  is released with the curvature.
+  ``omega H``. Omega is the mean of w, each record weighted by the norm of its weighted curvature;
+  it is released with the curvature.
 * P is multiplied by ``omega + tau^2 / h``: tau is the standard deviation of the averaged privacy
   noise in the full-data score, h the present estimate of the curvature (full rank: in each
   direction). In a direction of curvature H, the posterior mean given the noisy score is that of a

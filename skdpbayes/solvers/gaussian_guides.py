@@ -1,7 +1,7 @@
 """Gaussian guides of `dpvi`: state, draw, step and reported posterior of each.
 
 The guide is ``theta = mu + L e``, ``e ~ N(0, I)``: `MeanField` has a diagonal L and takes Adam
-steps (Kingma and Ba 2015, algorithm 1) on the evidence lower bound; `FullRank` has a full L, made of
+steps (Kingma and Ba 2015, algorithm 1) on the evidence lower bound; `FullRank` has a full L, from
 released curvatures, and takes preconditioned steps. `skdpbayes.solvers.dpvi` has the algorithm, and
 ``docs/solvers/dpvi.md`` the derivations. Every entry of a state is a function of the releases, the
 solver key and public values.
@@ -150,7 +150,7 @@ class Guide(Protocol[State]):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class MeanField:
-    """Independent normals ``mu + exp(u) e``; mu and u take Adam steps on the evidence lower bound."""
+    """Independent normals ``mu + exp(u) e``; mu and u take steps of Adam."""
 
     def init(self, mu: jax.Array, sd: jax.Array) -> tuple[MeanFieldState, Draw]:
         """State, and the averages over the late rounds: of mu and u."""
@@ -317,7 +317,10 @@ class FullRank:
     def posterior(
         self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
     ) -> GaussianPosterior:
-        """Newton step from the averaged point; covariance ``(P + H (omega H + noise I)^-1 H)^-1``."""
+        """Newton step from the averaged point, with the privacy noise in the covariance.
+
+        The covariance is ``(P + H (omega H + noise I)^-1 H)^-1``.
+        """
         point, score = state.average
         matrix, variance, *_ = state.guide.curvature
         factor = np.asarray(

@@ -1,12 +1,12 @@
-"""Noise-aware inference: a normal posterior from averages of private scores, and a private curvature.
+"""Noise-aware inference: a normal posterior from private scores and a private curvature.
 
 Every release of summed scores is an observation of the optimum ``t*`` of the (weighted)
 log-likelihood,
 
     g_t = H (t* - theta_t) + N(0, R_t),
 
-linear in t* as far as the scores are (NA-DPVI, Alrawajfeh, Jalko and Honkela 2025, equation 20, with
-the prior outside). Weighted averages of scores g and points theta have the same form,
+linear in t* as far as the scores are (NA-DPVI, Alrawajfeh, Jalko and Honkela 2025, equation 20,
+with the prior outside). Weighted averages of scores g and points theta have the same form,
 ``mean g = H (t* - mean theta) + noise``. With ``omega H`` the sampling covariance of the summed
 scores (omega: `_mean_weight`) and nu the variance of the averaged noise,
 
@@ -361,7 +361,7 @@ def _sampling(model: Model, state: TraceState, h: jax.Array, factor: jax.Array) 
 
 
 def _nonlinearity(h: jax.Array, covariance: jax.Array, norm: Number) -> jax.Array:
-    """Covariance of a score's departure from linearity in t*: a share of that of ``h (t* - theta)``.
+    """Covariance of a score's non-linearity in t*: a share of that of ``h (t* - theta)``.
 
     The slope of a record's score changes by about its own size as the parameters move its logit by
     two. The mean square error of the logits is ``tr(h covariance)`` over the sum of the records'

@@ -1,8 +1,8 @@
 """Differentially private variational inference with a guide written by the user.
 
-A round draws ``theta = f(lambda, e)`` from the guide with parameters lambda and releases the clipped
-sum g of the records' scores at theta. The gradient of the evidence lower bound follows by the chain
-rule,
+A round draws ``theta = f(lambda, e)`` from the guide with parameters lambda and releases the
+clipped sum g of the records' scores at theta. The gradient of the evidence lower bound follows by
+the chain rule,
 
     (d theta / d lambda)' g + grad_lambda [log p(theta) - log q_lambda(theta)],
 

@@ -1,7 +1,7 @@
 """One release of sufficient statistics, and the posterior given the noisy sum.
 
-VIPS (Park, Foulds, Chaudhuri and Welling 2020, algorithm 2) for models without latent variables. The
-sum of bounded statistics t(x) is released once, over all records, and the model's
+VIPS (Park, Foulds, Chaudhuri and Welling 2020, algorithm 2) for models without latent variables.
+The sum of bounded statistics t(x) is released once, over all records, and the model's
 ``noisy_posterior`` is
 
     p(theta | r),    r = sum_i t(x_i) + N(0, scale^2 I),

@@ -16,7 +16,7 @@ from skdpbayes.models.networks.layers import Layer, forward
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Classifier:
-    """A network that gives a logit for each class, or the one of the second of two classes.
+    """Network with a logit for each class, or one logit for two classes.
 
     Parameters are lists of weights, standard normal a priori.
 
@@ -30,11 +30,11 @@ class Classifier:
     activation: str = field(metadata={"static": True})
 
     def init(self):
-        """Mean of the prior, where no network can start."""
+        """Mean of the prior, where a network cannot start."""
         return [jnp.zeros(layer.weights_shape, jnp.float32) for layer in self.layers]
 
     def start(self, key):
-        """Starting point: a draw from the prior, but for the last layer, which is zero."""
+        """Starting point: a draw from the prior; zero for the last layer."""
         weights = draw_weights(self.layers, key)
         return [*weights[:-1], jnp.zeros_like(weights[-1])]
 
@@ -47,7 +47,7 @@ class Classifier:
         return jax.tree.map(jnp.ones_like, self.init())
 
     def log_likelihood(self, params, record):
-        """Log-likelihood of one record ``{"x", "y"}``; of a class below zero: zero."""
+        """Log-likelihood of one record ``{"x", "y"}``; zero for a class below zero."""
         return self._of(
             record["y"], forward(self.layers, self.activation, params, record["x"], jnp)[0]
         )
@@ -70,7 +70,7 @@ class Classifier:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Regressor(Classifier):
-    """A network that gives the mean of a normal response, whose log standard deviation is a parameter.
+    """Network for the mean of a normal response, with a fitted log standard deviation.
 
     Parameters are ``(weights, z)``: the log standard deviation is ``log_scale + log_scale_sd * z``.
     """
@@ -79,11 +79,11 @@ class Regressor(Classifier):
     log_scale_sd: Any = 1.0
 
     def init(self):
-        """Mean of the prior, where no network can start."""
+        """Mean of the prior, where a network cannot start."""
         return super().init(), jnp.zeros((), jnp.float32)
 
     def start(self, key):
-        """Starting point: a draw from the prior, but for the last layer, which is zero, and the noise."""
+        """Starting point: a draw from the prior; zero for the last layer and the noise."""
         return super().start(key), jnp.zeros((), jnp.float32)
 
     def log_likelihood(self, params, record):
