@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from scipy.special import expit
 from skdpbayes.mechanism.contributions import RankOne
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.posteriors.belief_net import WeightsPosterior
 
@@ -32,14 +34,14 @@ class NetParams(NamedTuple):
     Logits of the visible units are ``intercept + weights (z - active)``.
     """
 
-    mean: Any  # of the visible units, from the first release, (J,)
-    weights: Any  # (J, K)
-    intercept: Any  # (J,)
-    active: Any  # probabilities of the hidden units, (K,)
-    tangent: Any  # curvature of the bound of each visible unit's likelihood, (J,)
-    spread: Any  # covariance of the hidden units over records, (K, K)
-    noise: Any  # standard deviation of the noise in an entry of the visible-hidden covariance
-    weight: Any  # sum of the weights of the records
+    mean: jax.Array  # of the visible units, from the first release, (J,)
+    weights: jax.Array  # (J, K)
+    intercept: jax.Array  # (J,)
+    active: jax.Array  # probabilities of the hidden units, (K,)
+    tangent: jax.Array  # curvature of the bound of each visible unit's likelihood, (J,)
+    spread: jax.Array  # covariance of the hidden units over records, (K, K)
+    noise: jax.Array  # standard deviation of the noise in an entry of the visible-hidden covariance
+    weight: jax.Array  # sum of the weights of the records
 
 
 @jax.tree_util.register_dataclass
@@ -64,7 +66,7 @@ class SigmoidBeliefNet:
 
     n_visible: int = field(metadata={"static": True})
     n_hidden: int = field(metadata={"static": True})
-    private: Any
+    private: Number
 
     def init(self) -> NetParams:
         """Parameters before any release."""
@@ -74,7 +76,7 @@ class SigmoidBeliefNet:
         weights, spread = jnp.zeros((j, k), jnp.float32), 0.25 * jnp.eye(k, dtype=jnp.float32)
         return NetParams(half, weights, 0 * half, active, 0.3 * half, spread, zero, zero)
 
-    def zeros(self):
+    def zeros(self) -> Mapping[str, Any]:
         """Sums of no records."""
         j, k = self.n_visible, self.n_hidden
         return {
@@ -93,7 +95,13 @@ class SigmoidBeliefNet:
         vector = jnp.append(record["y"] / (0.4 * root), 0.25 / 0.4)
         return {"all": _to_norm_one(vector, self.private, 3.0) * record["known"]}
 
-    def _after_all(self, params, sums, scales, key):
+    def _after_all(
+        self,
+        params: NetParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> NetParams:
         root = math.sqrt(self.n_visible)
         weight = jnp.maximum(sums["all"][-1] * 0.4 / 0.25, 4 * scales["all"]).clip(1e-30)
         unclear = jnp.maximum(0.003, scales["all"] * 0.4 * root / weight)
@@ -106,7 +114,7 @@ class SigmoidBeliefNet:
 
     # ------------------------------------------------------------ rounds
 
-    def statistics(self, params):
+    def statistics(self, params: NetParams) -> Callable[[Record], Mapping[str, Contribution]]:
         """Residuals and hidden units of one record, times a common weight, which keeps ratios."""
         couplings = (params.weights.T * params.tangent) @ params.weights
         itself = jnp.diag(couplings)
@@ -143,11 +151,11 @@ class SigmoidBeliefNet:
             private, 1 + self.n_hidden / 4, 1.0 + self.n_hidden
         )
 
-    def blocks(self):
+    def blocks(self) -> Mapping[str, Block]:
         """Norms of 1; nearly all of the budget goes to the visible units."""
         return {"visible": Block(NORM, VISIBLE), "hidden": Block(NORM, 1 - VISIBLE)}
 
-    def carry(self, sums, old, new):
+    def carry(self, sums: Mapping[str, Any], old: NetParams, new: NetParams) -> Mapping[str, Any]:
         """Sums about the old probabilities of the hidden units, as sums about the new ones."""
         moved = (old.active - new.active).astype(jnp.float32)
         visible, hidden = sums["visible"], sums["hidden"]
@@ -155,7 +163,9 @@ class SigmoidBeliefNet:
         hidden = hidden.at[1:].add(moved[:, None] * hidden[0])
         return {"visible": visible, "hidden": hidden.at[:, 1:].add(hidden[:, :1] * moved)}
 
-    def m_step(self, params, sums, scales):
+    def m_step(
+        self, params: NetParams, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
+    ) -> NetParams:
         """Optimal weights under the bound, in closed form, from denoised sums.
 
         With A the covariance of visible and hidden units and S that of the hidden ones, a visible
@@ -198,24 +208,33 @@ class SigmoidBeliefNet:
         )
         return single(new)
 
-    def posterior(self, params) -> WeightsPosterior:
+    def posterior(self, params: NetParams) -> WeightsPosterior:
         """Posterior of weights and intercepts, with the privacy noise.
 
         At varying logits the bound is steeper than the likelihood's mean slope, so that its weights
         are too small, by up to ``sqrt(2 pi) / 2``. They are rescaled to the likelihood.
         """
-        params = NetParams(*(np.asarray(x, np.float64) for x in params))
+        weights, intercept, active, tangent, spread = (
+            np.asarray(x, np.float64)
+            for x in (
+                params.weights,
+                params.intercept,
+                params.active,
+                params.tangent,
+                params.spread,
+            )
+        )
         nodes, node_weights = normal_nodes(1)
-        deviation = np.sqrt(np.sum((params.weights @ params.spread) * params.weights, axis=1))
-        logits = params.intercept[:, None] + deviation[:, None] * nodes[:, 0]
+        deviation = np.sqrt(np.sum((weights @ spread) * weights, axis=1))
+        logits = intercept[:, None] + deviation[:, None] * nodes[:, 0]
         slope = (expit(logits) * expit(-logits)) @ node_weights
-        larger = np.clip(params.tangent / slope.clip(1e-300), 1, math.sqrt(math.pi / 2))
+        larger = np.clip(tangent / slope.clip(1e-300), 1, math.sqrt(math.pi / 2))
         return WeightsPosterior(
-            weights=params.weights * larger[:, None],
-            intercept=params.intercept * larger,
-            active=params.active,
-            slope=params.tangent / larger,
-            spread=params.spread,
+            weights=weights * larger[:, None],
+            intercept=intercept * larger,
+            active=active,
+            slope=tangent / larger,
+            spread=spread,
             noise=float(params.noise),
             weight=float(params.weight),
         )

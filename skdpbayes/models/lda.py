@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from skdpbayes.mechanism.contributions import Quadratic, Scattered
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, single
 from skdpbayes.models.cooccurrence import topics_of_pairs
+from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.posteriors.topics import BETWEEN, TopicsPosterior
 
 SHARES = {"words": 0.4, "pairs": 0.15}  # budget shares; the rounds have the rest
@@ -27,14 +29,14 @@ _SAMPLED = 6000  # cells from which the distribution of these ratios is estimate
 class TopicsParams(NamedTuple):
     """Parameters and released summaries of the topics; functions of the releases."""
 
-    words: Any  # distribution of the words over all documents, (V,)
-    topics: Any  # topics in the E-step, (V, K)
-    counts: Any  # denoised counts of each word in each topic, (V, K)
-    seen: Any  # released counts, noisy, in units of `scales`
-    expected: Any  # counts predicted from `words`, in the same units
-    scales: Any  # scales of the words' counts, (V,)
-    noise: Any  # standard deviation of the noise in `seen`
-    ratios: Any  # probabilities of `_RATIOS`
+    words: jax.Array  # distribution of the words over all documents, (V,)
+    topics: jax.Array  # topics in the E-step, (V, K)
+    counts: jax.Array  # denoised counts of each word in each topic, (V, K)
+    seen: jax.Array  # released counts, noisy, in units of `scales`
+    expected: jax.Array  # counts predicted from `words`, in the same units
+    scales: jax.Array  # scales of the words' counts, (V,)
+    noise: jax.Array  # standard deviation of the noise in `seen`
+    ratios: jax.Array  # probabilities of `_RATIOS`
 
 
 @jax.tree_util.register_dataclass
@@ -62,10 +64,10 @@ class LatentDirichletAllocation:
     n_words: int = field(metadata={"static": True})
     n_components: int = field(metadata={"static": True})
     n_paired: int = field(metadata={"static": True})
-    doc_topic_prior: Any
-    topic_word_prior: Any
-    document_norm: Any
-    private: Any
+    doc_topic_prior: Number
+    topic_word_prior: Number
+    document_norm: Number
+    private: Number
 
     def init(self) -> TopicsParams:
         """Parameters before any release."""
@@ -78,7 +80,7 @@ class LatentDirichletAllocation:
         ratios = jnp.zeros(len(_RATIOS), jnp.float32)
         return TopicsParams(words, topics, topics, topics, topics, ones, zero, ratios)
 
-    def zeros(self):
+    def zeros(self) -> Mapping[str, Any]:
         """Sums of no documents."""
         return {"topics": jnp.zeros((self.n_words, self.n_components), jnp.float32)}
 
@@ -95,14 +97,19 @@ class LatentDirichletAllocation:
         counts, _ = _over_largest(record["values"])
         return {"words": self._scattered(record, (counts / _norm(counts))[:, None])}
 
-    def _after_words(self, params, sums, scales, key):
+    def _after_words(
+        self,
+        params: TopicsParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> TopicsParams:
         del key
         seen, noise = sums["words"][:, 0], scales["words"]
         total = jnp.maximum(jnp.sum(seen), noise * self.n_words**0.5).clip(1e-30)
         grid = np.geomspace(0.01, max(self.n_words / 5, 2), 40).astype(np.float32)
-        words = shrunk(seen[None], noise, jnp.full((1, self.n_words), total / self.n_words), grid)[
-            0
-        ][0]
+        even = jnp.full((1, self.n_words), total / self.n_words)
+        words = shrunk(seen[None], noise, even, grid)[0][0]
         left = 1 - sum(SHARES.values())
         # Approximate noise of the average over all rounds.
         rounds_noise = 1.34 * noise * (SHARES["words"] / left) ** 0.5
@@ -110,8 +117,8 @@ class LatentDirichletAllocation:
         words = words + 1e-9 * total / self.n_words
         words = words / jnp.sum(words)
         # Counts are divided by these scales, which equalise frequent words and damp rare ones.
-        scales = (words + rare**2 / words) ** (_WEIGHT * self.private)
-        return params._replace(words=words, scales=scales / jnp.exp(jnp.mean(jnp.log(scales))))
+        scale = (words + rare**2 / words) ** (_WEIGHT * self.private)
+        return params._replace(words=words, scales=scale / jnp.exp(jnp.mean(jnp.log(scale))))
 
     def _paired(self, params):
         """Frequent words, as indices and as places among all words (`n_paired` for the others)."""
@@ -137,7 +144,13 @@ class LatentDirichletAllocation:
 
         return statistics
 
-    def _after_pairs(self, params, sums, scales, key):
+    def _after_pairs(
+        self,
+        params: TopicsParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> TopicsParams:
         pairs, with_itself = sums["pairs"]
         pairs = pairs[0, :, 0]
         pairs = (pairs + pairs.T) / 2 - jnp.diag(with_itself)
@@ -153,7 +166,7 @@ class LatentDirichletAllocation:
 
     # ------------------------------------------------------------ rounds
 
-    def statistics(self, params):
+    def statistics(self, params: TopicsParams) -> Callable[[Record], Mapping[str, Contribution]]:
         """Expected counts by word and topic of one document, over the scales of the words."""
 
         def of(record):
@@ -168,16 +181,20 @@ class LatentDirichletAllocation:
     def _scattered(self, record, values):
         return Scattered(record["columns"], values, self.n_words)
 
-    def blocks(self):
+    def blocks(self) -> Mapping[str, Block]:
         """Clipping norm of documents."""
         return {"topics": Block(self.document_norm)}
 
-    def carry(self, sums, old, new):
+    def carry(
+        self, sums: Mapping[str, Any], old: TopicsParams, new: TopicsParams
+    ) -> Mapping[str, Any]:
         """Sums unchanged: they are counts."""
         del old, new
         return sums
 
-    def m_step(self, params, sums, scales):
+    def m_step(
+        self, params: TopicsParams, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
+    ) -> TopicsParams:
         """Topics given noisy counts: denoised with noise, as they are without."""
         seen, noise = sums["topics"], scales["topics"]
         total = jnp.maximum(jnp.sum(seen), noise * seen.size**0.5)
@@ -199,18 +216,21 @@ class LatentDirichletAllocation:
         )
         return single(new)
 
-    def posterior(self, params) -> TopicsPosterior:
+    def posterior(self, params: TopicsParams) -> TopicsPosterior:
         """Posterior of the topics, with the privacy noise."""
-        params = TopicsParams(*(np.asarray(x, np.float64) for x in params))
+        counts, seen, expected, scales, ratios = (
+            np.asarray(x, np.float64)
+            for x in (params.counts, params.seen, params.expected, params.scales, params.ratios)
+        )
         return TopicsPosterior(
             prior=float(self.topic_word_prior),
-            counts=params.counts.T,
-            seen=params.seen.T,
-            expected=params.expected.T,
-            scales=params.scales,
+            counts=counts.T,
+            seen=seen.T,
+            expected=expected.T,
+            scales=scales,
             noise=float(params.noise),
             grid=_RATIOS,
-            probabilities=params.ratios,
+            probabilities=ratios,
         )
 
 

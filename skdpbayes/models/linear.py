@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import stats
+
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 
 _CUT = 2.0  # standardised residuals are clipped to [-2, 2]
 _INSIDE = float(2 * stats.norm.cdf(_CUT) - 1)  # P(|z| < cut)
@@ -54,18 +55,18 @@ class LinearRegression:
     """
 
     n_columns: int = field(metadata={"static": True})
-    precision: Any
-    shape: Any
-    scale: Any
-    unit: Any
-    normal: Any
+    precision: Number
+    shape: Number
+    scale: Number
+    unit: Number
+    normal: Array
 
-    def init(self):
+    def init(self) -> Params:
         """Centre of the normal prior."""
         zeros = jnp.zeros(self.n_columns, jnp.float32)
         return {"u": jnp.asarray(self.normal[0] / self.unit, jnp.float32), "w": zeros}
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior of w and u."""
         log_variance = self._log_variance(params)
         square = jnp.sum(params["w"] ** 2) * self.precision
@@ -73,12 +74,12 @@ class LinearRegression:
             self.scale + square / 2
         ) * jnp.exp(-log_variance)
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record, its residual unclipped (solvers use `score`)."""
         z, known = self._residual(params, record)
         return jnp.where(known, -0.5 * (z**2 + self._log_variance(params)), 0)
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """Huber's estimating functions, without the factors of `precondition`."""
         z, known = self._residual(params, record)
         cut = jnp.clip(z, -_CUT, _CUT)
@@ -87,14 +88,14 @@ class LinearRegression:
             "w": jnp.where(known, _WEIGHTS * cut, 0) * record["x"],
         }
 
-    def precondition(self, params):
+    def precondition(self, params: Params) -> Params:
         """Factors of `score`, and of the rows and columns of `curvature`."""
         return {
             "u": jnp.ones((), jnp.float32),
             "w": jnp.full(self.n_columns, jnp.exp(-self._log_variance(params) / 2), jnp.float32),
         }
 
-    def curvature(self, params, record):
+    def curvature(self, params: Params, record: Record) -> Contribution:
         """Expected negative derivative of the score, response-free; without the factors."""
         del params
         known, x = jnp.isfinite(record["y"]), record["x"]
@@ -108,21 +109,23 @@ class LinearRegression:
         """Log variance and weights, which are orthogonal: the curvature between them is zero."""
         return slice(0, 1), slice(1, None)
 
-    def score_bound(self, params, record):
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses."""
         del params
         return jnp.sqrt(
             jnp.sum(record["x"] ** 2) * (_WEIGHTS * _CUT) ** 2 + (self.unit * _SPREAD) ** 2
         )
 
-    def bounds(self, row_norm):
+    def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature."""
         return (
             math.hypot(_WEIGHTS * _CUT * row_norm, self.unit * _SPREAD),
             math.hypot(_SLOPES[0] * row_norm**2, self.unit**2 * _SLOPES[1]),
         )
 
-    def working_point(self, params, curvature, covariance):
+    def working_point(
+        self, params: jax.Array, curvature: jax.Array, covariance: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Point of release while the weights are uncertain: the variance is that of the residuals.
 
         With normal residuals of this variance Huber's scores have expectation zero and a known
@@ -154,7 +157,7 @@ class LinearRegression:
         doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * _SLOPES[1] / seen) ** 2)
         return point, slopes, doubt
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Precision of the normal prior."""
         return {
             "u": jnp.asarray((self.unit / self.normal[1]) ** 2, jnp.float32),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from skdpbayes.models.linear import LinearRegression
-from skdpbayes.posteriors.linear import Moments, Prior, moments_posterior
+from skdpbayes.models.protocols import Number, Record
+from skdpbayes.posteriors.base import DrawsPosterior
+from skdpbayes.posteriors.linear import Moments, NormalInverseGamma, Prior, moments_posterior
 
 # Factors of x y, y^2 and 1, in units of `row_norm` or its square. The first two are near-optimal
 # for coefficients of a few tenths and a small noise variance; the third may be smaller, as the sum
@@ -35,10 +37,10 @@ class LinearSums(LinearRegression):
         Whether the last column is constant.
     """
 
-    row_norm: Any
+    row_norm: Number
     intercept: bool = field(metadata={"static": True})
 
-    def statistic(self, record):
+    def statistic(self, record: Record) -> jax.Array:
         """Statistic of one record, of shape (n_statistics,)."""
         known, x = jnp.isfinite(record["y"]), record["x"]
         y = jnp.clip(jnp.where(known, record["y"], 0), -1, 1)
@@ -47,7 +49,7 @@ class LinearSums(LinearRegression):
         scalars = jnp.stack([_SQUARE * (norm * y) ** 2, _COUNT * norm**2])
         return weight * jnp.concatenate([jnp.outer(x, x).ravel(), _CROSS * norm * x * y, scalars])
 
-    def statistic_bound(self):
+    def statistic_bound(self) -> float:
         """Largest norm of `statistic`, as ``k |x|^2 <= R^2``: a row of norm R with response 1."""
         return float(self.row_norm) ** 2 * math.hypot(1, _CROSS, _SQUARE, _COUNT)
 
@@ -56,7 +58,9 @@ class LinearSums(LinearRegression):
         """Length of `statistic`."""
         return self.n_columns**2 + self.n_columns + 2
 
-    def noisy_posterior(self, total, scale, n_records):
+    def noisy_posterior(
+        self, total: np.ndarray, scale: float, n_records: int
+    ) -> NormalInverseGamma | DrawsPosterior:
         """Posterior of (log variance, w) given the noisy sum of statistics; needs a `unit` of 1."""
         p, norm = self.n_columns, float(self.row_norm)
         b, c, h = _CROSS * norm, _SQUARE * norm**2, _COUNT * norm**2

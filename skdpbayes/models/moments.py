@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skdpbayes.models.protocols import Record
+
 
 class NoisyMoments(NamedTuple):
     """Estimates for each column in [-1, 1]: mean, and variance with a floor set by the noise."""
@@ -35,7 +37,7 @@ class ColumnMoments:
         """Length of `statistic`."""
         return 3 * self.n_features
 
-    def statistic(self, record):
+    def statistic(self, record: Record) -> jax.Array:
         """``(x, x^2 - 1/2, 1/2)`` of each column; zeros where the cell is missing."""
         known = jnp.isfinite(record["x"])
         x = jnp.clip(jnp.where(known, record["x"], 0), -1, 1)
@@ -48,7 +50,7 @@ class ColumnMoments:
         """
         return math.sqrt(1.5 * self.n_features)
 
-    def noisy_posterior(self, total, scale, n_records) -> NoisyMoments:
+    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> NoisyMoments:
         """Moments from sums with noise of standard deviation `scale`; `n_records` is not used.
 
         The floor of a variance is the value that noise alone could produce.
@@ -75,7 +77,7 @@ class BoundedScore:
         """Largest norm of `statistic`."""
         return 1.0
 
-    def statistic(self, record):
+    def statistic(self, record: Record) -> jax.Array:
         """The number clipped to [0, 1]; zero for a NaN."""
         x = record["x"]
         return jnp.where(jnp.isnan(x), 0, jnp.clip(x, 0, 1))[None]

@@ -25,6 +25,9 @@ Record: TypeAlias = Mapping[str, Any]
 Contribution: TypeAlias = Any
 """What one record adds to a sum: an array, `RankOne`, `Quadratic`, `Scattered`, or a pytree."""
 
+Array: TypeAlias = jax.Array | np.ndarray
+"""An array of public numbers, traced by the compiled loop."""
+
 Number: TypeAlias = jax.Array | np.floating | np.integer | float
 """A public number, traced by the compiled loop."""
 

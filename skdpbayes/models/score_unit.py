@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Opening
+from skdpbayes.models.protocols import Params
 
 _LOWEST, _HIGHEST = -8, 13  # range of the histogram, in binary logarithms
 
@@ -33,7 +34,7 @@ class WithScoreUnit:
     found: bool = field(metadata={"static": True})
     factor: Any = 1.0
 
-    def init(self):
+    def init(self) -> Params:
         """Unit before the release."""
         return {"unit": jnp.asarray(self.model.score_unit, jnp.float32)}
 

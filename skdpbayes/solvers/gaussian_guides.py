@@ -20,7 +20,7 @@ from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Model, flat_start, prior_score
-from skdpbayes.models.protocols import Number
+from skdpbayes.models.protocols import Array, Number
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.denoising import (
@@ -35,8 +35,6 @@ from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, cu
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
 TIME_CONSTANT = 20  # rounds in which a direction of known curvature settles
 _TINY = float(np.finfo(np.float32).tiny)
-
-Array: TypeAlias = jax.Array | np.ndarray
 
 Draw: TypeAlias = tuple[jax.Array, jax.Array]
 """A point of the guide, and its standard normal noise."""

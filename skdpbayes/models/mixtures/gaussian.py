@@ -9,6 +9,7 @@ mixture is fitted as a start (``models/mixtures/sketch.py``).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.mixtures.marginal import MarginalMixture
 from skdpbayes.models.mixtures.sketch import Sketch, features, fit_sketch
+from skdpbayes.models.protocols import Array, Contribution, Number, Record
 from skdpbayes.posteriors.mixture import MixturePosterior
 
 _LEAST = 0.125  # least factor of a variance in one round, with noise
@@ -31,9 +33,11 @@ class Start(NamedTuple):
     """Start of the rounds, and the variances of its errors in units of each component."""
 
     count: Any  # (K,)
-    mean: Any  # (K, d)
-    covariance: Any  # (K, d, d)
-    errors: Any  # (3, K): of counts, means (each coordinate), whitened covariances (each entry)
+    mean: jax.Array  # (K, d)
+    covariance: jax.Array  # (K, d, d)
+    errors: (
+        jax.Array
+    )  # (3, K): of counts, means (each coordinate), whitened covariances (each entry)
 
 
 class MixtureParams(NamedTuple):
@@ -44,16 +48,16 @@ class MixtureParams(NamedTuple):
     ``freedom * covariance``.
     """
 
-    concentration: Any  # (K,)
-    precision: Any  # (K,)
-    freedom: Any  # (K,)
-    mean: Any  # (K, d)
-    covariance: Any  # (K, d, d), for every covariance type
-    noise: Any  # (3, K): variance added by privacy, as `Start.errors`
-    moved: Any  # largest step of a mean in the last round, in units of its component
-    centre: Any  # (d,): mean of all records
-    spread: Any  # (d, d): their covariance
-    total: Any  # their number
+    concentration: jax.Array  # (K,)
+    precision: jax.Array  # (K,)
+    freedom: jax.Array  # (K,)
+    mean: jax.Array  # (K, d)
+    covariance: jax.Array  # (K, d, d), for every covariance type
+    noise: jax.Array  # (3, K): variance added by privacy, as `Start.errors`
+    moved: jax.Array  # largest step of a mean in the last round, in units of its component
+    centre: jax.Array  # (d,): mean of all records
+    spread: jax.Array  # (d, d): their covariance
+    total: jax.Array  # their number
     start: Start
 
 
@@ -93,18 +97,18 @@ class GaussianMixture:
     kind: str = field(metadata={"static": True})
     n_components: int = field(metadata={"static": True})
     n_features: int = field(metadata={"static": True})
-    concentration: Any
-    precision: Any
-    freedom: Any
-    mean_prior: Any
-    covariance_prior: Any
-    ridge: Any
-    radius: Any
-    kept: Any
-    whole_radius: Any
-    frequencies: Any
-    means: Any
-    weights: Any
+    concentration: Number
+    precision: Number
+    freedom: Number
+    mean_prior: Array | None
+    covariance_prior: Array | None
+    ridge: Number
+    radius: Number
+    kept: Array
+    whole_radius: Number
+    frequencies: Array | None
+    means: Array | None
+    weights: Array
 
     # ------------------------------------------------------------ what a record contributes
 
@@ -132,7 +136,7 @@ class GaussianMixture:
             start=start,
         )
 
-    def statistics(self, params):
+    def statistics(self, params: MixtureParams) -> Callable[[Record], Mapping[str, Contribution]]:
         """Responsibilities of one record, and its weighted first two moments by component."""
         factor = single(inverse_factor(double(params.covariance)))
         offset = single(self._log_weights(double(params)))
@@ -156,7 +160,7 @@ class GaussianMixture:
         )
         return digamma(params.concentration) + (log_precision - d / params.precision) / 2
 
-    def blocks(self):
+    def blocks(self) -> Mapping[str, Block]:
         """Norms of 1, and shares that minimise the loss of log-likelihood to noise.
 
         See ``docs/solvers/vips.md``.
@@ -164,7 +168,7 @@ class GaussianMixture:
         radius = math.sqrt(self.n_features + 3)
         return _shared(self.kind, self.n_features, self.n_components, radius)
 
-    def zeros(self):
+    def zeros(self) -> Mapping[str, Any]:
         """Sums of no records."""
         record = {"x": jax.ShapeDtypeStruct((self.n_features,), jnp.float32)}
         shapes = jax.eval_shape(self.statistics(self.init()), record)
@@ -189,7 +193,13 @@ class GaussianMixture:
     def _whole_kind(self):
         return "full" if self.kind in ("full", "tied") else "diag"
 
-    def _after_moments(self, params, sums, scales, key):
+    def _after_moments(
+        self,
+        params: MixtureParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> MixtureParams:
         del key
         sums, scales = double(sums), double(scales)
         d = self.n_features
@@ -207,7 +217,7 @@ class GaussianMixture:
     def _given(self, params):
         """Start at the given means, or at the moments of all records for a single component."""
         k = self.n_components
-        means = params.centre[None] if self.means is None else self.means
+        means = params.centre[None] if self.means is None else jnp.asarray(self.means)
         count = params.total * (jnp.full(k, 1 / k) if self.weights is None else self.weights)
         covariance = jnp.broadcast_to(
             k ** (-2 / self.n_features) * params.spread, params.covariance.shape
@@ -220,11 +230,16 @@ class GaussianMixture:
             "sketch": features(self.frequencies, factor @ (record["x"] - params.centre))
         }
 
-    def _after_sketch(self, params, sums, scales, key):
-        params, sketch = (
-            double(params),
-            Sketch(*double((self.frequencies, sums["sketch"], params.total))),
-        )
+    def _after_sketch(
+        self,
+        params: MixtureParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> MixtureParams:
+        params = double(params)
+        frequencies = double(jnp.asarray(self.frequencies))
+        sketch = Sketch(frequencies, double(sums["sketch"]), params.total)
         fit = fit_sketch(key, sketch, double(scales["sketch"]), self.n_components, self.kind)
         scale = jnp.linalg.cholesky(params.spread)
         start = Start(
@@ -249,7 +264,9 @@ class GaussianMixture:
 
     # ------------------------------------------------------------ M-step
 
-    def carry(self, sums, old, new):
+    def carry(
+        self, sums: Mapping[str, Any], old: MixtureParams, new: MixtureParams
+    ) -> Mapping[str, Any]:
         """Sums about old components, translated to new ones by a linear map."""
         sums, old, new = double((sums, old, new))
         kept = double(self.kept)
@@ -276,7 +293,9 @@ class GaussianMixture:
             {"count": sums["count"], "first": moved + count[:, None] * c, "second": second}
         )
 
-    def m_step(self, params, sums, scales):
+    def m_step(
+        self, params: MixtureParams, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
+    ) -> MixtureParams:
         """Variational posterior given noisy sums about the components of `params`.
 
         Count, mean and covariance are averages of the sums' values and the start, weighted by their
@@ -361,12 +380,12 @@ class GaussianMixture:
         )
         return single(new)
 
-    def posterior(self, params) -> MixturePosterior:
+    def posterior(self, params: MixtureParams) -> MixturePosterior:
         """Posterior of weights, means and covariances, with the privacy noise."""
         fields = [np.asarray(x, np.float64) for x in params[:6]]
         return MixturePosterior(self.kind, float(self.concentration), *fields)
 
-    def marginal(self, params) -> MarginalMixture:
+    def marginal(self, params: MixtureParams) -> MarginalMixture:
         """The mixture with labels summed out, in coordinates about the start found."""
         weights = jnp.maximum(params.start.count, 1e-3 * jnp.max(params.start.count))
         precise = double(params)

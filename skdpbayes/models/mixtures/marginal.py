@@ -7,7 +7,6 @@ Scores then have about unit size, and one clipping norm suits all coordinates.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.contributions import Quadratic, contribution_norms
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.quadrature import uniform_nodes
 from skdpbayes.posteriors.mixture_coordinates import (
     Coordinates,
@@ -56,16 +56,16 @@ class MarginalMixture:
     kind: str = field(metadata={"static": True})
     n_components: int = field(metadata={"static": True})
     n_features: int = field(metadata={"static": True})
-    concentration: Any
-    precision: Any
-    freedom: Any
-    centre: Any
-    scatter: Any
-    weights: Any
-    mean: Any
-    factor: Any
-    errors: Any
-    n_records: Any
+    concentration: Number
+    precision: Number
+    freedom: Number
+    centre: Array
+    scatter: Array
+    weights: Array
+    mean: Array
+    factor: Array
+    errors: Array
+    n_records: Number
 
     def init(self) -> Coordinates:
         """The start itself."""
@@ -75,11 +75,11 @@ class MarginalMixture:
         ratio = contrasts(self.n_components) @ jnp.log(self.weights)
         return Coordinates(*zeros)._replace(log_ratio=ratio.astype(jnp.float32))
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log density of a row."""
         return jax.nn.logsumexp(self._joint(params, record)[0])
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """Gradient of `log_likelihood`: the components' gradients, weighted by responsibilities."""
         log_joint, v, y, factor = self._joint(params, record)
         r = jax.nn.softmax(log_joint)
@@ -101,14 +101,14 @@ class MarginalMixture:
             lower=lower if params.lower.size else params.lower,
         )
 
-    def curvature(self, params, record):
+    def curvature(self, params: Params, record: Record) -> Contribution:
         """Outer product of the score, positive semi-definite, with the curvature's expectation.
 
         It accounts for the information lost with the labels.
         """
         return Quadratic(jnp.ones((1, 1), jnp.float32), ravel_pytree(self.score(params, record))[0])
 
-    def clipping_bias(self, params, norm):
+    def clipping_bias(self, params: Params, norm: jax.Array) -> Params:
         """Expected effect of clipping to `norm` on the sum of all scores, under this mixture.
 
         Clipping shortens the scores of rows in the tails, which determine the variances. Without
@@ -118,7 +118,7 @@ class MarginalMixture:
         bias = self.n_records * jnp.mean((weights - 1)[:, None] * scores, axis=0)
         return ravel_pytree(params)[1](bias)
 
-    def information(self, params, norm):
+    def information(self, params: Params, norm: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Expected curvature and covariance of the sum of all clipped scores.
 
         With scores ``w v``, w the factor of clipping: ``n E[w v v']`` and ``n E[w^2 v v']``.
@@ -162,7 +162,7 @@ class MarginalMixture:
         )
         return self._log_weights(params) + log_det - jnp.sum(y**2, axis=1) / 2, v, y, factor
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log prior of weights, means and covariances, with the Jacobians of the coordinates."""
         k, d = self.n_components, self.n_features
         factor, log_scale = self._whitening(params)
@@ -181,17 +181,17 @@ class MarginalMixture:
             - scatter / 2 - jnp.sum(freedom * params.log_scale)
         )  # fmt: skip
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Diagonal of the log prior's curvature at the start; it is positive."""
         flat, unravel = ravel_pytree(self.init())
         return unravel(-jnp.diagonal(jax.hessian(lambda v: self.log_prior(unravel(v)))(flat)))
 
-    def prior_mean(self):
+    def prior_mean(self) -> Params:
         """Mean of the normal approximation with the prior's slope at the start."""
         slope = jax.grad(self.log_prior)(self.init())
         return jax.tree.map(lambda x, g, p: x + g / p, self.init(), slope, self.prior_precision())
 
-    def start_variance(self):
+    def start_variance(self) -> Params:
         """Variance of the start, at `init`, as an estimate of the parameters."""
         weights, means, entries = self.errors
         of = shapes(self.kind, self.n_components, self.n_features)

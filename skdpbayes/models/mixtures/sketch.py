@@ -9,7 +9,7 @@ features of any record have norm 1.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,18 +24,18 @@ _RESTARTS, _SCREEN, _POLISH = 24, 150, 40
 class Sketch(NamedTuple):
     """Sum of the features of `total` records whose mean is zero and covariance one."""
 
-    frequencies: Any  # (m, d)
-    value: Any  # (2 m,)
-    total: Any
+    frequencies: jax.Array  # (m, d)
+    value: jax.Array  # (2 m,)
+    total: jax.Array
 
 
 class SketchFit(NamedTuple):
     """Mixture fitted to a sketch; `errors` are as `mixture.Start.errors`."""
 
-    weights: Any
-    means: Any
-    covariances: Any
-    errors: Any
+    weights: jax.Array
+    means: jax.Array
+    covariances: jax.Array
+    errors: jax.Array
 
 
 def frequencies(d: int, k: int, m: int = N_FREQUENCIES) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from skdpbayes.models.networks.gradients import draw_weights, gradients
 from skdpbayes.models.networks.layers import Layer, forward
+from skdpbayes.models.protocols import Contribution, Number, Params, Record
 
 
 @jax.tree_util.register_dataclass
@@ -35,7 +36,7 @@ class Autoencoder:
     encoder: tuple[Layer, ...] = field(metadata={"static": True})
     decoder: tuple[Layer, ...] = field(metadata={"static": True})
     activation: str = field(metadata={"static": True})
-    prior_weight: Any = 0.0
+    prior_weight: Number = 0.0
     key: Any = None
 
     @property
@@ -43,15 +44,15 @@ class Autoencoder:
         """Layers of encoder and decoder."""
         return self.encoder + self.decoder
 
-    def init(self):
+    def init(self) -> Params:
         """Zeros, where a network cannot start; see `start`."""
         return [jnp.zeros(layer.weights_shape, jnp.float32) for layer in self.layers]
 
-    def start(self, key):
+    def start(self, key: jax.Array) -> Params:
         """Starting point: a draw from the prior."""
         return draw_weights(self.layers, key)
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> Number:
         """Log density of the prior, up to a constant."""
         return -self.prior_weight * sum(jnp.sum(w**2) for w in params) / 2
 
@@ -59,11 +60,11 @@ class Autoencoder:
         """The model, with noise in the latent variables."""
         return replace(self, key=key)
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Evidence lower bound of one record ``{"x"}``, at one draw of its latent variables."""
         return self._bound(params, record)[0]
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """Gradient of `log_likelihood`; those of dense layers are not formed."""
         return gradients(self.layers, lambda taps: self._bound(params, record, taps))
 

@@ -12,6 +12,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 
 from skdpbayes.models.numpyro.program import NumPyroModel, coordinates, traced
+from skdpbayes.models.protocols import Params
 
 
 @jax.tree_util.register_dataclass
@@ -32,7 +33,7 @@ class NumPyroGuide:
     model: NumPyroModel
     start: Any
 
-    def init(self):
+    def init(self) -> Params:
         """Unconstrained parameters."""
         return self.start
 

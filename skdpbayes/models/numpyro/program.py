@@ -25,6 +25,8 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
+from skdpbayes.models.protocols import Number, Params, Record
+
 _KNOWN_TYPES = ("sample", "deterministic", "plate")
 
 
@@ -215,27 +217,27 @@ class NumPyroModel:
     program: Program = field(metadata={"static": True})
     public: Any
     affine: Any
-    score_unit: Any = 1.0
+    score_unit: Number = 1.0
 
-    def init(self):
+    def init(self) -> Params:
         """Centre of the prior."""
         return {site.name: jnp.zeros(site.shape, jnp.float32) for site in self.program.sites}
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the coordinates, up to a constant."""
         placed, _ = self._traced(params, self.program.example(1))
         return placed.log_prior
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record: of the observed sites, for a batch of this record alone."""
         _, sites = self._traced(params, jax.tree.map(lambda x: x[None], record))
         return log_probability(sites)
 
-    def score_norm(self, params, record):
+    def score_norm(self, params: Params, record: Record) -> jax.Array:
         """Norm of a record's score."""
         return _norm(jax.grad(self.log_likelihood)(params, record))
 
-    def score_bound(self, params, record):
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, if these are few.
 
         Otherwise the norm of the score itself, so that the curvature of a clipped record has the
@@ -262,7 +264,7 @@ class NumPyroModel:
         """The posterior itself."""
         return posterior
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Ones."""
         return jax.tree.map(jnp.ones_like, self.init())
 

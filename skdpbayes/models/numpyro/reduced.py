@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from scipy.linalg import polar
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.predict import at_draw
 from skdpbayes.models.numpyro.program import NumPyroModel, log_probability
+from skdpbayes.models.protocols import Array, Number, Params, Record
 
 _MOST_COORDINATES = 2000
 _POINTS = 50  # points at which linearity is checked
@@ -41,35 +41,35 @@ class Reduced:
     """
 
     model: NumPyroModel
-    basis: Any
-    score_unit: Any = 1.0
+    basis: Array
+    score_unit: Number = 1.0
 
     @property
     def program(self):
         """Program of the model."""
         return self.model.program
 
-    def init(self):
+    def init(self) -> Params:
         """Centre of the prior."""
         return jnp.zeros(self.basis.shape[1], jnp.float32)
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the coordinates, up to a constant."""
         return self.model.log_prior(self._all(params))
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record."""
         return self.model.log_likelihood(self._all(params), record)
 
-    def score_norm(self, params, record):
+    def score_norm(self, params: Params, record: Record) -> jax.Array:
         """Norm of a record's score; the directions left out add nothing to it."""
         return self.model.score_norm(self._all(params), record)
 
-    def score_bound(self, params, record):
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, where those are few."""
         return self.model.score_bound(self._all(params), record)
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Ones."""
         return jnp.ones_like(self.init())
 
