@@ -85,13 +85,15 @@ def read_guide(guide: Callable[..., Any], model: NumPyroModel) -> NumPyroGuide:
             continue
         if name not in known and not site["infer"].get("is_auxiliary"):
             raise ValueError(
-                f"The guide draws {name!r}, which is no latent site of the model outside of the plate of records: "
+                f"The guide draws {name!r}, which is no latent site of the model outside of the "
+                "plate of records: "
                 f"those are {', '.join(map(repr, sorted(known)))}."
             )
         if not site["is_observed"] and not site["fn"].has_rsample:
             raise ValueError(
                 f"The guide draws {name!r} from a distribution without a reparametrised sampler, "
-                f"{type(site['fn']).__name__}: gradients cannot pass. Take a normal distribution, and transform it."
+                f"{type(site['fn']).__name__}: gradients cannot pass. Take a normal distribution, "
+                "and transform it."
             )
     parameters = {name: site for name, site in sites.items() if site["type"] == "param"}
     if not parameters:
