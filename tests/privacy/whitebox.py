@@ -55,6 +55,10 @@ class Plain:
 
     model: Any
 
+    @property
+    def n_columns(self):
+        return self.model.n_columns
+
     def init(self):
         return self.model.init()
 
