@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._arviz import ArvizMixin
 from skdpbayes.estimators._base import Outcome, PrivateEstimator, solvers_of
+from skdpbayes.posteriors.base import Posterior
 
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
@@ -64,15 +65,12 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
                 ConvergenceWarning,
                 stacklevel=5,
             )
-        n, posterior = self.n_posterior_samples, self.posterior_
-        self._chains = getattr(posterior, "n_chains", 1)
-        if hasattr(posterior, "in_order"):
-            return posterior.in_order(n)
-        return posterior.sample(outcome.rng, n)
+        self._chains = self.posterior_.n_chains
+        return self.posterior_.ordered_sample(outcome.rng, self.n_posterior_samples)
 
     def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
         self.n_iter_ = plan.n_steps
-        self.posterior_: Any = plan.solver.posterior(plan.model, outcome.state)
+        self.posterior_: Posterior = plan.solver.posterior(plan.model, outcome.state)
         self.diagnostics_: dict[str, Any] = plan.solver.diagnostics(outcome.state, self.posterior_)
 
 
