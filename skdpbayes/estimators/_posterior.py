@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._arviz import ArvizMixin
 from skdpbayes.estimators._base import Outcome, PrivateEstimator, solvers_of
-from skdpbayes.posteriors.base import Posterior
 
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
@@ -70,7 +69,7 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
 
     def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
         self.n_iter_ = plan.n_steps
-        self.posterior_: Posterior = plan.solver.posterior(plan.model, outcome.state)
+        self.posterior_: Any = plan.solver.posterior(plan.model, outcome.state)
         self.diagnostics_: dict[str, Any] = plan.solver.diagnostics(outcome.state, self.posterior_)
 
 
