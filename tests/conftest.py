@@ -24,11 +24,11 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "privacy
 @pytest.fixture(autouse=True)
 def seeds_are_for_tests(monkeypatch):
     from skdpbayes.estimators import _base
+    from skdpbayes.privacy import report
 
     monkeypatch.setattr(_base, "_warned", ["seed"])
-    monkeypatch.setattr(
-        _base, "now", lambda: "2026-11-20T09:30:00+00:00"
-    )  # reports of two fits are compared
+    # Reports of two fits are compared.
+    monkeypatch.setattr(report, "now", lambda: "2026-11-20T09:30:00+00:00")
 
 
 def pytest_configure(config):

@@ -26,7 +26,6 @@ except ImportError:  # one input can be run without
     atheris = None
 
 with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextlib.nullcontext():
-    import skdpbayes.estimators._numpyro
     import skdpbayes.intake.packing
     from skdpbayes import (
         DPBayesianLinearRegression,
@@ -44,7 +43,6 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPVariationalAutoencoder,
         Schema,
     )
-    from skdpbayes.estimators._responses import response_numbers
     from skdpbayes.intake.labels import as_labels, codes, is_sequence
     from skdpbayes.intake.rows import as_numeric, bounded_rows, counted
     from skdpbayes.preprocessing import (
@@ -470,13 +468,10 @@ def encoder(X, y):
 
 def standard_scaler(X, y):
     model = DPStandardScaler(Public.schema or ([-3] * Public.width, [4] * Public.width))
-    numeric = model._dense(X, reset=True)
+    packed = read(model, X)
     d = model.n_features_in_
     model.mean_, model.scale_ = np.zeros(d), np.ones(d)
-    rows, packed = (
-        model.transform(X),
-        fields(model._pack(numeric, np.full(d, -3.0), np.full(d, 4.0)), len(numeric)),
-    )
+    rows = model.transform(X)
     check_range(rows, -3, 4)
     check_range(*packed, -1, 1)
     return [rows, *packed]
@@ -484,8 +479,7 @@ def standard_scaler(X, y):
 
 def logistic(X, y):
     model = DPBayesianLogisticRegression(classes=Public.classes(), data_norm=2.0)
-    X, y, classes, _ = model._validate(X, y)
-    rows, labels = fields(model._pack(X, y, classes, 2.0), X.shape[0])
+    rows, labels = read(model, X, y)
     check_norms(rows[:, :-1], 2.0)
     check_range(labels, -1, 1)
     return [rows, labels]
@@ -493,86 +487,71 @@ def logistic(X, y):
 
 def linear(X, y):
     model = DPBayesianLinearRegression(bounds=(Public.bounds(), (-3, 3)))
-    X, y = model._validate(X, y)
-    rows, response = fields(model._pack(X, y, model._scaling(X, y)[0]), len(X))
+    rows, response = read(model, X, y)
     require(np.isfinite(rows).all(), "not finite")
     return [rows, response]
 
 
 def mixture(X, y):
-    model = DPGaussianMixture(bounds=Public.bounds())
-    X = model._numeric(X, reset=True)
-    return fields(model._pack(X, model._scaling(X)[0]), len(X))
+    return read(DPGaussianMixture(bounds=Public.bounds()), X)
 
 
 def gamma(X, y):
-    model = DPGammaExponential()
-    X, _ = model._validate(X)
-    return fields(model._pack(X), len(X))
+    return read(DPGammaExponential(), X)
 
 
 def beta(X, y):
-    model = DPBetaBernoulli()
-    X, _ = model._validate(X)
-    return fields(model._pack(X), len(X))
+    return read(DPBetaBernoulli(), X)
 
 
 def dirichlet(X, y):
-    model = DPDirichletCategorical(categories=[0, 1, LARGE, LARGE + 1])
-    X, _ = model._validate(X)
-    (found,) = fields(model._pack(X), len(X))
+    (found,) = read(DPDirichletCategorical(categories=[0, 1, LARGE, LARGE + 1]), X)
     check_range(found, -1, 3)
     return [found]
 
 
 def belief_net(X, y):
-    model = DPSigmoidBeliefNet()
-    X = model._numeric(X, reset=True)
-    rows, known = fields(model._pack(X), X.shape[0])
+    rows, known = read(DPSigmoidBeliefNet(), X)
     check_range(rows, 0, 1)
     require(np.isfinite(rows).all() and not rows[known == 0].any(), "an unknown row is not zero")
     return [rows, known]
 
 
 def auto_encoder(X, y):
-    model = DPVariationalAutoencoder()
-    X = model._numeric(X, reset=True)
-    (rows,) = fields(model._pack(X), X.shape[0])
+    (rows,) = read(DPVariationalAutoencoder(), X)
     check_range(rows[~np.isnan(rows).any(axis=1)], 0, 1)
     return [rows]
 
 
 def network(X, y):
-    X, y, classes, _ = DPBayesianMLPClassifier(classes=Public.classes())._validate(X, y)
-    rows, labels = fields(DPBayesianMLPClassifier._pack(X, y, classes, 2.0), X.shape[0])
+    rows, labels = read(DPBayesianMLPClassifier(classes=Public.classes(), data_norm=2.0), X, y)
     check_norms(rows, 2.0)
     check_range(labels, -1, 1)
     return [rows, labels]
 
 
 def network_regression(X, y):
-    model = DPBayesianMLPRegressor(bounds=(Public.bounds(), (-3, 3)))
-    X = dense(model._numeric(X, reset=True))
-    y = response_numbers(model._response(y, len(X), one_by_one=True), model.bounds)
-    return fields(model._pack(X, y, model._scaling(X, y)[0]), len(X))
+    return read(DPBayesianMLPRegressor(bounds=(Public.bounds(), (-3, 3))), X, y)
 
 
 def topics(X, y):
     model = DPLatentDirichletAllocation()
-    X = model._numeric(X, reset=True)
-    model._pack(X)
-    return [dense(counted(X)[0])]
+    model._reader().read(model, X).pack()
+    return [dense(counted(model._reader().numeric(model, X, reset=True))[0])]
 
 
 def program(X, y):
-    return [dense(field) for field in given(DPNumPyroModel(print), X, y)]
+    model = DPNumPyroModel(print)
+    model._reader().read(model, X, y).pack()
+    own = model._reader().fields(model, X, y, reset=True)
+    return [dense(field) for field in own.values()]
 
 
 def hierarchical(X, y):
     model = DPHierarchicalLogisticRegression(
         3, group_column=0, classes=Public.classes(), data_norm=2.0
     )
-    rows, groups, found = given(model, X, y)
+    rows, groups, found = read(model, X, y)
     check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0)
     check_range(groups, 0, 2)
     check_range(found, 0, 1)
@@ -586,27 +565,10 @@ SUBJECTS = [
 ]
 
 
-class Given(Exception):
-    """Raised where the program would be read, and compiled."""
-
-
-def given(model, X, y):
-    """What a fit would give to a model's program."""
-
-    def stop(fields, *others, **facts):
-        raise Given(fields)
-
-    model._fit_program = stop
-    try:
-        model.fit(X, y)
-    except Given as reached:
-        skdpbayes.estimators._numpyro._packed(*reached.args)
-        return reached.args[0].values()
-
-
-def fields(records, n):
-    """The fields of records as they are packed, without what pads."""
-    return [np.asarray(field)[:n] for field in records.fields.values()]
+def read(model, X, y=None):
+    """The fields of records as a fit reads and packs them, without what pads."""
+    rows = model._reader().read(model, X, y)
+    return [np.asarray(field)[: rows.facts.n_rows] for field in rows.pack().fields.values()]
 
 
 def dense(rows):

@@ -34,11 +34,12 @@ from skdpbayes import (
     inference,
 )
 from skdpbayes.audit.fit import Fit
-from skdpbayes.estimators import _numpyro
-from skdpbayes.estimators._numpyro import _array, _typed
+from skdpbayes.intake.fields import _array, typed
 from skdpbayes.intake.labels import as_labels
 from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.mechanism.spec import MechanismSpec
+from skdpbayes.plans.report import Told, report
+from skdpbayes.plans.settings import Settings
 from skdpbayes.privacy import GaussianSteps, NoisyCount, PrivacyLeakWarning
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -144,7 +145,7 @@ def test_default_plans_are_confirmed_by_the_second_accountant(name, times):
     cls, own = ESTIMATORS[name]
     X, y = data(name)
     planned = cls(**{key: value for key, value in own.items() if key not in QUICK})
-    spent = Fit(planned, np.tile(X, (times, 1)), np.tile(y, times)).estimator.privacy_spent_
+    spent = Fit(planned, np.tile(X, (times, 1)), np.tile(y, times)).plan.report
     ratio = re.search(r"delta\(.*\) is ([\d.]+) of the reported 1e-05", str(spent.crosscheck))
     assert ratio and 0.97 < float(ratio[1]) < 1.005, spent.crosscheck
 
@@ -232,12 +233,8 @@ def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
     X.view(np.uint64)[0, 0] = bits
     with np.errstate(under="raise", over="raise", invalid="raise"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        units = (np.zeros(2), np.ones(2))
-        others = (y, (*units, np.zeros(1), np.ones(1))) if name.startswith("linear") else ()
-        others = {"mixture": (units,), "topics": (), "belief network": (), "auto-encoder": ()}.get(
-            name, others
-        )
-        ESTIMATORS[name][0](**ESTIMATORS[name][1])._pack(X, *others)
+        model = ESTIMATORS[name][0](**ESTIMATORS[name][1])
+        model._reader().read(model, X, y).pack()
 
 
 def test_a_missing_value_changes_no_other_category():
@@ -370,16 +367,16 @@ def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, mon
     ids=["Int64", "category", "deque", "int64", "object", "float64"],
 )
 def test_a_record_decides_about_no_dtype(good, bad):
-    typed = [
-        _typed(_array("y", pd.Series(x) if hasattr(x, "categories") else x)) for x in (good, bad)
+    found = [
+        typed(_array("y", pd.Series(x) if hasattr(x, "categories") else x)) for x in (good, bad)
     ]
-    assert typed[0].dtype == typed[1].dtype
-    np.testing.assert_array_equal(typed[0][1:], typed[1][1:])
+    assert found[0].dtype == found[1].dtype
+    np.testing.assert_array_equal(found[0][1:], found[1][1:])
 
 
 def test_a_fit_of_a_numpyro_model_is_charged_before_records_are_packed(monkeypatch):
     X, y = data("NumPyro")
-    monkeypatch.setattr(_numpyro, "_packed", lambda fields: 1 / 0)
+    monkeypatch.setattr("skdpbayes.intake.fields.pack", lambda fields: 1 / 0)
     model = DPNumPyroModel(poisson, random_state=0, **QUICK)
     with pytest.raises(ZeroDivisionError):
         model.fit(X, y)
@@ -440,8 +437,12 @@ def test_the_report_has_the_clipping_norm_that_was_declared():
 
 @pytest.mark.parametrize(("adjacency", "reasons"), [("zero_out", 1), ("add_remove", 0)])
 def test_a_table_as_long_as_the_data_is_noticed_where_that_length_is_public(adjacency, reasons):
-    model = DPNumPyroModel(poisson, public={"table": np.ones((N, 2))}, adjacency=adjacency)
-    assert len(list(_numpyro._holds_records(model, [], {"0": np.zeros((N, 2))}))) == reasons
+    def takes(x, y=None, table=None):
+        poisson(x, y)
+
+    own = {"public": {"table": np.ones((N, 2))}, "adjacency": adjacency, **QUICK}
+    voided_by = DPNumPyroModel(takes, **own).plan(N, 2).voided_by
+    assert sum("seems to hold records" in why for why in voided_by) == len(voided_by) == reasons
 
 
 NETWORKS = ("network", "network, regression", "auto-encoder")
@@ -502,9 +503,15 @@ def test_a_private_number_of_rows_is_in_no_plan(name, monkeypatch):
 
 def test_epsilon_that_was_not_asked_for_is_claimed_only_within_the_tables():
     model = DPBayesianMLPClassifier(epsilon=np.inf)
-    few = model._report(MechanismSpec((GaussianSteps(40.0, 1.0, 20),)), 1.0, public={})
+    settings = Settings.of(model._parameters(), model._defaults)
+    told = Told("DPBayesianMLPClassifier", "row", {}, None, False, (), None)
+
+    def of(noise):
+        return report(settings, MechanismSpec((GaussianSteps(noise, 1.0, 20),)), 1.0, told)
+
+    few = of(40.0)
     assert few.guarantee_holds and few.epsilon_overhead > 0 and few.delta_overhead > 0
-    many = model._report(MechanismSpec((GaussianSteps(0.32, 1.0, 20),)), 1.0, public={})
+    many = of(0.32)
     assert any("finite tables" in why for why in many.voided_by)
-    none = model._report(MechanismSpec((GaussianSteps(0.01, 1.0, 20),)), 1.0, public={})
+    none = of(0.01)
     assert none.epsilon == np.inf and not none.guarantee_holds

@@ -11,7 +11,7 @@ import pytest
 import whitebox
 
 from skdpbayes import DPBayesianLogisticRegression, inference
-from skdpbayes.estimators import _logistic
+from skdpbayes.intake import classified
 from skdpbayes.mechanism import draws
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism import private_sum as mechanism
@@ -193,9 +193,9 @@ def nan_bypasses_the_clip(patch):
 
 @mutant("check_replay", compiled=False)
 def scaler_fitted_to_the_data(patch):
-    original = _logistic.bounded_rows
+    original = classified.bounded_rows
     patch.setattr(
-        _logistic,
+        classified,
         "bounded_rows",
         lambda X, *a, **k: original((X - X.mean(axis=0)) / X.std(axis=0), *a, **k),
     )

@@ -10,6 +10,7 @@ from sklearn.pipeline import make_pipeline
 
 import skdpbayes
 from skdpbayes import DPBetaBernoulli, DPGammaExponential
+from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.mechanism import keys as random
 from skdpbayes.pipelines import check_pipeline
 from skdpbayes.preprocessing import DPStandardScaler
@@ -88,10 +89,9 @@ def test_every_estimator_takes_its_word_from_one_place():
     """No estimator has a report, keys or a seed's reasons of its own."""
     for name in skdpbayes.__all__:
         estimator = getattr(skdpbayes, name)
-        if isinstance(estimator, type) and hasattr(estimator, "_report"):
-            assert estimator._report is skdpbayes.estimators._base.PrivateEstimator._report
-            assert estimator._own_voids is skdpbayes.estimators._base.PrivateEstimator._own_voids
-            assert estimator._run is skdpbayes.estimators._gradient.GradientEstimator._run
+        if isinstance(estimator, type) and issubclass(estimator, PrivateEstimator):
+            for own in ("_planned", "_prepared", "_fit", "_charge", "_run", "_adopt"):
+                assert getattr(estimator, own) is getattr(PrivateEstimator, own)
 
 
 def test_the_warning_names_the_reason(monkeypatch):
