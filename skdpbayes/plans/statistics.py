@@ -28,11 +28,17 @@ def plan_one_release(
     settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None
 ) -> Planned:
     """The summed statistics of a conjugate model, once."""
-    del bounds
     settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     settings.refuse_private_n()
-    assert n is not None
-    solver = one_release(model, n)
+    return plan_moments(settings, model, bounds, n)
+
+
+def plan_moments(
+    settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None
+) -> Planned:
+    """As `plan_one_release`, of a model that does not look at the number of records."""
+    del bounds
+    solver = one_release(model, n or 0)
     spec = settings.spec(settings.noise(1, 1.0).steps)
     return Planned(solver, spec, float(solver.clipping_norm))
 

@@ -87,8 +87,8 @@ def plan(
         else dict(clipping_norm=clip, sampling_rate=rate, n_steps=max(n_steps, 2))
     )
     estimator = DPBayesianLogisticRegression(
-        epsilon=np.inf, classes=[0, 1], data_norm=1e3, fit_intercept=False, solver=solver, guide=guide if solver == "dpvi" else "auto",
-        n_posterior_samples=10, learning_rate=1e-9 if solver in ("dpvi", "sgld") else None, **own,
+        epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, guide=guide if solver == "dpvi" else "auto",
+        data_norm=1e3, n_posterior_samples=10, learning_rate=1e-9 if solver in ("dpvi", "sgld") else None, **own,
     )  # fmt: skip
     own_plan = estimator.plan(n, d)
     model, solver = own_plan.model, own_plan.solver
