@@ -27,7 +27,9 @@ from skdpbayes import (
     DPGaussianMixture,
     DPHierarchicalLogisticRegression,
     Schema,
+    read_csv,
 )
+from skdpbayes.declarations import public_schema
 from skdpbayes.preprocessing import (
     BoundedScaler,
     CategoryEncoder,
@@ -239,12 +241,25 @@ def test_a_grid_of_schemas():
 
 
 def test_the_report_can_say_what_the_schema_was():
-    assert ESTIMATORS[0]._public_schema() == LABELS.to_dict()
-    assert ESTIMATORS[2]._public_schema() == NUMBERS.to_dict()
-    of_outcome = DPBayesianLogisticRegression(classes=LABELS.outcome)._public_schema()
+    def said(estimator):
+        return public_schema(estimator.get_params(deep=False).values())
+
+    assert said(ESTIMATORS[0]) == LABELS.to_dict()
+    assert said(ESTIMATORS[2]) == NUMBERS.to_dict()
+    of_outcome = said(DPBayesianLogisticRegression(classes=LABELS.outcome))
     assert of_outcome == {"outcome": {"name": "y", "labels": [0, 1]}}
-    assert DPBayesianLogisticRegression(classes=[0, 1])._public_schema() is None
-    json.dumps([e._public_schema() for e in ESTIMATORS if hasattr(e, "_public_schema")])
+    assert said(DPBayesianLogisticRegression(classes=[0, 1])) is None
+    json.dumps(list(map(said, ESTIMATORS)))
+
+
+def read_by(estimator, X, y=None):
+    """Public facts of a table that an estimator has read."""
+    return estimator._reader().read(estimator, X, y).facts
+
+
+def numbers_of(estimator, X):
+    """X as numbers, as an estimator reads it."""
+    return estimator._reader().numeric(estimator, X, reset=True)
 
 
 EVERY_WAY = [
@@ -263,18 +278,19 @@ def test_bounds_are_written_in_one_way_everywhere(bounds):
         BoundedScaler(bounds).fit(frame).transform(frame)[:, 0], [0.25, 0.5, 1]
     )
     scaler = DPStandardScaler(bounds)
-    scaler._dense(frame, reset=True)
+    facts = read_by(scaler, frame)
+    np.testing.assert_array_equal(scaler._reader().bounds(facts.shape), [[0, 0], [4, 4]])
     np.testing.assert_array_equal(scaler._column_bounds(), [[0, 0], [4, 4]])
-    mixture = DPGaussianMixture(bounds=bounds)
-    np.testing.assert_array_equal(
-        mixture._scaling(mixture._numeric(frame, reset=True))[0], [[2, 2], [2, 2]]
-    )
+    facts = read_by(DPGaussianMixture(bounds=bounds), frame)
+    np.testing.assert_array_equal(facts.own_scales()[:2], [[2, 2], [2, 2]])
     for kind in (DPBayesianLinearRegression, DPBayesianMLPRegressor):
         for of_response in ((0, 9), NUMBERS.outcome):
             model = kind(bounds=(bounds, of_response))
-            scales, voided = model._scaling(model._numeric(frame, reset=True), np.zeros(3))
-            np.testing.assert_array_equal(np.concatenate(scales), [2, 2, 2, 2, 4.5, 4.5])
-            assert not voided
+            facts = read_by(model, frame, np.zeros(3))
+            np.testing.assert_array_equal(
+                np.concatenate(facts.own_scales()), [2, 2, 2, 2, 4.5, 4.5]
+            )
+            assert not facts.voided_by
 
 
 @pytest.mark.parametrize(
@@ -334,23 +350,24 @@ def test_columns_must_be_the_schemas(estimator):
 
 def test_an_outcome_alone_says_nothing_of_the_columns():
     model = DPBayesianLogisticRegression(classes=LABELS.outcome)
-    X, _, classes, voided = model._validate(np.ones((2, 7)), [0, 1])
-    assert X.shape == (2, 7) and classes.tolist() == [0, 1] and not voided
+    facts = read_by(model, np.ones((2, 7)), [0, 1])
+    assert (facts.n_rows, facts.n_features) == (2, 7)
+    assert facts.own_labels().tolist() == [0, 1] and not facts.voided_by
     with pytest.raises(ValueError, match="nothing public says"):
-        clone(model)._validate([[1.0], [2.0]], [0, 1])
+        read_by(clone(model), [[1.0], [2.0]], [0, 1])
 
 
 def test_text_where_numbers_are_needed_is_refused_by_the_schema_and_never_by_the_dtype():
     model = DPBayesianLogisticRegression(classes=PEOPLE)
     table = pd.DataFrame({"age": [40.0], "children": [1.0], "city": ["Oslo"]})
     with pytest.raises(ValueError, match="'city' of the schema is a category of text"):
-        model._validate(table, ["no"])
+        read_by(model, table, ["no"])
 
 
 def test_missing_cells_get_the_public_value():
     want = [[0.25, 0.5], [0.5, 0.75], [1.0, 0.0]]
     np.testing.assert_array_equal(BoundedScaler(NUMBERS).fit(FRAME).transform(FRAME), want)
-    X, *_ = DPBayesianLogisticRegression(classes=LABELS)._validate(FRAME, [0, 1, 1])
+    X = numbers_of(DPBayesianLogisticRegression(classes=LABELS), FRAME)
     np.testing.assert_array_equal(X, [[1, 0], [2, 0.5], [8, -3]])
     np.testing.assert_array_equal(FRAME["b"], [0, np.nan, -3])  # the caller's own
     wards = Schema(
@@ -362,7 +379,8 @@ def test_missing_cells_get_the_public_value():
     out = CategoryEncoder(wards).fit(table).transform(table)
     assert out.tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [0, 1, 0, 0]]
     model = DPDirichletCategorical(categories=wards.select("ward"))
-    assert model._validate(table[["ward"]])[0].tolist() == ["a", "b", "b"]
+    column = model._reader().column(model, table[["ward"]], reset=True)
+    assert column.tolist() == ["a", "b", "b"]
 
 
 def test_numbers_of_another_kind_are_no_numbers():
@@ -370,21 +388,16 @@ def test_numbers_of_another_kind_are_no_numbers():
         {"n": {"kind": "integer"}, "k": {"kind": "count"}, "c": {"categories": [1, 2]}},
         LABELS.outcome,
     )
-    X, *_ = DPBayesianLogisticRegression(classes=schema)._validate(
-        np.array([[-1, 2, 1], [0.5, -1, 3], [np.inf, 1.5, 2]]), [0, 1, 1]
-    )
+    table = np.array([[-1, 2, 1], [0.5, -1, 3], [np.inf, 1.5, 2]])
+    X = numbers_of(DPBayesianLogisticRegression(classes=schema), table)
     np.testing.assert_array_equal(X, [[-1, 2, 1], [np.nan] * 3, [np.nan, np.nan, 2]])
 
 
 def test_sparse_matrices_under_a_schema():
-    X, *_ = DPBayesianLogisticRegression(classes=LABELS)._validate(
-        sparse.csr_array(np.eye(2)), [0, 1]
-    )
+    X = numbers_of(DPBayesianLogisticRegression(classes=LABELS), sparse.csr_array(np.eye(2)))
     assert X.toarray().tolist() == [[1, 0], [0, 1]]
     with pytest.raises(ValueError, match="X has 3 columns"):
-        DPBayesianLogisticRegression(classes=LABELS)._validate(
-            sparse.csr_array(np.eye(3)), [0, 1, 1]
-        )
+        numbers_of(DPBayesianLogisticRegression(classes=LABELS), sparse.csr_array(np.eye(3)))
 
 
 def test_groups_of_a_schema():
@@ -392,11 +405,12 @@ def test_groups_of_a_schema():
     groups, _ = model._groups_and_table()
     assert groups.tolist() == ["Bergen", "Oslo"]
     table = pd.DataFrame({"age": ["40", "x"], "children": [1, 1.5], "city": ["Oslo", "Rome"]})
-    rows, codes = model._rows_and_groups(table, groups, reset=True)
+    rows, codes = model._reader().rows_and_groups(model, table, reset=True)
     np.testing.assert_array_equal(rows, [[40, 1], [45, np.nan]])
     assert codes.tolist() == [1, -1]
     by_place = DPHierarchicalLogisticRegression(groups=PEOPLE, classes=PEOPLE)
-    rows, codes = by_place._rows_and_groups([[40, 1, "Oslo"], None], groups, reset=True)
+    table = [[40, 1, "Oslo"], None]
+    rows, codes = by_place._reader().rows_and_groups(by_place, table, reset=True)
     assert codes.tolist() == [1, -1] and rows[0].tolist() == [40, 1]
     with pytest.raises(ValueError, match="no categories of the column of groups, 'children'"):
         DPHierarchicalLogisticRegression(
@@ -425,7 +439,7 @@ def test_what_a_schema_says_is_held_against_data():
 
 
 def read(text, schema=PEOPLE, **how):
-    return schema.read_csv(io.BytesIO(text if isinstance(text, bytes) else text.encode()), **how)
+    return read_csv(io.BytesIO(text if isinstance(text, bytes) else text.encode()), schema, **how)
 
 
 def test_a_file_is_read_by_names_and_kinds(tmp_path):
@@ -434,7 +448,7 @@ def test_a_file_is_read_by_names_and_kinds(tmp_path):
     path.write_bytes(text.encode("utf-8-sig"))
     with path.open("rb") as file:
         tables = [
-            PEOPLE.read_csv(source)
+            read_csv(source, PEOPLE)
             for source in (path, str(path), file, io.StringIO(text), io.BytesIO(text.encode()))
         ]
     for X, y in tables:
@@ -525,9 +539,9 @@ def test_a_text_file_is_refused(tmp_path):
     path = tmp_path / "people.csv"
     path.write_text("age,children,city,ill\n")
     with path.open() as file, pytest.raises(ValueError, match="binary mode"):
-        PEOPLE.read_csv(file)
+        read_csv(file, PEOPLE)
     with pytest.raises(ValueError, match="Give a path"):
-        PEOPLE.read_csv(3)
+        read_csv(3, PEOPLE)
 
 
 def test_without_pandas_there_are_arrays(monkeypatch):
@@ -580,7 +594,7 @@ def test_from_a_file_to_a_model_in_a_pipeline():
         X, y = read("\n".join(["age,children,city,ill", first, *rows[1:]]) + "\n")
         prepared = make_pipeline(prepare, NormClipper(2.0)).fit_transform(X)
         model = DPBayesianLogisticRegression(classes=PEOPLE.outcome, data_norm=2.0)
-        found.append(model._pack(*model._validate(prepared, y)[:3], 2.0).fields)
+        found.append(model._reader().read(model, prepared, y).pack().fields)
     for fields in found[1:]:
         for name, field in fields.items():
             np.testing.assert_array_equal(np.asarray(field)[1:], np.asarray(found[0][name])[1:])
@@ -594,5 +608,5 @@ def test_an_estimator_without_bounds_takes_no_list():
 
 
 def test_half_a_character_spoils_its_own_line_alone():
-    rows, _ = Schema({"a": {}, "b": {}}).read_csv(io.StringIO("a,b\n\ud800,1\n2,3\n"))
+    rows, _ = read_csv(io.StringIO("a,b\n\ud800,1\n2,3\n"), Schema({"a": {}, "b": {}}))
     np.testing.assert_array_equal(rows, [[np.nan, np.nan], [2, 3]])

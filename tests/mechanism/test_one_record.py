@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import sampling_solvers
 from scipy import stats
 from whitebox import NULL, noise_units, plan, recorded, released
 
@@ -32,8 +33,8 @@ def first_release(X, y, kind):
     model = estimator(guide="full_rank" if kind else "mean_field")
     with recorded() as kept:
         model.fit(X, y)
-    own = model.plan(N, D)
-    unit = noise_units(own.model, own.solver, own.spec)[kind]
+    made = model.plan(N, D)
+    unit = noise_units(made.model, made.solver, made.spec)[kind]
     return np.asarray(kept[-1], np.float64)[0, : unit.size] / unit
 
 
@@ -87,8 +88,8 @@ def test_curvature_rounds_sample_as_well():
 def test_posterior_draws_follow_from_the_solver_key_alone():
     keys = fit_keys(11)
     others = keys._replace(noise=fit_keys(1).noise, sampling=fit_keys(2).sampling)
-    first, second, other = (draws_rng(own.solver) for own in (keys, others, fit_keys(12)))
-    assert first.random() == second.random() != other.random()
+    drawn = [draws_rng(own.solver).random() for own in (keys, others, fit_keys(12))]
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.slow
@@ -115,7 +116,7 @@ def test_no_two_coordinates_of_a_release_share_their_noise():
         assert len(np.unique(row.astype(np.float32))) > 0.99 * row.size
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 @pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning"
 )  # chains of twenty steps
@@ -144,8 +145,9 @@ def test_reasons_that_void_the_guarantee_stay_with_the_object():
     assert not model.set_params(adjacency="replace_one").fit(X, Y).privacy_spent_.guarantee_holds
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 def test_accountants_that_disagree_stop_the_fit_before_it_reads(monkeypatch, solver):
+
     class Disagreement:
         disagrees = True
 

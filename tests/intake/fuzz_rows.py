@@ -26,6 +26,7 @@ except ImportError:  # one input can be run without
     atheris = None
 
 with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextlib.nullcontext():
+    import skdpbayes.intake.fields
     import skdpbayes.intake.packing
     from skdpbayes import (
         DPBayesianLinearRegression,
@@ -43,8 +44,9 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPVariationalAutoencoder,
         Schema,
     )
-    from skdpbayes.intake.labels import as_labels, codes, is_sequence
+    from skdpbayes.intake.labels import as_labels, codes
     from skdpbayes.intake.rows import as_numeric, bounded_rows, counted
+    from skdpbayes.intake.tables import is_sequence
     from skdpbayes.preprocessing import (
         BoundedScaler,
         CategoryEncoder,
@@ -466,20 +468,26 @@ def encoder(X, y):
     return [rows]
 
 
+def packed(model, X, y=None):
+    """Records that a fit would hand to the mechanism."""
+    rows = model._reader().read(model, X, y)
+    return fields(rows.pack(), rows.facts.n_rows)
+
+
 def standard_scaler(X, y):
     model = DPStandardScaler(Public.schema or ([-3] * Public.width, [4] * Public.width))
-    packed = read(model, X)
+    (own,) = packed(model, X)
     d = model.n_features_in_
     model.mean_, model.scale_ = np.zeros(d), np.ones(d)
     rows = model.transform(X)
     check_range(rows, -3, 4)
-    check_range(*packed, -1, 1)
-    return [rows, *packed]
+    check_range(own, -1, 1)
+    return [rows, own]
 
 
 def logistic(X, y):
     model = DPBayesianLogisticRegression(classes=Public.classes(), data_norm=2.0)
-    rows, labels = read(model, X, y)
+    rows, labels = packed(model, X, y)
     check_norms(rows[:, :-1], 2.0)
     check_range(labels, -1, 1)
     return [rows, labels]
@@ -487,71 +495,73 @@ def logistic(X, y):
 
 def linear(X, y):
     model = DPBayesianLinearRegression(bounds=(Public.bounds(), (-3, 3)))
-    rows, response = read(model, X, y)
+    rows, response = packed(model, X, y)
     require(np.isfinite(rows).all(), "not finite")
     return [rows, response]
 
 
 def mixture(X, y):
-    return read(DPGaussianMixture(bounds=Public.bounds()), X)
+    return packed(DPGaussianMixture(bounds=Public.bounds()), X)
 
 
 def gamma(X, y):
-    return read(DPGammaExponential(), X)
+    return packed(DPGammaExponential(), X)
 
 
 def beta(X, y):
-    return read(DPBetaBernoulli(), X)
+    return packed(DPBetaBernoulli(), X)
 
 
 def dirichlet(X, y):
-    (found,) = read(DPDirichletCategorical(categories=[0, 1, LARGE, LARGE + 1]), X)
+    (found,) = packed(DPDirichletCategorical(categories=[0, 1, LARGE, LARGE + 1]), X)
     check_range(found, -1, 3)
     return [found]
 
 
 def belief_net(X, y):
-    rows, known = read(DPSigmoidBeliefNet(), X)
+    rows, known = packed(DPSigmoidBeliefNet(), X)
     check_range(rows, 0, 1)
     require(np.isfinite(rows).all() and not rows[known == 0].any(), "an unknown row is not zero")
     return [rows, known]
 
 
 def auto_encoder(X, y):
-    (rows,) = read(DPVariationalAutoencoder(), X)
+    (rows,) = packed(DPVariationalAutoencoder(), X)
     check_range(rows[~np.isnan(rows).any(axis=1)], 0, 1)
     return [rows]
 
 
 def network(X, y):
-    rows, labels = read(DPBayesianMLPClassifier(classes=Public.classes(), data_norm=2.0), X, y)
+    rows, labels = packed(DPBayesianMLPClassifier(classes=Public.classes(), data_norm=2.0), X, y)
     check_norms(rows, 2.0)
     check_range(labels, -1, 1)
     return [rows, labels]
 
 
 def network_regression(X, y):
-    return read(DPBayesianMLPRegressor(bounds=(Public.bounds(), (-3, 3))), X, y)
+    return packed(DPBayesianMLPRegressor(bounds=(Public.bounds(), (-3, 3))), X, y)
 
 
 def topics(X, y):
     model = DPLatentDirichletAllocation()
-    model._reader().read(model, X).pack()
-    return [dense(counted(model._reader().numeric(model, X, reset=True))[0])]
+    reader = model._reader()
+    X = reader.numeric(model, X, reset=True)
+    reader.pack(X)
+    return [dense(counted(X)[0])]
 
 
 def program(X, y):
     model = DPNumPyroModel(print)
-    model._reader().read(model, X, y).pack()
-    own = model._reader().fields(model, X, y, reset=True)
-    return [dense(field) for field in own.values()]
+    found = model._reader().fields(model, X, y, reset=True)
+    skdpbayes.intake.fields.pack(found)
+    return [dense(field) for field in found.values()]
 
 
 def hierarchical(X, y):
     model = DPHierarchicalLogisticRegression(
         3, group_column=0, classes=Public.classes(), data_norm=2.0
     )
-    rows, groups, found = read(model, X, y)
+    rows, groups, found = packed(model, X, y)
     check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0)
     check_range(groups, 0, 2)
     check_range(found, 0, 1)
@@ -565,10 +575,9 @@ SUBJECTS = [
 ]
 
 
-def read(model, X, y=None):
-    """The fields of records as a fit reads and packs them, without what pads."""
-    rows = model._reader().read(model, X, y)
-    return [np.asarray(field)[: rows.facts.n_rows] for field in rows.pack().fields.values()]
+def fields(records, n):
+    """The fields of records as they are packed, without what pads."""
+    return [np.asarray(field)[:n] for field in records.fields.values()]
 
 
 def dense(rows):

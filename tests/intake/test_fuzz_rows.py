@@ -5,14 +5,21 @@ import decimal
 import fuzz_rows
 import numpy as np
 import pytest
+from cases import public_estimators
 
 from skdpbayes import cells
-from skdpbayes.intake import labels, rows
+from skdpbayes.intake import labels, rows, tables
 
 
 def test_seeds_find_nothing():
     for seed in fuzz_rows.seeds():
         fuzz_rows.run(seed)
+
+
+def test_every_estimator_is_asked():
+    """`fuzz_rows.SUBJECTS` has one for each."""
+    asked = {name for subject in fuzz_rows.SUBJECTS for name in subject.__code__.co_names}
+    assert {cls.__name__ for cls in public_estimators()} <= asked
 
 
 def refuses_decimals(cell):
@@ -40,7 +47,7 @@ def width_of_the_first(table, width):
     return FROM_LIST(table, len(table[0]) if isinstance(table[0], list) else width)
 
 
-FROM_LIST = rows.from_list
+FROM_LIST = tables.from_list
 
 
 @pytest.mark.parametrize(
@@ -51,7 +58,7 @@ FROM_LIST = rows.from_list
         (cells, "plain", believes),
         (labels, "plain", believes),
         (cells, "plain", asks_for_the_class),
-        (rows, "from_list", width_of_the_first),
+        (tables, "from_list", width_of_the_first),
     ],
 )
 def test_seeds_find_mutants(module, name, mutant, monkeypatch):
