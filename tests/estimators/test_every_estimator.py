@@ -263,8 +263,8 @@ def test_a_record_decides_about_no_dtype(good, bad):
         fields.typed(fields._array("y", pd.Series(x) if hasattr(x, "categories") else x))
         for x in (good, bad)
     ]
-    assert found[0].dtype == found[1].dtype
-    np.testing.assert_array_equal(found[0][1:], found[1][1:])
+    assert typed[0].dtype == typed[1].dtype
+    np.testing.assert_array_equal(typed[0][1:], typed[1][1:])
 
 
 def test_a_fit_of_a_numpyro_model_is_charged_before_records_are_packed(monkeypatch):

@@ -11,7 +11,6 @@ from sklearn.pipeline import make_pipeline
 
 import skdpbayes
 from skdpbayes import DPBetaBernoulli, DPGammaExponential
-from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.mechanism import keys as random
 from skdpbayes.pipelines import check_pipeline
 from skdpbayes.preprocessing import DPStandardScaler

@@ -412,7 +412,7 @@ def replay_mixture(estimator, releases, n_features, n):
     keys, record = random.fit_keys(0), {"x": np.zeros(n_features, np.float32)}
     state = inference.replay(releases, keys.solver, made.model, made.solver, made.spec, record)
     estimator.n_features_in_ = n_features
-    estimator._finish(made, Outcome(jax.device_get(state), draws_rng(keys.solver), None))
+    estimator._adopt(made, Outcome(jax.device_get(state), draws_rng(keys.solver), None))
 
 
 def assert_replayed(model, again, *, without=("usable_records_",)):
