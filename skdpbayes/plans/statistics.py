@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,23 +22,30 @@ from skdpbayes.solvers.vips_rounds import StatisticsRounds
 if TYPE_CHECKING:
     from skdpbayes.models.base import ConjugateModel, StatisticsModel
     from skdpbayes.models.logistic import LogisticRegression
+    from skdpbayes.models.moments import ColumnMoments
 
 
 def plan_one_release(
     settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None
 ) -> Planned:
     """The summed statistics of a conjugate model, once."""
+    del bounds
     settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     settings.refuse_private_n()
-    return plan_moments(settings, model, bounds, n)
+    assert n is not None
+    return _released_once(settings, model, n)
 
 
 def plan_moments(
-    settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None
+    settings: Settings, model: ColumnMoments, bounds: Bounds, n: int | None
 ) -> Planned:
-    """As `plan_one_release`, of a model that does not look at the number of records."""
-    del bounds
-    solver = one_release(model, n or 0)
+    """The summed moments of columns, once; they count the records, whose number may be private."""
+    del bounds, n
+    return _released_once(settings, model, 0)
+
+
+def _released_once(settings: Settings, model: Any, n: int) -> Planned:
+    solver = one_release(model, n)
     spec = settings.spec(settings.noise(1, 1.0).steps)
     return Planned(solver, spec, float(solver.clipping_norm))
 
