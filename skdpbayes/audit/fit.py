@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from sklearn.base import clone
 
 from skdpbayes import inference
-from skdpbayes.estimators._base import Outcome, PrivateEstimator, draws_rng
+from skdpbayes.estimators._base import Outcome, PrivateEstimator, draws_rng, runs_by
 from skdpbayes.mechanism.draws import Draw
 from skdpbayes.mechanism.keys import FitKeys, fit_keys
 from skdpbayes.mechanism.private_sum import noisy_count, private_sum
@@ -52,10 +52,9 @@ class Fit:
         """Attributes that `fit` sets, given a final state and the number of usable records."""
         outcome = Outcome(jax.device_get(state), draws_rng(self.keys(seed).solver), usable)
         fitted = clone(self.estimator)
-        stands_in = {"_run": lambda plan, rows: outcome, "_charge": lambda report: None}
-        vars(fitted).update(stands_in)
-        fitted.fit(*self._given)
-        own = fitted.get_params().keys() | stands_in
+        with runs_by(lambda estimator, plan, rows: outcome):
+            fitted.fit(*self._given)
+        own = fitted.get_params()
         return {name: value for name, value in vars(fitted).items() if name not in own}
 
 
