@@ -666,7 +666,7 @@ def test_a_run_is_charged_for_its_score_and_for_its_fit_with_its_count():
     model = DPBetaBernoulli(solver="vips")
     search = DPRandomizedSearchCV(model, {"prior_b": [1, 9]}, n_iter=2, ledger=ledger).fit(rows)
     score, fit = ledger.entries[0]["selection"]["runs"]
-    assert len(score) == 1 and fit[1:] == [search.best_estimator_._count_step().to_dict()]
+    assert len(score) == 1 and fit[1:] == [search.best_estimator_.plan(*rows.shape).spec.count.to_dict()]
 
 
 def test_a_candidate_without_a_guarantee_voids_that_of_the_search():

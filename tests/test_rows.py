@@ -388,8 +388,9 @@ def test_a_column_out_of_range_leaves_repeated_columns_alone(column, dtype):
 def test_a_column_out_of_range_leaves_the_groups_of_others_alone(column, group_column):
     X = sparse.csr_array(np.arange(8.0).reshape(2, 4) % 3)
     model = DPHierarchicalLogisticRegression(3, group_column=group_column)
-    (want, groups), X.indices[-1] = model._rows_and_groups(X, np.arange(3), reset=True), column
-    rows, found = model._rows_and_groups(X, np.arange(3), reset=True)
+    reader = model._reader()
+    (want, groups), X.indices[-1] = reader.rows_and_groups(model, X, reset=True), column
+    rows, found = reader.rows_and_groups(model, X, reset=True)
     np.testing.assert_array_equal(rows[0], want[0])
     assert found[0] == groups[0] and (found[1] == -1 or np.isnan(rows[1]).any())
 

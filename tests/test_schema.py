@@ -256,6 +256,11 @@ EVERY_WAY = [
 ]
 
 
+def numbers_of(model, X):
+    """X as an estimator's reader takes it."""
+    return model._reader().numeric(model, X, reset=True)
+
+
 @pytest.mark.parametrize("bounds", EVERY_WAY, ids=lambda b: type(b).__name__)
 def test_bounds_are_written_in_one_way_everywhere(bounds):
     frame = FRAME.fillna(0.0)
@@ -263,18 +268,20 @@ def test_bounds_are_written_in_one_way_everywhere(bounds):
         BoundedScaler(bounds).fit(frame).transform(frame)[:, 0], [0.25, 0.5, 1]
     )
     scaler = DPStandardScaler(bounds)
-    scaler._dense(frame, reset=True)
+    scaler._reader().numeric(scaler, frame, reset=True)
     np.testing.assert_array_equal(scaler._column_bounds(), [[0, 0], [4, 4]])
     mixture = DPGaussianMixture(bounds=bounds)
     np.testing.assert_array_equal(
-        mixture._scaling(mixture._numeric(frame, reset=True))[0], [[2, 2], [2, 2]]
+        mixture._reader().read(mixture, frame).facts.own_scales()[:2], [[2, 2], [2, 2]]
     )
     for kind in (DPBayesianLinearRegression, DPBayesianMLPRegressor):
         for of_response in ((0, 9), NUMBERS.outcome):
             model = kind(bounds=(bounds, of_response))
-            scales, voided = model._scaling(model._numeric(frame, reset=True), np.zeros(3))
-            np.testing.assert_array_equal(np.concatenate(scales), [2, 2, 2, 2, 4.5, 4.5])
-            assert not voided
+            facts = model._reader().read(model, frame, np.zeros(3)).facts
+            np.testing.assert_array_equal(
+                np.concatenate(facts.own_scales()), [2, 2, 2, 2, 4.5, 4.5]
+            )
+            assert not facts.voided_by
 
 
 @pytest.mark.parametrize(
@@ -334,23 +341,24 @@ def test_columns_must_be_the_schemas(estimator):
 
 def test_an_outcome_alone_says_nothing_of_the_columns():
     model = DPBayesianLogisticRegression(classes=LABELS.outcome)
-    X, _, classes, voided = model._validate(np.ones((2, 7)), [0, 1])
-    assert X.shape == (2, 7) and classes.tolist() == [0, 1] and not voided
+    facts = model._reader().read(model, np.ones((2, 7)), [0, 1]).facts
+    assert (facts.n_rows, facts.n_features) == (2, 7)
+    assert facts.own_labels().tolist() == [0, 1] and not facts.voided_by
     with pytest.raises(ValueError, match="nothing public says"):
-        clone(model)._validate([[1.0], [2.0]], [0, 1])
+        model._reader().read(clone(model), [[1.0], [2.0]], [0, 1])
 
 
 def test_text_where_numbers_are_needed_is_refused_by_the_schema_and_never_by_the_dtype():
     model = DPBayesianLogisticRegression(classes=PEOPLE)
     table = pd.DataFrame({"age": [40.0], "children": [1.0], "city": ["Oslo"]})
     with pytest.raises(ValueError, match="'city' of the schema is a category of text"):
-        model._validate(table, ["no"])
+        model._reader().read(model, table, ["no"])
 
 
 def test_missing_cells_get_the_public_value():
     want = [[0.25, 0.5], [0.5, 0.75], [1.0, 0.0]]
     np.testing.assert_array_equal(BoundedScaler(NUMBERS).fit(FRAME).transform(FRAME), want)
-    X, *_ = DPBayesianLogisticRegression(classes=LABELS)._validate(FRAME, [0, 1, 1])
+    X = numbers_of(DPBayesianLogisticRegression(classes=LABELS), FRAME)
     np.testing.assert_array_equal(X, [[1, 0], [2, 0.5], [8, -3]])
     np.testing.assert_array_equal(FRAME["b"], [0, np.nan, -3])  # the caller's own
     wards = Schema(
@@ -362,7 +370,7 @@ def test_missing_cells_get_the_public_value():
     out = CategoryEncoder(wards).fit(table).transform(table)
     assert out.tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [0, 1, 0, 0]]
     model = DPDirichletCategorical(categories=wards.select("ward"))
-    assert model._validate(table[["ward"]])[0].tolist() == ["a", "b", "b"]
+    assert model._reader().column(model, table[["ward"]], reset=True).tolist() == ["a", "b", "b"]
 
 
 def test_numbers_of_another_kind_are_no_numbers():
@@ -370,21 +378,18 @@ def test_numbers_of_another_kind_are_no_numbers():
         {"n": {"kind": "integer"}, "k": {"kind": "count"}, "c": {"categories": [1, 2]}},
         LABELS.outcome,
     )
-    X, *_ = DPBayesianLogisticRegression(classes=schema)._validate(
-        np.array([[-1, 2, 1], [0.5, -1, 3], [np.inf, 1.5, 2]]), [0, 1, 1]
+    X = numbers_of(
+        DPBayesianLogisticRegression(classes=schema),
+        np.array([[-1, 2, 1], [0.5, -1, 3], [np.inf, 1.5, 2]]),
     )
     np.testing.assert_array_equal(X, [[-1, 2, 1], [np.nan] * 3, [np.nan, np.nan, 2]])
 
 
 def test_sparse_matrices_under_a_schema():
-    X, *_ = DPBayesianLogisticRegression(classes=LABELS)._validate(
-        sparse.csr_array(np.eye(2)), [0, 1]
-    )
+    X = numbers_of(DPBayesianLogisticRegression(classes=LABELS), sparse.csr_array(np.eye(2)))
     assert X.toarray().tolist() == [[1, 0], [0, 1]]
     with pytest.raises(ValueError, match="X has 3 columns"):
-        DPBayesianLogisticRegression(classes=LABELS)._validate(
-            sparse.csr_array(np.eye(3)), [0, 1, 1]
-        )
+        numbers_of(DPBayesianLogisticRegression(classes=LABELS), sparse.csr_array(np.eye(3)))
 
 
 def test_groups_of_a_schema():
@@ -392,11 +397,12 @@ def test_groups_of_a_schema():
     groups, _ = model._groups_and_table()
     assert groups.tolist() == ["Bergen", "Oslo"]
     table = pd.DataFrame({"age": ["40", "x"], "children": [1, 1.5], "city": ["Oslo", "Rome"]})
-    rows, codes = model._rows_and_groups(table, groups, reset=True)
+    rows, codes = model._reader().rows_and_groups(model, table, reset=True)
     np.testing.assert_array_equal(rows, [[40, 1], [45, np.nan]])
     assert codes.tolist() == [1, -1]
     by_place = DPHierarchicalLogisticRegression(groups=PEOPLE, classes=PEOPLE)
-    rows, codes = by_place._rows_and_groups([[40, 1, "Oslo"], None], groups, reset=True)
+    reader = by_place._reader()
+    rows, codes = reader.rows_and_groups(by_place, [[40, 1, "Oslo"], None], reset=True)
     assert codes.tolist() == [1, -1] and rows[0].tolist() == [40, 1]
     with pytest.raises(ValueError, match="no categories of the column of groups, 'children'"):
         DPHierarchicalLogisticRegression(
@@ -580,7 +586,7 @@ def test_from_a_file_to_a_model_in_a_pipeline():
         X, y = read("\n".join(["age,children,city,ill", first, *rows[1:]]) + "\n")
         prepared = make_pipeline(prepare, NormClipper(2.0)).fit_transform(X)
         model = DPBayesianLogisticRegression(classes=PEOPLE.outcome, data_norm=2.0)
-        found.append(model._pack(*model._validate(prepared, y)[:3], 2.0).fields)
+        found.append(model._reader().read(model, prepared, y).pack().fields)
     for fields in found[1:]:
         for name, field in fields.items():
             np.testing.assert_array_equal(np.asarray(field)[1:], np.asarray(found[0][name])[1:])
