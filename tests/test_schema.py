@@ -28,6 +28,7 @@ from skdpbayes import (
     DPHierarchicalLogisticRegression,
     Schema,
 )
+from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.preprocessing import (
     BoundedScaler,
     CategoryEncoder,
@@ -239,12 +240,17 @@ def test_a_grid_of_schemas():
 
 
 def test_the_report_can_say_what_the_schema_was():
-    assert ESTIMATORS[0]._public_schema() == LABELS.to_dict()
-    assert ESTIMATORS[2]._public_schema() == NUMBERS.to_dict()
-    of_outcome = DPBayesianLogisticRegression(classes=LABELS.outcome)._public_schema()
+    def reported(estimator, n_features=None):
+        return estimator.plan(100, n_features).report.schema
+
+    assert reported(ESTIMATORS[0]) == LABELS.to_dict()
+    assert reported(ESTIMATORS[2]) == NUMBERS.to_dict()
+    of_outcome = reported(DPBayesianLogisticRegression(classes=LABELS.outcome), 2)
     assert of_outcome == {"outcome": {"name": "y", "labels": [0, 1]}}
-    assert DPBayesianLogisticRegression(classes=[0, 1])._public_schema() is None
-    json.dumps([e._public_schema() for e in ESTIMATORS if hasattr(e, "_public_schema")])
+    assert reported(DPBayesianLogisticRegression(classes=[0, 1]), 2) is None
+    every = [reported(e) for e in ESTIMATORS if isinstance(e, PrivateEstimator)]
+    assert len(every) > 5 and all(every)
+    json.dumps(every)
 
 
 EVERY_WAY = [

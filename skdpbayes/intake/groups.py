@@ -52,8 +52,9 @@ class GroupedRows(Reader):
 
     def declared(self, shape: Shape) -> Facts:
         """The declared classes, and the fields of the model."""
-        names = list(range(shape.n_features)) if shape.names is None else list(shape.names)
-        place_of(self.group_column, names)
+        schema = schema_of(self.columns)
+        names = shape.names or (range(shape.n_features) if schema is None else schema.names)
+        place_of(self.group_column, list(names))
         fields = (
             Field("x", (shape.n_features - 1 + self.intercept,), "float32"),
             Field("group", (), "int32"),
