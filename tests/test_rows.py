@@ -411,7 +411,8 @@ def test_a_first_response_that_objects_raises_nothing():
         def __getattr__(self, name):
             raise RuntimeError(name)
 
-    fields = DPNumPyroModel(print)._fields(np.zeros((2, 1)), [Hostile(), 1.0], reset=True)
+    model = DPNumPyroModel(print)
+    fields = model._reader().fields(model, np.zeros((2, 1)), [Hostile(), 1.0], reset=True)
     np.testing.assert_array_equal(fields["1"], [np.nan, 1])
 
 

@@ -14,7 +14,9 @@ from sklearn.base import clone
 from whitebox import assert_given_the_same, assert_replayed, one_program, planned, replay_mixture
 
 from skdpbayes import DPGaussianMixture
+from skdpbayes.facts import Shape
 from skdpbayes.models.mixtures.marginal import MarginalMixture
+from skdpbayes.plans import registry
 from skdpbayes.plans.settings import Settings
 from skdpbayes.privacy import AccountingError, compose
 
@@ -125,11 +127,6 @@ PLANS = [
 ]
 
 
-def noise_of(model, rate):
-    """Noise multiplier of one round that has the whole budget."""
-    return Settings.of(model._parameters(), model._defaults).noise(1, rate).noise_multiplier
-
-
 @pytest.mark.parametrize(("solver", "parameters"), PLANS)
 def test_plans_spend_what_is_asked_for_and_give_openings_their_shares(solver, parameters):
     """Of the budget (the sum of one over squared multipliers); nothing is compiled."""
@@ -138,8 +135,9 @@ def test_plans_spend_what_is_asked_for_and_give_openings_their_shares(solver, pa
         model = estimator(solver, adjacency=adjacency, sampling_rate=rate, **parameters)
         if (solver, adjacency) == ("sgld", "add_remove"):
             model.learning_rate = 1e-9
-        plan = model.plan(n, 2)
-        own, spec = plan.model, plan.spec
+        task = model._task(model._reader().declared(Shape(n, 2)))
+        own, settings = task.model, Settings.of(model._parameters(), model._defaults)
+        spec = registry.planned(settings, own, task.bounds, n).spec
         spent = compose(spec.composed(), adjacency).epsilon(model.delta)
         assert spent <= 1 and (spent > 0.99 or model.learning_rate is not None)
         multipliers = np.repeat(
@@ -150,7 +148,7 @@ def test_plans_spend_what_is_asked_for_and_give_openings_their_shares(solver, pa
         if (
             adjacency == "zero_out"
         ):  # all rows, so that one round with the whole budget is the sum of all
-            shares = (noise_of(model, rate) / multipliers[:openings]) ** 2
+            shares = (settings.noise(1, rate).noise_multiplier / multipliers[:openings]) ** 2
             np.testing.assert_allclose(shares, [0.05, 0.4][:openings], rtol=2e-3)
 
 
