@@ -250,7 +250,7 @@ REFUSED = [
         "Use adjacency='zero_out'.* or another solver, with a sampling_rate",
     ),
     ({"n_chains": 2}, "n_chains=2 needs solver='sgld'"),
-    ({"solver": "nuts"}, "solver must be one of 'vips', 'dpvi', 'na-dpvi', 'sgld'"),
+    ({"solver": "nuts"}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld', 'vips'"),
     ({"epsilon": -1}, r"epsilon must be a number in \(0, inf\], got -1"),
 ]
 
