@@ -46,7 +46,7 @@ test-data: env ## run the tests that read the Adult table (DATA_HOME=folder that
 
 fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECONDS=60; FUZZ_INPUT=hex runs one input)
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
-	$(ONE_THREAD) .venv-fuzz/bin/python tests/privacy/fuzz_rows.py
+	$(ONE_THREAD) .venv-fuzz/bin/python tests/intake/fuzz_rows.py
 
 bench: bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting ## run all benchmarks
 

@@ -24,6 +24,7 @@ __all__ = [
     "DPSigmoidBeliefNet",
     "DPVariationalAutoencoder",
     "Schema",
+    "read_csv",
 ]
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         DPSigmoidBeliefNet,
         DPVariationalAutoencoder,
     )
+    from skdpbayes.intake.files import read_csv
     from skdpbayes.schema import Schema
 
 
@@ -52,6 +54,10 @@ def __getattr__(name: str):
         from skdpbayes.schema import Schema
 
         return Schema
+    if name == "read_csv":
+        from skdpbayes.intake.files import read_csv
+
+        return read_csv
     from skdpbayes import estimators
 
     return getattr(estimators, name)

@@ -7,19 +7,20 @@ import decimal
 import fractions
 import sys
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+
+Value: TypeAlias = str | int | float | bool
+"""Public value of a category or label."""
 
 # By identity: to hash a class may run code of its metaclass.
 _PLAIN = (
     *(bool, int, float, complex, str, bytes, type(None), decimal.Decimal, datetime.date),
     *(kind for kind in set(np.sctypeDict.values()) if kind not in (np.object_, np.void)),
 )
-
-
 _PLAIN_IDS = frozenset(map(id, _PLAIN))
-
 
 _BASES: tuple[tuple[type, Any], ...] = (
     (int, int.__int__),
@@ -28,11 +29,10 @@ _BASES: tuple[tuple[type, Any], ...] = (
     (bytes, bytes.__bytes__),
 )
 
-
 NO_VALUE = float("nan")  # equal to no label, and no other object
 
 
-def plain(cell):
+def plain(cell: Any) -> Any:
     """The cell, if its class is known to run no code of its own; else `NO_VALUE`.
 
     An object of a subclass of int, float, str or bytes becomes one of these, by their own
@@ -50,15 +50,15 @@ def plain(cell):
     return NO_VALUE
 
 
-def objects(values) -> np.ndarray:
-    """Object array of values, none of which is looked into."""
+def objects(values: Sequence[object]) -> np.ndarray:
+    """Object array of values; their own code does not run."""
     out = np.empty(len(values), object)
     for i, item in enumerate(values):
         out[i] = item
     return out
 
 
-def number(cell) -> float:
+def number(cell: Any) -> float:
     """A cell as a float; NaN, if it is no real number."""
     cell = plain(cell)
     try:
@@ -69,8 +69,8 @@ def number(cell) -> float:
         return NO_VALUE
 
 
-def parsed(X):
-    """Float array of the cells of an array; what is not a number is NaN."""
+def parsed(X: np.ndarray) -> np.ndarray:
+    """Float array of the cells of an array; cells that are no numbers are NaN."""
     # Cell by cell, always: NumPy converts some kinds (dates) in whole arrays but not by themselves,
     # so that a fallback for arrays with a bad cell would let that cell change all others.
     with (
@@ -81,9 +81,19 @@ def parsed(X):
         return np.frompyfunc(number, 1, 1)(legible(X).astype(object)).astype(np.float64)
 
 
-def legible(X):
-    """The array; of one of text, cells with what is no character, which NumPy fails to hand out, are made empty."""
+def legible(X: np.ndarray) -> np.ndarray:
+    """The array; cells of text that hold no characters, on which NumPy fails, are made empty."""
     if X.dtype.kind != "U":
         return X
     points = np.ascontiguousarray(X).view(np.dtype(np.uint32).newbyteorder(X.dtype.byteorder))
     return np.where((points.reshape(*X.shape, -1) > sys.maxunicode).any(axis=-1), "", X)
+
+
+def as_category(cell: object, like: Value) -> object:
+    """A cell as a value of the kind of `like`: text as it is, or read as a number or a Boolean."""
+    cell = plain(cell)
+    if isinstance(like, str) or not isinstance(cell, str):
+        return cell
+    if isinstance(like, bool):
+        return {"true": True, "false": False}.get(cell.strip().lower())
+    return number(cell)

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
+from skdpbayes.cells import Value
+
 
 def check_number(
-    name, value, low, high=math.inf, *, none=False, integral=False, closed=False, open_above=False
-):
-    """Raise a `ValueError` that names parameter, value and range unless `value` lies in ``(low, high]``.
+    name: str,
+    value: Any,
+    low: float,
+    high: float = math.inf,
+    *,
+    none: bool = False,
+    integral: bool = False,
+    closed: bool = False,
+    open_above: bool = False,
+) -> None:
+    """Raise a `ValueError` with parameter, value and range unless the value is in ``(low, high]``.
 
     Parameters
     ----------
     closed, open_above : bool
         Whether `low` itself is allowed, and `high` is not.
     """
-    kind = numbers.Integral if integral else numbers.Real
+    kind: Any = numbers.Integral if integral else numbers.Real
     if none and value is None:
         return
     inside = (
@@ -32,7 +44,70 @@ def check_number(
         )
 
 
-def check_choice(name, value, choices):
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
     """Raise a `ValueError` unless `value` is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+
+
+def check_name(what: str, name: object) -> str:
+    """The words for an item of a schema, as "column 'age'"; its name must be a text."""
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError(f"Each {what} needs a name, a text that is not empty; got {name!r}.")
+    return f"{what} {name!r}"
+
+
+def check_text(own: str, what: str, value: object) -> None:
+    """Raise a `ValueError` unless `value` is a text or None."""
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{own}: {what} must be a text, got {value!r}.")
+
+
+def check_finite(own: str, what: str, value: object) -> float:
+    """A finite number as a float."""
+    try:
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
+        converted = float(value) if real else math.nan  # type: ignore[arg-type]
+    except OverflowError:
+        converted = math.inf
+    if not math.isfinite(converted):
+        raise ValueError(f"{own}: {what} must be finite numbers, got {value!r}.")
+    return converted
+
+
+def check_bounds(own: str, bounds: Any) -> tuple[float, float]:
+    """A pair (low, high) of finite numbers in order, as floats."""
+    if (
+        isinstance(bounds, str | Mapping)
+        or not isinstance(bounds, Iterable)
+        or len(pair := list(bounds)) != 2
+    ):
+        raise ValueError(f"{own}: bounds must be a pair (low, high) of numbers, got {bounds!r}.")
+    low, high = (check_finite(own, "bounds", end) for end in pair)
+    if not low < high or math.isinf(high - low):
+        raise ValueError(
+            f"{own}: bounds must be (low, high) with low < high, and a finite range, "
+            f"got {bounds!r}."
+        )
+    return low, high
+
+
+def check_values(own: str, what: str, values: Any, least: int) -> tuple[Value, ...]:
+    """Public values, all texts, all numbers or all Booleans, none twice."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise ValueError(f"{own}: {what} must be a list, got {values!r}.")
+    found = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
+    kinds = {
+        str if isinstance(v, str) else bool if isinstance(v, bool) else numbers.Real for v in found
+    }
+    if len(kinds) > 1 or not all(isinstance(value, str | int | float) for value in found):
+        raise ValueError(
+            f"{own}: {what} must be all texts, all numbers or all Booleans, got {list(found)}."
+        )
+    for value in found if kinds == {numbers.Real} else ():
+        check_finite(own, what, value)
+    if len(found) < least or len(set(found)) < len(found):
+        raise ValueError(
+            f"{own}: {what} must be {least} or more different values, got {list(found)}."
+        )
+    return found

@@ -2,71 +2,82 @@
 
 Everything a private fit must know about a table beside its rows (column names, categories, bounds,
 labels) is a constant of this module, copied from the documentation that its publishers wrote.
-Nothing is measured on the rows: a bound that is computed from the data is a data release that
-nobody accounted for.
+Nothing is measured on the rows: a bound that is computed from the data is a release of data that
+no budget pays for.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.utils import Bunch
 
+from skdpbayes.declarations import Declared
+from skdpbayes.schema import Column, Schema
+
 __all__ = ["adult_preprocessor", "fair_preprocessor", "load_adult", "load_fair"]
 
 DATA_HOME_VARIABLE = "SKDPBAYES_DATA_HOME"
 
-ADULT_CLASSES = ("<=50K", ">50K")
-
-# Attribute list of adult.names (UCI Machine Learning Repository). "?" is its marker of an unknown
-# value; the repository's table of variables says that these three columns have unknown values.
-ADULT_CATEGORIES: dict[str, tuple[str, ...]] = {
-    "workclass": (
-        "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov",
-        "Without-pay", "Never-worked", "?",
-    ),
-    "education": (
-        "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm", "Assoc-voc", "9th",
-        "7th-8th", "12th", "Masters", "1st-4th", "10th", "Doctorate", "5th-6th", "Preschool",
-    ),
-    "marital-status": (
-        "Married-civ-spouse", "Divorced", "Never-married", "Separated", "Widowed", "Married-spouse-absent",
-        "Married-AF-spouse",
-    ),
-    "occupation": (
-        "Tech-support", "Craft-repair", "Other-service", "Sales", "Exec-managerial", "Prof-specialty",
-        "Handlers-cleaners", "Machine-op-inspct", "Adm-clerical", "Farming-fishing", "Transport-moving",
-        "Priv-house-serv", "Protective-serv", "Armed-Forces", "?",
-    ),
-    "relationship": ("Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried"),
-    "race": ("White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black"),
-    "sex": ("Female", "Male"),
-    "native-country": (
-        "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany",
-        "Outlying-US(Guam-USVI-etc)", "India", "Japan", "Greece", "South", "China", "Cuba", "Iran",
-        "Honduras", "Philippines", "Italy", "Poland", "Jamaica", "Vietnam", "Mexico", "Portugal", "Ireland",
-        "France", "Dominican-Republic", "Laos", "Ecuador", "Taiwan", "Haiti", "Columbia", "Hungary",
-        "Guatemala", "Nicaragua", "Scotland", "Thailand", "Yugoslavia", "El-Salvador", "Trinadad&Tobago",
-        "Peru", "Hong", "Holand-Netherlands", "?",
-    ),
-}  # fmt: skip
-
-# adult.names gives the census filter (age above 16, more than 0 hours a week) and calls the columns
-# continuous. The other ends are declared here: the survey's public-use files report ages up to 90,
-# hours and dollars end at the largest number of two, five and four digits, and schooling has the
-# sixteen levels of `education`. A declared end that is exceeded costs accuracy (the value is set to
-# the end), never privacy.
-ADULT_BOUNDS: dict[str, tuple[float, float]] = {
-    "age": (17.0, 90.0),
-    "education-num": (1.0, 16.0),
-    "capital-gain": (0.0, 99_999.0),
-    "capital-loss": (0.0, 9_999.0),
-    "hours-per-week": (1.0, 99.0),
-}
+# Categories: the attribute list of adult.names (UCI Machine Learning Repository). "?" is its marker
+# of an unknown value; the repository's table of variables says which three columns have it.
+#
+# Bounds: adult.names gives the census filter (age above 16, more than 0 hours a week) and calls the
+# columns continuous. The other ends are declared here: the survey's public-use files report ages up
+# to 90, hours and dollars end at the largest number of two, five and four digits, and schooling has
+# the sixteen levels of `education`. A value beyond a declared end is set to the end: that costs
+# accuracy, never privacy.
+ADULT = Schema(
+    {
+        "age": {"bounds": (17, 90), "unit": "years"},
+        "workclass": {"categories": (
+            "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov",
+            "Without-pay", "Never-worked", "?",
+        )},
+        "fnlwgt": {},
+        "education": {"categories": (
+            "Bachelors", "Some-college", "11th", "HS-grad", "Prof-school", "Assoc-acdm",
+            "Assoc-voc", "9th", "7th-8th", "12th", "Masters", "1st-4th", "10th", "Doctorate",
+            "5th-6th", "Preschool",
+        )},
+        "education-num": {"bounds": (1, 16)},
+        "marital-status": {"categories": (
+            "Married-civ-spouse", "Divorced", "Never-married", "Separated", "Widowed",
+            "Married-spouse-absent", "Married-AF-spouse",
+        )},
+        "occupation": {"categories": (
+            "Tech-support", "Craft-repair", "Other-service", "Sales", "Exec-managerial",
+            "Prof-specialty", "Handlers-cleaners", "Machine-op-inspct", "Adm-clerical",
+            "Farming-fishing", "Transport-moving", "Priv-house-serv", "Protective-serv",
+            "Armed-Forces", "?",
+        )},
+        "relationship": {"categories": (
+            "Wife", "Own-child", "Husband", "Not-in-family", "Other-relative", "Unmarried",
+        )},
+        "race": {"categories": (
+            "White", "Asian-Pac-Islander", "Amer-Indian-Eskimo", "Other", "Black",
+        )},
+        "sex": {"categories": ("Female", "Male")},
+        "capital-gain": {"bounds": (0, 99_999), "unit": "US dollars"},
+        "capital-loss": {"bounds": (0, 9_999), "unit": "US dollars"},
+        "hours-per-week": {"bounds": (1, 99), "unit": "hours"},
+        "native-country": {"categories": (
+            "United-States", "Cambodia", "England", "Puerto-Rico", "Canada", "Germany",
+            "Outlying-US(Guam-USVI-etc)", "India", "Japan", "Greece", "South", "China", "Cuba",
+            "Iran", "Honduras", "Philippines", "Italy", "Poland", "Jamaica", "Vietnam", "Mexico",
+            "Portugal", "Ireland", "France", "Dominican-Republic", "Laos", "Ecuador", "Taiwan",
+            "Haiti", "Columbia", "Hungary", "Guatemala", "Nicaragua", "Scotland", "Thailand",
+            "Yugoslavia", "El-Salvador", "Trinadad&Tobago", "Peru", "Hong", "Holand-Netherlands",
+            "?",
+        )},
+    },
+    outcome={"name": "income", "labels": ("<=50K", ">50K")},
+)  # fmt: skip
 
 ADULT_DESCRIPTIONS: dict[str, str] = {
     "age": "age in years",
@@ -88,8 +99,7 @@ ADULT_DESCRIPTIONS: dict[str, str] = {
 _ENCODED = ("workclass", "education", "marital-status", "occupation", "race", "sex")
 _SCALED = ("age", "capital-gain", "capital-loss", "hours-per-week")
 
-# Each encoded column contributes at most 1 to the squared norm of a row, and so does each scaled
-# one.
+# Each encoded or scaled column contributes at most 1 to the squared norm of a row.
 ADULT_DATA_NORM = float(np.sqrt(len(_ENCODED) + len(_SCALED)))
 
 # Published sizes: rows, and rows above 50K, of the two files adult.data and adult.test.
@@ -98,29 +108,30 @@ _ADULT_TEST = (16_281, 3_846)
 
 _NETWORK_SECONDS = 20.0
 
-FAIR_CLASSES = ("no affair", "affair")
-
 # The codes of `occupation` and `occupation_husb` in the notes of statsmodels, 1 to 6, in short
 # words.
-FAIR_OCCUPATIONS = (
-    "student", "farm or unskilled", "white-collar", "teacher, nurse or skilled", "manager", "professional",
-)  # fmt: skip
-FAIR_CATEGORIES: dict[str, tuple[str, ...]] = dict.fromkeys(
-    ("occupation", "occupation_husb"), FAIR_OCCUPATIONS
+_OCCUPATIONS = (
+    *("student", "farm or unskilled", "white-collar", "teacher, nurse or skilled"),
+    *("manager", "professional"),
 )
 
 # The survey asked for ranges, and the table holds a number for each. Those of marriage, religion
 # and education are in the notes of statsmodels; the others in Fair (1978): age from 17.5 (under 20)
 # to 42 (40 or over), years married from 0.5 (less than one) to 23 (over ten, with a child of 18),
 # children from 0 to 5.5 (five or more).
-FAIR_BOUNDS: dict[str, tuple[float, float]] = {
-    "rate_marriage": (1.0, 5.0),
-    "age": (17.5, 42.0),
-    "yrs_married": (0.5, 23.0),
-    "children": (0.0, 5.5),
-    "religious": (1.0, 4.0),
-    "educ": (9.0, 20.0),
-}
+FAIR = Schema(
+    {
+        "rate_marriage": {"bounds": (1, 5)},
+        "age": {"bounds": (17.5, 42), "unit": "years"},
+        "yrs_married": {"bounds": (0.5, 23), "unit": "years"},
+        "children": {"bounds": (0, 5.5)},
+        "religious": {"bounds": (1, 4)},
+        "educ": {"bounds": (9, 20), "unit": "years"},
+        "occupation": {"categories": _OCCUPATIONS},
+        "occupation_husb": {"categories": _OCCUPATIONS},
+    },
+    outcome={"name": "affair", "labels": ("no affair", "affair")},
+)
 
 FAIR_DESCRIPTIONS: dict[str, str] = {
     "rate_marriage": "her rating of the marriage, 1 (very poor) to 5 (very good)",
@@ -136,9 +147,8 @@ FAIR_DESCRIPTIONS: dict[str, str] = {
 # Other occupations are compared with this one, which has no column of its own.
 _FAIR_REFERENCE = "white-collar"
 
-# Each scaled column contributes at most 1 to the squared norm of a row, and so does each encoded
-# one.
-FAIR_DATA_NORM = float(np.sqrt(len(FAIR_BOUNDS) + len(FAIR_CATEGORIES)))
+# Each scaled or encoded column contributes at most 1 to the squared norm of a row.
+FAIR_DATA_NORM = float(np.sqrt(len(FAIR.columns)))
 
 # Rows, and rows with an affair, of the table.
 _FAIR_SIZE = (6_366, 2_053)
@@ -147,22 +157,23 @@ _FAIR_DESCR = """\
 Extramarital affairs: has a married woman had one?
 
 6366 answers of married women to a survey of the magazine Redbook (1974), one woman a row, 8
-columns. Every third row is for testing, so that 4244 are for training and 2122 for testing. Fair (1978), "A
-Theory of Extramarital Affairs", Journal of Political Economy 86, 45-61. Ships with statsmodels
-(`statsmodels.datasets.fair`), by permission of the author.
+columns. Every third row is for testing, so that 4244 are for training and 2122 for testing. Fair
+(1978), "A Theory of Extramarital Affairs", Journal of Political Economy 86, 45-61. Ships with
+statsmodels (`statsmodels.datasets.fair`), by permission of the author.
 
-`categories` and `bounds` are constants written from the documentation of the data set and never computed from
-its rows. Readers of a magazine chose to answer: the table says nothing of other women.
+`schema` is a constant written from the documentation of the data set and never computed from its
+rows. Readers of a magazine chose to answer: the table does not describe other women.
 """
 
 _ADULT_DESCR = """\
-UCI Adult: does a person of the 1994 US Current Population Survey earn more than 50,000 dollars a year?
+UCI Adult: does a person of the 1994 US Current Population Survey earn more than 50,000 dollars a
+year?
 
-32561 training and 16281 test rows, 14 columns, in the original order and split. Becker and Kohavi (1996),
-"Adult", UCI Machine Learning Repository, https://doi.org/10.24432/C5XW20, CC BY 4.0.
+32561 training and 16281 test rows, 14 columns, in the original order and split. Becker and Kohavi
+(1996), "Adult", UCI Machine Learning Repository, https://doi.org/10.24432/C5XW20, CC BY 4.0.
 
-`categories` and `bounds` are constants written from the documentation of the data set and never computed from
-its rows; "?" marks an unknown value and is a category like the others.
+`schema` is a constant written from the documentation of the data set and never computed from its
+rows; "?" marks an unknown value and is a category like the others.
 """
 
 
@@ -179,8 +190,8 @@ def load_fair() -> Bunch:
         - ``y_train``, ``y_test``: Series of "no affair" or "affair".
         - ``classes``: list of the labels.
         - ``feature_descriptions``: dict from column name to description.
-        - ``categories``: dict from column name to tuple of str.
-        - ``bounds``: dict from column name to (lower, upper).
+        - ``schema``: the public `Schema`; of it ``categories`` and ``bounds``, dicts by column
+          name of tuples of str and pairs (lower, upper).
         - ``data_norm``: the largest Euclidean norm of a row that :func:`fair_preprocessor` can
           return.
         - ``DESCR``: source and permission.
@@ -213,32 +224,23 @@ def load_fair() -> Bunch:
         ) from error
 
     table = fair.load_pandas().data
-    missing = [column for column in (*FAIR_DESCRIPTIONS, "affairs") if column not in table.columns]
+    missing = [column for column in (*FAIR.names, "affairs") if column not in table.columns]
     if missing:
         raise ValueError(f"The table of statsmodels.datasets.fair lacks the columns {missing}.")
-    X = table[list(FAIR_DESCRIPTIONS)].astype(float)
-    for name, names in FAIR_CATEGORIES.items():
-        X[name] = X[name].map(dict(enumerate(names, start=1)))
-    y = table["affairs"].gt(0).map({False: FAIR_CLASSES[0], True: FAIR_CLASSES[1]}).rename("affair")
-    found = (len(y), int((y == FAIR_CLASSES[1]).sum()))
+    X = table[list(FAIR.names)].astype(float)
+    for name in _categories(FAIR):
+        X[name] = X[name].map(dict(enumerate(_OCCUPATIONS, start=1)))
+    no, yes = _labels(FAIR)
+    y = table["affairs"].gt(0).map({False: no, True: yes}).rename("affair")
+    found = (len(y), int((y == yes).sum()))
     if found != _FAIR_SIZE:
         raise ValueError(
-            f"The table of statsmodels.datasets.fair has {found[0]} rows, {found[1]} of them with an affair; "
-            f"the one that is described here has {_FAIR_SIZE[0]} and {_FAIR_SIZE[1]}."
+            f"The table of statsmodels.datasets.fair has {found[0]} rows, {found[1]} of them with "
+            f"an affair; the one that is described here has {_FAIR_SIZE[0]} and {_FAIR_SIZE[1]}."
         )
-    for_testing = np.arange(len(y)) % 3 == 2
-    return Bunch(
-        X_train=X[~for_testing].reset_index(drop=True),
-        y_train=y[~for_testing].reset_index(drop=True),
-        X_test=X[for_testing].reset_index(drop=True),
-        y_test=y[for_testing].reset_index(drop=True),
-        classes=list(FAIR_CLASSES),
-        feature_descriptions=dict(FAIR_DESCRIPTIONS),
-        categories=dict(FAIR_CATEGORIES),
-        bounds=dict(FAIR_BOUNDS),
-        data_norm=FAIR_DATA_NORM,
-        DESCR=_FAIR_DESCR,
-    )
+    testing = np.arange(len(y)) % 3 == 2
+    parts = (part[own].reset_index(drop=True) for own in (~testing, testing) for part in (X, y))
+    return _bunch(parts, FAIR, FAIR_DESCRIPTIONS, FAIR_DATA_NORM, _FAIR_DESCR)
 
 
 def fair_preprocessor() -> Any:
@@ -262,11 +264,11 @@ def fair_preprocessor() -> Any:
     >>> [step.verdict for step in check_pipeline(fair_preprocessor()).steps]
     ['learns nothing', 'learns nothing']
     """
-    compared = {
-        name: tuple(level for level in levels if level != _FAIR_REFERENCE)
-        for name, levels in FAIR_CATEGORIES.items()
-    }
-    return _preprocessor(compared, FAIR_BOUNDS, (-1.0, 1.0))
+    compared = Schema(
+        Column(name, categories=tuple(own for own in levels if own != _FAIR_REFERENCE))
+        for name, levels in _categories(FAIR).items()
+    )
+    return _preprocessor(compared, FAIR.select(_bounds(FAIR)), (-1.0, 1.0))
 
 
 def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
@@ -290,8 +292,8 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
         - ``y_train``, ``y_test``: Series of "<=50K" or ">50K".
         - ``classes``: list of the labels.
         - ``feature_descriptions``: dict from column name to description.
-        - ``categories``: dict from column name to tuple of str, from ``adult.names``.
-        - ``bounds``: dict from column name to (lower, upper).
+        - ``schema``: the public `Schema`, from ``adult.names``; of it ``categories`` and
+          ``bounds``, dicts by column name of tuples of str and pairs (lower, upper).
         - ``data_norm``: the largest Euclidean norm of a row that :func:`adult_preprocessor` can
           return.
         - ``DESCR``: source and licence.
@@ -319,22 +321,8 @@ def load_adult(data_home: str | os.PathLike[str] | None = None) -> Bunch:
             os.environ[DATA_HOME_VARIABLE],
             f"the environment variable {DATA_HOME_VARIABLE}",
         )
-    if home is None:
-        X_train, y_train, X_test, y_test = _fetch_adult()
-    else:
-        X_train, y_train, X_test, y_test = _read_adult(Path(home), origin)
-    return Bunch(
-        X_train=X_train,
-        y_train=y_train,
-        X_test=X_test,
-        y_test=y_test,
-        classes=list(ADULT_CLASSES),
-        feature_descriptions=dict(ADULT_DESCRIPTIONS),
-        categories=dict(ADULT_CATEGORIES),
-        bounds=dict(ADULT_BOUNDS),
-        data_norm=ADULT_DATA_NORM,
-        DESCR=_ADULT_DESCR,
-    )
+    parts = _fetch_adult() if home is None else _read_adult(Path(home), origin)
+    return _bunch(parts, ADULT, ADULT_DESCRIPTIONS, ADULT_DATA_NORM, _ADULT_DESCR)
 
 
 def adult_preprocessor() -> Any:
@@ -359,24 +347,54 @@ def adult_preprocessor() -> Any:
     >>> [step.verdict for step in check_pipeline(adult_preprocessor()).steps]
     ['learns nothing', 'learns nothing']
     """
-    categories = {name: ADULT_CATEGORIES[name] for name in _ENCODED}
-    return _preprocessor(categories, {name: ADULT_BOUNDS[name] for name in _SCALED}, (0.0, 1.0))
+    return _preprocessor(ADULT.select(_ENCODED), ADULT.select(_SCALED), (0.0, 1.0))
 
 
-def _preprocessor(
-    categories: dict[str, tuple[str, ...]],
-    bounds: dict[str, tuple[float, float]],
-    feature_range: tuple[float, float],
-) -> Any:
-    """Return an encoder of columns with public `categories`, and a scaler of those with public `bounds`."""
+def _categories(schema: Schema) -> dict[str, tuple[Any, ...]]:
+    return {own.name: own.categories for own in schema.columns if own.categories is not None}
+
+
+def _bounds(schema: Schema) -> dict[str, tuple[float, float]]:
+    return {own.name: own.bounds for own in schema.columns if own.bounds is not None}
+
+
+def _labels(schema: Schema) -> list[Any]:
+    return Declared.of_classes(schema).labels
+
+
+def _bunch(
+    parts: Iterable[Any],
+    schema: Schema,
+    descriptions: Mapping[str, str],
+    data_norm: float,
+    description: str,
+) -> Bunch:
+    """A data set of X_train, y_train, X_test and y_test."""
+    X_train, y_train, X_test, y_test = parts
+    return Bunch(
+        X_train=X_train,
+        y_train=y_train,
+        X_test=X_test,
+        y_test=y_test,
+        classes=_labels(schema),
+        feature_descriptions=dict(descriptions),
+        schema=schema,
+        categories=_categories(schema),
+        bounds=_bounds(schema),
+        data_norm=data_norm,
+        DESCR=description,
+    )
+
+
+def _preprocessor(encoded: Schema, scaled: Schema, feature_range: tuple[float, float]) -> Any:
+    """Return an encoder of columns with categories, and a scaler of those with bounds."""
     from sklearn.compose import ColumnTransformer
 
     from skdpbayes.preprocessing import BoundedScaler, CategoryEncoder
 
-    encoder = CategoryEncoder(categories)
-    scaler = BoundedScaler(bounds, feature_range=feature_range)
+    encoder, scaler = CategoryEncoder(encoded), BoundedScaler(scaled, feature_range=feature_range)
     return ColumnTransformer(
-        [("onehot", encoder, list(categories)), ("scale", scaler, list(bounds))],
+        [("onehot", encoder, list(encoded.names)), ("scale", scaler, list(scaled.names))],
         remainder="drop",
         verbose_feature_names_out=False,
     )
@@ -389,8 +407,9 @@ def _read_adult(home: Path, origin: str) -> tuple[Any, Any, Any, Any]:
     path = home / "adult.csv.gz"
     if not path.is_file():
         raise FileNotFoundError(
-            f"Adult was looked for at {str(path)!r}, because {origin} names that folder, and there is no "
-            f"such file. Put adult.csv.gz there, or name no folder to download the table from OpenML."
+            f"Adult was looked for at {str(path)!r}, because {origin} names that folder, and there "
+            "is no such file. Put adult.csv.gz there, or name no folder to download the table from "
+            "OpenML."
         )
     table = pd.read_csv(path, keep_default_na=False)
     table = table.rename(columns=lambda name: name.replace("_", "-"))
@@ -404,22 +423,20 @@ def _fetch_adult() -> tuple[Any, Any, Any, Any]:
 
     from sklearn.datasets import fetch_openml
 
-    # fetch_openml sets no limit, and a network that drops packets would keep the caller waiting for
-    # minutes.
+    # fetch_openml sets no limit: a network that drops packets would hold the caller for minutes.
     patience = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_NETWORK_SECONDS)
     try:
         with warnings.catch_warnings():
-            # scikit-learn warns and tries again when an answer makes no sense. Only the last answer
-            # counts.
+            # scikit-learn warns and tries again after an answer without sense. The last one counts.
             warnings.simplefilter("ignore")
             table = fetch_openml("adult", version=2, as_frame=True, n_retries=1).frame
         return _openml_adult(table)
     except Exception as error:  # a network can answer anything, and parsers fail in as many ways
         raise ConnectionError(
-            f"Adult could not be had from OpenML ({type(error).__name__}: {error}). Check the network, or "
-            f"put adult.csv.gz in a folder and name the folder by data_home or the environment variable "
-            f"{DATA_HOME_VARIABLE}."
+            f"Adult could not be had from OpenML ({type(error).__name__}: {error}). Check the "
+            "network, or put adult.csv.gz in a folder and name the folder by data_home or the "
+            f"environment variable {DATA_HOME_VARIABLE}."
         ) from error
     finally:
         socket.setdefaulttimeout(patience)
@@ -427,16 +444,13 @@ def _fetch_adult() -> tuple[Any, Any, Any, Any]:
 
 def _openml_adult(table: Any) -> tuple[Any, Any, Any, Any]:
     """Part the table of OpenML into the original training and test rows."""
-    for (
-        name
-    ) in ADULT_CATEGORIES:  # OpenML gives categorical columns with unknowns as missing values.
+    for name in _categories(ADULT):  # whose unknown values OpenML gives as missing ones
         table[name] = table[name].astype(object).where(table[name].notna(), "?").astype(str)
-    # OpenML joined the two original files; which came first shows in the published number of rows
-    # above 50K.
+    # OpenML joined the two original files; the published number of rows above 50K tells which came
+    # first.
     (n_train, positives), (n_test, _) = _ADULT_TRAIN, _ADULT_TEST
-    train_first = (
-        int((table["class"].astype(str).iloc[:n_train] == ADULT_CLASSES[1]).sum()) == positives
-    )
+    above = table["class"].astype(str) == _labels(ADULT)[1]
+    train_first = int(above.iloc[:n_train].sum()) == positives
     train = table.iloc[:n_train] if train_first else table.iloc[n_test:]
     test = table.iloc[n_train:] if train_first else table.iloc[:n_test]
     return _checked_adult(train, test, "class", "OpenML, data set 'adult' version 2")
@@ -446,20 +460,22 @@ def _checked_adult(train: Any, test: Any, target: str, source: str) -> tuple[Any
     """Split features from labels, and refuse a table that is not the original one."""
     parts: list[Any] = []
     for name, part, expected in (("training", train, _ADULT_TRAIN), ("test", test, _ADULT_TEST)):
-        missing = [column for column in ADULT_DESCRIPTIONS if column not in part.columns]
+        missing = [column for column in ADULT.names if column not in part.columns]
         if missing:
             raise ValueError(
                 f"The Adult table of {source} lacks the columns {missing}; use the original table."
             )
-        X = part[list(ADULT_DESCRIPTIONS)].reset_index(drop=True)
-        numeric = [column for column in X.columns if column not in ADULT_CATEGORIES]
+        X = part[list(ADULT.names)].reset_index(drop=True)
+        numeric = [own.name for own in ADULT.columns if own.categories is None]
         X = X.astype({column: np.int64 for column in numeric})
         y = part[target].astype(str).rename("income").reset_index(drop=True)
-        found = (len(y), int((y == ADULT_CLASSES[1]).sum()))
+        above = _labels(ADULT)[1]
+        found = (len(y), int((y == above).sum()))
         if found != expected:
             raise ValueError(
-                f"The {name} part of the Adult table of {source} has {found[0]} rows, {found[1]} of them "
-                f"{ADULT_CLASSES[1]!r}; the original has {expected[0]} and {expected[1]}. Use the original."
+                f"The {name} part of the Adult table of {source} has {found[0]} rows, {found[1]} "
+                f"of them {above!r}; the original has {expected[0]} and {expected[1]}. Use the "
+                "original."
             )
         parts += [X, y]
     return parts[0], parts[1], parts[2], parts[3]

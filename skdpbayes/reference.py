@@ -28,7 +28,7 @@ def logistic_gibbs(
     """NOT PRIVATE: draws from the exact posterior of Bayesian logistic regression.
 
     .. warning::
-       **This is not differentially private.** No noise is added: the draws, and whatever is
+       **This is not differentially private.** No noise is added: the draws, and all that is
        computed from them, reveal rows of `X` and `y`. Use it on public or simulated data.
 
     The reference that private posteriors are compared with: the model of
@@ -49,8 +49,8 @@ def logistic_gibbs(
     fit_intercept : bool, default=True
         Append a column of ones.
     data_norm : float, default=None
-        Scale rows down to this norm where they are longer (the ones not counted), as the private
-        estimator does, whose model is one of such rows. None leaves rows as they are.
+        Scale longer rows down to this norm (the ones not counted), as the private estimator does,
+        whose model is one of such rows. None leaves rows as they are.
     n_draws : int, default=1000
         Of each chain, after `n_burn` more that are dropped.
     n_burn : int, default=500
@@ -118,13 +118,21 @@ def logistic_gibbs(
     return np.stack([_chain(rows, y, scale, n_draws, n_burn, rng) for rng in streams])
 
 
-def _chain(rows, y, prior_scale, n_draws, n_burn, rng):
+def _chain(
+    rows: np.ndarray,
+    y: np.ndarray,
+    prior_scale: np.ndarray,
+    n_draws: int,
+    n_burn: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
     """Draws of one chain, of shape (n_draws, n_columns)."""
     try:
         from polyagamma import random_polyagamma
     except ImportError as error:
         raise ImportError(
-            "logistic_gibbs needs polyagamma, which is not installed: pip install skdpbayes[reference]"
+            "logistic_gibbs needs polyagamma, which is not installed: "
+            "pip install skdpbayes[reference]"
         ) from error
     linear, prior = rows.T @ (y - 0.5), np.diag(prior_scale**-2.0)
     draws = np.empty((n_draws, rows.shape[1]))

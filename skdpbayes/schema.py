@@ -1,28 +1,25 @@
-"""What is public about a table: names, kinds, bounds and categories of its columns, and labels of the outcome.
+"""Public facts of a table: names, kinds, bounds and categories of columns, labels of the outcome.
 
-A schema is written by hand, or made of public metadata. Nothing here reads it off the rows.
+A schema is written by hand, or made of public metadata. Nothing here sees a row.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-import numbers
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from skdpbayes.cells import number, objects, plain
+from skdpbayes.cells import Value
+from skdpbayes.checks import check_bounds, check_finite, check_name, check_text, check_values
 
 __all__ = ["Column", "Outcome", "Schema"]
 
-Value: TypeAlias = str | int | float | bool
 KINDS = ("number", "integer", "count", "category")
 
 
@@ -34,8 +31,8 @@ class Column:
     ----------
     name : str
     kind : {"number", "integer", "count", "category"}, default=None
-        An integer is a whole number, a count one that is not negative; any other number in such a
-        column is no value. None: a category if there are categories, else a number.
+        An integer is a whole number, a count a whole number that is not negative; any other number
+        in such a column is no value. None: a category if there are categories, else a number.
     bounds : pair of float, default=None
         Smallest and largest value that a cell is taken for; others are cut there.
     categories : sequence of str, numbers or bool, default=None
@@ -49,7 +46,7 @@ class Column:
     Raises
     ------
     ValueError
-        For what makes no sense, by the name of the column.
+        For values that make no sense, by the name of the column.
 
     Examples
     --------
@@ -66,7 +63,7 @@ class Column:
     missing: Value | None = None
 
     def __post_init__(self) -> None:
-        own = _named("column", self.name)
+        own = check_name("column", self.name)
         kind = self.kind or ("number" if self.categories is None else "category")
         if kind not in KINDS:
             raise ValueError(
@@ -78,13 +75,13 @@ class Column:
             raise ValueError(
                 f"{own}: kind {kind!r} {'needs' if kind == 'category' else 'takes no'} categories."
             )
-        bounds = None if self.bounds is None else _bounds(own, self.bounds)
+        bounds = None if self.bounds is None else check_bounds(own, self.bounds)
         if bounds is not None and kind == "count" and bounds[0] < 0:
             raise ValueError(f"{own}: bounds of a count must not be negative, got {self.bounds!r}.")
         categories = (
-            None if self.categories is None else _values(own, "categories", self.categories, 1)
+            None if self.categories is None else check_values(own, "categories", self.categories, 1)
         )
-        _text(own, "unit", self.unit)
+        check_text(own, "unit", self.unit)
         _put(
             self,
             kind=kind,
@@ -93,22 +90,29 @@ class Column:
             missing=self._checked(own, kind, bounds, categories),
         )
 
-    def _checked(self, own, kind, bounds, categories):
+    def _checked(
+        self,
+        own: str,
+        kind: str,
+        bounds: tuple[float, float] | None,
+        categories: tuple[Value, ...] | None,
+    ) -> Value | None:
         """The value of missing cells, which must be one that a cell may have."""
         if self.missing is None:
             return None
         if categories is not None:
-            missing = _values(own, "missing", [self.missing], 1)[0]
+            missing = check_values(own, "missing", [self.missing], 1)[0]
             if missing not in categories:
                 raise ValueError(
                     f"{own}: missing must be one of the categories, got {self.missing!r}."
                 )
             return missing
-        missing = _finite(own, "missing", self.missing)
+        missing = check_finite(own, "missing", self.missing)
         low, high = bounds or (-math.inf, math.inf)
         if not low <= missing <= high or math.isnan(self.of_kind(np.array([missing]), kind)[0]):
             raise ValueError(
-                f"{own}: missing must be of the kind {kind!r} and within bounds, got {self.missing!r}."
+                f"{own}: missing must be of the kind {kind!r} and within bounds, "
+                f"got {self.missing!r}."
             )
         return missing
 
@@ -145,7 +149,7 @@ class Outcome:
     Raises
     ------
     ValueError
-        For what makes no sense, by the name of the outcome.
+        For values that make no sense, by the name of the outcome.
 
     Examples
     --------
@@ -160,14 +164,14 @@ class Outcome:
     unit: str | None = None
 
     def __post_init__(self) -> None:
-        own = _named("outcome", self.name)
+        own = check_name("outcome", self.name)
         if (self.labels is None) == (self.bounds is None):
             raise ValueError(f"{own} needs either labels (classification) or bounds (regression).")
-        _text(own, "unit", self.unit)
+        check_text(own, "unit", self.unit)
         _put(
             self,
-            labels=None if self.labels is None else _values(own, "labels", self.labels, 2),
-            bounds=None if self.bounds is None else _bounds(own, self.bounds),
+            labels=None if self.labels is None else check_values(own, "labels", self.labels, 2),
+            bounds=None if self.bounds is None else check_bounds(own, self.bounds),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,39 +181,37 @@ class Outcome:
 
 @dataclass(frozen=True, repr=False)
 class Schema:
-    r"""What is public about a table, for every estimator and transformer that takes bounds, categories or classes.
+    """Public facts of a table, for everything that takes bounds, categories or classes.
 
     Pass it where they are asked for: ``bounds=schema``, ``categories=schema``, ``classes=schema``.
     Then it describes X: names and order of a data frame's columns must be its own, and other tables
     must have as many columns. Behind a step that makes other columns, pass ``schema.outcome``,
-    which describes y alone; for some of the columns, ``schema.select(names)``.
+    which describes y alone; for some of the columns, ``schema.select(names)``. A file is read under
+    a schema by `skdpbayes.read_csv`.
 
     Parameters
     ----------
-    columns : sequence of Column, or of mappings with their parameters; or a mapping from names to those
+    columns : sequence or mapping
+        `Column` objects, or mappings with their parameters; or a mapping from names to those.
     outcome : Outcome or mapping, default=None
 
     Raises
     ------
     ValueError
-        For what makes no sense, by the name of the column. Never for what a row holds: a schema
-        sees none.
+        For values that make no sense, by the name of the column. Never for a row: a schema sees
+        none.
 
     Examples
     --------
-    >>> import io
     >>> from skdpbayes import Schema
     >>> schema = Schema(
-    ...     {"age": {"bounds": [18, 100], "unit": "years"}, "city": {"categories": ["Oslo", "Bergen"]}},
+    ...     {"age": {"bounds": [18, 100]}, "city": {"categories": ["Oslo", "Bergen"]}},
     ...     outcome={"name": "ill", "labels": ["no", "yes"]},
     ... )
     >>> schema.names, schema.outcome.labels
     (('age', 'city'), ('no', 'yes'))
     >>> Schema.from_json(schema.to_json()) == schema
     True
-    >>> X, y = schema.read_csv(io.StringIO("city,age,ill\nOslo,44,no\nBergen,forty,yes\n"))
-    >>> X["age"].tolist(), y.tolist()
-    ([44.0, nan], ['no', 'yes'])
     """
 
     columns: tuple[Column, ...]
@@ -230,7 +232,8 @@ class Schema:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(
-                f"Names of columns and outcome must differ: {', '.join(map(repr, twice))} comes twice."
+                "Names of columns and outcome must differ: "
+                f"{', '.join(map(repr, twice))} comes twice."
             )
         _put(self, columns=made, outcome=target)
 
@@ -260,7 +263,7 @@ class Schema:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
-        """A schema of ``{"columns": ..., "outcome": ...}``, as `to_dict` gives it or written by hand."""
+        """A schema of ``{"columns": ..., "outcome": ...}``, as `to_dict` gives it."""
         if not isinstance(data, Mapping):
             raise ValueError(
                 f"A schema is made of a dict with 'columns' and 'outcome', got {data!r}."
@@ -273,13 +276,13 @@ class Schema:
         return cls(data["columns"], data.get("outcome"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema in JSON's types, without what is None."""
+        """The schema in JSON's types, without entries that are None."""
         own: dict[str, Any] = {"columns": [column.to_dict() for column in self.columns]}
         return own if self.outcome is None else own | {"outcome": self.outcome.to_dict()}
 
     @classmethod
     def from_json(cls, text: str) -> Schema:
-        """A schema of a JSON text; the order of columns is that of the text."""
+        """A schema of a JSON text; columns are in the order of the text."""
         return cls.from_dict(json.loads(text, object_pairs_hook=_without_repeats))
 
     def to_json(self, indent: int | None = None) -> str:
@@ -288,7 +291,7 @@ class Schema:
 
     @classmethod
     def from_toml(cls, text: str) -> Schema:
-        """A schema of a TOML text; the order of columns is that of the text."""
+        """A schema of a TOML text; columns are in the order of the text."""
         return cls.from_dict(tomllib.loads(text))
 
     @classmethod
@@ -302,86 +305,8 @@ class Schema:
         text = path.read_text("utf-8")
         return cls.from_toml(text) if path.suffix == ".toml" else cls.from_json(text)
 
-    # ------------------------------------------------------------------- rows
 
-    def read_csv(
-        self, source: str | Path | BinaryIO | io.StringIO, *, delimiter: str = ","
-    ) -> tuple[Any, Any]:
-        r"""Read a table cell by cell, so that no record decides what another becomes, or whether there is an error.
-
-        **A record is a line**: it ends at ``\n``, within quotation marks too. So a quotation mark
-        that is not closed spoils its own line; and a text with a line break in it is more than one
-        record, so leave such columns out of the file. After the header each line is one row, an
-        empty one too.
-
-        A cell that is no number becomes NaN, and so does one that is not of its column's kind. A
-        category is kept as it is, also an unknown one. A line that is not UTF-8, has too few or too
-        many cells, or that the csv module does not read, becomes a row of missing cells. White
-        space around cells is dropped.
-
-        Parameters
-        ----------
-        source : path, binary file or io.StringIO
-            UTF-8. The first line is the header, which is public. Other columns than the schema's
-            are left out.
-        delimiter : str, default=","
-
-        Returns
-        -------
-        X : data frame of pandas; without pandas, an array of shape (n_rows, n_columns)
-            Numbers as float64, categories as objects.
-        y : array of shape (n_rows,), or None without an outcome
-            Text labels as objects, other ones and responses as float64.
-
-        Raises
-        ------
-        ValueError
-            If the header lacks a column, or has it twice. Never for what a record holds.
-        """
-        lines = _lines(source)
-        header = _parsed_line(next(lines, b""), delimiter, header=True)
-        wanted: list[Column | Outcome] = [
-            *self.columns,
-            *([] if self.outcome is None else [self.outcome]),
-        ]
-        missing = [column.name for column in wanted if column.name not in header]
-        twice = [column.name for column in wanted if header.count(column.name) > 1]
-        if missing or twice:
-            wrong = [f"it lacks {missing}"] * bool(missing) + [f"it repeats {twice}"] * bool(twice)
-            raise ValueError(
-                f"The header must name each column of the schema once, but {' and '.join(wrong)}. Read with "
-                f"delimiter={delimiter!r}, it has {header}."
-            )
-        places = [header.index(column.name) for column in wanted]
-        cells: list[list[str | None]] = [[] for _ in wanted]
-        for line in lines:
-            row = _parsed_line(line, delimiter)
-            whole = len(row) == len(header)
-            for own, place in zip(cells, places, strict=True):
-                own.append(row[place] if whole else None)
-        read = [_read(column, own) for column, own in zip(wanted, cells, strict=True)]
-        y = None if self.outcome is None else read.pop()
-        return self._table(read), y
-
-    def _table(self, read: list[np.ndarray]) -> Any:
-        """Columns as a data frame, or as an array where there is no pandas."""
-        try:
-            import pandas as pd
-        except ImportError:
-            dtype = object if any(values.dtype == object for values in read) else np.float64
-            out = np.empty((len(read[0]), len(read)), dtype)
-            for j, values in enumerate(read):
-                out[:, j] = values
-            return out
-        return pd.DataFrame(
-            {
-                name: pd.Series(values, dtype=values.dtype)
-                for name, values in zip(self.names, read, strict=True)
-            }
-        )
-
-
-# ------------------------------------------------------------------- checks
+# ------------------------------------------------------------------- values
 
 
 def _put(self: object, **values: object) -> None:
@@ -389,14 +314,8 @@ def _put(self: object, **values: object) -> None:
         object.__setattr__(self, name, value)
 
 
-def _named(what: str, name: object) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"Each {what} needs a name, a text that is not empty; got {name!r}.")
-    return f"{what} {name!r}"
-
-
 def _with_name(name: object, own: object) -> object:
-    own_name = _named("column", name)
+    own_name = check_name("column", name)
     if isinstance(own, Column):
         if own.name != name:
             raise ValueError(f"{own_name} is given under another name than its own, {own.name!r}.")
@@ -415,64 +334,12 @@ def _made(kind: Any, what: str, own: Any) -> Any:
         raise ValueError(
             f"A {what} must be a {kind.__name__} or a dict of its parameters, got {own!r}."
         )
-    own_name = _named(what, own.get("name"))
+    own_name = check_name(what, own.get("name"))
     known = [field.name for field in fields(kind)]
     unknown = [key for key in own if key not in known]
     if unknown:
         raise ValueError(f"{own_name} has the unknown keys {unknown}; known are {known}.")
     return kind(**own)
-
-
-def _finite(own: str, what: str, value: object) -> float:
-    try:
-        real = isinstance(value, numbers.Real) and not isinstance(value, bool | np.bool_)
-        converted = float(value) if real else math.nan  # type: ignore[arg-type]
-    except OverflowError:
-        converted = math.inf
-    if not math.isfinite(converted):
-        raise ValueError(f"{own}: {what} must be finite numbers, got {value!r}.")
-    return converted
-
-
-def _bounds(own: str, bounds: Any) -> tuple[float, float]:
-    if (
-        isinstance(bounds, str | Mapping)
-        or not isinstance(bounds, Iterable)
-        or len(pair := list(bounds)) != 2
-    ):
-        raise ValueError(f"{own}: bounds must be a pair (low, high) of numbers, got {bounds!r}.")
-    low, high = (_finite(own, "bounds", end) for end in pair)
-    if not low < high or math.isinf(high - low):
-        raise ValueError(
-            f"{own}: bounds must be (low, high) with low < high, and a finite range, got {bounds!r}."
-        )
-    return low, high
-
-
-def _values(own: str, what: str, values: Any, least: int) -> tuple[Value, ...]:
-    """Public values, all texts, all numbers or all Booleans, none twice."""
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-        raise ValueError(f"{own}: {what} must be a list, got {values!r}.")
-    found = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
-    kinds = {
-        str if isinstance(v, str) else bool if isinstance(v, bool) else numbers.Real for v in found
-    }
-    if len(kinds) > 1 or not all(isinstance(value, str | int | float) for value in found):
-        raise ValueError(
-            f"{own}: {what} must be all texts, all numbers or all Booleans, got {list(found)}."
-        )
-    for value in found if kinds == {numbers.Real} else ():
-        _finite(own, what, value)
-    if len(found) < least or len(set(found)) < len(found):
-        raise ValueError(
-            f"{own}: {what} must be {least} or more different values, got {list(found)}."
-        )
-    return found
-
-
-def _text(own: str, what: str, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{own}: {what} must be a text, got {value!r}.")
 
 
 def _as_dict(item: Column | Outcome) -> dict[str, Any]:
@@ -488,56 +355,3 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if twice:
         raise ValueError(f"The JSON text gives {', '.join(map(repr, twice))} twice.")
     return dict(pairs)
-
-
-# -------------------------------------------------------------------- cells
-
-
-def as_category(cell: object, like: Value) -> object:
-    """A cell as a value of the kind of `like`: text as it is, or read as a number or a Boolean."""
-    cell = plain(cell)
-    if isinstance(like, str) or not isinstance(cell, str):
-        return cell
-    if isinstance(like, bool):
-        return {"true": True, "false": False}.get(cell.strip().lower())
-    return number(cell)
-
-
-def _read(column: Column | Outcome, cells: list[str | None]) -> np.ndarray:
-    """Values of one column of text: numbers as float64, categories and labels of text or Booleans as objects."""
-    values = column.categories if isinstance(column, Column) else column.labels
-    if values is not None and isinstance(values[0], str | bool):
-        return objects([as_category(cell, values[0]) for cell in cells])
-    found = np.array([number(cell) for cell in cells], np.float64)
-    return column.of_kind(found) if isinstance(column, Column) else found
-
-
-def _lines(source: Any) -> Iterator[bytes]:
-    """Lines as bytes, ended by a line feed alone; errors of opening a file are those of the file, not of a record."""
-    if isinstance(source, str | Path):
-        with open(source, "rb") as file:
-            yield from file
-    elif isinstance(source, io.StringIO):
-        yield from io.BytesIO(source.read().encode("utf-8", "surrogatepass"))
-    elif isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
-        raise ValueError(
-            f"Give a path, a file opened in binary mode ('rb') or an io.StringIO, got {source!r}: a text file "
-            "raises on a byte that is no character, and may take other characters for the end of a line."
-        )
-    else:
-        yield from source
-
-
-def _parsed_line(line: bytes, delimiter: str, *, header: bool = False) -> list[str]:
-    """Cells of a line; none, if it cannot be read."""
-    try:
-        text = line.decode("utf-8-sig" if header else "utf-8").removesuffix("\n").removesuffix("\r")
-        # Of one line at a time: a quotation mark that is not closed would swallow the lines after
-        # it.
-        return [
-            cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, strict=True), [])
-        ]
-    except (UnicodeDecodeError, csv.Error) as error:
-        if header:
-            raise ValueError(f"The header cannot be read: {error}.") from None
-        return []

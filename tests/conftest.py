@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "privacy")]  # whitebox
+TESTS = Path(__file__).parent
+sys.path[:0] = [str(TESTS), str(TESTS / "mechanism")]  # for cases, conjugate; whitebox, farthest
 
 
 @pytest.fixture(autouse=True)

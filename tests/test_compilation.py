@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import sampling_solvers
 from sklearn.model_selection import cross_val_score
 
 from skdpbayes import DPBayesianLogisticRegression
@@ -21,7 +22,7 @@ def estimator(**parameters):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 def test_new_values_compile_nothing(solver, compilations):
     compilations.clear()
     estimator(solver=solver).fit(X, y)

@@ -33,12 +33,12 @@ def people(n: int, seed: int = 0) -> pd.DataFrame:
     """Draw rows that follow the public schema of Adult and are nobody's."""
     rng = np.random.default_rng(seed)
     columns = {}
-    for name in datasets.ADULT_DESCRIPTIONS:
-        if name in datasets.ADULT_CATEGORIES:
-            columns[name] = rng.choice(datasets.ADULT_CATEGORIES[name], n)
+    for own in datasets.ADULT.columns:
+        if own.categories is not None:
+            columns[own.name] = rng.choice(own.categories, n)
         else:
-            lower, upper = datasets.ADULT_BOUNDS.get(name, (1, 10**6))
-            columns[name] = rng.integers(int(lower), int(upper), n, endpoint=True)
+            lower, upper = own.bounds or (1, 10**6)
+            columns[own.name] = rng.integers(int(lower), int(upper), n, endpoint=True)
     return pd.DataFrame(columns)
 
 
@@ -84,7 +84,10 @@ def test_preprocessor_raises_on_no_value():
 def test_openml_order_is_told_apart(monkeypatch, test_first):
     train, test = original_sizes()
     table = pd.concat([test, train] if test_first else [train, test], ignore_index=True)
-    for name in datasets.ADULT_CATEGORIES:  # as OpenML gives them
+    for own in datasets.ADULT.columns:  # as OpenML gives them
+        if own.categories is None:
+            continue
+        name = own.name
         table[name] = table[name].where(table[name] != "?").astype("category")
     monkeypatch.delenv(datasets.DATA_HOME_VARIABLE, raising=False)
     monkeypatch.setattr(

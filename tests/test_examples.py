@@ -67,9 +67,8 @@ def test_seeded_page_says_so_and_shows_no_report(path):
     text = path.read_text("utf-8")
     if re.search(r"random_state=[\dr]", text) or "def seeded" in text:
         prose = " ".join(re.findall(r"^# (.*)$", text, re.MULTILINE))
-        assert re.search(
-            r"seeded fit is not private|fit that is released has none", prose, re.IGNORECASE
-        )
+        about_seeds = [part for part in re.split(r"[.:]\s", prose) if re.search("seed", part, re.I)]
+        assert any(re.search("private|released?|guarantee", part) for part in about_seeds)
         assert not re.search(r"privacy_spent_\s*[)}]", text)
 
 
@@ -81,11 +80,20 @@ def printed(capsys, tmp_path, *arguments):
     return re.sub(r"fit: .* s\n", "", capsys.readouterr().out)
 
 
+def sizes_in(text):
+    """Numbers of people to learn from and to test on, from the first line that says how many."""
+    return next(
+        tuple(map(int, found))
+        for line in text.splitlines()
+        if len(found := re.findall(r"\b\d{4,5}\b(?!\))", line)) == 2
+    )
+
+
 def test_demo_is_the_same_on_every_machine(capsys, tmp_path, monkeypatch):
     """Without the Adult table, and without a network, which a fixture takes away from every test."""
     monkeypatch.delenv(datasets.DATA_HOME_VARIABLE, raising=False)
-    text = printed(capsys, tmp_path)
-    assert "Affairs (Redbook survey, 1974): 4244 women to learn from, 2122 to test on." in text
+    text, task = printed(capsys, tmp_path), demo.fair()
+    assert sizes_in(text) == (len(task.y_train), len(task.y_test)) == (4244, 2122)
     found = {
         name: (float(private), float(open_))
         for name, private, open_ in re.findall(
@@ -93,13 +101,15 @@ def test_demo_is_the_same_on_every_machine(capsys, tmp_path, monkeypatch):
         )
     }
     # Forty fits had areas of .737 and errors of .032, give or take .002 and .004.
-    assert found["area under the ROC curve"] == (pytest.approx(0.737, abs=0.02), 0.737)
-    assert found["calibration error"] == (pytest.approx(0.032, abs=0.03), 0.028)
-    assert re.search(r"Privacy spent: .*delta=1e-05", text) and "NOT private" not in text
-    assert re.search(
-        r"marriage rated 1 point better +0\.[3-6]\d +95% credible interval \[0\.", text
-    )
-    assert text.count("95% credible interval") >= 3 and "the truth: no affair" in text
+    _, area, _, error = found.values()
+    assert area == (pytest.approx(0.737, abs=0.02), 0.737)
+    assert error == (pytest.approx(0.032, abs=0.03), 0.028)
+    assert "delta=1e-05" in text and "VOID" not in text
+    (marriage,) = (name for name, weights in task.effects if "rate_marriage" in weights)
+    assert re.search(rf"{marriage} +0\.[3-6]\d .*\[0\.", text)
+    intervals = re.findall(r"\[(\d+\.\d\d), (\d+\.\d\d)\]", text)
+    assert len(intervals) >= 3 and all(float(low) <= float(high) for low, high in intervals)
+    assert task.y_test.iloc[0] in text
     assert (tmp_path / "demo.png").stat().st_size > 50_000
     # The same again, if asked for.
     first, second = (printed(capsys, tmp_path, "--random-state", "0") for _ in range(2))
@@ -116,21 +126,18 @@ def test_demo_takes_no_other_table_than_was_asked_for(monkeypatch, tmp_path):
 @pytest.mark.adult
 def test_demo_of_adult(capsys, tmp_path):
     text = printed(capsys, tmp_path, "--data", "adult")
-    assert "32561 people to learn from, 16281 to test on" in text and "Married-civ-spouse" in text
+    assert sizes_in(text) == (32561, 16281) and "Married-civ-spouse" in text
 
 
 def test_what_the_readme_says_of_the_demo():
-    """Two commands, the survey, and no network."""
-    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    for said in (
-        "make demo",
-        "make test",
-        "Neither needs a network",
-        "6366 answers",
-        "statsmodels",
-    ):
-        assert said in readme
+    """Two commands that there are, and how many answers the survey has."""
+    readme = (ROOT / "README.md").read_text("utf-8")
     makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in ("demo", "test"):
+        assert re.search(rf"\bmake {target}\b", readme)
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    data = datasets.load_fair()
+    assert re.search(rf"\b{len(data.y_train) + len(data.y_test)}\b", readme)
     assert re.search(r"^demo: env .*\n\t@\$\(PY\) examples/demo\.py$", makefile, re.MULTILINE)
     for page in ("README.md", "docs/install.md", "docs/quickstart.md"):
         assert not re.search("census|breast", (ROOT / page).read_text("utf-8")), page

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.callback import with_callbacks
 from sklearn.utils import Tags, estimator_html_repr
 
@@ -22,6 +22,7 @@ from skdpbayes.plans.settings import SEEDED, Defaults, Settings, Task
 from skdpbayes.privacy import NoisyCount, PrivacyLeakWarning, PrivacySpent
 
 if TYPE_CHECKING:
+    from skdpbayes.mechanism.records import Records
     from skdpbayes.plans.plan import Plan
 
 _USUAL = 0.9  # share of records that can be used
@@ -219,7 +220,12 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
             earlier=vars(self).get("privacy_spent_"),  # `clone` starts afresh
         )
         settings = Settings.of(own, self._defaults)
-        return make_plan(settings, facts, task, told, costly=self._costly_records)
+
+        def made_up(n_rows: int) -> Records:
+            reader, owner = self._reader(), clone(self)
+            return reader.read(owner, *reader.made_up(n_rows, facts.shape)).pack()
+
+        return make_plan(settings, facts, task, told, made_up, costly=self._costly_records)
 
     def _parameters(self) -> dict[str, Any]:
         """Parameters by name, also those that the constructor of a subclass passes on."""
@@ -289,6 +295,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         from skdpbayes.mechanism.private_sum import noisy_count
 
         keys, records = fit_keys(self.random_state, plan.spec.n_chains), rows.pack()
+        assert records.usable is not None
         usable = noisy_count(keys.counting, records.usable, plan.spec)
         progress = Progress(self, plan.spec.n_chains * plan.n_steps)
         records = replace(records, slots=plan.slots)

@@ -11,19 +11,13 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
-from skdpbayes.declarations import categories_of, declared_labels, labels_of, schema_of
+from skdpbayes.declarations import Declared, declared_labels
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.columns import agree, as_declared
-from skdpbayes.intake.labels import (
-    as_labels,
-    classes_of,
-    codes,
-    column_labels,
-    is_sequence,
-    refuse_mixed,
-)
+from skdpbayes.intake.labels import as_labels, classes_of, codes, refuse_mixed
 from skdpbayes.intake.reading import Reader, Rows, response, shape_of
-from skdpbayes.intake.rows import bounded_rows, dense, from_list
+from skdpbayes.intake.rows import bounded_rows, dense
+from skdpbayes.intake.tables import SparseTable, as_table
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
 if TYPE_CHECKING:
@@ -42,9 +36,10 @@ def declared_classes(classes: Any) -> np.ndarray:
     """
     if classes is None:
         raise ValueError(
-            "classes=None takes the set of labels from y, and a plan sees no rows: pass classes=[...]."
+            "classes=None takes the set of labels from y, and a plan sees no rows: pass "
+            "classes=[...]."
         )
-    return declared_labels(labels_of(classes, "classes"), "classes")
+    return declared_labels(Declared.of_classes(classes).labels, "classes")
 
 
 def norm_of(data_norm: float | None, n_features: int) -> float:
@@ -83,6 +78,11 @@ class ClassifiedRows(Reader):
         facts = Facts(shape_of(owner, X), labels=classes, voided_by=voided_by)
         return Rows(facts, lambda: self.pack(X, labels, classes))
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Rows of one half, all of the first class."""
+        X, _ = super().made_up(n_rows, shape)
+        return X, np.full(n_rows, declared_classes(self.classes)[0])
+
     def pack(self, X: Any, y: np.ndarray, classes: np.ndarray) -> Records:
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
         from skdpbayes.intake.packing import pack_records
@@ -101,8 +101,8 @@ class CategoryColumn(Reader):
 
     def public(self) -> Any:
         """The categories that are declared, in their order; None without any."""
-        schema = schema_of(self.columns)
-        return self.columns if schema is None else categories_of(schema, 1)[0].tolist()
+        declared = Declared.of_columns(self.columns, "categories")
+        return self.columns if declared.schema is None else declared.categories(1)[0].tolist()
 
     def declared(self, shape: Shape) -> Facts:
         """The declared categories."""
@@ -135,6 +135,11 @@ class CategoryColumn(Reader):
         facts = Facts(Shape(len(column), 1), labels=labels, voided_by=voided_by)
         return Rows(facts, lambda: self.pack(column, labels))
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """A column of the first category."""
+        del shape
+        return np.full((n_rows, 1), next(iter(self.public() or (0,)))), None
+
     @staticmethod
     def pack(column: np.ndarray, labels: np.ndarray) -> Records:
         """Codes ``x``."""
@@ -144,27 +149,17 @@ class CategoryColumn(Reader):
 
     def column(self, owner: Any, X: Any, *, reset: bool) -> np.ndarray:
         """The one column of X, each cell by itself."""
-        schema = schema_of(self.columns)
+        schema = Declared.of_columns(self.columns).schema
+        table = as_table(X, 1)
+        if isinstance(table, SparseTable):
+            raise TypeError("Sparse data was passed, but dense data is required: use X.toarray().")
         if schema is not None:
-            agree(schema, X)
-        if hasattr(X, "columns"):
-            validate_data(owner, X, skip_check_array=True, reset=reset)
-            first = X.iloc[:, 0] if hasattr(X, "iloc") else X[:, 0]
-            column, width = column_labels(first), X.shape[1]
-        else:
-            X = from_list(X, 1) if is_sequence(X) else np.asarray(X)
-            if X.ndim != 2:
-                raise ValueError(
-                    f"Expected 2D array, got {X.ndim}D array instead. Reshape X by "
-                    "X.reshape(-1, 1)."
-                )
-            validate_data(owner, X, skip_check_array=True, reset=reset)
-            column, width = X[:, 0], X.shape[1]
-        if width != 1:
+            agree(schema, table)
+        validate_data(owner, table.raw, skip_check_array=True, reset=reset)
+        if table.n_columns != 1:
             raise ValueError(
-                f"{type(owner).__name__} takes one column of categories, got {width}. Fit one "
-                "estimator for each column, with a share of the budget each."
+                f"{type(owner).__name__} takes one column of categories, got {table.n_columns}. "
+                "Fit one estimator for each column, with a share of the budget each."
             )
-        if len(column) == 0:
-            raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
+        column = table.column(0)
         return column if schema is None else as_labels(as_declared(column, schema.columns[0]))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.reading import Reader, Rows, shape_of
@@ -13,6 +14,9 @@ from skdpbayes.intake.rows import counted, dense
 
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
+
+
+_WORDS = 60  # of a document that is made up
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,14 @@ class Documents(Reader):
         del y
         X = self.numeric(owner, X, reset=True)
         return Rows(self.declared(shape_of(owner, X)), lambda: self.pack(X))
+
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Documents of `_WORDS` different words, or of all that there are."""
+        words = min(_WORDS, shape.n_features)
+        columns = np.tile(np.arange(words), n_rows)
+        starts = np.arange(n_rows + 1) * words
+        values = np.ones(n_rows * words)
+        return sparse.csr_array((values, columns, starts), (n_rows, shape.n_features)), None
 
     def pack(self, X: Any) -> Records:
         """Columns and values of each document."""
@@ -60,7 +72,7 @@ class Probabilities(Documents):
 
 
 def known_probabilities(X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Rows cut to [0, 1], as a dense float32 array, zero where they hold NaN or infinity; and which do not."""
+    """Rows cut to [0, 1] in float32, zero where one holds NaN or infinity; and a mask of others."""
     X = dense(X)
     with np.errstate(all="ignore"):
         known = np.isfinite(X).all(axis=1)

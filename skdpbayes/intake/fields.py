@@ -12,9 +12,17 @@ from sklearn.utils.validation import validate_data
 
 from skdpbayes.cells import parsed
 from skdpbayes.facts import Facts, Field, Shape
-from skdpbayes.intake.labels import as_labels, is_sequence
+from skdpbayes.intake.labels import as_labels
 from skdpbayes.intake.reading import Reader, Rows
-from skdpbayes.intake.rows import as_numeric, check_table, refuse_text_columns
+from skdpbayes.intake.rows import refuse_text_columns
+from skdpbayes.intake.tables import (
+    as_table,
+    check_table,
+    dtype_of,
+    frame_of,
+    is_sequence,
+    named,
+)
 
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
@@ -38,6 +46,16 @@ class FieldRows(Reader):
         fields = self.fields(owner, X, y, reset=True)
         return Rows(facts_of(fields, vars(owner).get("n_features_in_", 0)), lambda: pack(fields))
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Fields of zeros, by place or by name."""
+        own = {
+            name: np.zeros((n_rows, *size), dtype)
+            for name, size, dtype in self.declared(shape).shape.fields
+        }
+        if "0" in own:
+            return own["0"], own.get("1")
+        return own, None
+
     def fields(self, owner: Any, X: Any, y: Any = None, *, reset: bool) -> Fields:
         """Arrays by name."""
         if isinstance(X, dict) and not sparse.issparse(X):  # which one format is
@@ -52,8 +70,8 @@ class FieldRows(Reader):
             width = None if reset else vars(owner).get("n_features_in_")
             fields = {"0": _array("X", X, width)}
             if fields["0"].ndim == 2:
-                frame = X if hasattr(X, "columns") else fields["0"]
-                validate_data(owner, frame, skip_check_array=True, reset=reset)
+                own = named(X, fields["0"])
+                validate_data(owner, own, skip_check_array=True, reset=reset)
             if y is not None:
                 fields["1"] = _array("y", y)
         lengths = [x.shape[0] for x in fields.values()]
@@ -106,18 +124,18 @@ def _array(name: str, value: Any, width: int | None = None) -> Any:
     Raises
     ------
     ValueError
-        For what is public: a dtype that holds no numbers, no axis of records.
+        For public facts: a dtype that holds no numbers, no axis of records.
     """
     refuse_text_columns(value)
-    if sparse.issparse(value) or hasattr(value, "columns"):
-        return as_numeric(value)
-    # Whether a list is one of rows must not depend on what a record holds. Dtypes of data frames'
-    # own become others where one value is missing, and what has none gets one from its values:
-    # these are read item by item, as floats.
-    if is_sequence(value) and name == "X":
-        return as_numeric(value, width)
-    if isinstance(value, Iterable) and not isinstance(getattr(value, "dtype", None), np.dtype):
-        return parsed(as_labels(value if hasattr(value, "dtype") else list(value)))
+    # No record may decide whether a list holds rows: X does, another argument holds items.
+    of_rows = is_sequence(value) and name == "X"
+    if of_rows or sparse.issparse(value) or frame_of(value) is not None:
+        return as_table(value, width).numeric()
+    # One missing value may decide about a dtype of pandas or polars, and each value about a list
+    # without a dtype: these are read item by item, as floats.
+    dtype = dtype_of(value)
+    if isinstance(value, Iterable) and not isinstance(dtype, np.dtype):
+        return parsed(as_labels(list(value) if dtype is None else value))
     array = np.asarray(value)
     if array.ndim == 2 or array.dtype.kind == "c":
         check_table(array)

@@ -6,26 +6,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from skdpbayes.cells import parsed
-from skdpbayes.declarations import schema_of
+from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Field, Shape
 from skdpbayes.intake.classified import declared_classes, norm_of
 from skdpbayes.intake.columns import agree, as_declared, numbers
 from skdpbayes.intake.fields import facts_of, pack
-from skdpbayes.intake.labels import (
-    as_labels,
-    classes_of,
-    codes,
-    column_labels,
-    is_sequence,
-    refuse_mixed,
-)
+from skdpbayes.intake.labels import as_labels, classes_of, codes, refuse_mixed
 from skdpbayes.intake.reading import Reader, Rows, response
-from skdpbayes.intake.rows import as_numeric, bounded_rows, check_table, dense, from_list
-from skdpbayes.intake.rows import refuse_text_columns as refuse_text
+from skdpbayes.intake.rows import bounded_rows, dense, refuse_text_columns
+from skdpbayes.intake.tables import as_table
 
 
 @dataclass(frozen=True)
@@ -76,34 +68,34 @@ class GroupedRows(Reader):
         facts = facts_of(fields, n_features, labels=classes, voided_by=voided_by)
         return Rows(facts, lambda: pack(fields))
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Rows of one half, all of the first group and the first class."""
+        X = np.full((n_rows, shape.n_features), 0.5, object)
+        names = list(range(shape.n_features)) if shape.names is None else list(shape.names)
+        X[:, place_of(self.group_column, names)] = self.groups[0]
+        return X, np.full(n_rows, declared_classes(self.classes)[0])
+
     def rows_and_groups(self, owner: Any, X: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """X without its column of groups, and the codes of those; each row by itself."""
-        schema, name = schema_of(self.columns), isinstance(self.group_column, str)
-        if is_sequence(X):
-            width = vars(owner).get("n_features_in_") if schema is None else len(schema.columns)
-            X = from_list(X, width)
+        schema = Declared.of_columns(self.columns).schema
+        width = vars(owner).get("n_features_in_") if schema is None else len(schema.columns)
+        table = as_table(X, width)
         if schema is not None:
-            agree(schema, X)
-        if hasattr(X, "columns"):
-            validate_data(owner, X, skip_check_array=True, reset=reset)
-            names = list(X.columns)
-            column = place_of(self.group_column, names)
-            rest = X[[n for i, n in enumerate(names) if i != column]]
-            own = column_labels(X[names[column]])
-            if schema is None:
-                refuse_text(rest)
-        else:
-            if name:
-                raise ValueError(
-                    f"group_column={self.group_column!r} is a name, and X is not a data frame. "
-                    "Pass a position."
-                )
-            X = as_numeric(X) if sparse.issparse(X) else np.asarray(X)
-            check_table(X)
-            validate_data(owner, X, skip_check_array=True, reset=reset)
-            column = place_of(self.group_column, list(range(X.shape[1])))
-            own = X[:, [column]].toarray().ravel() if sparse.issparse(X) else X[:, column]
-            rest = X[:, np.delete(np.arange(X.shape[1]), column)]
+            agree(schema, table)
+        names = table.names
+        if names is None and isinstance(self.group_column, str):
+            raise ValueError(
+                f"group_column={self.group_column!r} is a name, and X is not a data frame. Pass a "
+                "position."
+            )
+        validate_data(owner, table.raw, skip_check_array=True, reset=reset)
+        column = place_of(
+            self.group_column, list(range(table.n_columns) if names is None else names)
+        )
+        rest = table.select([j for j in range(table.n_columns) if j != column])
+        own = table.column(column)
+        if schema is None:
+            refuse_text_columns(rest)
         of_rest = None
         if schema is not None:
             kind = schema.columns[column]
@@ -114,8 +106,7 @@ class GroupedRows(Reader):
             )
             of_rest = schema.select([n for i, n in enumerate(schema.names) if i != column])
         refuse_mixed(own.dtype, self.groups, "the column of groups", "groups")
-        rest = numbers(rest, of_rest, None)
-        return dense(rest), codes(column_or_1d(own), self.groups)
+        return dense(numbers(rest, of_rest, None)), codes(column_or_1d(own), self.groups)
 
 
 def place_of(column: int | str, names: list[Any]) -> int:

@@ -10,12 +10,11 @@ import numpy as np
 from sklearn.utils import assert_all_finite
 
 from skdpbayes.cells import parsed
-from skdpbayes.declarations import column_bounds, of_columns_and_response
+from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Scales, Shape
 from skdpbayes.intake.reading import Reader, Rows, response, shape_of
 from skdpbayes.intake.rows import dense
 from skdpbayes.privacy.report import PrivacyLeakWarning
-from skdpbayes.schema import Outcome, Schema
 
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
@@ -61,15 +60,9 @@ class MeasuredRows(Reader):
         if self.bounds is None:
             unit = self._scales(shape, (-1.0, 1.0), (-1.0, 1.0))
             return Facts(shape, scales=unit, voided_by=_TAKEN)
-        of_columns, of_response = of_columns_and_response(self.bounds)
-        return Facts(
-            shape,
-            scales=self._scales(
-                shape,
-                column_bounds(of_columns, shape.n_features, shape.names, "bounds of X"),
-                column_bounds(of_response, 1, parameter="bounds of y"),
-            ),
-        )
+        declared = Declared.of_regression(self.bounds)
+        of_columns = declared.bounds(shape.n_features, shape.names)
+        return Facts(shape, scales=self._scales(shape, of_columns, declared.response_bounds()))
 
     def _scales(self, shape: Shape, of_columns: Any, of_response: Any) -> Scales:
         columns = _centre_and_half(of_columns, shape.n_features, centred=self.centred)
@@ -92,6 +85,10 @@ class MeasuredRows(Reader):
         else:
             facts = self.declared(shape)
         return Rows(facts, lambda: self.pack(X, y, facts.own_scales()))
+
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """Rows and responses of one half."""
+        return super().made_up(n_rows, shape)[0], np.full(n_rows, 0.5)
 
     def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
         """Dense rows."""
@@ -132,11 +129,9 @@ class RegressionRows(MeasuredRows):
 
 
 def response_numbers(y: np.ndarray, bounds: Any) -> np.ndarray:
-    """The response as numbers, each by itself; one that is taken for its own bounds must be finite."""
-    by_cell = isinstance(bounds, Schema) or (
-        isinstance(bounds, list | tuple) and isinstance(bounds[-1], Outcome)
-    )
-    if y.dtype.kind in "US" and not by_cell:
+    """The response as numbers, each by itself; without declared bounds it must be finite."""
+    described = bounds is not None and Declared.of_regression(bounds).outcome is not None
+    if y.dtype.kind in "US" and not described:
         raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
     if bounds is None:
         assert_all_finite(y, input_name="y")
@@ -160,7 +155,7 @@ class BoundedRows(Reader):
         """Scales by the declared bounds; without any, those of the unit cube, and what voids."""
         if self.columns is None:
             return Facts(shape, scales=self._scales(shape, -1.0, 1.0), voided_by=_X_TAKEN)
-        low, high = column_bounds(self.columns, shape.n_features, shape.names)
+        low, high = Declared.of_columns(self.columns).bounds(shape.n_features, shape.names)
         return Facts(shape, scales=self._scales(shape, low, high))
 
     def _scales(self, shape: Shape, low: Any, high: Any) -> Scales:
@@ -206,7 +201,7 @@ class ClippedRows(Reader):
 
     def bounds(self, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of each column."""
-        return column_bounds(self.columns, shape.n_features, shape.names)
+        return Declared.of_columns(self.columns).bounds(shape.n_features, shape.names)
 
     def declared(self, shape: Shape) -> Facts:
         """Scales by the declared bounds."""

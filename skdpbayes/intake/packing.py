@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import sparse
 
-from skdpbayes.mechanism.records import _NARROWEST, RaggedRows, Records, SparseRows, padded_size
+from skdpbayes.intake.tables import Numbers
+from skdpbayes.mechanism.records import NARROWEST, RaggedRows, Records, SparseRows, padded_size
 
 
-def pack_records(usable=None, **fields) -> Records:
+def pack_records(usable: np.ndarray | None = None, **fields: Any) -> Records:
     """Records from arrays or CSR matrices of equal length, padded with zeros.
 
     Parameters
@@ -28,24 +31,23 @@ def pack_records(usable=None, **fields) -> Records:
     return Records(packed, np.int32(n), usable=usable)
 
 
-def finite_rows(field):
-    """Of each row of an array or CSR matrix, whether it holds neither NaN nor infinity."""
+def finite_rows(field: Numbers) -> np.ndarray:
+    """Mask of the rows of an array or CSR matrix that hold neither NaN nor infinity."""
     if sparse.issparse(field):
         fine = np.ones(field.shape[0], bool)
-        fine[
-            np.repeat(np.arange(field.shape[0]), np.diff(field.indptr))[~np.isfinite(field.data)]
-        ] = False
+        owner = np.repeat(np.arange(field.shape[0]), np.diff(field.indptr))
+        fine[owner[~np.isfinite(field.data)]] = False
         return fine
     return np.isfinite(field).reshape(len(field), -1).all(axis=1)
 
 
-def _without_nulls(field):
-    """Of each row, whether it is finite, or not negative where it holds codes."""
+def _without_nulls(field: Numbers) -> np.ndarray:
+    """Mask of the rows that are finite, or not negative where they hold codes."""
     return field >= 0 if field.dtype.kind == "i" and field.ndim == 1 else finite_rows(field)
 
 
-def pack_ragged(rows) -> Records:
-    """Records ``{"columns": ..., "values": ...}`` of the rows of a CSR matrix, in order of their lengths.
+def pack_ragged(rows: Any) -> Records:
+    """Records ``{"columns": ..., "values": ...}`` of the rows of a CSR matrix, shortest first.
 
     Parameters
     ----------
@@ -56,7 +58,7 @@ def pack_ragged(rows) -> Records:
     order = np.argsort(lengths, kind="stable")
     rows, lengths = rows[order], lengths[order]
     longest = lengths[-1] if len(lengths) else 0
-    widths = [_NARROWEST]
+    widths = [NARROWEST]
     while widths[-1] < longest:
         widths.append(2 * widths[-1])
     ends = np.searchsorted(lengths, widths, side="right").astype(np.int32)
@@ -65,7 +67,7 @@ def pack_ragged(rows) -> Records:
     return Records(ragged, np.int32(rows.shape[0]), ends, tuple(widths), usable=lengths > 0)
 
 
-def _pad(field, size):
+def _pad(field: Any, size: int) -> Any:
     if sparse.issparse(field):
         field = field.tocsr()
         n_values = padded_size(field.nnz)

@@ -17,11 +17,12 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from skdpbayes.declarations import schema_of, width_of
+from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.columns import numbers
 from skdpbayes.intake.labels import as_labels
 from skdpbayes.intake.rows import dense, refuse_text_columns
+from skdpbayes.intake.tables import named
 
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
@@ -80,9 +81,13 @@ class Reader(ABC):
             As given to `fit`.
         """
 
+    def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
+        """A table that nobody has, for a trial run: X of one half, and no y."""
+        return np.full((n_rows, shape.n_features), 0.5), None
+
     def width(self) -> int | None:
         """Number of columns that parameters declare; None if they declare none."""
-        return width_of(self.columns)
+        return Declared.of_columns(self.columns).width
 
     def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
         """X as numbers, with feature names and their number checked (or remembered)."""
@@ -91,15 +96,13 @@ class Reader(ABC):
                 f"Sparse data was passed, but dense data is required: {self.only_dense} Use "
                 "X.toarray() if it fits in memory."
             )
-        schema = schema_of(self.columns)
-        if schema is None:
+        declared = Declared.of_columns(self.columns)
+        if declared.schema is None:
             refuse_text_columns(X)
-        # Of a list: what is declared, or what an earlier fit of this object was told.
-        width = self.width() or vars(owner).get("n_features_in_")
-        found = numbers(X, schema, width)
-        validate_data(
-            owner, X if hasattr(X, "columns") else found, skip_check_array=True, reset=reset
-        )
+        # A list has the declared width, or else the one of an earlier fit of this object.
+        width = declared.width or vars(owner).get("n_features_in_")
+        found = numbers(X, declared.schema, width)
+        validate_data(owner, named(X, found), skip_check_array=True, reset=reset)
         return found
 
 
@@ -115,7 +118,8 @@ def response(owner: Any, y: Any, n: int, *, one_by_one: bool) -> np.ndarray:
     """The response, checked by its public shape; a list is taken item by item if so asked."""
     if y is None:
         raise ValueError(
-            f"This {type(owner).__name__} estimator requires y to be passed, but the target y is None."
+            f"This {type(owner).__name__} estimator requires y to be passed, but the target y is "
+            "None."
         )
     y = column_or_1d(as_labels(y) if one_by_one else y, warn=True)
     if len(y) != n:

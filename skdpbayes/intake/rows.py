@@ -1,159 +1,35 @@
-"""Feature rows as numbers, one row at a time: what `fit`, `predict` and `transform` do to X before anything else.
+"""Feature rows as numbers, one row at a time: the first step of `fit`, `predict` and `transform`.
 
-Every function here is total and maps each row by itself. What is in a row never raises and never
-changes another row: a cell that is not a number becomes NaN, and a row with a NaN or an infinity
-becomes the null row.
+Every function here is total and maps each row by itself. No content of a row raises or changes
+another row: a cell that is not a number becomes NaN, and a row with a NaN or an infinity becomes
+the null row.
 """
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
-from skdpbayes.cells import legible, objects, parsed
-from skdpbayes.intake.labels import is_sequence, items, kind_of
+from skdpbayes.intake.tables import Numbers, as_table, frame_of, may_hold_numbers
 
 _BLOCK = 65536  # rows handled at a time, to bound temporaries
 
 
-def as_numeric(X, width=None, *, by_cell=False):
-    """A two-dimensional float array or CSR matrix; cells that are not numbers become NaN.
+def as_numeric(X: Any, width: int | None = None, *, by_cell: bool = False) -> Numbers:
+    """A two-dimensional float array or CSR array; cells that are not numbers become NaN.
 
-    Parameters
-    ----------
-    X : array-like, data frame, sparse matrix or list of rows
-    width : int, default=None
-        Public number of columns, which a list of rows does not have.
-    by_cell : bool, default=False
-        Read every cell of a data frame by itself, whatever the dtypes.
-
-    Raises
-    ------
-    ValueError
-        For what is public: the number of dimensions, an empty axis, a complex dtype, a list without
-        a width.
+    See `Table.numeric`; `width` is the public number of columns, which a list does not have.
     """
-    if sparse.issparse(X):
-        X = _within(sparse.csr_array(X))
-    elif is_sequence(X):
-        X = from_list(X, width)
-    elif is_frame(X) and (by_cell or not all(_is_plain(dtype) for dtype in X.dtypes)):
-        X = _by_columns(X)
-    else:
-        X = np.asarray(X)
-    check_table(X)
-    if X.dtype.kind not in "fiub":
-        return parsed(X)
-    with np.errstate(all="ignore"):
-        return X if X.dtype.kind == "f" else X.astype(np.float64)
+    return as_table(X, width).numeric(by_cell=by_cell)
 
 
-def is_frame(X) -> bool:
-    """Whether X is a data frame, of pandas or polars."""
-    return hasattr(X, "columns") and hasattr(X, "dtypes")
-
-
-def _is_plain(dtype) -> bool:
-    return isinstance(dtype, np.dtype) and dtype.kind in "fiubc"
-
-
-def columns_of(frame):
-    """Columns of a data frame, in their order."""
-    return [
-        frame.iloc[:, j] if hasattr(frame, "iloc") else frame[:, j] for j in range(frame.shape[1])
-    ]
-
-
-def _by_columns(frame):
-    """Float array of a data frame; of other dtypes than NumPy's, one missing value may decide the precision of all."""
-    out = np.empty(frame.shape)
-    for j, column in enumerate(columns_of(frame)):
-        dtype = column.dtype
-        numeric = (
-            dtype.kind in "fiub"
-            if isinstance(dtype, np.dtype)
-            else hasattr(dtype, "is_float") and dtype.is_float()
-        )
-        with np.errstate(all="ignore"):
-            out[:, j] = column.to_numpy() if numeric else parsed(objects(items(column)))
-    return out
-
-
-def check_table(X):
-    """Raise a `ValueError` unless X is a table with rows and columns, and not complex."""
-    if X.dtype.kind == "c":
-        raise ValueError(f"Complex data not supported: X has dtype {X.dtype}.")
-    if X.ndim != 2:
-        raise ValueError(
-            f"Expected 2D array, got {'scalar array' if X.ndim == 0 else f'{X.ndim}D array'} instead. Reshape your "
-            "data with X.reshape(-1, 1) if it has a single feature or X.reshape(1, -1) if it is a single sample."
-        )
-    if X.shape[0] == 0:
-        raise ValueError(
-            f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required."
-        )
-    if X.shape[1] == 0:
-        raise ValueError(
-            f"Found array with 0 feature(s) (shape={X.shape}) while a minimum of 1 is required."
-        )
-
-
-def _within(X):
-    """A CSR array of floats whose entries outside of its columns are NaN: they would be written into other rows."""
-    if X.dtype.kind not in "fiub":
-        return X
-    # Not by X.astype: it adds up entries that repeat, as integers, and moves those that `outside`
-    # is about.
-    data, indices = X.data if X.dtype.kind == "f" else X.data.astype(np.float64), X.indices
-    outside = (indices < 0) | (indices >= X.shape[1])
-    if outside.any():
-        data, indices = data.copy(), indices.copy()
-        data[outside], indices[outside] = np.nan, 0
-    return sparse.csr_array((data, indices, X.indptr), shape=X.shape)
-
-
-def from_list(rows, width):
-    """Cells of a list of rows, each by itself: `numpy.asarray` would let one cell decide the dtype of all.
-
-    A row is a list, a tuple, a one-dimensional array or a Series of pandas. One of another length
-    than `width`, or of another kind, becomes NaN.
-    """
-    if width is None:
-        raise ValueError(
-            "X is a list, and nothing public says how many columns it has: the length of a row is that of one record. "
-            "Pass numpy.asarray(X, float), whose shape you state, or a data frame; or declare the columns by a "
-            "skdpbayes.Schema, or by bounds or categories with an entry for each column."
-        )
-    rows = list(rows)
-    out = np.full((len(rows), width), np.nan, object)
-    for i, row in enumerate(rows):
-        cells = _cells(row)
-        if len(cells) == width:
-            for j, cell in enumerate(cells):
-                out[i, j] = cell
-    return out
-
-
-def _cells(row) -> list:
-    """Cells of a row; none, if its class could run code of its own."""
-    kind, pandas = type(row), sys.modules.get("pandas")
-    if issubclass(kind, list):
-        return list.copy(row)
-    if issubclass(kind, tuple):
-        return list(tuple.__getitem__(row, slice(None)))
-    if (
-        pandas is not None
-        and kind is pandas.Series
-        and isinstance(row.dtype, np.dtype | pandas.StringDtype)
-    ):
-        row = kind.to_numpy(row, dtype=object)
-    return list(legible(row)) if type(row) is np.ndarray and row.ndim == 1 else []
-
-
-def bounded_rows(X, bound: float, *, intercept: bool, dtype=np.float64):
-    """Rows scaled down to norm `bound` where they exceed it, null rows zeroed, with a constant column appended.
+def bounded_rows(
+    X: Numbers, bound: float, *, intercept: bool, dtype: DTypeLike = np.float64
+) -> tuple[Numbers, np.ndarray]:
+    """Rows scaled down to norm `bound` where they exceed it; null rows are zero.
 
     Parameters
     ----------
@@ -195,7 +71,9 @@ def bounded_rows(X, bound: float, *, intercept: bool, dtype=np.float64):
     return rows, null
 
 
-def _bounded_sparse(X, bound, intercept, dtype):
+def _bounded_sparse(
+    X: sparse.csr_array, bound: float, intercept: bool, dtype: DTypeLike
+) -> tuple[sparse.csr_array, np.ndarray]:
     with np.errstate(all="ignore"):
         X = sparse.csr_array(X, dtype=dtype, copy=True)
     X.sum_duplicates()
@@ -215,8 +93,8 @@ def _bounded_sparse(X, bound, intercept, dtype):
     return X, null
 
 
-def counted(X):
-    """Rows of counts as a CSR array of float32 with sorted columns, none twice; null rows are empty.
+def counted(X: Numbers) -> tuple[sparse.csr_array, np.ndarray]:
+    """Rows of counts as a CSR array of float32, columns sorted and distinct; null rows are empty.
 
     Parameters
     ----------
@@ -241,29 +119,30 @@ def counted(X):
     return rows, null
 
 
-def _or_one(peak):
+def _or_one(peak: np.ndarray) -> np.ndarray:
     return np.where(peak > 0, peak, 1.0)
 
 
-def refuse_text_columns(X):
+def refuse_text_columns(X: Any) -> None:
     """Raise for columns of a data frame whose dtype, which is public, cannot hold numbers."""
-    if not is_frame(X):
+    frame = frame_of(X)
+    if frame is None:
         return
     text = [
         f"{name!r} ({dtype})"
-        for name, dtype in zip(X.columns, X.dtypes, strict=True)
-        if kind_of(dtype)
-        not in ("fiub" if type(dtype).__module__.startswith("pandas") else "fiubO")
+        for name, dtype in zip(frame.names, frame.dtypes, strict=True)
+        if not may_hold_numbers(dtype)
     ]
     if text:
         raise ValueError(
-            f"Columns {', '.join(text)} do not hold numbers. Encode them with public categories, as "
-            "skdpbayes.preprocessing.CategoryEncoder does. If one bad cell may have made a column of numbers one of "
-            "text, as in pandas.read_csv, read the file by skdpbayes.Schema.read_csv, or convert the column by "
-            "pandas.to_numeric(column, errors='coerce')."
+            f"Columns {', '.join(text)} do not hold numbers. Encode them with public categories, "
+            "as skdpbayes.preprocessing.CategoryEncoder does. If one bad cell may have made a "
+            "column of numbers one of text, as in pandas.read_csv, read the file by "
+            "skdpbayes.read_csv, or convert the column by pandas.to_numeric(column, "
+            "errors='coerce')."
         )
 
 
-def dense(rows):
+def dense(rows: Numbers) -> np.ndarray:
     """Rows as an array, whatever their format."""
     return rows.toarray() if sparse.issparse(rows) else rows

@@ -7,6 +7,9 @@ time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from scipy.special import expit
 from sklearn.utils import _safe_indexing
@@ -17,8 +20,10 @@ from skdpbayes.intake.labels import as_labels, classes_of, codes
 LONGEST_LOSS = 3.0  # nats of log-loss beyond which a row counts as wholly wrong
 
 
-def scores(scoring, model, X, y, log_volume=0.0):
-    """Score of each record, in [0, 1] or NaN. A record on which `scoring` raises has NaN, and changes no other.
+def scores(
+    scoring: str | Callable[..., Any], model: Any, X: Any, y: Any, log_volume: float = 0.0
+) -> np.ndarray:
+    """Score of each record, in [0, 1]; NaN for one on which `scoring` raises.
 
     Parameters
     ----------
@@ -44,7 +49,7 @@ def scores(scoring, model, X, y, log_volume=0.0):
         return np.array([_score_of_one(call, model, X, y, i) for i in range(n)], np.float32)
 
 
-def _score_of_one(call, model, X, y, i):
+def _score_of_one(call: Callable[..., Any], model: Any, X: Any, y: Any, i: int) -> Any:
     own = (None if data is None else _safe_indexing(data, [i]) for data in (X, y))
     try:
         return np.float32(np.asarray(call(model, *own), float).reshape(1)[0])
@@ -52,20 +57,19 @@ def _score_of_one(call, model, X, y, i):
         return np.nan
 
 
-def _probability_of_label(model, X, y):
+def _probability_of_label(model: Any, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of each record's own label, NaN if it is unknown, and the largest one."""
     labels, _, _ = classes_of(model.classes, y, np.asarray(as_labels(y)))  # as in its fit
     probability, code = model.predict_proba(X), codes(labels, model.classes_)
-    return np.where(code >= 0, probability[np.arange(len(code)), code], np.nan), probability.max(
-        axis=1
-    )
+    own = np.where(code >= 0, probability[np.arange(len(code)), code], np.nan)
+    return own, probability.max(axis=1)
 
 
-def _accuracy(model, X, y):
+def _accuracy(model: Any, X: Any, y: Any) -> np.ndarray:
     own, most = _probability_of_label(model, X, y)
     return np.where(np.isnan(own), np.nan, own >= most)
 
 
-def _bounded_log_loss(model, X, y):
-    return (
-        1 + np.maximum(np.log(_probability_of_label(model, X, y)[0]), -LONGEST_LOSS) / LONGEST_LOSS
-    )
+def _bounded_log_loss(model: Any, X: Any, y: Any) -> np.ndarray:
+    own, _ = _probability_of_label(model, X, y)
+    return 1 + np.maximum(np.log(own), -LONGEST_LOSS) / LONGEST_LOSS

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from skdpbayes.facts import Facts
+from skdpbayes.inference import run
+from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.plans.registry import planned
 from skdpbayes.plans.report import Told, report
 from skdpbayes.plans.settings import Settings, Task
 from skdpbayes.privacy.report import PrivacySpent
+
+_TRIED = 40  # rounds of a trial run
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +36,8 @@ class Plan:
         What the fit spends, as its `privacy_spent_` will say.
     slots : int or None
         Batch slots processed at a time, of models whose records are costly.
+    made_up : callable ``n_rows -> Records``
+        Records of a table that nobody has, for `expected_seconds`.
 
     Examples
     --------
@@ -45,7 +54,8 @@ class Plan:
     solver: Any  # of the kind that takes the model
     spec: MechanismSpec
     report: PrivacySpent
-    slots: int | None = None
+    slots: int | None
+    made_up: Callable[[int], Records]
 
     @property
     def epsilon(self) -> float:
@@ -82,6 +92,39 @@ class Plan:
         """Standard deviation of the noise over the clipping norm, in each piece of the schedule."""
         return tuple(piece.noise_multiplier for piece in self.spec.steps)
 
+    def expected_seconds(self, n_rows: int | None = None) -> float:
+        """Seconds that the rounds of a fit take on this machine, once they are compiled.
+
+        A few rounds are run on a table that is made up. That compiles the program, so that the fit
+        need not do it again. Where the time depends on the rows (lengths of documents, zeros), it
+        is a rough guess.
+
+        Parameters
+        ----------
+        n_rows : int, default=None
+            Number of rows; needed if the plan does not know it.
+
+        Raises
+        ------
+        ValueError
+            If the number of rows is not known.
+        """
+        n = self.facts.n_rows if n_rows is None else n_rows
+        if n is None:
+            raise ValueError("n_rows is needed: under adjacency='add_remove' the plan has none.")
+        records = replace(self.made_up(n), slots=self.slots)
+        first = self.spec.steps[0]
+        kinds = min(_TRIED, self.n_steps)
+        brief = replace(self.spec, steps=(replace(first, steps=kinds),), n_chains=1)
+
+        def seconds() -> float:
+            start = time.perf_counter()
+            run(fit_keys(None), self.model, self.solver, brief, records)
+            return time.perf_counter() - start
+
+        seconds()  # compiles
+        return min(seconds() for _ in range(2)) * self.n_steps / kinds * self.spec.n_chains
+
     def __repr__(self) -> str:
         rows = "" if self.facts.n_rows is None else f" of {self.facts.n_rows} {self.report.unit}s"
         return (
@@ -95,6 +138,7 @@ def make_plan(
     facts: Facts,
     task: Task,
     told: Told,
+    made_up: Callable[[int], Records],
     *,
     costly: bool = False,
 ) -> Plan:
@@ -106,6 +150,8 @@ def make_plan(
     facts : Facts
     task : Task
     told : Told
+    made_up : callable
+        As in `Plan`.
     costly : bool
         Whether empty batch slots cost much: then programs differ with the size of the batch.
 
@@ -121,4 +167,4 @@ def make_plan(
         if costly:
             batch = 1.2 * spec.sampling_rate * facts.n_rows
             slots = next((slots for slots in (64, 128, 256) if slots >= batch), None)
-    return Plan(facts, task.model, solver, spec, report(settings, spec, norm, told), slots)
+    return Plan(facts, task.model, solver, spec, report(settings, spec, norm, told), slots, made_up)

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from skdpbayes.declarations import column_bounds, labels_of, of_columns_and_response, schema_of
+from skdpbayes.cells import as_category
+from skdpbayes.declarations import Declared, schema_of
 from skdpbayes.intake.columns import numbers
-from skdpbayes.intake.labels import as_labels, codes, is_sequence
+from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.intake.rows import dense
-from skdpbayes.schema import as_category
+from skdpbayes.intake.tables import frame_of, is_sequence
+
+Parameters: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class DataReport:
-    """What `check_data` found.
+    """Findings of `check_data`.
 
-    It tells of single rows: do not publish it.
+    They tell of single rows: do not publish them.
 
     Attributes
     ----------
@@ -49,12 +53,12 @@ class DataReport:
 
 
 def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
-    """Say what is wrong with data, as private estimators never do.
+    """Find faults in data, which private estimators never name.
 
-    **This is not private**: what it says depends on single rows. A private `fit` cannot raise on a
+    **This is not private**: its findings depend on single rows. A private `fit` cannot raise on a
     missing value or an unknown label, since the error would tell that the row is there; it leaves
-    the row out. This function counts what would be left out, shortened or cut. Use it where you may
-    look at the data, and publish nothing of it.
+    the row out. This function counts the rows and values that would be left out, shortened or cut.
+    Use it where you may look at the data, and publish nothing of it.
 
     Parameters
     ----------
@@ -75,22 +79,34 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     >>> from skdpbayes import DPBayesianLogisticRegression
     >>> from skdpbayes.preprocessing import check_data
     >>> model = DPBayesianLogisticRegression(classes=["no", "yes"], data_norm=5.0)
-    >>> print(check_data([[3.0, 4.0], [np.nan, 1.0], [6.0, 8.0]], ["no", "yes", "Yes"], estimator=model))
+    >>> X, y = [[3.0, 4.0], [np.nan, 1.0], [6.0, 8.0]], ["no", "yes", "Yes"]
+    >>> print(check_data(X, y, estimator=model))
     Not private, for your eyes only:
-    - 1 of 3 rows have a missing or infinite value, or one that is not a number, and will be left out
+    - 1 of 3 rows have a missing, infinite or non-numeric value, and will be left out
     - 1 of 3 rows are longer than data_norm=5 and will be shortened (the longest is 10)
     - 1 of 3 labels are not among classes, and their rows will be left out, such as 'Yes'
     - epsilon=1 with 3 rows and 2 columns: the result will be mostly noise
     """
     if hasattr(estimator, "steps"):
         raise ValueError(
-            "Check what the model is given: check_data(pipeline[:-1].transform(X), y, estimator=pipeline[-1])."
+            "Check what the model is given: "
+            "check_data(pipeline[:-1].transform(X), y, estimator=pipeline[-1])."
         )
     parameters = {} if estimator is None else estimator.get_params(deep=False)
-    parameters["names"] = list(getattr(X, "columns", ()))
-    if isinstance(estimator, RegressorMixin) and parameters.get("bounds") is not None:
-        parameters["bounds"], parameters["y_bounds"] = of_columns_and_response(parameters["bounds"])
-    schema = next((own for own in map(schema_of, parameters.values()) if own is not None), None)
+    frame = frame_of(X)
+    parameters["names"] = [] if frame is None else list(frame.names)
+    bounds = parameters.get("bounds")
+    if bounds is not None:
+        regression = isinstance(estimator, RegressorMixin)
+        parameters["bounds"] = (
+            Declared.of_regression(bounds) if regression else Declared.of_columns(bounds)
+        )
+    declared = parameters.get("bounds")
+    schemas = [
+        declared.schema if isinstance(declared, Declared) else None,
+        *map(schema_of, parameters.values()),
+    ]
+    schema = next((own for own in schemas if own is not None), None)
     width = None
     if is_sequence(X):  # of most rows, which a private fit must not ask
         width = Counter(
@@ -106,23 +122,23 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     )
 
 
-def _cells(X, y, parameters):
+def _cells(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
     del y
     bad = ~np.isfinite(X).all(axis=1)
     if bad.any():
         yield (
-            f"{bad.sum()} of {len(X)} rows have a missing or infinite value, or one that is not a number, and will be "
-            "left out"
+            f"{bad.sum()} of {len(X)} rows have a missing, infinite or non-numeric value, and will "
+            "be left out"
         )
     for j in np.flatnonzero(~np.isfinite(X).any(axis=0)):
         yield f"column {_name(j, parameters)} holds no number at all: every row will be left out"
 
 
-def _name(j, parameters):
+def _name(j: np.integer | int, parameters: Parameters) -> str:
     return repr(parameters["names"][j]) if parameters["names"] else str(j)
 
 
-def _norms(X, y, parameters):
+def _norms(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
     del y
     norm = parameters.get("data_norm")
     if norm is None:
@@ -132,31 +148,36 @@ def _norms(X, y, parameters):
     long = np.isfinite(lengths) & (lengths > norm * (1 + 1e-9))
     if long.any():
         yield (
-            f"{long.sum()} of {len(X)} rows are longer than data_norm={norm:g} and will be shortened (the longest is "
-            f"{lengths[long].max():.3g})"
+            f"{long.sum()} of {len(X)} rows are longer than data_norm={norm:g} and will be "
+            f"shortened (the longest is {lengths[long].max():.3g})"
         )
     elif np.isfinite(lengths).any() and lengths[np.isfinite(lengths)].max() < norm / 2:
         most = lengths[np.isfinite(lengths)].max()
-        yield f"no row is longer than {most:.3g}: a smaller data_norm than {norm:g} would mean less noise"
+        yield (
+            f"no row is longer than {most:.3g}: a smaller data_norm than {norm:g} would mean less "
+            "noise"
+        )
 
 
-def _bounds(X, y, parameters):
-    bounds, of_response = parameters.get("bounds"), parameters.get("y_bounds")
-    if bounds is None:
+def _bounds(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
+    declared = parameters.get("bounds")
+    if not isinstance(declared, Declared):
         return
-    low, high = column_bounds(bounds, X.shape[1], parameters["names"] or None)
-    yield from _outside("X", X, low, high)
-    if y is not None and of_response is not None:
-        yield from _outside("y", np.asarray(y, float), *of_response)
+    yield from _outside("X", X, *declared.bounds(X.shape[1], parameters["names"] or None))
+    if y is not None and declared.response is not None:
+        yield from _outside("y", np.asarray(y, float), *declared.response)
 
 
-def _outside(name, values, low, high):
+def _outside(name: str, values: np.ndarray, low: Any, high: Any) -> Iterator[str]:
     outside = (values < low) | (values > high)
     if outside.any():
-        yield f"{outside.sum()} of {values.size} values of {name} lie outside of bounds and will be cut there"
+        yield (
+            f"{outside.sum()} of {values.size} values of {name} lie outside of bounds and will be "
+            "cut there"
+        )
 
 
-def _columns(X, y, parameters):
+def _columns(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
     del y
     with np.errstate(all="ignore"):
         known = np.isfinite(X)
@@ -166,32 +187,39 @@ def _columns(X, y, parameters):
         yield f"columns {', '.join(_name(j, parameters) for j in constant)} are constant"
 
 
-def _labels(X, y, parameters):
+def _labels(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
     classes = parameters.get("classes")
     if y is None or classes is None:
         return
-    labels = list(y)
-    if classes is not (public := labels_of(classes, "classes")):
-        classes, labels = public, [as_category(label, public[0]) for label in labels]
+    declared = Declared.of_classes(classes)
+    classes, labels = declared.labels, list(y)
+    if declared.outcome is not None:
+        labels = [as_category(label, classes[0]) for label in labels]
     labels = as_labels(labels)
     unknown = codes(labels, np.unique(np.asarray(classes))) < 0
     if unknown.any():
         often = Counter(map(repr, labels[unknown])).most_common(5)
         yield (
-            f"{unknown.sum()} of {len(labels)} labels are not among classes, and their rows will be left out, such as "
-            f"{', '.join(label for label, _ in often)}"
+            f"{unknown.sum()} of {len(labels)} labels are not among classes, and their rows will "
+            f"be left out, such as {', '.join(label for label, _ in often)}"
         )
     for label in classes:
         if not any(own == label for own in labels[~unknown]):
             yield f"no row has the label {label!r}"
 
 
-def _budget(X, y, parameters):
+def _budget(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
     del y
-    delta, epsilon = parameters.get("delta"), parameters.get("epsilon")
+    delta = parameters.get("delta")
     if delta is None:
         return
     if delta >= 1 / len(X):
-        yield f"delta={delta:g} is not below one over the number of rows, {len(X)}: it allows to publish some row"
-    if epsilon * len(X) < 20 * X.shape[1]:
-        yield f"epsilon={epsilon:g} with {len(X)} rows and {X.shape[1]} columns: the result will be mostly noise"
+        yield (
+            f"delta={delta:g} is not below one over the number of rows, {len(X)}: it allows to "
+            "publish some row"
+        )
+    if parameters["epsilon"] * len(X) < 20 * X.shape[1]:
+        yield (
+            f"epsilon={parameters['epsilon']:g} with {len(X)} rows and {X.shape[1]} columns: the "
+            "result will be mostly noise"
+        )

@@ -1,39 +1,41 @@
-"""Transformers by public bounds and categories: their `fit` looks at names and numbers of columns only.
+"""Transformers by public bounds and categories; `fit` looks at the columns' names and number only.
 
-What a cell holds never raises and never changes another row; a cell that is not a number becomes
-NaN, which private estimators take for a row that is not there.
+No content of a cell raises or changes another row. A cell that is not a number becomes NaN, which
+private estimators take for a row that is not there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from skdpbayes.cells import legible
+from skdpbayes.cells import objects
 from skdpbayes.checks import check_number
-from skdpbayes.declarations import by_name, categories_of, column_bounds, schema_of, width_of
+from skdpbayes.declarations import Declared, by_name
 from skdpbayes.intake.columns import agree, as_declared, numbers
-from skdpbayes.intake.labels import as_labels, codes, is_sequence, items
-from skdpbayes.intake.rows import bounded_rows, check_table, columns_of, from_list
+from skdpbayes.intake.labels import codes
+from skdpbayes.intake.rows import bounded_rows
+from skdpbayes.intake.tables import Numbers, SparseTable, as_table, named
 from skdpbayes.schema import Schema
 
 
 class _Public(TransformerMixin, BaseEstimator):
-    """Base: `fit` checks parameters against the columns, and keeps nothing but their names and number."""
+    """Base: `fit` checks parameters against the columns, and keeps only their names and number."""
 
     _sparse = False
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = True
         tags.input_tags.sparse = self._sparse
         return tags
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Check the parameters against the columns; nothing is learned.
 
         Parameters
@@ -50,29 +52,33 @@ class _Public(TransformerMixin, BaseEstimator):
         self._check_parameters()
         return self
 
-    def _declared_columns(self):
-        """What parameters declare of the columns of X: bounds, categories or a schema; None if nothing."""
-        return None
+    def _check_parameters(self) -> None:
+        """Raise a `ValueError` unless the parameters fit the columns."""
+        raise NotImplementedError
 
-    def _width(self, *, reset):
+    def _declared(self) -> Declared:
+        """Bounds, categories or a schema that parameters declare of the columns of X."""
+        return Declared.of_columns(None)
+
+    def _width(self, *, reset: bool) -> int | None:
         """Public number of columns, for lists of rows."""
-        return (
-            width_of(self._declared_columns()) if reset else getattr(self, "n_features_in_", None)
-        )
+        return self._declared().width if reset else vars(self).get("n_features_in_")
 
-    def _columns(self, X, *, reset):
-        numeric = numbers(X, schema_of(self._declared_columns()), self._width(reset=reset))
+    def _names(self) -> np.ndarray | None:
+        """Names of the columns, if X was a data frame."""
+        return vars(self).get("feature_names_in_")
+
+    def _columns(self, X: Any, *, reset: bool) -> Any:
+        numeric = numbers(X, self._declared().schema, self._width(reset=reset))
         if sparse.issparse(numeric) and not self._sparse:
             raise TypeError(
                 "Sparse data was passed, but dense data is required: zeros would not stay zero."
             )
-        validate_data(
-            self, X if hasattr(X, "columns") else numeric, skip_check_array=True, reset=reset
-        )
+        validate_data(self, named(X, numeric), skip_check_array=True, reset=reset)
         return numeric
 
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "n_features_in_")
+    def __sklearn_is_fitted__(self) -> bool:
+        return "n_features_in_" in vars(self)
 
 
 class NormClipper(OneToOneFeatureMixin, _Public):
@@ -101,13 +107,13 @@ class NormClipper(OneToOneFeatureMixin, _Public):
 
     _sparse = True
 
-    def __init__(self, norm=1.0):
+    def __init__(self, norm: float = 1.0) -> None:
         self.norm = norm
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         check_number("norm", self.norm, 0, 1e30)
 
-    def transform(self, X):
+    def transform(self, X: Any) -> Numbers:
         """Rows of norm at most `norm`.
 
         Parameters
@@ -128,7 +134,7 @@ class NormClipper(OneToOneFeatureMixin, _Public):
 
 
 class BoundedScaler(OneToOneFeatureMixin, _Public):
-    """Map public bounds of each column to a common range; what lies outside goes to the nearer end.
+    """Map public bounds of each column to a common range; other values go to the nearer end.
 
     It is `sklearn.preprocessing.MinMaxScaler` with bounds that are declared and not learned.
 
@@ -158,23 +164,28 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
     [[0.5, 0.4]]
     """
 
-    def __init__(self, bounds=(0.0, 1.0), feature_range=(0.0, 1.0), missing=None):
+    def __init__(
+        self,
+        bounds: Any = (0.0, 1.0),
+        feature_range: tuple[float, float] = (0.0, 1.0),
+        missing: Any = None,
+    ) -> None:
         self.bounds = bounds
         self.feature_range = feature_range
         self.missing = missing
 
-    def _declared_columns(self):
-        return self.bounds
+    def _declared(self) -> Declared:
+        return Declared.of_columns(self.bounds)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         self._map()
         self._instead()
 
-    def _instead(self):
-        """What takes the place of a missing cell of each column."""
+    def _instead(self) -> np.ndarray:
+        """Value of each column for its missing cells."""
         given = np.nan if self.missing is None else self.missing
         if isinstance(given, Mapping):
-            given = by_name(given, getattr(self, "feature_names_in_", None), "missing")
+            given = by_name(given, self._names(), "missing")
         try:
             values = np.broadcast_to(np.asarray(given, float), (self.n_features_in_,))
             right = self.missing is None or bool(np.isfinite(values).all())
@@ -182,15 +193,13 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
             right = False
         if not right:
             raise ValueError(
-                f"missing must be a number, or one for each of the {self.n_features_in_} columns (for data frames, a "
-                f"dict by name), or None, got {self.missing!r}."
+                f"missing must be a number, or one for each of the {self.n_features_in_} columns "
+                f"(for data frames, a dict by name), or None, got {self.missing!r}."
             )
         return values
 
-    def _map(self):
-        low, high = column_bounds(
-            self.bounds, self.n_features_in_, getattr(self, "feature_names_in_", None)
-        )
+    def _map(self) -> tuple[np.ndarray, np.ndarray, float, float]:
+        low, high = self._declared().bounds(self.n_features_in_, self._names())
         try:
             start, end = (float(value) for value in self.feature_range)
         except (TypeError, ValueError):
@@ -201,8 +210,8 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
             )
         return low, high, start, end
 
-    def transform(self, X):
-        """Columns in `feature_range`; cells that are not numbers are NaN, or have the value of `missing`.
+    def transform(self, X: Any) -> np.ndarray:
+        """Columns in `feature_range`; cells that are not numbers are NaN, or the value `missing`.
 
         Parameters
         ----------
@@ -220,7 +229,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         with np.errstate(all="ignore"):
             return start + (np.clip(values, low, high) - low) / (high - low) * (end - start)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> np.ndarray:
         """Values within their bounds, from those within `feature_range`."""
         check_is_fitted(self)
         low, high, start, end = self._map()
@@ -229,7 +238,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
 
 
 class CategoryEncoder(_Public):
-    """One-hot encoding by public categories; whatever is not among them becomes zeros.
+    """One-hot encoding by public categories; all other cells become zeros.
 
     It is `sklearn.preprocessing.OneHotEncoder` with declared categories that no cell can make raise
     or warn. A missing cell becomes zeros too, so that a row of missing cells is still a row.
@@ -253,51 +262,47 @@ class CategoryEncoder(_Public):
     [[0.0, 1.0], [0.0, 0.0]]
     """
 
-    def __init__(self, categories):
+    def __init__(self, categories: Any) -> None:
         self.categories = categories
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
         return tags
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         self._lists()
 
-    def _lists(self):
-        return categories_of(
-            self.categories, self.n_features_in_, getattr(self, "feature_names_in_", None)
-        )
+    def _lists(self) -> list[np.ndarray]:
+        return self._declared().categories(self.n_features_in_, self._names())
 
-    def _declared_columns(self):
-        return self.categories
+    def _declared(self) -> Declared:
+        return Declared.of_columns(self.categories, "categories")
 
-    def _width(self, *, reset):
-        if not reset or isinstance(self.categories, Schema | Mapping):
+    def _width(self, *, reset: bool) -> int | None:
+        given = self.categories
+        if not reset or isinstance(given, Schema | Mapping):
             return super()._width(reset=reset)
-        each = isinstance(self.categories, list | tuple) and isinstance(
-            self.categories[0], list | tuple | np.ndarray
-        )
-        return len(self.categories) if each else None
+        each = isinstance(given, list | tuple) and isinstance(given[0], list | tuple | np.ndarray)
+        return len(given) if each else None
 
-    def _columns(self, X, *, reset):
-        schema = schema_of(self.categories)
+    def _columns(self, X: Any, *, reset: bool) -> list[np.ndarray]:
+        schema = self._declared().schema
         if schema is not None:
-            categories_of(schema, len(schema.columns))  # refuses columns without categories
-        if not hasattr(X, "columns"):
-            X = _cells(X, self._width(reset=reset))
+            self._declared().categories(len(schema.columns))  # refuses columns without categories
+        table = as_table(X, self._width(reset=reset))
+        if isinstance(table, SparseTable):
+            raise TypeError("Sparse data was passed, but dense data is required: use X.toarray().")
         if schema is not None:
-            agree(schema, X)
-        validate_data(self, X, skip_check_array=True, reset=reset)
-        columns = columns_of(X) if hasattr(X, "columns") else X.T
-        if schema is None:
-            return [as_labels(items(column)) for column in columns]
-        return [
-            as_labels(as_declared(items(column), own))
-            for column, own in zip(columns, schema.columns, strict=True)
-        ]
+            agree(schema, table)
+        validate_data(self, table.raw, skip_check_array=True, reset=reset)
+        columns = [table.cells(j) for j in range(table.n_columns)]
+        if schema is not None:
+            pairs = zip(columns, schema.columns, strict=True)
+            columns = [as_declared(cells, own) for cells, own in pairs]
+        return [objects(cells) for cells in columns]
 
-    def transform(self, X):
+    def transform(self, X: Any) -> np.ndarray:
         """Zeros, and a one for the category of each cell.
 
         Parameters
@@ -316,23 +321,13 @@ class CategoryEncoder(_Public):
             out.append((code[:, None] == np.arange(len(own))).astype(np.float64))
         return np.concatenate(out, axis=1)
 
-    def get_feature_names_out(self, input_features=None):
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns: the column's, an underscore, the category's."""
         check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", input_features)
+        own = self._names()
+        names = input_features if own is None else own
         names = [f"x{j}" for j in range(self.n_features_in_)] if names is None else names
         return np.array(
             [f"{name}_{c}" for name, own in zip(names, self._lists(), strict=True) for c in own],
             object,
         )
-
-
-def _cells(X, width):
-    """Object array of cells, of which a list is taken one by one."""
-    if sparse.issparse(X):
-        raise TypeError("Sparse data was passed, but dense data is required: use X.toarray().")
-    if is_sequence(X):
-        return from_list(X, width)
-    X = np.asarray(X)
-    check_table(X)
-    return legible(X)

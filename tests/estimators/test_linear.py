@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from cases import solvers_of
 from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -241,7 +242,7 @@ def releases_of(monkeypatch, X, y, **parameters):
     return releases[0] / units
 
 
-@pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
+@pytest.mark.parametrize("solver", solvers_of(DPBayesianLinearRegression))
 def test_one_row_moves_a_release_by_no_more_than_its_bound(data, monkeypatch, solver):
     X, y = data[0][:500].copy(), data[1][:500].astype(object)
     X[3], y[3] = np.nan, np.nan
@@ -293,7 +294,7 @@ def test_frames_lists_clones_and_pickles(data, fitted):
         fitted.predict(sparse.csr_array(X))
 
 
-@pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
+@pytest.mark.parametrize("solver", solvers_of(DPBayesianLinearRegression))
 def test_a_response_of_text_is_refused_by_its_dtype(solver):
     with pytest.raises(ValueError, match="y holds text"):
         DPBayesianLinearRegression(bounds=((-1, 1), (-1, 1)), solver=solver).fit(

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from cases import sampling_solvers
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -134,7 +135,7 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 def test_bad_records_raise_nothing_and_spoil_nothing(solver):
     bad = X.copy()
     for i, value in enumerate(BAD_ROWS.values()):
@@ -321,7 +322,7 @@ def test_a_pickle_predicts_equally_and_without_jax(model, tmp_path):
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "add_remove", "replace_one"])
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 def test_no_more_is_spent_than_was_asked_for(solver, adjacency):
     rates = {"sampling_rate": 0.3}
     if adjacency == "add_remove" and solver == "sgld":
@@ -351,7 +352,7 @@ def test_add_remove_refuses_what_would_read_the_number_of_records():
     assert fits[0].to_json() == fits[1].to_json()
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 def test_the_report_does_not_depend_on_the_records(solver):
     other, labels = X.copy(), y.copy()
     other[3], labels[3] = np.nan, 17
@@ -436,7 +437,7 @@ def test_what_is_shown_holds_no_secret(capsys):
         assert not any(str(word) in shown for word in np.frombuffer(secret, np.uint32))
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 @pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning"
 )  # so short a chain; follows from releases

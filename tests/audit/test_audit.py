@@ -6,6 +6,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import test_kill_matrix as mutants
+from cases import every_fit, solvers_of
 from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
 from sklearn.pipeline import make_pipeline
@@ -59,7 +60,7 @@ def logistic(solver, epsilon=8.0, close=False):
     )
 
 
-SOLVERS = ["dpvi", "na-dpvi", "sgld", "vips"]
+SOLVERS = solvers_of(DPBayesianLogisticRegression)
 
 
 @pytest.fixture
@@ -120,6 +121,13 @@ def test_every_solver_passes(model, solver, compiled_quickly):
         "replay",
     ]
     assert report.adjacency == "zero_out" and 0.2 * report.epsilon < report.epsilon_lower_bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", every_fit())
+def test_every_estimator_passes(case, compiled_as_users_do):
+    report = audit(case.make(), *case.data(40), n_trials=40)
+    assert report.passed, str(report)
 
 
 def test_dates_of_its_own_fits_do_not_fail_an_audit(monkeypatch, compiled_quickly):

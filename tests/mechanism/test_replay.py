@@ -1,12 +1,19 @@
 """What a fit keeps follows from its releases, bit for bit, in the programs as they are compiled for users."""
 
 import pytest
-from whitebox import check_memory, check_replay
+from cases import ONE_ROUND
+from whitebox import SOLVERS, check_memory, check_replay
 
 pytestmark = pytest.mark.usefixtures("compiled_as_users_do")
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize(
+    "solver",
+    [
+        pytest.param(solver, marks=[pytest.mark.slow] if solver in ONE_ROUND else [])
+        for solver in SOLVERS
+    ],
+)
 @pytest.mark.parametrize("check", [check_replay, check_memory], ids=lambda check: check.__name__)
 def test_contract(check, solver):
     check(solver)

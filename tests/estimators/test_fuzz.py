@@ -8,10 +8,11 @@ import warnings
 import jax
 import numpy as np
 import pytest
+from cases import Hostile, every_fit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_every_estimator import ESTIMATORS, Hostile
 
+from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression
 from skdpbayes.audit.checks import _longest
 from skdpbayes.audit.fit import Fit
 from skdpbayes.inference import sizes_of_steps
@@ -35,19 +36,19 @@ CELLS = st.one_of(
     st.lists(st.integers(), max_size=2),
     st.integers(0, 4).map(lambda i: STRANGE[i]),  # by their places: they object to being looked at
 )
-FEW_STEPS = {"logistic": {"n_steps": 2}, "linear": {"n_steps": 2, "sampling_rate": 0.5}}
 
 
-def estimator(name):
-    cls, own = ESTIMATORS[name]
-    draws = {} if name == "auto-encoder" else {"n_posterior_samples": 5}  # which has none
-    return cls(**({"delta": 1e-3} | draws | own | FEW_STEPS.get(name, {})))
+FEW_STEPS = (DPBayesianLogisticRegression, DPBayesianLinearRegression)
 
 
-def table(name, cells, bits, labels, as_list, dtype):
-    rng = np.random.default_rng(0)
-    X = rng.uniform(0.1, 2.9, size=(N, 1 if name == "dirichlet" else 2))
-    X, y = (np.floor(X) if name == "dirichlet" else X), rng.integers(0, 2, N)
+def estimator(case):
+    few = {"n_steps": 2} if case.samples and case.cls in FEW_STEPS else {}
+    draws = {"n_posterior_samples": 5} if case.has("n_posterior_samples") else {}
+    return case.make(delta=1e-3, random_state=None, **few, **draws)
+
+
+def table(case, cells, bits, labels, as_list, dtype):
+    X, y = case.rows(N)
     if dtype is not None:  # numbers of any bits
         X.view(np.uint64)[3] = bits[: X.shape[1]]
         with np.errstate(all="ignore"):
@@ -56,10 +57,11 @@ def table(name, cells, bits, labels, as_list, dtype):
     for j in range(X.shape[1]):
         X[3, j] = cells[j]
     y[3] = labels
-    return (X.tolist() if name == "dirichlet" else X, y.tolist()) if as_list else (X, y)
+    one_column = X.shape[1] == 1  # of others nothing says how many columns a list has
+    return (X.tolist() if one_column else X, y.tolist()) if as_list else (X, y)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("case", every_fit())
 @settings(max_examples=FUZZ, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     cells=st.tuples(CELLS, CELLS),
@@ -69,15 +71,15 @@ def table(name, cells, bits, labels, as_list, dtype):
     dtype=st.sampled_from([None, None, "f8", "f4", "f2"]),
 )
 def test_no_cell_raises_or_counts_for_more_than_its_bound(
-    name, cells, bits, labels, as_list, dtype
+    case, cells, bits, labels, as_list, dtype
 ):
-    X, y = table(name, cells, bits, labels, as_list, dtype)
+    X, y = table(case, cells, bits, labels, as_list, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings(
             "ignore", message="delta=|random_state"
         )  # of parameters and N, which are public
-        fit = Fit(estimator(name), X, y)
+        fit = Fit(estimator(case), X, y)
         records = fit.records  # as this fit would have them, before the next
         fit.estimator.fit(X, y)
     with jax.enable_x64(True):

@@ -16,12 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import ONE_ROUND, solvers_of
 from jax.flatten_util import ravel_pytree
 from scipy import stats
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from skdpbayes import DPBayesianLogisticRegression, inference
-from skdpbayes.audit.fit import units
+from skdpbayes.audit.checks import _precisions
+from skdpbayes.audit.fit import Fit, multipliers, units
+from skdpbayes.estimators._base import Outcome, draws_rng
 from skdpbayes.intake import rows as _rows
 from skdpbayes.intake.labels import codes
 from skdpbayes.intake.packing import pack_records
@@ -31,6 +35,7 @@ from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.privacy import GaussianSteps
 
 NULL = -1  # label of a null record
+SOLVERS = solvers_of(DPBayesianLogisticRegression)  # of the estimator that the checks look into
 
 
 @jax.tree_util.register_dataclass
@@ -86,11 +91,12 @@ def plan(
         else dict(clipping_norm=clip, sampling_rate=rate, n_steps=max(n_steps, 2))
     )
     estimator = DPBayesianLogisticRegression(
-        epsilon=np.inf, classes=[0, 1], fit_intercept=False, solver=solver, guide=guide if solver == "dpvi" else "auto",
-        n_posterior_samples=10, learning_rate=1e-9 if solver in ("dpvi", "sgld") else None, **own,
+        epsilon=np.inf, classes=[0, 1], data_norm=1e3, fit_intercept=False, solver=solver,
+        guide=guide if solver == "dpvi" else "auto", n_posterior_samples=10,
+        learning_rate=1e-9 if solver in ("dpvi", "sgld") else None, **own,
     )  # fmt: skip
-    model, bounds = estimator._model(d, 2, 1e3)
-    solver, _ = estimator._plan_solver(model, bounds, n)
+    made = estimator.plan(n, d)
+    model, solver = made.model, made.solver
     if adaptive:
         solver = dataclasses.replace(
             solver, clip_fraction=np.float32(0.5), least_clip=np.float32(1.0)
@@ -402,15 +408,11 @@ def assert_given_the_same(one, other):
 
 def replay_mixture(estimator, releases, n_features, n):
     """Set what `estimator`, not fitted yet, would have after a fit with these releases and ``random_state=0``."""
-    estimator.n_features_in_ = n_features
-    scales, _ = estimator._scaling(np.zeros((1, n_features)))
-    model = estimator._model(scales)
-    solver, spec = estimator._plan_solver(model, estimator._gradient_bounds(), n)
+    made = estimator.plan(n, n_features)
     keys, record = random.fit_keys(0), {"x": np.zeros(n_features, np.float32)}
-    state = jax.device_get(inference.replay(releases, keys.solver, model, solver, spec, record))
-    draws = estimator._set_posterior(model, solver, state, estimator._draws_rng(keys))
-    estimator._scales = scales
-    estimator._set_components(draws)
+    state = inference.replay(releases, keys.solver, made.model, made.solver, made.spec, record)
+    estimator.n_features_in_ = n_features
+    estimator._finish(made, Outcome(jax.device_get(state), draws_rng(keys.solver), None))
 
 
 def assert_replayed(model, again, *, without=("privacy_spent_", "n_iter_", "usable_records_")):
@@ -455,31 +457,22 @@ def check_replay(solver, guide="auto"):
     fitted before.
     """
     estimator, X, y, releases = fitted(solver, guide=guide)
-    model, bounds = estimator._model(X.shape[1], 2, np.sqrt(3))
-    plan_solver, spec = estimator._plan_solver(model, bounds, len(X))
+    blank = clone(estimator)
+    made = blank.plan(*X.shape)
+    model, plan_solver, spec = made.model, made.solver, made.spec
     keys = random.fit_keys(11, spec.n_chains)
     rows, _ = _rows.bounded_rows(X, np.sqrt(3), intercept=True, dtype=np.float32)
     records = pack_records(x=rows, y=codes(y, np.array([0, 1])))
     again = inference.run(keys, model, plan_solver, spec, records, keep_releases=True)[1]
     assert np.array_equal(releases, again), "the fit released something else"
 
-    blank = DPBayesianLogisticRegression(**estimator.get_params())
-    blank.n_features_in_, blank.classes_ = 3, np.array([0, 1])
-    blank.data_norm_, blank.n_iter_ = np.sqrt(3), spec.n_steps
-    blank.privacy_spent_ = blank._report(
-        spec,
-        estimator.privacy_spent_.clipping_norm,
-        public=blank._public(len(X), blank.classes_, blank.data_norm_),
-    )
-    blank.usable_records_ = mechanism.noisy_count(keys.counting, records.usable, spec)  # a release
     example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
     state = inference.replay(releases, keys.solver, model, plan_solver, spec, example)
+    usable = mechanism.noisy_count(keys.counting, records.usable, spec)  # a release
+    blank.n_features_in_ = X.shape[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        draws = blank._set_posterior(
-            model, plan_solver, jax.device_get(state), estimator._draws_rng(keys)
-        )
-        blank._set_coefficients(model, draws)
+        blank._adopt(made, Outcome(jax.device_get(state), draws_rng(keys.solver), usable))
     want, got = public_attributes(estimator), public_attributes(blank)
     assert want.keys() == got.keys(), f"not a function of the releases: {set(want) ^ set(got)}"
     for name in want.keys() - {"data_norm_"}:  # the type of a public number
@@ -553,3 +546,89 @@ CHECKS = [
     check_memory,
     check_lattice,
 ]
+
+
+def applies(check, solver):
+    """Whether a check has something to look at: solvers that take all rows draw no batches."""
+    return solver not in ONE_ROUND or check not in (check_sampling, check_lattice)
+
+
+# Of every estimator, by what its fit would run
+
+
+def fit_of(case, X, y, **changes):
+    """The fit of a case under a seed, stopped where the private loop would begin."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that delta is not below 1/N
+        return Fit(case.make(**changes), X, y)
+
+
+def all_rows(case):
+    """Changes under which each round takes all rows."""
+    return {"sampling_rate": 1.0, "n_steps": 3} if case.samples else {}
+
+
+def precisions(fit, releases, seed=0):
+    """Inverse standard deviations of the values of a transcript, times the noise multiplier; zero where nothing is."""
+    with jax.enable_x64(True):
+        how = fit.model, fit.solver, jax.device_put(fit.spec.traced())
+        keys, records = fit.keys(seed).solver, jax.device_put(fit.records)
+        return np.stack(
+            [
+                np.asarray(_precisions(key, own, records, *how))
+                for key, own in zip(keys, releases, strict=False)
+            ]
+        )
+
+
+def check_noise_of(case):
+    """Null records release noise alone, normal and of the size that is accounted for."""
+    fit, values, seed = fit_of(case, *case.null(40)), [], 0
+    while sum(map(len, values)) < 1000:
+        releases = fit.run(seed)[1]
+        found = precisions(fit, releases, seed)
+        assert (found > 0).any(), "nothing is released"
+        values.append((releases * found / multipliers(fit)[:, None])[found > 0])
+        seed += 1
+    drawn = np.concatenate(values)
+    size = np.square(drawn).sum()
+    tail = min(stats.chi2.cdf(size, len(drawn)), stats.chi2.sf(size, len(drawn)))
+    assert tail > 1e-8, "variance of the noise"
+    assert stats.kstest(drawn, "norm").pvalue > 1e-7, "noise is not normal"
+
+
+def check_one_row_of(case):
+    """Nulling one row moves the first release by the clipping norm at most, in units of its noise."""
+    X, y = case.data(60)
+    X[5] = np.nan
+    null = fit_of(case, X, y, **all_rows(case))
+    without = null.run(0)[1]
+    unit = precisions(null, without)[0, 0]
+    for name, value in AWKWARD.items():
+        for label in (0, 7):
+            X[5] = value
+            if y is not None:
+                y[5] = label
+            with_it = fit_of(case, X, y, **all_rows(case)).run(0)[1]
+            assert np.isfinite(with_it).all(), f"{name}: not finite"
+            moved = np.linalg.norm((with_it - without)[0, 0] * unit)
+            assert moved <= 1 + 1e-4, f"{name}: moved the release by {moved} clipping norms"
+            if (name, label) == ("ordinary", 0):
+                assert moved > 1e-3, "no record was looked at"
+
+
+def check_number_of_rows_of(case):
+    """More null rows change nothing at all in a transcript."""
+    X, y = case.data(90)
+    fit = fit_of(case, X, y, **all_rows(case))
+    X_more = np.vstack([X, np.full_like(X[:6], np.nan)])
+    more = fit_of(case, X_more, None if y is None else np.r_[y, y[:6]], **all_rows(case))
+    given = fit.keys(0), fit.model, fit.solver, fit.spec
+    one, other = (
+        inference.run(*given, records, keep_releases=True)[1]
+        for records in (fit.records, more.records)
+    )
+    assert np.array_equal(one, other), "the number of rows shows"
+
+
+CASE_CHECKS = [check_noise_of, check_one_row_of, check_number_of_rows_of]

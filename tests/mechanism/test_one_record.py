@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from cases import sampling_solvers
 from scipy import stats
 from whitebox import NULL, noise_units, plan, recorded, released
 
 from skdpbayes import DPBayesianLogisticRegression, inference
-from skdpbayes.estimators import _base
+from skdpbayes.estimators._base import draws_rng
 from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.plans import report
 from skdpbayes.privacy import AccountingError
 
 N, D = 60, 3
@@ -31,9 +33,8 @@ def first_release(X, y, kind):
     model = estimator(guide="full_rank" if kind else "mean_field")
     with recorded() as kept:
         model.fit(X, y)
-    planned = model._model(D, 2, 10.0)
-    solver, spec = model._plan_solver(*planned, N)
-    unit = noise_units(planned[0], solver, spec)[kind]
+    made = model.plan(N, D)
+    unit = noise_units(made.model, made.solver, made.spec)[kind]
     return np.asarray(kept[-1], np.float64)[0, : unit.size] / unit
 
 
@@ -87,8 +88,8 @@ def test_curvature_rounds_sample_as_well():
 def test_posterior_draws_follow_from_the_solver_key_alone():
     keys = fit_keys(11)
     others = keys._replace(noise=fit_keys(1).noise, sampling=fit_keys(2).sampling)
-    draw = DPBayesianLogisticRegression._draws_rng
-    assert draw(keys).random() == draw(others).random() != draw(fit_keys(12)).random()
+    drawn = [draws_rng(own.solver).random() for own in (keys, others, fit_keys(12))]
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.slow
@@ -115,7 +116,7 @@ def test_no_two_coordinates_of_a_release_share_their_noise():
         assert len(np.unique(row.astype(np.float32))) > 0.99 * row.size
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 @pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning"
 )  # chains of twenty steps
@@ -144,17 +145,16 @@ def test_reasons_that_void_the_guarantee_stay_with_the_object():
     assert not model.set_params(adjacency="replace_one").fit(X, Y).privacy_spent_.guarantee_holds
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", sampling_solvers())
 def test_accountants_that_disagree_stop_the_fit_before_it_reads(monkeypatch, solver):
-    import skdpbayes.privacy as privacy
 
     class Disagreement:
         disagrees = True
 
-    monkeypatch.setattr(privacy, "crosscheck", lambda *rest: Disagreement())
+    monkeypatch.setattr(report, "crosscheck", lambda *rest: Disagreement())
     monkeypatch.setattr(inference, "run", lambda *rest: pytest.fail("the records were read"))
-    _base._account.cache_clear()
+    report._account.cache_clear()
     model = estimator(solver=solver, learning_rate=1e-7 if solver == "sgld" else None)
     with pytest.raises(AccountingError):
         model.fit(X, Y)
-    _base._account.cache_clear()
+    report._account.cache_clear()

@@ -26,7 +26,7 @@ except ImportError:  # one input can be run without
     atheris = None
 
 with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextlib.nullcontext():
-    import skdpbayes.estimators._numpyro
+    import skdpbayes.intake.fields
     import skdpbayes.intake.packing
     from skdpbayes import (
         DPBayesianLinearRegression,
@@ -44,9 +44,9 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPVariationalAutoencoder,
         Schema,
     )
-    from skdpbayes.estimators._responses import response_numbers
-    from skdpbayes.intake.labels import as_labels, codes, is_sequence
+    from skdpbayes.intake.labels import as_labels, codes
     from skdpbayes.intake.rows import as_numeric, bounded_rows, counted
+    from skdpbayes.intake.tables import is_sequence
     from skdpbayes.preprocessing import (
         BoundedScaler,
         CategoryEncoder,
@@ -468,24 +468,26 @@ def encoder(X, y):
     return [rows]
 
 
+def packed(model, X, y=None):
+    """Records that a fit would hand to the mechanism."""
+    rows = model._reader().read(model, X, y)
+    return fields(rows.pack(), rows.facts.n_rows)
+
+
 def standard_scaler(X, y):
     model = DPStandardScaler(Public.schema or ([-3] * Public.width, [4] * Public.width))
-    numeric = model._dense(X, reset=True)
+    (own,) = packed(model, X)
     d = model.n_features_in_
     model.mean_, model.scale_ = np.zeros(d), np.ones(d)
-    rows, packed = (
-        model.transform(X),
-        fields(model._pack(numeric, np.full(d, -3.0), np.full(d, 4.0)), len(numeric)),
-    )
+    rows = model.transform(X)
     check_range(rows, -3, 4)
-    check_range(*packed, -1, 1)
-    return [rows, *packed]
+    check_range(own, -1, 1)
+    return [rows, own]
 
 
 def logistic(X, y):
     model = DPBayesianLogisticRegression(classes=Public.classes(), data_norm=2.0)
-    X, y, classes, _ = model._validate(X, y)
-    rows, labels = fields(model._pack(X, y, classes, 2.0), X.shape[0])
+    rows, labels = packed(model, X, y)
     check_norms(rows[:, :-1], 2.0)
     check_range(labels, -1, 1)
     return [rows, labels]
@@ -493,86 +495,73 @@ def logistic(X, y):
 
 def linear(X, y):
     model = DPBayesianLinearRegression(bounds=(Public.bounds(), (-3, 3)))
-    X, y = model._validate(X, y)
-    rows, response = fields(model._pack(X, y, model._scaling(X, y)[0]), len(X))
+    rows, response = packed(model, X, y)
     require(np.isfinite(rows).all(), "not finite")
     return [rows, response]
 
 
 def mixture(X, y):
-    model = DPGaussianMixture(bounds=Public.bounds())
-    X = model._numeric(X, reset=True)
-    return fields(model._pack(X, model._scaling(X)[0]), len(X))
+    return packed(DPGaussianMixture(bounds=Public.bounds()), X)
 
 
 def gamma(X, y):
-    model = DPGammaExponential()
-    X, _ = model._validate(X)
-    return fields(model._pack(X), len(X))
+    return packed(DPGammaExponential(), X)
 
 
 def beta(X, y):
-    model = DPBetaBernoulli()
-    X, _ = model._validate(X)
-    return fields(model._pack(X), len(X))
+    return packed(DPBetaBernoulli(), X)
 
 
 def dirichlet(X, y):
-    model = DPDirichletCategorical(categories=[0, 1, LARGE, LARGE + 1])
-    X, _ = model._validate(X)
-    (found,) = fields(model._pack(X), len(X))
+    (found,) = packed(DPDirichletCategorical(categories=[0, 1, LARGE, LARGE + 1]), X)
     check_range(found, -1, 3)
     return [found]
 
 
 def belief_net(X, y):
-    model = DPSigmoidBeliefNet()
-    X = model._numeric(X, reset=True)
-    rows, known = fields(model._pack(X), X.shape[0])
+    rows, known = packed(DPSigmoidBeliefNet(), X)
     check_range(rows, 0, 1)
     require(np.isfinite(rows).all() and not rows[known == 0].any(), "an unknown row is not zero")
     return [rows, known]
 
 
 def auto_encoder(X, y):
-    model = DPVariationalAutoencoder()
-    X = model._numeric(X, reset=True)
-    (rows,) = fields(model._pack(X), X.shape[0])
+    (rows,) = packed(DPVariationalAutoencoder(), X)
     check_range(rows[~np.isnan(rows).any(axis=1)], 0, 1)
     return [rows]
 
 
 def network(X, y):
-    X, y, classes, _ = DPBayesianMLPClassifier(classes=Public.classes())._validate(X, y)
-    rows, labels = fields(DPBayesianMLPClassifier._pack(X, y, classes, 2.0), X.shape[0])
+    rows, labels = packed(DPBayesianMLPClassifier(classes=Public.classes(), data_norm=2.0), X, y)
     check_norms(rows, 2.0)
     check_range(labels, -1, 1)
     return [rows, labels]
 
 
 def network_regression(X, y):
-    model = DPBayesianMLPRegressor(bounds=(Public.bounds(), (-3, 3)))
-    X = dense(model._numeric(X, reset=True))
-    y = response_numbers(model._response(y, len(X), one_by_one=True), model.bounds)
-    return fields(model._pack(X, y, model._scaling(X, y)[0]), len(X))
+    return packed(DPBayesianMLPRegressor(bounds=(Public.bounds(), (-3, 3))), X, y)
 
 
 def topics(X, y):
     model = DPLatentDirichletAllocation()
-    X = model._numeric(X, reset=True)
-    model._pack(X)
+    reader = model._reader()
+    X = reader.numeric(model, X, reset=True)
+    reader.pack(X)
     return [dense(counted(X)[0])]
 
 
 def program(X, y):
-    return [dense(field) for field in given(DPNumPyroModel(print), X, y)]
+    model = DPNumPyroModel(print)
+    found = model._reader().fields(model, X, y, reset=True)
+    skdpbayes.intake.fields.pack(found)
+    return [dense(field) for field in found.values()]
 
 
 def hierarchical(X, y):
     model = DPHierarchicalLogisticRegression(
         3, group_column=0, classes=Public.classes(), data_norm=2.0
     )
-    rows, groups, found = given(model, X, y)
+    rows, groups, found = packed(model, X, y)
     check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0)
     check_range(groups, 0, 2)
     check_range(found, 0, 1)
@@ -584,24 +573,6 @@ SUBJECTS = [
     *(logistic, linear, mixture, gamma, beta, dirichlet, belief_net, topics, program, hierarchical),
     *(auto_encoder, network, network_regression),
 ]
-
-
-class Given(Exception):
-    """Raised where the program would be read, and compiled."""
-
-
-def given(model, X, y):
-    """What a fit would give to a model's program."""
-
-    def stop(fields, *others, **facts):
-        raise Given(fields)
-
-    model._fit_program = stop
-    try:
-        model.fit(X, y)
-    except Given as reached:
-        skdpbayes.estimators._numpyro._packed(*reached.args)
-        return reached.args[0].values()
 
 
 def fields(records, n):

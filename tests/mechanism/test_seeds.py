@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from cases import public_estimators
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 from sklearn.pipeline import make_pipeline
@@ -86,12 +87,10 @@ def test_fits_that_hold_share_no_key(monkeypatch):
 
 def test_every_estimator_takes_its_word_from_one_place():
     """No estimator has a report, keys or a seed's reasons of its own."""
-    for name in skdpbayes.__all__:
-        estimator = getattr(skdpbayes, name)
-        if isinstance(estimator, type) and hasattr(estimator, "_report"):
-            assert estimator._report is skdpbayes.estimators._base.PrivateEstimator._report
-            assert estimator._own_voids is skdpbayes.estimators._base.PrivateEstimator._own_voids
-            assert estimator._run is skdpbayes.estimators._gradient.GradientEstimator._run
+    base = skdpbayes.estimators._base.PrivateEstimator
+    for estimator in public_estimators():
+        for method in ("_planned", "_plan_of", "_prepared", "_fit", "_adopt", "_charge", "_run"):
+            assert getattr(estimator, method) is getattr(base, method), (estimator, method)
 
 
 def test_the_warning_names_the_reason(monkeypatch):

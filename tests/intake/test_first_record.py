@@ -14,8 +14,7 @@ import pytest
 from fuzz_rows import Hostile, Public, bits, cells_of, refusing
 from scipy import sparse
 
-from skdpbayes import DPBayesianLogisticRegression, DPDirichletCategorical, Schema
-from skdpbayes.intake.labels import as_labels, codes
+from skdpbayes import DPBayesianLogisticRegression, DPDirichletCategorical, Schema, read_csv
 from skdpbayes.preprocessing import CategoryEncoder
 
 REST = [[1.0, 2.0], [0.0, 0.5], [2.0, 1.0]]
@@ -139,8 +138,8 @@ def out_of_range(first):
 
 
 def of_table(text):
-    return Public.schema.read_csv(
-        io.BytesIO(b"column 0,y,column 1\n" + text + b"\n1,1,2\n0,0,.5\n2,1,1\n")
+    return read_csv(
+        io.BytesIO(b"column 0,y,column 1\n" + text + b"\n1,1,2\n0,0,.5\n2,1,1\n"), Public.schema
     )
 
 
@@ -290,7 +289,8 @@ def test_a_hostile_first_category_changes_no_other(intake, container):
     assert len(firsts) > 9
     for first in firsts:
         if container == "file":
-            X, y = WARDS.read_csv(io.BytesIO(b"ward\n" + first.replace(b",", b"") + b"\na\nb\n"))
+            text = b"ward\n" + first.replace(b",", b"") + b"\na\nb\n"
+            X, y = read_csv(io.BytesIO(text), WARDS)
             assert y is None
         else:
             X = build[container](first)
@@ -301,8 +301,7 @@ def test_a_hostile_first_category_changes_no_other(intake, container):
                     model.fit(X).transform(X).argmax(axis=1) + model.transform(X).any(axis=1) - 1
                 )
             else:
-                column, voided = model._validate(X)
-                found, _ = codes(column, model._categories), voided
+                (found,) = fuzz_rows.packed(model, X)
         assert found.tolist()[1:] == [0, 1]
 
 
@@ -323,8 +322,9 @@ def test_a_hostile_first_label_changes_no_other(name):
         model = DPBayesianLogisticRegression(classes=[0, 1])
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            _, y, classes, voided = model._validate(np.ones((4, 2)), y)
-            assert codes(np.asarray(as_labels(y)), classes).tolist()[1:] == LABELS and not voided
+            read = model._reader().read(model, np.ones((4, 2)), y)
+            _, found = fuzz_rows.fields(read.pack(), 4)
+            assert found.tolist()[1:] == LABELS and not read.facts.voided_by
 
 
 # The attacks themselves
@@ -341,7 +341,7 @@ def test_lists_without_a_declared_width_are_refused_whatever_their_rows_are():
         with pytest.raises(
             ValueError, match=r"numpy.asarray\(X, float\).*data frame.*Schema"
         ) as error:
-            DPBayesianLogisticRegression(classes=[0, 1])._validate(rows, [0, 1])
+            fuzz_rows.packed(DPBayesianLogisticRegression(classes=[0, 1]), rows, [0, 1])
         said.add(str(error.value))
     assert len(said) == 1
 
@@ -350,7 +350,7 @@ def test_the_first_row_does_not_decide_how_many_columns_there_are():
     schema = Schema({"a": {}, "b": {}}, {"name": "y", "labels": [0, 1]})
     for first in ([1.0], None, [1.0, 2.0, 3.0], "text"):
         model = DPBayesianLogisticRegression(classes=schema)
-        X, *_ = model._validate([first, [3.0, 4.0], [5.0, 6.0]], [0, 1, 1])
+        X = model._reader().numeric(model, [first, [3.0, 4.0], [5.0, 6.0]], reset=True)
         assert (
             np.isnan(X[0]).all()
             and X[1:].tolist() == [[3, 4], [5, 6]]
@@ -364,11 +364,13 @@ def test_a_bad_cell_that_pandas_makes_a_text_column_of_does_not_decide_about_an_
     for first in ("1,2,0", "one,two,none", "1j,2,0", "2020-01-01,2,x"):
         table = pd.read_csv(io.StringIO(f"a,b,y\n{first}\n3,4,0\n5,6,1\n"))
         model = DPBayesianLogisticRegression(classes=schema)
-        X, y, classes, _ = model._validate(table[["a", "b"]], table["y"])
-        found.append((X[1:].tolist(), codes(y, classes).tolist()[1:]))
+        X = model._reader().numeric(model, table[["a", "b"]], reset=True)
+        _, labels = fuzz_rows.packed(model, table[["a", "b"]], table["y"])
+        found.append((X[1:].tolist(), labels.tolist()[1:]))
     assert found == [([[3, 4], [5, 6]], [0, 1])] * 4
-    with pytest.raises(ValueError, match=r"skdpbayes.Schema.read_csv"):
-        DPBayesianLogisticRegression(classes=[0, 1])._validate(table[["a", "b"]], [0, 0, 1])
+    with pytest.raises(ValueError, match=r"skdpbayes.read_csv"):
+        model = DPBayesianLogisticRegression(classes=[0, 1])
+        fuzz_rows.packed(model, table[["a", "b"]], [0, 0, 1])
 
 
 def test_dtypes_that_a_record_decides_decide_nothing_under_a_schema():
@@ -395,8 +397,10 @@ def test_dtypes_that_a_record_decides_decide_nothing_under_a_schema():
         table = pd.DataFrame([[first, 0.5], [3, 0.25], [0, 1.5]], columns=["a", "b"])
         labels = pd.Series([first, 1, 0])
         for X, y in ((table, labels), (table.convert_dtypes(), labels.convert_dtypes())):
-            X, y, classes, _ = DPBayesianLogisticRegression(classes=schema)._validate(X, y)
-            found.append((X.dtype, X[1:].tolist(), codes(np.asarray(y), classes).tolist()[1:]))
+            model = DPBayesianLogisticRegression(classes=schema)
+            _, codes = fuzz_rows.packed(model, X, y)
+            X = model._reader().numeric(model, X, reset=True)
+            found.append((X.dtype, X[1:].tolist(), codes.tolist()[1:]))
     assert found == [(np.float64, [[3, 0.25], [0, 1.5]], [1, 0])] * len(found)
 
 

@@ -9,122 +9,47 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from cases import QUICK, Hostile, N, every_fit, named, poisson
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.optim import Adam
 
 from skdpbayes import (
-    DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
-    DPBayesianMLPClassifier,
-    DPBayesianMLPRegressor,
-    DPBetaBernoulli,
     DPDirichletCategorical,
-    DPGammaExponential,
-    DPGaussianMixture,
-    DPHierarchicalLogisticRegression,
-    DPLatentDirichletAllocation,
     DPNumPyroModel,
-    DPSigmoidBeliefNet,
-    DPVariationalAutoencoder,
     inference,
 )
 from skdpbayes.audit.fit import Fit
-from skdpbayes.estimators import _numpyro
-from skdpbayes.estimators._numpyro import _array, _typed
+from skdpbayes.intake import fields
 from skdpbayes.intake.labels import as_labels
 from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.mechanism.spec import MechanismSpec
+from skdpbayes.plans.report import Told, report
+from skdpbayes.plans.settings import Settings
 from skdpbayes.privacy import GaussianSteps, NoisyCount, PrivacyLeakWarning
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
-N = 311  # no other size in a fit is as large
-QUICK = {"n_steps": 20, "sampling_rate": 0.3}
 
 
-def poisson(x, y=None):
-    """A NumPyro model."""
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
-
-
-ESTIMATORS = {
-    "logistic": (DPBayesianLogisticRegression, {"classes": [0, 1], **QUICK}),
-    "logistic, vips": (DPBayesianLogisticRegression, {"classes": [0, 1], "solver": "vips"}),
-    "linear": (DPBayesianLinearRegression, {"bounds": ((-3, 3), (-3, 3))}),
-    "linear, vips": (DPBayesianLinearRegression, {"bounds": ((-3, 3), (-3, 3)), "solver": "vips"}),
-    "gamma": (DPGammaExponential, {}),
-    "beta": (DPBetaBernoulli, {}),
-    "dirichlet": (DPDirichletCategorical, {"categories": [0, 1, 2]}),
-    "mixture": (
-        DPGaussianMixture,
-        {
-            "bounds": (-3, 3),
-            "n_components": 2,
-            "means_init": [[0, 0], [2, 2]],
-            "covariance_type": "diag",
-        },
-    ),
-    "belief network": (DPSigmoidBeliefNet, {"n_components": 2}),
-    "topics": (DPLatentDirichletAllocation, {"n_components": 2}),
-    "hierarchical": (DPHierarchicalLogisticRegression, {"groups": 3, "classes": [0, 1], **QUICK}),
-    "NumPyro": (DPNumPyroModel, {"model": poisson, **QUICK}),
-    "NumPyro, own guide": (
-        DPNumPyroModel,
-        {"model": poisson, "guide": AutoNormal(poisson), **QUICK},
-    ),
-    "network": (DPBayesianMLPClassifier, {"hidden_layer_sizes": (3,), "classes": [0, 1], **QUICK}),
-    "network, regression": (
-        DPBayesianMLPRegressor,
-        {
-            "hidden_layer_sizes": (3,),
-            "bounds": ((-3, 3), (-3, 3)),
-            "solver": "sgld",
-            "sampler": "sgnht",
-            **QUICK,
-        },
-    ),
-    "auto-encoder": (
-        DPVariationalAutoencoder,
-        {"n_components": 2, "hidden_layer_sizes": (3,), **QUICK},
-    ),
-}
-ALSO = ("hierarchical", "NumPyro, own guide")  # programs as "NumPyro" is
-NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in ALSO else []) for name in ESTIMATORS
-]
-SMOOTH = {"dirichlet": [0], "hierarchical": [1, 0]}  # columns that hold no codes
-
-
-def data(name, dtype=np.float64):
-    """Rows and responses that make sense to every model."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(0.1, 2.9, size=(N, 1 if name == "dirichlet" else 2))
-    if name == "dirichlet":
-        X = np.floor(X)
-    if name == "hierarchical":
-        X[:, 1] = np.floor(X[:, 1])
-    return X.astype(dtype), rng.integers(0, 2, N).astype(dtype)
+def data(name):
+    """Rows, and labels whether they count or not."""
+    return named(name).rows()
 
 
 def fit(name, X, y, **parameters):
-    cls, own = ESTIMATORS[name]
-    draws = {} if name == "auto-encoder" else {"n_posterior_samples": 20}
-    return cls(**({"random_state": 0} | draws | own | parameters)).fit(X, y)
+    return named(name).make(**parameters).fit(X, y)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_of_the_records_is_kept(name):
-    X, y = data(name, np.float64)
-    X += np.random.default_rng(1).uniform(0, 1e-3, X.shape) * SMOOTH.get(name, [1, 1])
-    fitted = fit(name, X, y)
+@pytest.mark.parametrize("case", every_fit())
+def test_nothing_of_the_records_is_kept(case):
+    X, y = case.rows()
+    X += np.random.default_rng(1).uniform(0, 1e-3, X.shape) * case.entry.smooth
+    fitted = case.make().fit(X, y)
     text = pickle.dumps(fitted)
-    for row in X if name != "dirichlet" else ():
+    for row in X if any(case.entry.smooth) else ():
         assert row.tobytes() not in text and row.astype(np.float32).tobytes() not in text
 
     class Lengths(pickle.Pickler):
@@ -137,39 +62,32 @@ def test_nothing_of_the_records_is_kept(name):
     Lengths(io.BytesIO()).dump(fitted)
 
 
-@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name not in ALSO])
+@pytest.mark.parametrize("case", every_fit(quick=True))
 @pytest.mark.parametrize("times", [1, 60])
-def test_default_plans_are_confirmed_by_the_second_accountant(name, times):
+def test_default_plans_are_confirmed_by_the_second_accountant(case, times):
     """Of all rows and of samples, with the count of usable records in them: a ratio, and not "not applicable"."""
-    cls, own = ESTIMATORS[name]
-    X, y = data(name)
-    planned = cls(**{key: value for key, value in own.items() if key not in QUICK})
-    spent = Fit(planned, np.tile(X, (times, 1)), np.tile(y, times)).estimator.privacy_spent_
+    X, y = case.rows()
+    planned = Fit(case.as_users_have_it(), np.tile(X, (times, 1)), np.tile(y, times))
+    spent = planned.plan.report
     ratio = re.search(r"delta\(.*\) is ([\d.]+) of the reported 1e-05", str(spent.crosscheck))
     assert ratio and 0.97 < float(ratio[1]) < 1.005, spent.crosscheck
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_number_of_rows_is_told_only_where_it_is_public(name):
-    X, y = data(name)
-    assert fit(name, X, y).privacy_spent_.public["n_samples"] == N
-    solver = (
-        {"solver": "na-dpvi"} if name.startswith("linear") else {"solver": "dpvi", "n_steps": 20}
-    )
-    solver = {} if name in ("mixture", "topics", "belief network") else solver
-    solver |= {"sampler": "sgld"} if name == "network, regression" else {}
+@pytest.mark.parametrize("case", every_fit())
+def test_the_number_of_rows_is_told_only_where_it_is_public(case):
+    X, y = case.rows()
+    assert case.make().fit(X, y).privacy_spent_.public["n_samples"] == N
     hidden = [
-        fit(name, X[: N - k], y[: N - k], adjacency="add_remove", sampling_rate=0.3, **solver)
-        for k in (0, 1)
+        case.make(**case.private_size()).fit(X[: N - k], y[: N - k]).privacy_spent_ for k in (0, 1)
     ]
-    assert "n_samples" not in hidden[0].privacy_spent_.public
-    assert repr(hidden[0].privacy_spent_) == repr(hidden[1].privacy_spent_)
+    assert "n_samples" not in hidden[0].public
+    assert repr(hidden[0]) == repr(hidden[1])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_interrupted_refit_is_charged_and_leaves_nothing_of_the_fit_before(name, monkeypatch):
-    X, y = data(name)
-    fitted = fit(name, X, y)
+@pytest.mark.parametrize("case", every_fit())
+def test_an_interrupted_refit_is_charged_and_leaves_nothing_of_the_fit_before(case, monkeypatch):
+    X, y = case.rows()
+    fitted = case.make().fit(X, y)
     monkeypatch.setattr(type(fitted), "_run", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fitted.fit(X, y)
@@ -178,66 +96,34 @@ def test_an_interrupted_refit_is_charged_and_leaves_nothing_of_the_fit_before(na
     assert fitted.privacy_spent_.cumulative == fitted.privacy_spent_.releases
 
 
-class Hostile:
-    """A cell that objects to everything, by what no handler of errors catches."""
-
-    def __getattr__(self, name):
-        raise KeyboardInterrupt(name)
-
-    def __hash__(self):
-        raise SystemExit("hash")
-
-    def __eq__(self, other):
-        raise KeyboardInterrupt("eq")
-
-    def __float__(self):
-        raise GeneratorExit("float")
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("case", every_fit())
 @pytest.mark.parametrize(
     "cell", [Hostile(), "x", [1, 2], None, 1j, 10**400], ids=lambda c: type(c).__name__
 )
-def test_a_cell_raises_nothing_and_changes_no_other_row(name, cell):
-    X, y = data(name)
+def test_a_cell_raises_nothing_and_changes_no_other_row(case, cell):
+    X, y = case.rows()
     # Of the others nothing says how many columns there are: tests/test_schema.py has lists of
     # these.
-    rows, labels = X.tolist() if name == "dirichlet" else X.astype(object), y.tolist()
-    means = []
+    one_column = case.cls is DPDirichletCategorical
+    rows, labels = X.tolist() if one_column else X.astype(object), y.tolist()
+    learnt = []
     for bad in (np.nan, cell):
         rows[0][0], labels[0] = bad, bad
-        fitted = fit(name, rows, labels, epsilon=np.inf)
-        means.append(fitted.coefs_[-1] if name == "auto-encoder" else fitted.posterior_.mean)
-    np.testing.assert_array_equal(*means)
+        learnt.append(case.entry.learnt(case.make(epsilon=np.inf).fit(rows, labels)))
+    np.testing.assert_array_equal(*learnt)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "linear",
-        "linear, vips",
-        "gamma",
-        "beta",
-        "mixture",
-        "topics",
-        "belief network",
-        "auto-encoder",
-    ],
-)
+@pytest.mark.parametrize("case", every_fit())
 @pytest.mark.parametrize(
     "bits", [0x7FF0000000000001, 1, 0x7FEFFFFFFFFFFFFF], ids=["signalling", "denormal", "largest"]
 )
-def test_a_number_raises_nothing_whatever_numpy_is_told(name, bits):
-    X, y = data(name)
+def test_a_number_raises_nothing_whatever_numpy_is_told(case, bits):
+    X, y = case.rows()
     X.view(np.uint64)[0, 0] = bits
+    model = case.make()
     with np.errstate(under="raise", over="raise", invalid="raise"), warnings.catch_warnings():
         warnings.simplefilter("error")
-        units = (np.zeros(2), np.ones(2))
-        others = (y, (*units, np.zeros(1), np.ones(1))) if name.startswith("linear") else ()
-        others = {"mixture": (units,), "topics": (), "belief network": (), "auto-encoder": ()}.get(
-            name, others
-        )
-        ESTIMATORS[name][0](**ESTIMATORS[name][1])._pack(X, *others)
+        model._reader().read(model, X, y).pack()
 
 
 def test_a_missing_value_changes_no_other_category():
@@ -321,7 +207,10 @@ def test_choices_that_are_none_are_refused_by_name(name, value):
         small_fit(**{name: value})
 
 
-@pytest.mark.parametrize("name", NAMES[-3:])
+NETWORKS = ("network", "network, regression, sgnht", "auto-encoder")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize(
     "adjacency", ["zero_out", pytest.param("add_remove", marks=[pytest.mark.slow])]
 )
@@ -348,7 +237,7 @@ def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, mon
         keep = slice(None if adjacency == "zero_out" else int(change != 1), None)  # a row less
         more = (
             {"learning_rate": 1e-6}
-            if adjacency == "add_remove" and name == "network, regression"
+            if adjacency == "add_remove" and named(name).solver == "sgld"
             else {}
         )
         fits.append(fit(name, X[keep], y[keep], adjacency=adjacency, **more))
@@ -371,7 +260,8 @@ def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, mon
 )
 def test_a_record_decides_about_no_dtype(good, bad):
     typed = [
-        _typed(_array("y", pd.Series(x) if hasattr(x, "categories") else x)) for x in (good, bad)
+        fields.typed(fields._array("y", pd.Series(x) if hasattr(x, "categories") else x))
+        for x in (good, bad)
     ]
     assert typed[0].dtype == typed[1].dtype
     np.testing.assert_array_equal(typed[0][1:], typed[1][1:])
@@ -379,7 +269,7 @@ def test_a_record_decides_about_no_dtype(good, bad):
 
 def test_a_fit_of_a_numpyro_model_is_charged_before_records_are_packed(monkeypatch):
     X, y = data("NumPyro")
-    monkeypatch.setattr(_numpyro, "_packed", lambda fields: 1 / 0)
+    monkeypatch.setattr(fields, "pack", lambda own: 1 / 0)
     model = DPNumPyroModel(poisson, random_state=0, **QUICK)
     with pytest.raises(ZeroDivisionError):
         model.fit(X, y)
@@ -440,11 +330,12 @@ def test_the_report_has_the_clipping_norm_that_was_declared():
 
 @pytest.mark.parametrize(("adjacency", "reasons"), [("zero_out", 1), ("add_remove", 0)])
 def test_a_table_as_long_as_the_data_is_noticed_where_that_length_is_public(adjacency, reasons):
-    model = DPNumPyroModel(poisson, public={"table": np.ones((N, 2))}, adjacency=adjacency)
-    assert len(list(_numpyro._holds_records(model, [], {"0": np.zeros((N, 2))}))) == reasons
+    def takes(x, y=None, table=None):
+        poisson(x, y)
 
-
-NETWORKS = ("network", "network, regression", "auto-encoder")
+    own = {"public": {"table": np.ones((N, 2))}, "adjacency": adjacency}
+    why = DPNumPyroModel(takes, **own, **QUICK).plan(N, 2).voided_by
+    assert sum("seems to hold records" in reason for reason in why) == reasons
 
 
 class Stop(Exception):
@@ -491,7 +382,7 @@ def test_a_private_number_of_rows_is_in_no_plan(name, monkeypatch):
         raise Stop
 
     monkeypatch.setattr(inference, "run", run)
-    more = {"learning_rate": 1e-6} if name == "network, regression" else {}
+    more = {"learning_rate": 1e-6} if named(name).solver == "sgld" else {}
     for drop in (0, 250):
         X, y = data(name)
         with pytest.raises(Stop):
@@ -501,10 +392,12 @@ def test_a_private_number_of_rows_is_in_no_plan(name, monkeypatch):
 
 
 def test_epsilon_that_was_not_asked_for_is_claimed_only_within_the_tables():
-    model = DPBayesianMLPClassifier(epsilon=np.inf)
-    few = model._report(MechanismSpec((GaussianSteps(40.0, 1.0, 20),)), 1.0, public={})
+    settings = Settings(np.inf, 1e-5, "zero_out", "secure")
+    told = Told("DPBayesianMLPClassifier", "row", {}, None, False, (), None)
+    few, many, none = (
+        report(settings, MechanismSpec((GaussianSteps(noise, 1.0, 20),)), 1.0, told)
+        for noise in (40.0, 0.32, 0.01)
+    )
     assert few.guarantee_holds and few.epsilon_overhead > 0 and few.delta_overhead > 0
-    many = model._report(MechanismSpec((GaussianSteps(0.32, 1.0, 20),)), 1.0, public={})
     assert any("finite tables" in why for why in many.voided_by)
-    none = model._report(MechanismSpec((GaussianSteps(0.01, 1.0, 20),)), 1.0, public={})
     assert none.epsilon == np.inf and not none.guarantee_holds

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from cases import solvers_of
 from whitebox import public_attributes, recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
@@ -11,7 +12,7 @@ from skdpbayes.mechanism.keys import fit_keys
 N = 300
 RNG = np.random.default_rng(0)
 X, Y = RNG.uniform(-1, 1, (N, 2)), RNG.uniform(-1, 1, N)
-solvers = pytest.mark.parametrize("solver", ["na-dpvi", "vips"])
+solvers = pytest.mark.parametrize("solver", solvers_of(DPBayesianLinearRegression))
 replayed = pytest.mark.parametrize(
     "solver", [pytest.param("na-dpvi", marks=pytest.mark.slow), "vips"]
 )

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import whitebox
+from cases import every_fit
+from whitebox import SOLVERS, applies
 
 from skdpbayes import DPBayesianLogisticRegression, inference
-from skdpbayes.estimators import _logistic
+from skdpbayes.intake import classified
 from skdpbayes.mechanism import draws
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism import private_sum as mechanism
@@ -30,8 +32,8 @@ def mutant(check, *solvers, quick=True, compiled=True):
     One that is not `compiled` changes nothing in the compiled loop. Only `quick` ones run without
     ``-m slow``, and they in the first of the solvers.
     """
-    takes_all_rows = ("vips",) if check not in ("check_sampling", "check_lattice") else ()
-    solvers = solvers or ("sgld", "dpvi", "na-dpvi", *takes_all_rows)
+    able = (solver for solver in SOLVERS if applies(getattr(whitebox, check), solver))
+    solvers = solvers or sorted(able, key=lambda solver: solver != "sgld")  # the quickest first
 
     def register(change):
         for solver in solvers:
@@ -193,9 +195,9 @@ def nan_bypasses_the_clip(patch):
 
 @mutant("check_replay", compiled=False)
 def scaler_fitted_to_the_data(patch):
-    original = _logistic.bounded_rows
+    original = classified.bounded_rows
     patch.setattr(
-        _logistic,
+        classified,
         "bounded_rows",
         lambda X, *a, **k: original((X - X.mean(axis=0)) / X.std(axis=0), *a, **k),
     )
@@ -409,3 +411,30 @@ def test_mutant_is_noticed(
     change(monkeypatch)
     with pytest.raises(AssertionError):
         getattr(whitebox, check)(solver)
+
+
+def contributions_times_1000(patch):
+    original = mechanism._clipped_sum
+    patch.setattr(
+        mechanism, "_clipped_sum", lambda *how: jax.tree.map(lambda x: 1000 * x, original(*how))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", every_fit())
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (noise_times_070, "check_noise_of"),
+        (contributions_times_1000, "check_one_row_of"),
+        (division_by_floor_of_expected_batch, "check_number_of_rows_of"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_mutant_is_noticed_in_every_estimator(
+    change, check, case, monkeypatch, no_compiled_programs, record_property
+):
+    record_property("killed", (change.__name__, case.id, check))
+    change(monkeypatch)
+    with pytest.raises(AssertionError):
+        getattr(whitebox, check)(case)

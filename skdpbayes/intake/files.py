@@ -1,0 +1,139 @@
+"""Tables from files, cell by cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from skdpbayes.cells import as_category, number, objects
+from skdpbayes.schema import Column, Outcome, Schema
+
+
+def read_csv(
+    source: str | Path | BinaryIO | io.StringIO, schema: Schema, *, delimiter: str = ","
+) -> tuple[Any, np.ndarray | None]:
+    r"""Read a table cell by cell: no record decides about another, or about an error.
+
+    **A record is a line**: it ends at ``\n``, within quotation marks too. So an open quotation mark
+    spoils its own line alone; and a text with a line break in it is more than one record, so leave
+    such columns out of the file. After the header each line is one row, an empty one too.
+
+    A cell that is no number becomes NaN, and so does one that is not of its column's kind. A
+    category is kept as it is, also an unknown one. A line that is not UTF-8, has too few or too
+    many cells, or that the csv module does not read, becomes a row of missing cells. White space
+    around cells is dropped.
+
+    Parameters
+    ----------
+    source : path, binary file or io.StringIO
+        UTF-8. The first line is the header, which is public. Other columns than the schema's are
+        left out.
+    schema : Schema
+    delimiter : str, default=","
+
+    Returns
+    -------
+    X : data frame of pandas; without pandas, an array of shape (n_rows, n_columns)
+        Numbers as float64, categories as objects.
+    y : array of shape (n_rows,), or None without an outcome
+        Text labels as objects, other ones and responses as float64.
+
+    Raises
+    ------
+    ValueError
+        If the header lacks a column, or has it twice. Never for the content of a record.
+
+    Examples
+    --------
+    >>> import io
+    >>> from skdpbayes import Schema, read_csv
+    >>> schema = Schema({"age": {"bounds": [18, 100]}}, {"name": "ill", "labels": ["no", "yes"]})
+    >>> X, y = read_csv(io.StringIO("ill,age\nno,44\nyes,forty\n"), schema)
+    >>> X["age"].tolist(), y.tolist()
+    ([44.0, nan], ['no', 'yes'])
+    """
+    lines = _lines(source)
+    header = _parsed_line(next(lines, b""), delimiter, header=True)
+    outcome = [] if schema.outcome is None else [schema.outcome]
+    wanted: list[Column | Outcome] = [*schema.columns, *outcome]
+    missing = [column.name for column in wanted if column.name not in header]
+    twice = [column.name for column in wanted if header.count(column.name) > 1]
+    if missing or twice:
+        wrong = [f"it lacks {missing}"] * bool(missing) + [f"it repeats {twice}"] * bool(twice)
+        raise ValueError(
+            "The header must name each column of the schema once, but "
+            f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}."
+        )
+    places = [header.index(column.name) for column in wanted]
+    cells: list[list[str | None]] = [[] for _ in wanted]
+    for line in lines:
+        row = _parsed_line(line, delimiter)
+        whole = len(row) == len(header)
+        for own, place in zip(cells, places, strict=True):
+            own.append(row[place] if whole else None)
+    read = [_values(column, own) for column, own in zip(wanted, cells, strict=True)]
+    y = None if schema.outcome is None else read.pop()
+    return _table(schema.names, read), y
+
+
+def _table(names: Sequence[str], columns: list[np.ndarray]) -> Any:
+    """Columns as a data frame, or as an array where there is no pandas."""
+    try:
+        import pandas as pd
+    except ImportError:
+        dtype = object if any(values.dtype == object for values in columns) else np.float64
+        out = np.empty((len(columns[0]), len(columns)), dtype)
+        for j, values in enumerate(columns):
+            out[:, j] = values
+        return out
+    return pd.DataFrame(
+        {
+            name: pd.Series(values, dtype=values.dtype)
+            for name, values in zip(names, columns, strict=True)
+        }
+    )
+
+
+def _values(column: Column | Outcome, cells: list[str | None]) -> np.ndarray:
+    """One column of text as float64; categories and labels of text or Booleans as objects."""
+    values = column.categories if isinstance(column, Column) else column.labels
+    if values is not None and isinstance(values[0], str | bool):
+        return objects([as_category(cell, values[0]) for cell in cells])
+    found = np.array([number(cell) for cell in cells], np.float64)
+    return column.of_kind(found) if isinstance(column, Column) else found
+
+
+def _lines(source: Any) -> Iterator[bytes]:
+    """Lines as bytes, ended by a line feed alone; opening may raise, no record does."""
+    if isinstance(source, str | Path):
+        with open(source, "rb") as file:
+            yield from file
+    elif isinstance(source, io.StringIO):
+        yield from io.BytesIO(source.read().encode("utf-8", "surrogatepass"))
+    elif isinstance(source, io.TextIOBase) or not hasattr(source, "read"):
+        raise ValueError(
+            "Give a path, a file opened in binary mode ('rb') or an io.StringIO, got "
+            f"{source!r}: a text file raises on a byte that is no character, and may take other "
+            "characters for the end of a line."
+        )
+    else:
+        yield from source
+
+
+def _parsed_line(line: bytes, delimiter: str, *, header: bool = False) -> list[str]:
+    """Cells of a line; none, if it cannot be read."""
+    try:
+        text = line.decode("utf-8-sig" if header else "utf-8").removesuffix("\n").removesuffix("\r")
+        # One line at a time: an open quotation mark would swallow the lines after it.
+        return [
+            cell.strip() for cell in next(csv.reader([text], delimiter=delimiter, strict=True), [])
+        ]
+    except (UnicodeDecodeError, csv.Error) as error:
+        if header:
+            raise ValueError(f"The header cannot be read: {error}.") from None
+        return []

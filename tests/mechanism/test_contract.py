@@ -1,0 +1,54 @@
+"""The guarantees of the mechanism, checked in running solvers; `test_kill_matrix.py` shows that the checks can fail."""
+
+import pytest
+from cases import every_fit
+from whitebox import (
+    CASE_CHECKS,
+    CHECKS,
+    SOLVERS,
+    applies,
+    check_keys,
+    check_memory,
+    check_number_of_records,
+    check_replay,
+)
+
+# These two need the programs that users run, bit for bit: see test_replay.py.
+QUICK = [check for check in CHECKS if check not in (check_replay, check_memory)]
+ALWAYS = ("dpvi", "sgld")  # solvers that compile quickly
+
+
+def marks_of(check, solver):
+    """Slow, but for the solvers that compile quickly; and what a check cannot read yet."""
+    marks = [] if solver in ALWAYS or check is check_number_of_records else [pytest.mark.slow]
+    if check is check_keys and solver not in ALWAYS:
+        # Without a mutant it fails as well, so that its mutants of these solvers show nothing.
+        marks.append(
+            pytest.mark.xfail(reason="batches are read from gradient rounds", strict=False)
+        )
+    return marks
+
+
+@pytest.mark.parametrize(
+    ("check", "solver"),
+    [
+        pytest.param(
+            check,
+            solver,
+            id=f"{check.__name__}-{solver}",
+            marks=marks_of(check, solver),
+        )
+        for check in QUICK
+        for solver in SOLVERS
+        if applies(check, solver)
+    ],
+)
+def test_contract(check, solver, compiled_quickly):
+    check(solver)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", every_fit())
+@pytest.mark.parametrize("check", CASE_CHECKS, ids=lambda check: check.__name__)
+def test_contract_of_every_estimator(check, case, compiled_quickly):
+    check(case)
