@@ -295,7 +295,10 @@ REFUSED = [
     ({"solver": "gibbs"}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld', 'vips', got 'gibbs'"),
     ({"clipping_norm": 1.0}, "clipping_norm=1.0 needs another solver"),
     ({"learning_rate": 0.1}, "learning_rate=0.1 needs another solver"),
-    ({"guide": "mean_field"}, "guide='mean_field' needs solver='dpvi'; 'vips' has no such parameter"),
+    (
+        {"guide": "mean_field"},
+        "guide='mean_field' needs solver='dpvi'; 'vips' has no such parameter",
+    ),
     (
         {"step_schedule": "decreasing", "solver": "dpvi"},
         "step_schedule='decreasing' needs solver='sgld'",
