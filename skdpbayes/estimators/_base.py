@@ -246,7 +246,9 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         return make_plan(settings, facts, task, told, made_up, costly=self._costly_records)
 
     def _parameters(self) -> dict[str, Any]:
-        return {**self.get_params(deep=False), **self._fixed}
+        """Parameters by name, also those that the constructor of a subclass passes on."""
+        own = {name: x for name, x in vars(self).items() if name[0] != "_" and name[-1] != "_"}
+        return {**self.get_params(deep=False), **own, **self._fixed}
 
     def _public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """What the report names as public: shapes where the adjacency allows, parameters."""
