@@ -1,16 +1,12 @@
 """Plans: what a fit will spend, from public numbers alone."""
 
-import inspect
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
-import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from cases import CASES, Case
 
-import skdpbayes
 from skdpbayes import (
     DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
@@ -22,77 +18,26 @@ from skdpbayes import (
     DPGaussianMixture,
     DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
-    DPNumPyroModel,
     DPSigmoidBeliefNet,
-    DPVariationalAutoencoder,
     Schema,
-    preprocessing,
 )
-from skdpbayes.estimators._base import PrivateEstimator, solvers_of
+from skdpbayes.estimators._base import solvers_of
 from skdpbayes.intake.reading import Reader
 from skdpbayes.preprocessing import DPStandardScaler
 from skdpbayes.privacy import PrivacyLeakWarning, PrivacyLedger, PrivacySpent
 
 N = 60
 QUICK = {"n_steps": 20, "sampling_rate": 0.3}
-
-
-def poisson(x, y=None):
-    """A NumPyro model."""
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
-    with numpyro.plate("data", len(x)):
-        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
-
-
-BOUNDS = ((-3, 3), (-3, 3))
-TOLD = {  # what an estimator must be told
-    DPBayesianLinearRegression: {"bounds": BOUNDS},
-    DPBayesianLogisticRegression: {"classes": [0, 1]},
-    DPBayesianMLPClassifier: {"hidden_layer_sizes": (3,), "classes": [0, 1]},
-    DPBayesianMLPRegressor: {"hidden_layer_sizes": (3,), "bounds": BOUNDS},
-    DPBetaBernoulli: {},
-    DPDirichletCategorical: {"categories": [0, 1, 2]},
-    DPGammaExponential: {},
-    DPGaussianMixture: {"n_components": 2, "bounds": (-3, 3)},
-    DPHierarchicalLogisticRegression: {"groups": 3, "group_column": 1, "classes": [0, 1]},
-    DPLatentDirichletAllocation: {"n_components": 2},
-    DPNumPyroModel: {"model": poisson},
-    DPSigmoidBeliefNet: {"n_components": 2},
-    DPVariationalAutoencoder: {"n_components": 2, "hidden_layer_sizes": (3,)},
-    DPStandardScaler: {"bounds": (-3, 3)},
-}
+EACH = [case for case in CASES if not case.entry.only]
+ENTRY = {case.cls: case.entry for case in EACH}
 # Their statistics are released in rounds, of batches; those of others at once, of all rows.
 IN_ROUNDS = (DPGaussianMixture, DPLatentDirichletAllocation, DPSigmoidBeliefNet)
+each = pytest.mark.parametrize("case", EACH, ids=lambda case: f"{case.cls.__name__}-{case.solver}")
 
 
-@dataclass(frozen=True)
-class Case:
-    """An estimator under one of its solvers."""
-
-    cls: type
-    solver: str
-
-    @property
-    def at_once(self):
-        return self.solver == "vips" and self.cls not in IN_ROUNDS
-
-    def make(self, **changes):
-        known = inspect.signature(self.cls).parameters
-        own = {"solver": self.solver} if "solver" in known else {}
-        steps = QUICK if self.solver != "vips" else {}
-        return self.cls(**own, **TOLD[self.cls], **(steps | changes))
-
-    def data(self):
-        rng = np.random.default_rng(0)
-        X = np.floor(rng.uniform(0, 3, (N, 1 if self.cls is DPDirichletCategorical else 2)))
-        # A NumPyro model gets responses as a plan without `fields` has them.
-        return X, rng.integers(0, 2, N).astype(float if self.cls is DPNumPyroModel else int)
-
-
-CASES = [Case(cls, solver) for cls in TOLD for solver in solvers_of(cls)]
-cases = pytest.mark.parametrize(
-    "case", CASES, ids=lambda case: f"{case.cls.__name__}-{case.solver}"
-)
+def made(case, **changes):
+    """The estimator without a seed, which would void the guarantee."""
+    return case.as_users_have_it(**((QUICK if case.samples else {}) | changes))
 
 
 @pytest.fixture
@@ -117,18 +62,12 @@ def what_runs(plan):
     return repr((plan.solver, plan.spec, plan.slots))
 
 
-def test_every_public_estimator_is_here():
-    public = [getattr(room, name) for room in (skdpbayes, preprocessing) for name in room.__all__]
-    private = {c for c in public if isinstance(c, type) and issubclass(c, PrivateEstimator)}
-    assert private == set(TOLD)
-
-
-@cases
+@each
 def test_a_plan_is_that_of_a_fit(case, request):
-    X, y = case.data()
-    read, _ = case.make()._prepared(X, y)
+    X, y = case.data(N)
+    read, _ = made(case)._prepared(X, y)
     request.getfixturevalue("no_rows")
-    model = case.make()
+    model = made(case)
     before = dict(vars(model))
     plan = model.plan(*X.shape)
     assert vars(model) == before, "a plan changes the estimator"
@@ -140,7 +79,7 @@ def test_a_plan_is_that_of_a_fit(case, request):
 
 @pytest.mark.parametrize("cls", [DPBetaBernoulli, DPGammaExponential, DPStandardScaler])
 def test_a_fit_spends_what_its_plan_says(cls, compiled_quickly):
-    model = cls(**TOLD[cls])
+    model = cls(**ENTRY[cls].parameters)
     X = np.random.default_rng(0).integers(0, 2, (N, 2)).astype(float) + (cls is DPGammaExponential)
     plan = type(model)(**model.get_params()).plan(*X.shape)
     model.fit(X)
@@ -164,13 +103,13 @@ def test_a_plan_by_column_names_is_that_of_a_fit_of_a_data_frame():
     assert said(model.plan(N).report) == said(read.report)  # a schema says how many there are
 
 
-@cases
+@each
 def test_a_private_number_of_rows_is_not_asked_for(case, no_rows):
-    X, _ = case.data()
+    X, _ = case.data(N)
     steps = {"learning_rate": 1e-7} if case.solver == "sgld" else {}
     steps |= {"sampling_rate": 0.3} if case.cls in IN_ROUNDS else {}
-    model = case.make(adjacency="add_remove", **steps)
-    if case.at_once and case.cls is not DPStandardScaler:
+    model = made(case, adjacency="add_remove", **steps)
+    if case.solver == "vips" and case.cls not in (*IN_ROUNDS, DPStandardScaler):
         with pytest.raises(ValueError, match="takes the number of records as known"):
             model.plan(n_features=X.shape[1])
         return
@@ -240,8 +179,8 @@ def test_what_a_plan_lacks_is_named(model, shape, message, no_rows):
     "cls", [DPBayesianLinearRegression, DPBayesianMLPRegressor, DPGaussianMixture]
 )
 def test_ranges_that_a_fit_will_take_from_the_rows_void_a_plan(cls):
-    X, y = Case(cls, solvers_of(cls)[0]).data()
-    own = TOLD[cls] | {"bounds": None}
+    X, y = Case(ENTRY[cls], solvers_of(cls)[0]).data(N)
+    own = dict(ENTRY[cls].parameters) | {"bounds": None}
     plan = cls(**own).plan(*X.shape)
     assert not plan.guarantee_holds and "(bounds=None)" in plan.voided_by[0]
     with pytest.warns(PrivacyLeakWarning, match="bounds=None"):
@@ -258,3 +197,18 @@ def test_a_plan_charges_no_ledger():
         DPBetaBernoulli().fit(np.ones((N, 2)))
     (entry,) = opened.entries
     assert len(entry["steps"]) == len(plan.report.releases)
+
+
+@each
+def test_a_trial_run_has_rows_that_are_made_up(case):
+    plan = made(case).plan(*case.data(N)[0].shape)
+    records = plan.made_up(7)
+    assert int(records.n_records) == 7 and records.usable.all()
+
+
+def test_expected_seconds_need_a_number_of_rows(compiled_quickly):
+    plan = DPBetaBernoulli(solver="sgld", learning_rate=1e-7, adjacency="add_remove", **QUICK)
+    plan = plan.plan(n_features=2)
+    with pytest.raises(ValueError, match="n_rows is needed"):
+        plan.expected_seconds()
+    assert 0 < plan.expected_seconds(n_rows=N) < 60
