@@ -154,7 +154,8 @@ def main() -> None:
     train, test = mnist(options.holdout)
     epsilon, record = true_epsilon(), {"holdout": options.holdout}
     print(
-        f"Noise multiplier {SIGMA}, batches of {BATCH}, {EPOCHS} epochs: epsilon {epsilon:.3f} at delta 1/{N}"
+        f"Noise multiplier {SIGMA}, batches of {BATCH}, {EPOCHS} epochs: epsilon {epsilon:.3f} at "
+        f"delta 1/{N}"
     )
     if "speed" in options.parts:
         fast = seconds_per_epoch(train, "fast")

@@ -96,7 +96,8 @@ def row_of(record: dict[str, Any]) -> list[str]:
     """Table row: means, and half of the range where there are several fits."""
     nats, pixels = np.array(record["nats"]), np.array(record["pixels"])
     return [
-        f"{record['hidden']} hidden, epsilon {record['epsilon']}", f"{nats.mean():.2f} ±{np.ptp(nats) / 2:.2f}",
+        f"{record['hidden']} hidden, epsilon "
+        f"{record['epsilon']}", f"{nats.mean():.2f} ±{np.ptp(nats) / 2:.2f}",
         f"{pixels.mean():.4f} ±{np.ptp(pixels) / 2:.4f}", f"{np.median(record['seconds']):.1f}",
     ]  # fmt: skip
 
@@ -184,7 +185,8 @@ def main() -> None:
     print(f"\nOn {scored}, delta {DELTA:g}: mean and half of the range of {options.seeds} fits.\n")
     print(_log.table(["model", "bound, nats", "pixels right", "s/fit"], rows))
     print(
-        f"\nEpsilon at the paper's settings, one pass over the images, delta 1e-4.\n\n{paper_table()}"
+        "\nEpsilon at the paper's settings, one pass over the images, delta "
+        f"1e-4.\n\n{paper_table()}"
     )
     record = {
         "seeds": options.seeds,

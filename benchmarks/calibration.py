@@ -305,10 +305,12 @@ def main() -> None:
     split = "holdout" if options.holdout else "test"
     records = run(problem_of, options.epsilons, options.contenders, options.repeats)
     print(
-        f"\nAdult, {split} split: RMSE of calibration over ten bins, mean of {options.repeats} fits and standard"
+        f"\nAdult, {split} split: RMSE of calibration over ten bins, mean of {options.repeats} "
+        "fits and standard"
     )
     print(
-        f"deviation. Private lines: (epsilon, {DELTA:g}). The paper does not say which bins it takes; its figures"
+        f"deviation. Private lines: (epsilon, {DELTA:g}). The paper does not say which bins it "
+        "takes; its figures"
     )
     print("stand under equal widths. perfect: calibrated predictions with the same probabilities.")
     if options.holdout:
@@ -323,7 +325,8 @@ def main() -> None:
         "calibration", {"split": split, "repeats": options.repeats, "records": loggable}
     )
     print(
-        f"\nPictures: {', '.join(p.name for p in pictures)}. Appended to {path.relative_to(_log.ROOT)}"
+        f"\nPictures: {', '.join(p.name for p in pictures)}. Appended to "
+        f"{path.relative_to(_log.ROOT)}"
     )
 
 

@@ -209,7 +209,8 @@ def script(name: str) -> str:
     return str(_peers.PEERS / name)
 
 
-# --- Speed --------------------------------------------------------------------------------------------------
+# --- Speed
+# --------------------------------------------------------------------------------------------------
 
 
 def steps(run: Run) -> list[Line]:
@@ -445,8 +446,10 @@ def same_posterior(answer: dict[str, Any]) -> str:
     ]
     gap, width = np.abs(draws.mean(axis=0) - x["mean"]) / x["sd"], draws.std(axis=0) / x["sd"]
     return (
-        f"NA-DPVI: our posterior of the authors' trace differs from their NUTS in means by {np.median(gap):.2f} "
-        f"(median) and {gap.max():.2f} (largest) of its standard deviations; widths over theirs {np.median(width):.2f}"
+        "NA-DPVI: our posterior of the authors' trace differs from their NUTS in means by "
+        f"{np.median(gap):.2f} "
+        f"(median) and {gap.max():.2f} (largest) of its standard deviations; widths over theirs "
+        f"{np.median(width):.2f}"
     )
 
 
@@ -471,7 +474,8 @@ def autoencoders(run: Run) -> list[Line]:
     ]
 
 
-# --- Utility ------------------------------------------------------------------------------------------------
+# --- Utility
+# ------------------------------------------------------------------------------------------------
 
 
 def noisy_gradient_descent(
@@ -652,7 +656,8 @@ PARTS: dict[str, list[Callable[[Run], list[Line]]]] = {
 }
 
 
-# --- Output -------------------------------------------------------------------------------------------------
+# --- Output
+# -------------------------------------------------------------------------------------------------
 
 
 def table(lines: list[Line]) -> str:
@@ -720,7 +725,8 @@ def main() -> None:
             lines += measure(run)
             print(f"{part}, {measure.__name__}: {time.perf_counter() - start:.0f} s", flush=True)
     print(
-        f"\n{options.seeds} seeds. Ratio: the peer's figure over ours, of scores their distances from 1.\n"
+        f"\n{options.seeds} seeds. Ratio: the peer's figure over ours, of scores their distances "
+        "from 1.\n"
     )
     print(table(lines))
     print("\n".join(_skipped))

@@ -110,7 +110,8 @@ def main() -> None:
         "sd of errors",
     ]
     print(
-        f"95% intervals of {solver}, {fits} data sets a line; errors in posterior standard deviations.\n"
+        f"95% intervals of {solver}, {fits} data sets a line; errors in posterior standard "
+        "deviations.\n"
     )
     print(_log.table(header, rows))
 

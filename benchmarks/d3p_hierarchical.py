@@ -369,7 +369,8 @@ def main() -> None:
     if chosen:
         python = _peers.environment("d3p", options.python, options.env)
         print(
-            "\nNoise of d3p as published, epsilon that it costs (a row replaced, set to zero), exact noise.\n"
+            "\nNoise of d3p as published, epsilon that it costs (a row replaced, set to zero), "
+            "exact noise.\n"
         )
         print(_log.table(["", "published", "replaced", "set to zero", "exact"], charges(n, levels)))
     for part in chosen:
@@ -378,7 +379,8 @@ def main() -> None:
         )
         print(f"\nAUC of {n} held-out rows after {n}; {titles[part]}, {options.fits} fits a line.")
         print(
-            "Ahead of d3p as published (without noise: of d3p): difference of medians, mean difference.\n"
+            "Ahead of d3p as published (without noise: of d3p): difference of medians, mean "
+            "difference.\n"
         )
         print(
             _log.table(
@@ -390,7 +392,8 @@ def main() -> None:
         lines = [(*setting, solver) for setting in COVERAGE for solver in ("dpvi", "na-dpvi")]
         logged["coverage"] = [coverage(*line, options.coverage_fits) for line in lines]
         print(
-            f"\nGroups' weights in their 95% intervals, {options.coverage_fits} data sets a line; width beside that of"
+            f"\nGroups' weights in their 95% intervals, {options.coverage_fits} data sets a line; "
+            "width beside that of"
         )
         print("the prior's; slope of estimates on the truth.\n")
         header = ["", "rows", "data_norm", "epsilon", "covered", "width", "slope", "s/fit"]

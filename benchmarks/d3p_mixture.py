@@ -296,7 +296,8 @@ def main() -> None:
         data.append((problem.draw(rng, problem.n_train), problem.draw(rng, N_TEST)))
     records = compare(python, data, levels, options.seeds)
     print(
-        f"\nMean log-likelihood of {N_TEST} held-out rows; over {options.seeds} data sets of 2000 rows.\n"
+        f"\nMean log-likelihood of {N_TEST} held-out rows; over {options.seeds} data sets of 2000 "
+        "rows.\n"
     )
     header = ["", "mean", "median", "best", "worst", "s/fit"]
     print(_log.table(header, [row_of(record) for record in records]))
@@ -306,7 +307,8 @@ def main() -> None:
     if known:
         figure = compare(python, [figure_data()], known, 5, published_only=True)
         print(
-            "\nThe figure's own data, with 100 held-out rows; five fits a level. Last: epsilon that its noise costs.\n"
+            "\nThe figure's own data, with 100 held-out rows; five fits a level. Last: epsilon "
+            "that its noise costs.\n"
         )
         header = [
             "",

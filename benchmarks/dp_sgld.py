@@ -213,7 +213,8 @@ def main() -> None:
     if "mnist" in options.parts:
         sigma, epsilon = paper_setting()
         print(
-            f"The paper's MNIST setting has noise multiplier {sigma:.2f}, epsilon {epsilon:.3f} (claimed .99; 99.21%)"
+            f"The paper's MNIST setting has noise multiplier {sigma:.2f}, epsilon {epsilon:.3f} "
+            "(claimed .99; 99.21%)"
         )
         record["paper"] = sigma, epsilon
         record["mnist"] = mnist(

@@ -22,7 +22,8 @@ import numpy as np
 
 from benchmarks import _log
 
-N_TEST = 20_000  # rows that are held out: the original's 100 would say little of differences of a hundredth
+# rows that are held out: the original's 100 would say little of differences of a hundredth
+N_TEST = 20_000
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ def row_of(record: dict[str, Any]) -> list[str]:
     score, gap = np.array(record["score"]), np.array(record["gap"])
     error = score.std(ddof=1) / len(score) ** 0.5 if len(score) > 1 else math.nan
     return [
-        f"{record['problem']}: {record['line']}", f"{score.mean():.3f} ±{error:.3f}", f"{gap.mean():.3f}",
+        f"{record['problem']}: "
+        f"{record['line']}", f"{score.mean():.3f} ±{error:.3f}", f"{gap.mean():.3f}",
         f"{np.median(gap):.3f}", f"{gap.max():.3f}", f"{np.mean(record['covered']):.2f}",
         f"{np.median(record['seconds']):.2f}",
     ]  # fmt: skip
@@ -224,7 +226,8 @@ def main() -> None:
         )
         print(f"{name}: done", flush=True)
     print(
-        f"\nMean log-likelihood of {N_TEST} held-out rows over {options.seeds} fits, and nats below the true density;"
+        f"\nMean log-likelihood of {N_TEST} held-out rows over {options.seeds} fits, and nats "
+        "below the true density;"
         "\nshare of the true weights, means and variances in their 90% intervals.\n"
     )
     header = ["problem", "log-likelihood", "below truth", "median", "worst", "covered", "s/fit"]

@@ -37,7 +37,8 @@ Array = NDArray[np.float64]
 
 RESULTS = Path(__file__).parent / "results" / "na_dpvi"
 DELTA, N_DRAWS, BLOCK = 1e-5, 4_000, 20
-KEPT = 250  # draws of a posterior that are kept for TARP and coverage, which are exact with few draws too
+# draws of a posterior that are kept for TARP and coverage, which are exact with few draws too
+KEPT = 250
 PAPER_K = 500  # replicates of one TARP repetition in the paper
 SHORT, FULL = 100, 2_000  # replicates of a cell
 
@@ -431,11 +432,16 @@ def score(
 def report(found: dict[Cell, dict[str, Scored]]) -> str:
     """All tables."""
     parts = [
-        "K: replicates with a posterior that is finite. TARP error (RMSE over 99 levels) of all coordinates, whitened:",
-        f"the paper's, ours in groups of K={PAPER_K} and with all K, beside the central 95% of a perfect posterior's",
-        "with as many; mean TARP error of the marginals, beside that of perfect and independent ones, and the worst;",
-        "coverage of central 90% intervals, mean and worst coordinate; median posterior standard deviation, and its",
-        "ratio to that without privacy; mean CRPS; of z = (posterior mean - truth) / posterior standard deviation, the",
+        "K: replicates with a posterior that is finite. TARP error (RMSE over 99 levels) of all "
+        "coordinates, whitened:",
+        f"the paper's, ours in groups of K={PAPER_K} and with all K, beside the central 95% of a "
+        "perfect posterior's",
+        "with as many; mean TARP error of the marginals, beside that of perfect and independent "
+        "ones, and the worst;",
+        "coverage of central 90% intervals, mean and worst coordinate; median posterior standard "
+        "deviation, and its",
+        "ratio to that without privacy; mean CRPS; of z = (posterior mean - truth) / posterior "
+        "standard deviation, the",
         "mean in the coordinate where it is farthest from zero, and the standard deviation.",
         f"With K={PAPER_K} a perfect posterior's TARP error is in {_band(PAPER_K)}.",
     ]

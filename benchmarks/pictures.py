@@ -38,7 +38,8 @@ def mixture(epsilon: float) -> Any:
         _ellipses(axis, problem.means, problem.covariances, color=ORANGE, linewidth=2)
         axis.set(title=f"solver={solver!r}", aspect="equal", xlim=(-5, 5), ylim=(-5, 5))
     figure.suptitle(
-        f"Five components at epsilon {epsilon:g}, from {len(X)} rows: 20 posterior draws (blue), the truth (orange)"
+        f"Five components at epsilon {epsilon:g}, from {len(X)} rows: 20 posterior draws (blue), "
+        "the truth (orange)"
     )
     return figure
 
@@ -60,7 +61,8 @@ def topics_of_news(epsilon: float) -> Any:
     largest = np.argsort(-model.components_.sum(axis=1))[:N_TOPICS]
     figure, axes = plt.subplots(2, N_TOPICS // 2, figsize=(13, 7), constrained_layout=True)
     print(
-        f"20 Newsgroups at epsilon {epsilon:g}: the {N_TOPICS} largest of {corpus.n_components} topics"
+        f"20 Newsgroups at epsilon {epsilon:g}: the {N_TOPICS} largest of {corpus.n_components} "
+        "topics"
     )
     for axis, topic in zip(axes.ravel(), largest, strict=True):
         top = np.argsort(-lift[topic])[:N_WORDS][::-1]
@@ -88,7 +90,8 @@ def weights(epsilon: float) -> Any:
         )
         axis.axis("off")
     figure.suptitle(
-        f"Binarised MNIST at epsilon {epsilon:g}: weights of 50 hidden units, and 20 images that they make"
+        f"Binarised MNIST at epsilon {epsilon:g}: weights of 50 hidden units, and 20 images that "
+        "they make"
     )
     return figure
 

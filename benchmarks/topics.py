@@ -196,7 +196,8 @@ def row_of(record: dict[str, Any]) -> list[str]:
         f"{record[name]:.2f}" if name in record else "" for name in ("closed", "ratio")
     )
     return [
-        f"{record['corpus']}: {record['line']}", f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
+        f"{record['corpus']}: "
+        f"{record['line']}", f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
         closed, seconds, ratio,
     ]  # fmt: skip
 
@@ -251,7 +252,8 @@ def main() -> None:
             continue
         if options.topics is not None:
             print(
-                f"\n{name}, epsilon {options.topics:g}: the first word's probability with a 90% interval, and words.\n"
+                f"\n{name}, epsilon {options.topics:g}: the first word's probability with a 90% "
+                "interval, and words.\n"
             )
             print("\n".join(top_words(private(corpus, options.topics, 0), corpus.words)))
             continue
@@ -260,8 +262,10 @@ def main() -> None:
     if not records:
         return
     print(
-        f"\nCompletion perplexity, delta {DELTA:g}: mean and standard error over fits, the worst, the share closed of "
-        "the gap\nfrom the unigram to scikit-learn's online fit, seconds of a fit and over those of the online fit.\n"
+        f"\nCompletion perplexity, delta {DELTA:g}: mean and standard error over fits, the worst, "
+        "the share closed of "
+        "the gap\nfrom the unigram to scikit-learn's online fit, seconds of a fit and over those "
+        "of the online fit.\n"
     )
     print(
         _log.table(

@@ -189,7 +189,8 @@ def main() -> None:
         "s",
     ]
     print(
-        f"\n95% intervals of {options.solver}, {options.replicates} fits a line; least and most by coefficient.\n"
+        f"\n95% intervals of {options.solver}, {options.replicates} fits a line; least and most by "
+        "coefficient.\n"
     )
     print(_log.table(header, rows))
 

@@ -101,7 +101,8 @@ print(f"{'':20}{'and blood pressure':>22}{'income over 12':>17}{'99.5%':>14}")
 for name, rows in panels.items():
     low, high = np.quantile(rows[:, 0], [0.005, 0.995])
     print(
-        f"{name:20}{np.corrcoef(rows.T)[0, 1]:22.2f}{np.mean(rows[:, 2] > 12):17.3f}{low:8.0f} to {high:3.0f}"
+        f"{name:20}{np.corrcoef(rows.T)[0, 1]:22.2f}{np.mean(rows[:, 2] > 12):17.3f}{low:8.0f} to "
+        f"{high:3.0f}"
     )
 
 # %%

@@ -80,7 +80,8 @@ fig.suptitle("Ten private topics (epsilon 1, delta 1e-5, per letter)")
 
 held = (low <= truth[theme]) & (truth[theme] <= high)
 print(
-    f"Of the intervals of words of the theme, {held[truth[theme] > 0.02].mean():.0%} hold the truth."
+    f"Of the intervals of words of the theme, {held[truth[theme] > 0.02].mean():.0%} hold the "
+    "truth."
 )
 
 # %%
