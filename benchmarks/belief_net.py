@@ -1,4 +1,4 @@
-"""Private sigmoid belief networks on binarised MNIST, as in section 7 of the VIPS paper: ``make bench-belief-net``.
+"""Private sigmoid belief networks on MNIST (VIPS paper, section 7): ``make bench-belief-net``.
 
 Images are black and white at a threshold of one half; the folder that ``SKDPBAYES_DATA_HOME`` names
 holds them as ``mnist.npz``. Fits see the training images and are scored on the test images, or,
@@ -49,14 +49,14 @@ def private(images: Images, hidden: int, epsilon: float, seed: int) -> Any:
 
 
 def independent(images: Images) -> tuple[float, float]:
-    """Log-likelihood and share of pixels guessed right where pixels are independent; not private."""
+    """Log-likelihood and share of right pixels, if pixels are independent; not private."""
     p = np.clip(images.train.mean(axis=0), 0.5 / len(images.train), 1 - 0.5 / len(images.train))
     nats = images.test @ np.log(p) + (1 - images.test) @ np.log1p(-p)
     return float(nats.mean()), float(((p > 0.5) == images.test).mean())
 
 
 def restricted_boltzmann(images: Images, hidden: int, seed: int) -> tuple[float, float]:
-    """Share of pixels that scikit-learn's BernoulliRBM reconstructs after ten passes, not private; and seconds."""
+    """Pixels that scikit-learn's BernoulliRBM reconstructs after ten passes (share), and seconds."""
     from scipy.special import expit
     from sklearn.neural_network import BernoulliRBM
 
@@ -72,7 +72,7 @@ def restricted_boltzmann(images: Images, hidden: int, seed: int) -> tuple[float,
 def run(
     images: Images, hidden: int, epsilons: tuple[float, ...], seeds: int, fit=private
 ) -> tuple[list[dict[str, Any]], dict[float, Any]]:
-    """Fit and score at each level with each seed of noise; one record a line, and the last model of each level."""
+    """Fit and score at each level with each noise seed; records, and last model of each level."""
     records, models = [], {}
     for epsilon in epsilons:
         record: dict[str, Any] = {
@@ -103,7 +103,7 @@ def row_of(record: dict[str, Any]) -> list[str]:
 
 
 def paper_table() -> str:
-    """The paper's settings: the epsilon that it claims, and the one that holds for its noise (one pass, delta 1e-4)."""
+    """Epsilon that the paper claims, and epsilon of its noise (one pass, delta 1e-4)."""
     rows = []
     for hidden in (50, 100):
         for batch in (50, 100, 200):
@@ -115,7 +115,7 @@ def paper_table() -> str:
 
 
 def draw(models: dict[float, Any], path: Path) -> Path:
-    """Write the weights of 40 hidden units at each level as pictures, those with the largest weights first."""
+    """Write pictures of the weights of 40 hidden units at each level, largest weights first."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(len(models), 1, figsize=(10, 2.9 * len(models)), squeeze=False)

@@ -298,7 +298,7 @@ def adult_arrays() -> dict[str, Any]:
 
 
 def adult_fits(run: Run) -> list[Line]:
-    """Seconds of first and second fits of Adult in new processes, and programs that are compiled again."""
+    """Seconds of first and second fits of Adult in new processes, and recompilations."""
     turns: dict[str, list[dict[str, float]]] = {"dpvi": [], "diffprivlib": []}
     peer = "diffprivlib (no posterior)"
     with tempfile.TemporaryDirectory() as folder:
@@ -378,7 +378,7 @@ def imports(run: Run) -> list[Line]:
 
 
 def noise_aware(run: Run) -> list[Line]:
-    """CPU seconds of NA-DPVI: the posterior given the trace of their linear regression, and a whole fit of Adult."""
+    """CPU seconds of NA-DPVI: posterior given a trace, and a whole fit of Adult."""
     arrays = adult_arrays()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "adult.npz"
@@ -416,7 +416,7 @@ def noise_aware(run: Run) -> list[Line]:
 
 
 def own_postprocessing() -> float:
-    """CPU seconds of our posterior given the trace of the paper's recipe, linear regression, 4000 draws."""
+    """CPU seconds of our posterior given the trace of the paper's recipe, 4000 draws."""
     from benchmarks import na_dpvi
     from benchmarks._na_dpvi_collapsed import exact
     from benchmarks._na_dpvi_recipe import Published
@@ -481,7 +481,7 @@ def autoencoders(run: Run) -> list[Line]:
 def noisy_gradient_descent(
     problem: Problem, epsilon: float, seed: int, n_steps: int = 100
 ) -> dict[str, float]:
-    """Untuned, full batch: rows and a constant on a scale where gradients have length 1 at most, and steps of 4.
+    """Untuned, full batch: rows scaled so that gradients have length 1 at most, and steps of 4.
 
     Private if one row is exchanged for any other, which moves a sum by 2.
     """
@@ -555,7 +555,7 @@ def best(found: NDArray[np.float64], level: int, metric: int) -> NDArray[np.floa
 def score_line(
     name: str, ours: list[float], theirs: Any, peer: str, target: float | None = None
 ) -> Line:
-    """Line of an accuracy or an AUC by seed; level within two standard errors of the differences by seed."""
+    """Line of an accuracy or AUC by seed; level means within two standard errors."""
     own, other = np.asarray(ours, float), np.asarray(theirs, float)
     error = (own - other).std(ddof=1) / math.sqrt(len(own)) if len(own) == len(other) > 1 else 0.0
     figures = float(own.mean()), (float(other.mean()) if len(other) else None)
@@ -565,7 +565,7 @@ def score_line(
 
 
 def target_of(task: str, epsilon: float) -> dict[str, float]:
-    """What is to be reached: a figure that says so, or the best of what peers were once measured at."""
+    """The target: a figure that says so, or the best that was measured for peers."""
     frozen = dict(utility.TASKS[task].peers.get(epsilon, []))
     if "to reach" in frozen:
         return frozen["to reach"]
@@ -576,7 +576,7 @@ def target_of(task: str, epsilon: float) -> dict[str, float]:
 
 
 def classification(run: Run, tasks: tuple[str, ...] = TASKS) -> list[Line]:
-    """Accuracy and AUC on the test splits, ours with default parameters; appended to the log of bench-utility."""
+    """Test accuracy and AUC with default parameters; appended to the log of bench-utility."""
     lines: list[Line] = []
     log: list[dict[str, Any]] = []
     for task in tasks:

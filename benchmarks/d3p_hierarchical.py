@@ -1,4 +1,4 @@
-"""Held-out AUC of private hierarchical logistic regression beside d3p's: ``make bench-d3p-hierarchical``.
+"""AUC of hierarchical logistic regression beside d3p's: ``make bench-d3p-hierarchical``.
 
 The setting is that of d3p's Figures 4 and 5 (Prediger et al. 2021, section 5.3): 500 rows of five
 features in three groups, as many held out, delta 1/500, ten fits a level. The paper has no numbers
@@ -88,7 +88,7 @@ class Problem:
 
 
 def figure_data(seed: int, n: int) -> Problem:
-    """Data as the authors' script draws them, from NumPy's old generator; those of the figures are of seed 0."""
+    """Data as the authors' script draws them (NumPy's old generator); figures have seed 0."""
     rng = np.random.RandomState(seed)
     x, group, features = rng.randn(2, n, 5), rng.randint(0, 3, (2, n)), np.eye(3)
     effects = rng.randn(5, 3)
@@ -177,7 +177,7 @@ def exact_noise(level: float, n: int) -> float:
 def compare(
     python: Path, data: list[Problem], levels: tuple[float, ...], fits: int
 ) -> list[dict[str, Any]]:
-    """Fit both sides to each data set in turn, as many fits a level as asked for; a record a line of the table.
+    """Fit both sides to each data set in turn; one record for each line of the table.
 
     Records without noise have no epsilon.
     """
@@ -255,7 +255,7 @@ def rows_of(records: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def charges(n: int, levels: tuple[float, ...]) -> list[list[str]]:
-    """A row a level: d3p's noise as published, its cost by exact accounting, and the noise that costs the level."""
+    """For each level: d3p's published noise, its exact cost, and the noise for the level."""
     rows = []
     for level, noise in (
         (level, PUBLISHED_NOISE[n][level]) for level in levels if level in PUBLISHED_NOISE[n]
@@ -311,7 +311,7 @@ def coverage(
 
 
 def coverage_row(record: dict[str, Any]) -> list[str]:
-    """Table row: settings, coverage with its standard error, width, and how large estimates are beside the truth."""
+    """Table row: settings, coverage and its standard error, width, size of the estimates."""
     covered = np.array(record["covered"])
     error = covered.std(ddof=1) / len(covered) ** 0.5 if len(covered) > 1 else np.nan
     norm = "default" if record["data_norm"] is None else f"{record['data_norm']:g}"

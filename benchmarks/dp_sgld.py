@@ -1,4 +1,4 @@
-"""Step sizes, Adult and MNIST as in Li et al. (2019, DP-SGLD), with exact accounting: ``make bench-dp-sgld``.
+"""Li et al. (2019, DP-SGLD) with exact accounting: ``make bench-dp-sgld``.
 
 * ``steps``: Figures 1 and 2, the largest first step that a budget allows, constant and decreasing,
   beside the bound of Wang, Fienberg and Smola (2015); in the paper's units (``N h``).
@@ -49,7 +49,7 @@ QUOTED = [("DP-SGD", "0.5", "90.00%"), ("DP-SGD", "8", "97.00%"), ("CGNMax", "1.
 
 
 def steps() -> list[list[str]]:
-    """Largest first steps in the paper's setting: N=50 000, T=10 000, L=1, delta 1e-5, all records in each step."""
+    """Largest first steps in the paper's setting: N=50 000, T=10 000, L=1, full batch."""
     from skdpbayes.privacy import step_size_bound, wang_step_size_bound
 
     n, own = 50_000, {"n_steps": 10_000}
@@ -70,7 +70,7 @@ def steps() -> list[list[str]]:
 
 
 def paper_setting() -> tuple[float, float]:
-    """Noise multiplier of the paper's MNIST setting (step .3, batch 128, clip .3, 20 epochs), and its epsilon."""
+    """Noise multiplier and epsilon of the paper's MNIST setting (step .3, batch 128, clip .3)."""
     from skdpbayes.privacy import GaussianSteps, compose
 
     n, batch, eta, clip = 60_000, 128, 0.3, 0.3
@@ -111,7 +111,7 @@ def adult(seeds: int, holdout: bool) -> list[list[str]]:
 
 
 def features(name: str, X: np.ndarray) -> np.ndarray:
-    """What a network takes of images: pixels in standard units of all, by constants, or histograms of gradients."""
+    """Inputs of a network: pixels standardised by constants, or histograms of gradients."""
     if name == "histograms":
         return _mnist.gradient_histograms(X) * np.float32(
             6

@@ -1,4 +1,4 @@
-"""Held-out log-likelihood of private Gaussian mixtures, beside non-private ones and the true density.
+"""Held-out log-likelihood of private Gaussian mixtures, non-private ones and the truth.
 
 ``make bench-mixture``, or with a choice: ``make bench-mixture MIXTURE_ARGS="--problems five --seeds
 3"``. The first problem is that of d3p's Figure 7 (Prediger et al. 2021, section 5.4), which is that
@@ -68,7 +68,7 @@ def five_clusters() -> Mixture:
 
 
 def _turned(seed: int, k: int, d: int, weights: np.ndarray, n: int, apart: float) -> Mixture:
-    """K components with full covariances of standard deviations .5 to 1.5, their means at least `apart`."""
+    """K components with full covariances of deviations .5 to 1.5, means at least `apart`."""
     rng = np.random.default_rng(seed)
     means: list[np.ndarray] = []
     while len(means) < k:
@@ -137,7 +137,7 @@ def not_private(problem: Mixture, X: np.ndarray, seed: int) -> Any:
 def run(
     name: str, epsilons: tuple[float, ...] | None, seeds: int, fit=private
 ) -> list[dict[str, Any]]:
-    """Fit and score at each level with each seed (of rows and of noise); one record a line of the table."""
+    """Fit and score at each level with each seed; one record for each line of the table."""
     problem = PROBLEMS[name]()
     levels = epsilons or problem.epsilons
     records: dict[str, dict[str, Any]] = {}
@@ -169,7 +169,7 @@ def _timed(fit, problem, *arguments, test):
 
 
 def covered(problem: Mixture, model: Any) -> float:
-    """Share of true weights, means and variances within their central 90% intervals; NaN if the model has none."""
+    """Coverage of 90% intervals of weights, means and variances; NaN if there are none."""
     from scipy.optimize import linear_sum_assignment
 
     if not hasattr(model, "posterior_samples_"):
@@ -187,7 +187,7 @@ def covered(problem: Mixture, model: Any) -> float:
 
 
 def row_of(record: dict[str, Any]) -> list[str]:
-    """Table row: mean and standard error of the log-likelihood, how far it is below the true density's, coverage."""
+    """Table row: log-likelihood and its standard error, distance from the truth, coverage."""
     score, gap = np.array(record["score"]), np.array(record["gap"])
     error = score.std(ddof=1) / len(score) ** 0.5 if len(score) > 1 else math.nan
     return [

@@ -45,7 +45,7 @@ SHORT, FULL = 100, 2_000  # replicates of a cell
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A problem at a privacy level, and the paper's TARP errors there (none where the paper has no such cell)."""
+    """A problem at a privacy level, and the paper's TARP errors, where it has them."""
 
     problem: str
     epsilon: float
@@ -145,7 +145,7 @@ def published(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Arr
 
 
 def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
-    """DPVIm: aligned gradients, and the averaged iterate; with the spread of mu's iterates, around either iterate.
+    """DPVIm: aligned gradients, averaged iterate, and the spread of mu's iterates.
 
     The spread is how DPVIm accounts for noise. It is that of the last iterate, and too wide around
     the average.
@@ -169,7 +169,7 @@ def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
 def _own(
     cell: Cell,
 ) -> tuple[dict[str, Any], Callable[[Any], tuple[Any, ...]], Callable[[Any], Array]]:
-    """Our estimators with the cell's prior, by line; what of the records they fit; unconstrained draws of a fit."""
+    """Our estimators with the cell's prior, by line; rows to fit; unconstrained draws."""
     import skdpbayes
     from benchmarks._na_dpvi_collapsed import softplus_inverse
 
@@ -223,7 +223,7 @@ def log_ratios(p: Array) -> Array:
 
 
 def own(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
-    """Our estimators as a user has them: defaults, the cell's prior and privacy level, public bounds."""
+    """Our estimators with defaults, the cell's prior and privacy level, and public bounds."""
     from sklearn.base import clone
 
     from skdpbayes.privacy import PrivacyLeakWarning
@@ -251,7 +251,7 @@ CONTENDERS: dict[str, Contender] = {
 
 
 def figures(draws: Array, truth: Array) -> dict[str, Array]:
-    """What is kept of a block, for each replicate and coordinate: scores of all draws, and some of the draws.
+    """Record of a block, for each replicate and coordinate: scores, and some of the draws.
 
     Replicates whose draws are not finite are left out; the table's K tells.
     """
@@ -454,7 +454,7 @@ def report(found: dict[Cell, dict[str, Scored]]) -> str:
 
 
 def draw(found: dict[Cell, dict[str, Scored]]) -> list[Path]:
-    """Write the paper's Figures 2 and 3: coverage, and its error, against the level; a panel for each cell."""
+    """Write the paper's Figures 2 and 3: coverage and its error against the level, by cell."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

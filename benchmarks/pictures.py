@@ -1,4 +1,4 @@
-"""Pictures of what private models find: components of a mixture, topics, weights of a belief network.
+"""Pictures of private models: components of a mixture, topics, weights of a belief network.
 
 ``make bench-pictures`` draws ``mixture.png``, ``topics.png`` and ``weights.png``, or those that are
 named. The mixture is simulated and shown with its rows; topics of the 20 Newsgroups and weights of
@@ -26,7 +26,7 @@ N_TOPICS, N_WORDS = 8, 10
 
 
 def mixture(epsilon: float) -> Any:
-    """Overlapping components, of radius two standard deviations: true ones, and posterior draws of two solvers."""
+    """Overlapping components, radius two deviations: the truth, and draws of two solvers."""
     problem = five_clusters()
     X = problem.draw(np.random.default_rng(0), problem.n_train)
     figure, axes = plt.subplots(1, 2, figsize=(11, 5.4), sharex=True, sharey=True)
@@ -52,7 +52,7 @@ def _ellipses(axis, means, covariances, **style):
 
 
 def topics_of_news(epsilon: float) -> Any:
-    """The words of topics that are likelier in them than elsewhere by most, with central 90% intervals."""
+    """The most distinctive words of topics, with central 90% intervals."""
     corpus = topics.newsgroups(holdout=False)
     model = topics.private(corpus, epsilon, 0)
     draws = model.sample_posterior(200, random_state=0)["topics"]

@@ -1,4 +1,4 @@
-"""Frozen problems: the peers' tasks, on which we report, and simulated ones, on which defaults may be tuned.
+"""Frozen problems: the peers' tasks, for reports, and simulated ones, for tuning defaults.
 
 The two lists share nothing. A figure that is reported on :data:`PEER_TASKS` (or on Adult's test
 split) says something only as long as no default was chosen there; defaults are chosen on
@@ -72,7 +72,7 @@ def digits_0(seed: int) -> Problem:
 
 
 def synth_a(seed: int) -> Problem:
-    """Draw 30000 + 10000 Gaussian rows, d=50, weights of norm 2.5 new for each seed, intercept .5."""
+    """30000 + 10000 Gaussian rows, d=50, weights of norm 2.5 drawn by seed, intercept .5."""
     rng = np.random.RandomState(1000 + seed)
     X = rng.standard_normal((40_000, 50))
     w = rng.standard_normal(50)
@@ -81,7 +81,7 @@ def synth_a(seed: int) -> Problem:
 
 
 def synth_b(seed: int) -> Problem:
-    """Draw 30000 + 10000 Gaussian rows, d=50, the same weights of norm 2 for every seed, no intercept."""
+    """30000 + 10000 Gaussian rows, d=50, weights of norm 2 for all seeds, no intercept."""
     w = np.random.default_rng(7).standard_normal(50)
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((40_000, 50))
@@ -139,12 +139,12 @@ def _heavy_tailed(rng: np.random.Generator, n: int, d: int) -> Array:
 
 
 def _scales(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Gaussian columns whose standard deviations run from 1 down to .03: forgotten standardisation."""
+    """Gaussian columns with standard deviations from 1 down to .03: no standardisation."""
     return rng.standard_normal((n, d)) * np.geomspace(1.0, 0.03, d)
 
 
 def _one_hot(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Five categorical variables with unequal levels, one-hot encoded: every row has norm sqrt(5)."""
+    """Five categorical variables with unequal levels, one-hot encoded: rows of norm sqrt(5)."""
     sizes = [len(part) for part in np.array_split(np.arange(d), 5)]
     population = np.random.default_rng(d)
     blocks = []

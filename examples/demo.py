@@ -169,7 +169,7 @@ def odds_ratios(task: Task, model: Pipeline, coefficients: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Effect:
-    """Posterior median and 95% credible interval of an odds ratio, and the non-private odds ratio."""
+    """Posterior median and 95% interval of an odds ratio, and the non-private odds ratio."""
 
     name: str
     median: float

@@ -100,7 +100,7 @@ def _runs(name):
 
 
 def python_of_the_system():
-    """The Python behind this one, which may be that of the environment that is about to be made anew."""
+    """The Python behind this one, which may belong to the environment about to be replaced."""
     return getattr(sys, "_base_executable", None) or sys.executable
 
 

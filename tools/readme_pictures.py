@@ -29,7 +29,7 @@ def attacks() -> None:
 
 
 def price() -> None:
-    """What privacy costs on the survey of the demo. The seed makes the picture the same on every machine."""
+    """Price of privacy on the survey. The seed makes the picture the same on every machine."""
     data = load_fair()
     model = DPBayesianLogisticRegression(
         classes=data.classes, data_norm=data.data_norm, random_state=0
