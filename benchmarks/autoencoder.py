@@ -57,7 +57,7 @@ def private(images: np.ndarray, epsilon: float, n_steps: int, batch: int, **para
 
 
 def seconds_per_epoch(images: np.ndarray, numerics: str) -> float:
-    """Seconds a step of `fit`, private batches of 128: the faster of two fits after a warm-up."""
+    """Seconds of a private epoch, all of `fit` included: the faster of two after a warm-up."""
     times = []
     for _ in range(3):
         start = time.perf_counter()

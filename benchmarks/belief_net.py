@@ -56,7 +56,7 @@ def independent(images: Images) -> tuple[float, float]:
 
 
 def restricted_boltzmann(images: Images, hidden: int, seed: int) -> tuple[float, float]:
-    """Pixels that scikit-learn's BernoulliRBM reconstructs after ten passes (share), and seconds."""
+    """Share of pixels that scikit-learn's BernoulliRBM reconstructs (ten passes), and seconds."""
     from scipy.special import expit
     from sklearn.neural_network import BernoulliRBM
 

@@ -555,7 +555,7 @@ def best(found: NDArray[np.float64], level: int, metric: int) -> NDArray[np.floa
 def score_line(
     name: str, ours: list[float], theirs: Any, peer: str, target: float | None = None
 ) -> Line:
-    """Line of an accuracy or AUC by seed; level means within two standard errors."""
+    """Line of an accuracy or AUC by seed; a tie is a difference within two standard errors."""
     own, other = np.asarray(ours, float), np.asarray(theirs, float)
     error = (own - other).std(ddof=1) / math.sqrt(len(own)) if len(own) == len(other) > 1 else 0.0
     figures = float(own.mean()), (float(other.mean()) if len(other) else None)

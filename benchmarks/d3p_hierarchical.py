@@ -276,8 +276,9 @@ def charges(n: int, levels: tuple[float, ...]) -> list[list[str]]:
 def coverage(
     n: int, data_norm: float | None, level: float, solver: str, fits: int
 ) -> dict[str, Any]:
-    """Of data sets drawn from the model: per fit, the share of weights in their 95% intervals, and the mean width of
-    these relative to the prior's.
+    """Coverage of 95% intervals of weights, and their mean width relative to the prior's.
+
+    The data sets are drawn from the model; figures are by fit.
     """
     record: dict[str, Any] = {
         "rows": n,
@@ -298,9 +299,16 @@ def coverage(
         y = (rng.uniform(size=n) < expit((x * weights[group]).sum(axis=1))).astype(int)
         start = time.perf_counter()
         model = DPHierarchicalLogisticRegression(
-            3, features, epsilon=level, delta=1 / n, solver=solver, classes=[0, 1], data_norm=data_norm,
-            fit_intercept=False, random_state=seed,
-        ).fit(np.column_stack([x, group]), y)  # fmt: skip
+            3,
+            features,
+            epsilon=level,
+            delta=1 / n,
+            solver=solver,
+            classes=[0, 1],
+            data_norm=data_norm,
+            fit_intercept=False,
+            random_state=seed,
+        ).fit(np.column_stack([x, group]), y)
         record["seconds"].append(time.perf_counter() - start)
         low, high = np.quantile(model.posterior_samples_["weights"], [0.025, 0.975], axis=0)
         prior = 2 * 1.96 * np.sqrt((table**2).sum(axis=1) + 1)

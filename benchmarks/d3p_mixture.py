@@ -177,9 +177,11 @@ def compare(
     for level in levels:
         records.append(ours("ours", level, lambda X, i, level=level: private(problem, X, level, i)))
         theirs = ours(
-            "ours, of their NumPyro model", level,
-            lambda X, i, level=level: their_model(X, k, level, problem.delta, i), lambda model, Z: model.score(Z),
-        )  # fmt: skip
+            "ours, of their NumPyro model",
+            level,
+            lambda X, i, level=level: their_model(X, k, level, problem.delta, i),
+            lambda model, Z: model.score(Z),
+        )
         records.append(theirs)
     records.append(ours("not private, 20 starts", None, lambda X, i: not_private(problem, X, i)))
     records.append(ours("not private, one cluster", None, one_cluster))
@@ -246,7 +248,7 @@ def row_of(record: dict[str, Any]) -> list[str]:
 
 
 def figure_rows(records: list[dict[str, Any]], levels: tuple[float, ...]) -> list[list[str]]:
-    """For the figure's data and each level: published, d3p here, ours, exact cost of d3p's noise."""
+    """By level, on the figure's data: published, d3p here, ours, exact cost of d3p's noise."""
     scores = {(record["line"], record["epsilon"]): np.array(record["score"]) for record in records}
     rows = []
     for level in levels:

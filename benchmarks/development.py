@@ -19,7 +19,7 @@ LARGEST = 100_000  # rows of the largest problem in the default selection
 
 
 def adult_held_out(seed: int, kept: float = 0.75) -> Problem:
-    """A share of Adult's training rows, in an order given by the seed, and the others to predict."""
+    """A share of Adult's training rows, chosen by the seed, and the others to predict."""
     whole = adult(seed)
     order = np.random.default_rng(seed).permutation(len(whole.X_train))
     cut = int(kept * len(order))

@@ -145,10 +145,17 @@ def mnist(
             for solver in solvers:
                 start = time.perf_counter()
                 model = DPBayesianMLPClassifier(
-                    activation="tanh", epsilon=epsilon, classes=range(10), data_norm=60.0, numerics="fast",
-                    sampling_rate=batch / len(y), n_steps=epochs * len(y) // batch, random_state=0,
-                    **NETWORKS[name], **SOLVERS[solver],
-                )  # fmt: skip
+                    activation="tanh",
+                    epsilon=epsilon,
+                    classes=range(10),
+                    data_norm=60.0,
+                    numerics="fast",
+                    sampling_rate=batch / len(y),
+                    n_steps=epochs * len(y) // batch,
+                    random_state=0,
+                    **NETWORKS[name],
+                    **SOLVERS[solver],
+                )
                 model.fit(X, y)
                 seconds = time.perf_counter() - start
                 proba = model.predict_proba(X_test)

@@ -62,9 +62,15 @@ def five_clusters() -> Mixture:
     """d3p's Figure 7: means at the origin and at (+-2, +-2), variances 1/2, equal weights."""
     means = np.array([[0, 0], [2, 2], [-2, -2], [-2, 2], [2, -2]], float)
     return Mixture(
-        np.full(5, 0.2), means, np.tile(np.eye(2) / 2, (5, 1, 1)), 2000, 1e-3, (-6.0, 6.0), "spherical",
+        np.full(5, 0.2),
+        means,
+        np.tile(np.eye(2) / 2, (5, 1, 1)),
+        2000,
+        1e-3,
+        (-6.0, 6.0),
+        "spherical",
         (0.1, 0.316, 1.0, 3.16, 10.0),
-    )  # fmt: skip
+    )
 
 
 def _turned(seed: int, k: int, d: int, weights: np.ndarray, n: int, apart: float) -> Mixture:

@@ -389,8 +389,8 @@ def _band(n_replicates: int, n_curves: int = 1) -> str:
 
 
 HEADER = [
-    "line", "K", "paper", f"K={PAPER_K}", "whitened", "perfect", "marginal", "perfect", "worst", "covered", "worst",
-    "sd", "ratio", "CRPS", "mean z", "sd of z",
+    "line", "K", "paper", f"K={PAPER_K}", "whitened", "perfect", "marginal", "perfect", "worst", "covered",
+    "worst", "sd", "ratio", "CRPS", "mean z", "sd of z",
 ]  # fmt: skip
 
 

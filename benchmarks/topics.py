@@ -62,7 +62,7 @@ def simulated(*, holdout: bool, n_train: int = 20_000, n_test: int = 2_000) -> C
 
 
 def newsgroups(*, holdout: bool) -> Corpus:
-    """20 Newsgroups by date, in the archive's order; vocabulary of Hoffman, Blei and Bach (2010)."""
+    """20 Newsgroups by date, in archive order; vocabulary of Hoffman, Blei and Bach (2010)."""
     home = Path(os.environ.get("SKDPBAYES_DATA_HOME") or ".")
     counts = sparse.csr_array(sparse.load_npz(home / "20news_hoffman_counts.npz"), dtype=float)
     words = (home / "20news_hoffman_vocab.txt").read_text("utf-8").split()

@@ -230,7 +230,7 @@ def sbn_statistics(y: NDArray[np.float64], weight: float, hidden: int) -> list[N
 
 
 def sbn_distance(weight: float, hidden: int = 50) -> float:
-    """Distance of a white from a black image in all statistics, over its bound; at most 1."""
+    """Distance of a white from a black image, over its bound; tends to 1 for large weights."""
     white, black = (sbn_statistics(np.full(PIXELS, shade), weight, hidden) for shade in (1.0, 0.0))
     squares = [np.sum((a - b) ** 2) for a, b in zip(white, black, strict=True)]
     return math.sqrt(sum(squares) / (5 + PIXELS))
@@ -239,7 +239,7 @@ def sbn_distance(weight: float, hidden: int = 50) -> float:
 def total_noise(
     sensitivities: NDArray[np.float64], sizes: NDArray[np.float64], shares: NDArray[np.float64]
 ) -> float:
-    """Squared noise of all entries over the squared joint multiplier: ``sum_b d_b Delta_b^2 / p_b``."""
+    """Squared noise of all entries over the squared multiplier: ``sum_b d_b Delta_b^2 / p_b``."""
     return float(np.sum(sizes * sensitivities**2 / shares))
 
 
@@ -407,7 +407,10 @@ def batch_table(epsilon: float) -> None:
                 f"{noise / s.rate / math.sqrt(s.rounds):.3g}",
             ]
         )
-    title = f"LDA, epsilon {epsilon:g}: standard deviation of the noise in the average of T estimates of the full sum"
+    title = (
+        f"LDA, epsilon {epsilon:g}: standard deviation of the noise in the average of T estimates "
+        "of the full sum"
+    )
     _print(f"{title}, over L", ["S", "T", "noise multiplier", "of the average"], rows)
 
 

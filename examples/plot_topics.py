@@ -35,7 +35,10 @@ THEMES = {
     "infection": "hiv partner viral antiretroviral chlamydia condom swab antibiotic fever travel",
     "cancer": "tumour chemotherapy radiotherapy lump stage mammogram oncology biopsy node surgery",
 }
-COMMON = "history review daily refer letter exam dose normal seen home mild married works pain blood test"
+COMMON = (
+    "history review daily refer letter exam dose normal seen home mild married works pain blood"
+)
+COMMON += " test"
 words = np.array(" ".join([*THEMES.values(), COMMON]).split())
 rng = np.random.default_rng(0)
 truth = np.zeros((10, len(words)))
