@@ -31,15 +31,11 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_PANELS, _OMEGA_PANELS = (
-    96,
-    12,
-)  # of the final grid in v and omega, eight nodes each; with omega, half of those in v
+# Panels of the final grid in v and omega, with eight nodes each; with omega, half of those in v.
+_PANELS, _OMEGA_PANELS = 96, 12
 _REFINED = 256, 48  # nodes, in v and omega, of the grid that locates the mass
-_NEGLIGIBLE, _OMEGA_NEGLIGIBLE = (
-    45.0,
-    28.0,
-)  # log densities below the maximum (v can have a tail of any length)
+# Log densities this far below the maximum are negligible (v can have a tail of any length).
+_NEGLIGIBLE, _OMEGA_NEGLIGIBLE = 45.0, 28.0
 _TINY = 1e-300
 
 

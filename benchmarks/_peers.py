@@ -127,7 +127,7 @@ class Worker:
                 return json.loads(line)
         raise Unavailable(
             f"{Path(self._process.args[1]).name} ended with status {self._process.wait()}"
-        )  # type: ignore[index]
+        )
 
     def close(self) -> None:
         """End the script."""

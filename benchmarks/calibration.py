@@ -171,9 +171,8 @@ def run(
     problem = None
     runs = [(e, PRIVATE[name]) for e in epsilons for name in contenders] + [(math.inf, not_private)]
     for seed in range(repeats):
-        if (
-            problem is None or problem_of is not adult
-        ):  # Adult is the same rows for every seed: read once.
+        # Adult has the same rows for every seed: read it once.
+        if problem is None or problem_of is not adult:
             problem = problem_of(seed)
         for epsilon, contender in runs:
             start = time.perf_counter()
@@ -318,9 +317,8 @@ def main() -> None:
     print(f"\n{report(records, with_paper=not options.holdout)}")
     name = "calibration_holdout" if options.holdout else "calibration"
     pictures = draw(records, _log.ROOT / "results" / name)
-    loggable = [
-        {**record, "epsilon": f"{record['epsilon']:g}"} for record in records
-    ]  # JSON has no infinity.
+    # JSON has no infinity.
+    loggable = [{**record, "epsilon": f"{record['epsilon']:g}"} for record in records]
     path = _log.append(
         "calibration", {"split": split, "repeats": options.repeats, "records": loggable}
     )

@@ -47,20 +47,22 @@ Array = NDArray[np.float64]
 # From the authors' results file (GMM/results.pickle and mog_preds_advi.p), the means of five runs
 # that Figure 7 shows.
 FIGURE = {0.1: -4.477, 0.316: -4.400, 1.0: -4.314, 3.16: -4.264, 10.0: -4.237}
+# Jälkö et al. (2017).
 FIGURE_EARLIER = {
     0.1: -6.671,
     0.316: -5.340,
     1.0: -4.695,
     3.16: -4.404,
     10.0: -4.287,
-}  # Jälkö et al. (2017)
+}
+# As the authors' script computes it.
 FIGURE_NOISE = {
     0.1: 18.716,
     0.316: 6.628,
     1.0: 2.736,
     3.16: 1.4057,
     10.0: 0.8887,
-}  # what the authors' script computes
+}
 
 
 @dataclass(frozen=True)

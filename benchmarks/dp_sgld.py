@@ -74,9 +74,8 @@ def paper_setting() -> tuple[float, float]:
     from skdpbayes.privacy import GaussianSteps, compose
 
     n, batch, eta, clip = 60_000, 128, 0.3, 0.3
-    sigma = math.sqrt(eta / n) / (
-        eta * clip / batch
-    )  # noise of variance eta/N on eta times a mean of clipped gradients
+    # Noise of variance eta/N is added to eta times a mean of clipped gradients.
+    sigma = math.sqrt(eta / n) / (eta * clip / batch)
     return sigma, compose((GaussianSteps(sigma, batch / n, 20 * n // batch),), "zero_out").epsilon(
         1e-5
     )
@@ -113,9 +112,8 @@ def adult(seeds: int, holdout: bool) -> list[list[str]]:
 def features(name: str, X: np.ndarray) -> np.ndarray:
     """Inputs of a network: pixels standardised by constants, or histograms of gradients."""
     if name == "histograms":
-        return _mnist.gradient_histograms(X) * np.float32(
-            6
-        )  # rows of norm below 36, the root of 1296
+        # Rows of norm below 36, the root of 1296.
+        return _mnist.gradient_histograms(X) * np.float32(6)
     return (X / np.float32(255) - 0.13) / 0.31
 
 

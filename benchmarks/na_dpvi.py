@@ -231,9 +231,8 @@ def own(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
     estimators, fields, unconstrained = _own(cell)
     lines: dict[str, list[Array]] = {name: [] for name in estimators}
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", PrivacyLeakWarning
-        )  # Of seeds; each fit has its own, and none is the data's.
+        # About seeds: each fit has its own, and none is the data's.
+        warnings.simplefilter("ignore", PrivacyLeakWarning)
         for records in data.records:
             for name, estimator in estimators.items():
                 fit = clone(estimator).set_params(random_state=int(rng.integers(2**63)))
@@ -389,8 +388,8 @@ def _band(n_replicates: int, n_curves: int = 1) -> str:
 
 
 HEADER = [
-    "line", "K", "paper", f"K={PAPER_K}", "whitened", "perfect", "marginal", "perfect", "worst", "covered",
-    "worst", "sd", "ratio", "CRPS", "mean z", "sd of z",
+    "line", "K", "paper", f"K={PAPER_K}", "whitened", "perfect", "marginal", "perfect", "worst",
+    "covered", "worst", "sd", "ratio", "CRPS", "mean z", "sd of z",
 ]  # fmt: skip
 
 

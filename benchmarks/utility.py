@@ -178,9 +178,8 @@ def run(
     ]
     problem = None
     for seed in range(seeds):
-        if (
-            problem is None or task.problem is not adult
-        ):  # Adult is the same rows for every seed: read once.
+        # Adult has the same rows for every seed: read it once.
+        if problem is None or task.problem is not adult:
             problem = task.problem(seed)
         for record in records:
             estimator = make(record["epsilon"], problem, seed)

@@ -30,9 +30,8 @@ SPREADS = np.array([[9.0, 10.0, 0.5], [8.0, 14.0, 0.45], [5.0, 9.0, 0.3]])
 rng = np.random.default_rng(0)
 group = rng.choice(3, size=5000, p=SHARES)
 shock = rng.normal(size=(5000, 3))
-shock[:, 1] = (
-    0.6 * shock[:, 0] + 0.8 * shock[:, 1]
-)  # within each group blood pressure rises with age
+# Within each group blood pressure rises with age.
+shock[:, 1] = 0.6 * shock[:, 0] + 0.8 * shock[:, 1]
 table = np.clip(MEANS[group] + SPREADS[group] * shock, LOW, HIGH)
 
 # %%
