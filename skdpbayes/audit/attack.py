@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,14 @@ from scipy import stats
 
 from skdpbayes import inference
 from skdpbayes.audit.fit import contribution, multipliers, units
-from skdpbayes.mechanism.private_sum import private_sum
+from skdpbayes.mechanism.draws import Draws
+from skdpbayes.mechanism.private_sum import Query, Release, private_sum
+from skdpbayes.mechanism.records import Records, Tree
+from skdpbayes.mechanism.spec import Block, Mechanism
+from skdpbayes.models.base import Model
 from skdpbayes.privacy.accounting import PrivacyCurve, compose
 from skdpbayes.privacy.report import PrivacySpent
+from skdpbayes.solvers.base import Solver
 
 if TYPE_CHECKING:
     from skdpbayes.audit.fit import Fit
@@ -27,16 +32,32 @@ _LEAST_NOISE = 0.1  # smallest noise multiplier given to the accountant
 
 
 @jax.jit
-def _attacks(keys, draws, states, records, target, index, bounds, model, solver, mechanism, sigmas):
+def _attacks(
+    keys: jax.Array,
+    draws: Draws,
+    states: Tree,
+    records: Records,
+    target: Records,
+    index: np.int32,
+    bounds: np.ndarray,
+    model: Model,
+    solver: Solver,
+    mechanism: Mechanism,
+    sigmas: np.ndarray,
+) -> tuple[Tree, jax.Array]:
     """Run some steps of all trials: states, and log-likelihood ratios for the target."""
 
-    def one(key, indices, starts, noise, state):
+    def one(
+        key: jax.Array, indices: jax.Array, starts: jax.Array, noise: jax.Array, state: Tree
+    ) -> tuple[Tree, jax.Array]:
         own = draws._replace(indices=indices, starts=starts, noise=noise)
 
-        def release(query, blocks, step):
+        def release(query: Query, blocks: Mapping[str, Block], step: jax.Array) -> Release:
             return private_sum(query, blocks, mechanism, own.at(step), step, records)
 
-        def observe(query, blocks, step, release):
+        def observe(
+            query: Query, blocks: Mapping[str, Block], step: jax.Array, release: Release
+        ) -> jax.Array:
             moved = contribution(
                 query, blocks, mechanism, step, target, index, bounds, own.at(step).noise
             )

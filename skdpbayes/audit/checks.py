@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -17,7 +17,12 @@ from scipy import stats
 from skdpbayes import inference
 from skdpbayes.audit.fit import Fit, along, contribution, multipliers, units
 from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.mechanism.private_sum import Query, Release
+from skdpbayes.mechanism.records import Records
+from skdpbayes.mechanism.spec import Block, Mechanism
+from skdpbayes.models.base import Model
 from skdpbayes.privacy.report import PrivacySpent
+from skdpbayes.solvers.base import Solver
 
 Verdict: TypeAlias = tuple[bool, str]
 """Whether a check passed, and a detail."""
@@ -58,10 +63,22 @@ def run_checks(
 
 
 @jax.jit
-def _longest(key, releases, noise, records, indices, bounds, model, solver, mechanism):
+def _longest(
+    key: jax.Array,
+    releases: np.ndarray,
+    noise: np.ndarray,
+    records: Records,
+    indices: np.ndarray,
+    bounds: np.ndarray,
+    model: Model,
+    solver: Solver,
+    mechanism: Mechanism,
+) -> jax.Array:
     """Length of the longest contribution in each step, given the releases."""
 
-    def observe(query, blocks, step, release):
+    def observe(
+        query: Query, blocks: Mapping[str, Block], step: jax.Array, release: Release
+    ) -> jax.Array:
         del release
         one = partial(
             contribution, query, blocks, mechanism, step, records, bounds=bounds, noise=noise
@@ -123,10 +140,19 @@ def _inclusion(fit: Fit, seed: int, rounds: int = 2000) -> Verdict:
 
 
 @jax.jit
-def _precisions(key, releases, records, model, solver, mechanism):
+def _precisions(
+    key: jax.Array,
+    releases: np.ndarray,
+    records: Records,
+    model: Model,
+    solver: Solver,
+    mechanism: Mechanism,
+) -> jax.Array:
     """Noise multiplier over standard deviation of each released value; zero for padding."""
 
-    def observe(query, blocks, step, release):
+    def observe(
+        query: Query, blocks: Mapping[str, Block], step: jax.Array, release: Release
+    ) -> jax.Array:
         del query, step
         return 1 / units(blocks, release)
 
