@@ -11,8 +11,8 @@ rounds n, two means and three second moments (`TraceSums`). With ``b = kappa a``
 omega^2`` and ``D = W + n b^2 r``, x* is integrated out:
 
     x* | v, omega ~ N(p - n r b h / D, r W / D),   h = mean(g) - b (mean(x) - p)
-    log p(v, omega | trace) = -(v - m)^2 / (2 s^2) - omega^2 / (2 scale^2) - (n - 1)/2 log W - 1/2
-    log D
+    log p(v, omega | trace) = -(v - m)^2 / (2 s^2) - omega^2 / (2 scale^2) - (n - 1)/2 log W
+                              - 1/2 log D
         - (Sgg - 2 b Sxg + b^2 Sxx) / (2 W) - n h^2 / (2 D) + constant
 
 which leaves one or two dimensions for a grid (`exact`). `laplace` and `nuts`, which the paper uses,

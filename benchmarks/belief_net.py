@@ -96,8 +96,8 @@ def row_of(record: dict[str, Any]) -> list[str]:
     """Table row: means, and half of the range where there are several fits."""
     nats, pixels = np.array(record["nats"]), np.array(record["pixels"])
     return [
-        f"{record['hidden']} hidden, epsilon "
-        f"{record['epsilon']}", f"{nats.mean():.2f} ±{np.ptp(nats) / 2:.2f}",
+        f"{record['hidden']} hidden, epsilon {record['epsilon']}",
+        f"{nats.mean():.2f} ±{np.ptp(nats) / 2:.2f}",
         f"{pixels.mean():.4f} ±{np.ptp(pixels) / 2:.4f}", f"{np.median(record['seconds']):.1f}",
     ]  # fmt: skip
 

@@ -209,8 +209,7 @@ def script(name: str) -> str:
     return str(_peers.PEERS / name)
 
 
-# --- Speed
-# --------------------------------------------------------------------------------------------------
+# --- Speed ----------------------------------------------------------------------------------------
 
 
 def steps(run: Run) -> list[Line]:
@@ -447,8 +446,8 @@ def same_posterior(answer: dict[str, Any]) -> str:
     gap, width = np.abs(draws.mean(axis=0) - x["mean"]) / x["sd"], draws.std(axis=0) / x["sd"]
     return (
         "NA-DPVI: our posterior of the authors' trace differs from their NUTS in means by "
-        f"{np.median(gap):.2f} "
-        f"(median) and {gap.max():.2f} (largest) of its standard deviations; widths over theirs "
+        f"{np.median(gap):.2f} (median) "
+        f"and {gap.max():.2f} (largest) of its standard deviations; widths over theirs "
         f"{np.median(width):.2f}"
     )
 
@@ -474,8 +473,7 @@ def autoencoders(run: Run) -> list[Line]:
     ]
 
 
-# --- Utility
-# ------------------------------------------------------------------------------------------------
+# --- Utility --------------------------------------------------------------------------------------
 
 
 def noisy_gradient_descent(
@@ -656,8 +654,7 @@ PARTS: dict[str, list[Callable[[Run], list[Line]]]] = {
 }
 
 
-# --- Output
-# -------------------------------------------------------------------------------------------------
+# --- Output ---------------------------------------------------------------------------------------
 
 
 def table(lines: list[Line]) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import _log
 
-# rows that are held out: the original's 100 would say little of differences of a hundredth
+# Held-out rows: the original's 100 are too few to show differences of a hundredth.
 N_TEST = 20_000
 
 
@@ -197,8 +197,8 @@ def row_of(record: dict[str, Any]) -> list[str]:
     score, gap = np.array(record["score"]), np.array(record["gap"])
     error = score.std(ddof=1) / len(score) ** 0.5 if len(score) > 1 else math.nan
     return [
-        f"{record['problem']}: "
-        f"{record['line']}", f"{score.mean():.3f} ±{error:.3f}", f"{gap.mean():.3f}",
+        f"{record['problem']}: {record['line']}",
+        f"{score.mean():.3f} ±{error:.3f}", f"{gap.mean():.3f}",
         f"{np.median(gap):.3f}", f"{gap.max():.3f}", f"{np.mean(record['covered']):.2f}",
         f"{np.median(record['seconds']):.2f}",
     ]  # fmt: skip

@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 
 RESULTS = Path(__file__).parent / "results" / "na_dpvi"
 DELTA, N_DRAWS, BLOCK = 1e-5, 4_000, 20
-# draws of a posterior that are kept for TARP and coverage, which are exact with few draws too
+# Draws of a posterior kept for TARP and coverage, which are exact with few draws too.
 KEPT = 250
 PAPER_K = 500  # replicates of one TARP repetition in the paper
 SHORT, FULL = 100, 2_000  # replicates of a cell

@@ -39,9 +39,8 @@ def clip_rows(X: Array, norm: float) -> Array:
     return X * np.minimum(1.0, norm / np.maximum(lengths, np.finfo(float).tiny))
 
 
-# --- The peers' tasks
-# --------------------------------------------------------------------------------------- Labels are
-# drawn from the rows as they were before the clip. Where the wording leaves an order of draws open
+# --- The peers' tasks -----------------------------------------------------------------------------
+# Labels are drawn from the rows before the clip. Where the wording leaves an order of draws open
 # it is features, weights, labels.
 
 
@@ -102,10 +101,9 @@ PEER_TASKS: dict[str, Callable[[int], Problem]] = {
 }
 
 
-# --- Simulated problems for development
-# --------------------------------------------------------------------- A family draws rows given
-# the generator, their number and the number of columns. What a family needs to know of its columns
-# (rates, loadings) it draws from a generator of its own, seeded by the number of columns: the
+# --- Simulated problems for development -----------------------------------------------------------
+# A family draws rows given the generator, their number and the number of columns. It draws the
+# constants of its columns (rates, loadings) from another generator, seeded by their number: the
 # population is part of the problem, and only rows and weights change with the seed.
 
 Family = Callable[[np.random.Generator, int, int], Array]

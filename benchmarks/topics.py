@@ -196,8 +196,8 @@ def row_of(record: dict[str, Any]) -> list[str]:
         f"{record[name]:.2f}" if name in record else "" for name in ("closed", "ratio")
     )
     return [
-        f"{record['corpus']}: "
-        f"{record['line']}", f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
+        f"{record['corpus']}: {record['line']}",
+        f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
         closed, seconds, ratio,
     ]  # fmt: skip
 
@@ -263,8 +263,8 @@ def main() -> None:
         return
     print(
         f"\nCompletion perplexity, delta {DELTA:g}: mean and standard error over fits, the worst, "
-        "the share closed of "
-        "the gap\nfrom the unigram to scikit-learn's online fit, seconds of a fit and over those "
+        "the share closed of the gap\nfrom the unigram to scikit-learn's online fit, "
+        "seconds of a fit and over those "
         "of the online fit.\n"
     )
     print(
