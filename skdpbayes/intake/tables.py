@@ -51,6 +51,11 @@ class Table(ABC):
         """Names of the columns; None if the library gives none."""
         return None
 
+    @property
+    def dtypes(self) -> tuple[Any, ...]:
+        """Dtypes of the columns, of NumPy or of the library."""
+        return (self.raw.dtype,) * self.n_columns
+
     @abstractmethod
     def column(self, j: int) -> np.ndarray:
         """One column: an array of its dtype if that is NumPy's, else of objects, cell by cell."""

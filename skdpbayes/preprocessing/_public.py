@@ -20,7 +20,7 @@ from skdpbayes.cells import objects
 from skdpbayes.checks import check_number
 from skdpbayes.declarations import Declared, by_name
 from skdpbayes.intake.columns import agree, as_declared, numbers
-from skdpbayes.intake.labels import codes
+from skdpbayes.intake.labels import codes, refuse_mixed
 from skdpbayes.intake.rows import bounded_rows
 from skdpbayes.intake.tables import Numbers, SparseTable, as_table, named
 from skdpbayes.schema import Schema
@@ -303,7 +303,15 @@ class CategoryEncoder(_Public):
         return len(given) if each else None
 
     def _check_columns(self, X: RawRows) -> None:
-        self._cells(X, reset=True)
+        cells, own = self._cells(X, reset=True), self._lists()
+        if self._declared().schema is not None:  # whose cells are read by the declared kind
+            return
+        dtypes = as_table(X, self.n_features_in_).dtypes
+        names = self._names() or range(len(cells))
+        for name, dtype, categories in zip(names, dtypes, own, strict=True):
+            refuse_mixed(
+                dtype, np.asarray(categories.tolist()), f"The column {name!r}", "categories"
+            )
 
     def _cells(self, X: RawRows, *, reset: bool) -> list[np.ndarray]:
         """Cells of each column, with the columns checked."""

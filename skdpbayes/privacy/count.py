@@ -26,4 +26,4 @@ class NoisyCount(NamedTuple):
     std: float
 
     def __str__(self) -> str:
-        return f"{self.estimate:.0f} +- {self.std:.0f}"
+        return f"{max(self.estimate, 0.0):.0f} +- {self.std:.0f}"
