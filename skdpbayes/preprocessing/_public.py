@@ -307,11 +307,11 @@ class CategoryEncoder(_Public):
         if self._declared().schema is not None:  # whose cells are read by the declared kind
             return
         dtypes = as_table(X, self.n_features_in_).dtypes
-        names = self._names() or range(len(cells))
+        names = range(len(cells)) if self._names() is None else self._names()
         for name, dtype, categories in zip(names, dtypes, own, strict=True):
-            refuse_mixed(
-                dtype, np.asarray(categories.tolist()), f"The column {name!r}", "categories"
-            )
+            if len({isinstance(category, str) for category in categories}) == 1:  # of one kind
+                labels = np.asarray(categories.tolist())
+                refuse_mixed(dtype, labels, f"The column {name!r}", "categories")
 
     def _cells(self, X: RawRows, *, reset: bool) -> list[np.ndarray]:
         """Cells of each column, with the columns checked."""
