@@ -24,7 +24,7 @@ class ArvizMixin:
     ] = {}  # of each of the draws, without the first: feature, class, ...
 
     @available_if(lambda self: self._has_draws)
-    def to_arviz(self):
+    def to_arviz(self) -> Any:
         """Posterior draws for ArviZ.
 
         Draws of Markov chains keep their chains and their order, so that ArviZ's R-hat and
@@ -72,12 +72,12 @@ class ArvizMixin:
         return arviz.from_dict({"posterior": posterior}, attrs={"posterior": attributes}, **labels)
 
     @property
-    def _has_draws(self):
+    def _has_draws(self) -> bool:
         return (
             hasattr(type(self), "posterior_samples_") or "posterior_samples_" in type(self)._fitted
         )
 
-    def _coordinates(self):
+    def _coordinates(self) -> dict[str, Any]:
         """Labels of dimensions."""
         found = {}
         if hasattr(self, "n_features_in_"):
@@ -91,7 +91,7 @@ class ArvizMixin:
         return found
 
 
-def _in_chains(draws, chains):
+def _in_chains(draws: np.ndarray, chains: int) -> np.ndarray:
     """From (draws, ...), chains side by side, to (chains, draws, ...)."""
     n = len(draws) // chains
     return np.moveaxis(draws[: n * chains].reshape(n, chains, *draws.shape[1:]), 1, 0)

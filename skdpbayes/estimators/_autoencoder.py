@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import expit
@@ -12,16 +13,22 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
-from skdpbayes.estimators._base import PrivateEstimator, solvers_of
+from skdpbayes.estimators._base import Outcome, PrivateEstimator, solvers_of
 from skdpbayes.estimators._layered import (
     layer_sizes,
     network,
     split_weights,
     usual_weights,
 )
+from skdpbayes.facts import Facts
 from skdpbayes.intake.documents import Probabilities, known_probabilities
-from skdpbayes.models.networks.layers import ACTIVATIONS, forward
+from skdpbayes.intake.reading import Reader
+from skdpbayes.models.networks.layers import ACTIVATIONS, Layer, forward
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _BLOCK = 1024  # rows at a time
 _CLIP = 1.0
@@ -114,25 +121,25 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     def __init__(
         self,
-        n_components=10,
-        hidden_layer_sizes=(400,),
-        activation="softplus",
+        n_components: int = 10,
+        hidden_layer_sizes: int | Sequence[int] = (400,),
+        activation: str = "softplus",
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="dpvi",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        convolutions=(),
-        image_shape=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        solver: str = "dpvi",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        convolutions: Sequence[tuple[int, int, int]] = (),
+        image_shape: tuple[int, ...] | None = None,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.n_components = n_components
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
@@ -151,12 +158,12 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "coefs_")
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit encoder and decoder to private rows.
 
         Parameters
@@ -179,12 +186,12 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.networks.autoencoder import Autoencoder
 
         return (Autoencoder,)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("activation", self.activation, ACTIVATIONS)
         check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
@@ -193,10 +200,10 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             raise ValueError(self._refused[self.solver])
         check_choice("solver", self.solver, solvers_of(type(self)))
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return Probabilities()
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.networks.autoencoder import Autoencoder
 
         d, k = facts.n_features, int(self.n_components)
@@ -205,7 +212,7 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         model = Autoencoder(encoder, network(k, d, sizes[::-1], 1.0), self.activation)
         return Task(model, Bounds(clip=float(self.clipping_norm or _CLIP)))
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         self.n_iter_ = plan.n_steps
         model = plan.model
         weights = split_weights(plan.solver.posterior(model, outcome.state).mean, model.layers)
@@ -216,10 +223,10 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
     # --------------------------------------------------------------------- rows
 
     @property
-    def _n_features_out(self):
+    def _n_features_out(self) -> int:
         return int(self.n_components)
 
-    def transform(self, X):
+    def transform(self, X: Any) -> np.ndarray:
         """Posterior means of the latent variables of rows, of shape (n_samples, n_components).
 
         Parameters
@@ -230,16 +237,18 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """
         return self._encoded(X)[0]
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> np.ndarray:
         """Probabilities of the features, of shape (n_samples, n_features), given latent variables."""
         check_is_fitted(self)
         return expit(self._run_layers(*self._decoder, np.asarray(X, np.float64)))
 
-    def reconstruct(self, X):
+    def reconstruct(self, X: Any) -> np.ndarray:
         """Probabilities of the features given what rows tell of latent variables, shaped as X."""
         return self.inverse_transform(self.transform(X))
 
-    def sample(self, n_samples=1, random_state=None):
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Private synthetic rows: probabilities of the features, of shape (n_samples, n_features).
 
         Parameters
@@ -254,11 +263,13 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
     _scorings = ("log_density",)
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         del facts
         return math.log(2)
 
-    def score_samples(self, X, n_draws=10, random_state=0):
+    def score_samples(
+        self, X: Any, n_draws: int = 10, random_state: int | np.random.Generator | None = 0
+    ) -> np.ndarray:
         """Evidence lower bound of each row, in nats.
 
         Parameters
@@ -285,12 +296,12 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             bound += (rows * logits - np.logaddexp(0, logits)).sum(axis=1) / n_draws
         return np.where(known, bound, np.nan)
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""
         del y
         return float(np.mean(self.score_samples(X)))
 
-    def _encoded(self, X):
+    def _encoded(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Means and log standard deviations of the latent variables, rows, and which are known."""
         check_is_fitted(self)
         rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
@@ -301,7 +312,9 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         mean[~known], log_sd[~known] = 0, 0
         return mean, log_sd, rows, known
 
-    def _run_layers(self, layers, weights, values):
+    def _run_layers(
+        self, layers: Sequence[Layer], weights: Sequence[np.ndarray], values: np.ndarray
+    ) -> np.ndarray:
         blocks = [values[i : i + _BLOCK] for i in range(0, len(values), _BLOCK)] or [values]
         return np.concatenate(
             [forward(layers, self.activation, weights, block, np)[0] for block in blocks]

@@ -331,7 +331,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
                 stacklevel=4,
             )
 
-    def __getstate__(self):
+    def __getstate__(self) -> dict[str, Any]:
         """As in scikit-learn; one that leaves for another process, before a fit, takes the open ledger along."""
         from skdpbayes.privacy.ledger import ledger_to_take_along
 
@@ -340,7 +340,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
             state["ledger"] = ledger_to_take_along()
         return state | {"_skdpbayes_version": __version__}
 
-    def __setstate__(self, state):
+    def __setstate__(self, state: dict[str, Any]) -> None:
         """As in scikit-learn, with a warning if another version has saved it."""
         saved, own = state.get("_skdpbayes_version"), __version__
         if saved != own:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import expit, logit
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import DecompositionEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.documents import Probabilities, known_probabilities
+from skdpbayes.intake.reading import Reader
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _BLOCK = 1000  # rows of a prediction at a time
 
@@ -106,20 +113,20 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     def __init__(
         self,
-        n_components=50,
+        n_components: int = 50,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        sampling_rate=None,
-        n_steps=None,
-        n_posterior_samples=100,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        n_posterior_samples: int = 100,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
         self.delta = delta
@@ -135,7 +142,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private rows.
 
         Parameters
@@ -158,29 +165,31 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.belief_net import SigmoidBeliefNet
 
         return (SigmoidBeliefNet,)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return Probabilities(marked=True)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.belief_net import SigmoidBeliefNet
 
         private = np.float32(math.isfinite(self.epsilon))
         model = SigmoidBeliefNet(facts.n_features, int(self.n_components), private)
         return Task(model, Bounds())
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         super()._finish(plan, outcome)
         weights, active = self.posterior_.weights, self.posterior_.active
         self.components_ = weights.T
         self.intercept_visible_ = self.posterior_.intercept - weights @ active
         self.intercept_hidden_ = logit(active)
 
-    def sample_posterior(self, n_samples=100, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Posterior draws of ``"components"`` and ``"intercept_visible"``, shaped as the attributes, first axis draws.
 
         Parameters
@@ -197,7 +206,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     # --------------------------------------------------------------------- rows
 
-    def transform(self, X):
+    def transform(self, X: Any) -> np.ndarray:
         """Probabilities that the hidden units are on, given rows (mean field).
 
         Parameters
@@ -212,22 +221,22 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         """
         return self._hidden_and_bound(X)[0]
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> np.ndarray:
         """Probabilities of the visible units, of shape (n_samples, n_features), given hidden ones."""
         check_is_fitted(self)
         return expit(np.asarray(X, np.float64) @ self.components_ + self.intercept_visible_)
 
-    def reconstruct(self, X):
+    def reconstruct(self, X: Any) -> np.ndarray:
         """Probabilities of the visible units given what rows tell of the hidden ones, shaped as X."""
         return self.inverse_transform(self.transform(X))
 
     _scorings = ("log_density",)
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         del facts
         return math.log(2)
 
-    def score_samples(self, X):
+    def score_samples(self, X: Any) -> np.ndarray:
         """Lower bound of the log-likelihood of each row, in nats.
 
         That of Jaakkola and Jordan with a tangent for each row and unit, under mean-field hidden
@@ -245,12 +254,14 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         """
         return self._hidden_and_bound(X)[1]
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""
         del y
         return float(np.mean(self.score_samples(X)))
 
-    def sample(self, n_samples=1, random_state=None):
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Private synthetic rows of zeros and ones, of shape (n_samples, n_features).
 
         Parameters
@@ -266,7 +277,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
             rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)
         ).astype(np.int8)
 
-    def _hidden_and_bound(self, X):
+    def _hidden_and_bound(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """What `transform` and `score_samples` return."""
         check_is_fitted(self)
         rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
@@ -279,7 +290,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         hidden[~known], bound[~known] = expit(self.intercept_hidden_), np.nan
         return hidden, bound
 
-    def _mean_field(self, y):
+    def _mean_field(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Hidden probabilities, each row by itself, and the bound at them; damped steps, since all move at once."""
         weights, prior = self.components_.T, self.intercept_hidden_
         squares, given = weights**2, (y - 0.5) @ weights + prior

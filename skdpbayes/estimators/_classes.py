@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
@@ -11,7 +13,7 @@ from skdpbayes.checks import check_number
 from skdpbayes.intake.labels import codes
 
 
-def class_probabilities(logits):
+def class_probabilities(logits: np.ndarray) -> np.ndarray:
     """Probabilities of all classes, last, from logits: of each class, or of the second of two alone."""
     if logits.shape[-1] == 1:
         return np.concatenate([expit(-logits), expit(logits)], axis=-1)
@@ -27,12 +29,12 @@ class BayesianClassifierMixin(ClassifierMixin):
 
     _scorings: tuple[str, ...] = ("log_loss", "accuracy")
 
-    def predict_log_proba(self, X):
+    def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of `predict_proba`, of shape (n_samples, n_classes)."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
-    def decision_function(self, X):
+    def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the posterior predictive probability, so that its sign agrees with `predict`.
 
         Returns
@@ -45,12 +47,12 @@ class BayesianClassifierMixin(ClassifierMixin):
         largest = np.finfo(np.float64).max
         return np.clip(log_proba[:, 1] - log_proba[:, 0], -largest, largest)
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """Most probable class of each row, of shape (n_samples,)."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Posterior predictive probability of each class, averaged over the posterior draws.
 
         Parameters
@@ -64,7 +66,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         """
         return self._over_rows(X, lambda p: p.mean(axis=1))
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Equal-tailed credible interval of each class probability.
 
         Parameters
@@ -86,7 +88,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         )
         return bounds[..., 0], bounds[..., 1]
 
-    def log_predictive_density(self, X, y):
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log posterior predictive probability of each label, of shape (n_samples,).
 
         Raises
@@ -100,7 +102,9 @@ class BayesianClassifierMixin(ClassifierMixin):
             raise ValueError(f"y holds labels that are not in classes_ = {self.classes_.tolist()}.")
         return log_proba[np.arange(len(code)), code]
 
-    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+    def sample_posterior_predictive(
+        self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Labels drawn from the posterior predictive: a posterior draw each, then labels given it.
 
         Returns

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special, stats
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import CategoryColumn
 from skdpbayes.intake.labels import codes
-from skdpbayes.intake.reading import PlainRows
+from skdpbayes.intake.reading import PlainRows, Reader
 from skdpbayes.plans.settings import Bounds, Settings, Task
 from skdpbayes.posteriors.base import MappedPosterior
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _PARAMETERS = """epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
@@ -67,7 +74,7 @@ class _FamilyEstimator(DensityMixin, PosteriorEstimator):
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_")
     _scorings = ("log_density",)
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -88,17 +95,17 @@ class _FamilyEstimator(DensityMixin, PosteriorEstimator):
         self._fit(X, y)
         return self
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return PlainRows()
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         if self.solver != "vips":  # over the unconstrained parameter
             self.posterior_ = MappedPosterior(self.posterior_, type(plan.model).constrained)
             draws = plan.model.constrained(draws)
         self._set_parameter(plan, draws)
 
-    def score_samples(self, X):
+    def score_samples(self, X: Any) -> np.ndarray:
         """Log posterior predictive density of each row, averaged over the posterior draws.
 
         Parameters
@@ -114,20 +121,24 @@ class _FamilyEstimator(DensityMixin, PosteriorEstimator):
         log = self._log_densities(self._check_rows(X))
         return special.logsumexp(log, axis=1) - math.log(log.shape[1])
 
-    def _check_rows(self, X):
+    def _check_rows(self, X: Any) -> np.ndarray:
         return self._reader().numeric(self, X, reset=False)
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""
         del y
         return float(np.mean(self.score_samples(X)))
 
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Fresh posterior draws of the parameter, of shape (n_samples, n_parameters)."""
         check_is_fitted(self)
         return self.posterior_.sample(np.random.default_rng(random_state), n_samples)
 
-    def sample(self, n_samples=1, random_state=None):
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Rows from the posterior predictive, each with a posterior draw of its own.
 
         Parameters
@@ -185,27 +196,27 @@ class DPGammaExponential(_FamilyEstimator):
 
     def __init__(
         self,
-        epsilon=1.0,
-        delta=1e-5,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        prior_shape=1.0,
-        prior_rate=1.0,
-        upper=None,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        prior_shape: float = 1.0,
+        prior_rate: float = 1.0,
+        upper: float | None = None,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.prior_shape = prior_shape
@@ -231,12 +242,12 @@ class DPGammaExponential(_FamilyEstimator):
     _fitted = (*_FamilyEstimator._fitted, "rate_", "upper_")
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.families import GammaExponential
 
         return (GammaExponential,)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.families import GammaExponential
 
         check_number("prior_shape", self.prior_shape, 0, 1e6)
@@ -251,11 +262,11 @@ class DPGammaExponential(_FamilyEstimator):
         score, curvature = model.bounds(most)
         return Task(model, Bounds(score, curvature, self.prior_shape))
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         del facts
         return math.log(self.upper or 2 * self.prior_rate / self.prior_shape)
 
-    def _best_upper(self, facts):
+    def _best_upper(self, facts: Facts) -> float:
         """Bound that minimises the posterior variance of the log rate, averaged over the prior."""
         prior = stats.gamma(self.prior_shape, scale=1 / self.prior_rate)
         rates = prior.ppf((np.arange(64) + 0.5) / 64)[:, None]
@@ -275,20 +286,20 @@ class DPGammaExponential(_FamilyEstimator):
         # The least of those that are as good: sums of float32 lose what lies far below the bound.
         return float(upper[np.argmax(gain >= gain.max() - 0.005)])
 
-    def _also_public(self, facts, model):
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         del facts
         return {"upper": float(model.upper)}
 
-    def _set_parameter(self, plan, draws):
+    def _set_parameter(self, plan: Plan, draws: np.ndarray) -> None:
         self.posterior_samples_, self.rate_ = draws, draws.mean(axis=0)
         self.upper_ = float(plan.model.upper)
 
-    def _log_densities(self, X):
+    def _log_densities(self, X: Any) -> np.ndarray:
         rates = self.posterior_samples_.T
         log = np.log(rates).sum(axis=0) - np.where(X < 0, 0, X) @ rates
         return np.where((X < 0).any(axis=1, keepdims=True), -np.inf, log)
 
-    def _draw_rows(self, rng, parameters):
+    def _draw_rows(self, rng: np.random.Generator, parameters: np.ndarray) -> np.ndarray:
         return rng.exponential(1 / parameters)
 
 
@@ -324,26 +335,26 @@ class DPBetaBernoulli(_FamilyEstimator):
 
     def __init__(
         self,
-        epsilon=1.0,
-        delta=1e-5,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        prior_a=1.0,
-        prior_b=1.0,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        prior_a: float = 1.0,
+        prior_b: float = 1.0,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.prior_a = prior_a
@@ -367,17 +378,17 @@ class DPBetaBernoulli(_FamilyEstimator):
     _dims: ClassVar = {"probability": ("feature",)}
     _fitted = (*_FamilyEstimator._fitted, "probability_")
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         del facts
         return math.log(2)
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.families import BetaBernoulli
 
         return (BetaBernoulli,)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.families import BetaBernoulli
 
         check_number("prior_a", self.prior_a, 0, 1e6)
@@ -387,15 +398,15 @@ class DPBetaBernoulli(_FamilyEstimator):
         a, b = self.prior_a, self.prior_b
         return Task(model, Bounds(score, curvature, a * b / (a + b)))
 
-    def _set_parameter(self, plan, draws):
+    def _set_parameter(self, plan: Plan, draws: np.ndarray) -> None:
         self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
 
-    def _log_densities(self, X):
+    def _log_densities(self, X: Any) -> np.ndarray:
         p = np.clip(self.posterior_samples_.T, 1e-300, 1 - 1e-16)
         ones = np.where(np.isnan(X), np.nan, X > 0.5)
         return ones @ np.log(p) + (1 - ones) @ np.log1p(-p)
 
-    def _draw_rows(self, rng, parameters):
+    def _draw_rows(self, rng: np.random.Generator, parameters: np.ndarray) -> np.ndarray:
         return (rng.random(parameters.shape) < parameters).astype(np.int64)
 
 
@@ -433,26 +444,26 @@ class DPDirichletCategorical(_FamilyEstimator):
 
     def __init__(
         self,
-        epsilon=1.0,
-        delta=1e-5,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        categories=None,
-        concentration=1.0,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        categories: Any = None,
+        concentration: ArrayLike = 1.0,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.categories = categories
@@ -477,19 +488,19 @@ class DPDirichletCategorical(_FamilyEstimator):
     _fitted = (*_FamilyEstimator._fitted, "probability_", "categories_")
     _declared = ("categories",)
 
-    def _reader(self):
+    def _reader(self) -> CategoryColumn:
         return CategoryColumn(self.categories)
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         return math.log(len(facts.own_labels()))
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.families import DirichletCategorical
 
         return (DirichletCategorical,)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.families import DirichletCategorical
 
         labels = facts.own_labels()
@@ -510,22 +521,22 @@ class DPDirichletCategorical(_FamilyEstimator):
         score, curvature = model.bounds()
         return Task(model, Bounds(score, curvature, float(np.min(model.prior_precision()))))
 
-    def _also_public(self, facts, model):
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         del model
         return {"categories": [str(label) for label in facts.own_labels()]}
 
-    def _set_parameter(self, plan, draws):
+    def _set_parameter(self, plan: Plan, draws: np.ndarray) -> None:
         self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
         self.categories_ = plan.facts.own_labels()
 
-    def _check_rows(self, X):
+    def _check_rows(self, X: Any) -> np.ndarray:
         return codes(self._reader().column(self, X, reset=False), self.categories_)
 
-    def _log_densities(self, X):
+    def _log_densities(self, X: Any) -> np.ndarray:
         with np.errstate(divide="ignore"):
             log = np.log(self.posterior_samples_)
         return np.where(X[:, None] >= 0, log[:, X].T, -np.inf)
 
-    def _draw_rows(self, rng, parameters):
+    def _draw_rows(self, rng: np.random.Generator, parameters: np.ndarray) -> np.ndarray:
         chosen = (rng.random((len(parameters), 1)) > parameters.cumsum(axis=1)[:, :-1]).sum(axis=1)
         return self.categories_[chosen][:, None]

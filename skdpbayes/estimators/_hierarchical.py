@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import warnings
-from typing import ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
 from skdpbayes.declarations import declared_labels, schema_of
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._numpyro import ProgramEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.groups import GroupedRows, place_of
 from skdpbayes.intake.rows import (
     bounded_rows,
 )
+from skdpbayes.privacy import PrivacyLedger
 from skdpbayes.schema import Schema
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
-def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, group_scale):
+def hierarchical_logistic(
+    x: Any, group: Any, y: Any = None, *, group_features: Any, prior_scale: Any, group_scale: Any
+) -> None:
     """Logistic regression with weights for each group, whose prior mean depends on what is known of the group.
 
     The model of d3p's section 3.3 (Prediger et al. 2021, equation 5 and listing 4);
@@ -111,32 +122,32 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
 
     def __init__(
         self,
-        groups,
-        group_features=None,
-        group_column=-1,
+        groups: Any,
+        group_features: ArrayLike | None = None,
+        group_column: int | str = -1,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="dpvi",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        classes=None,
-        data_norm=None,
-        fit_intercept=True,
-        prior_scale=1.0,
-        group_scale=1.0,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        solver: str = "dpvi",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        classes: Any = None,
+        data_norm: float | None = None,
+        fit_intercept: bool = True,
+        prior_scale: float = 1.0,
+        group_scale: float | None = 1.0,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.groups = groups
         self.group_features = group_features
         self.group_column = group_column
@@ -174,12 +185,12 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         "_table",
     )
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -200,13 +211,13 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self._fit(X, y)
         return self
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("group_scale", self.group_scale, 1e-6, 1e6, none=True, closed=True)
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
 
-    def _reader(self):
+    def _reader(self) -> GroupedRows:
         return GroupedRows(
             schema_of(self.groups) or schema_of(self.classes),
             classes=self.classes,
@@ -216,7 +227,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             intercept=bool(self.fit_intercept),
         )
 
-    def _program(self, facts):
+    def _program(self, facts: Facts) -> tuple[Callable[..., Any], dict[str, Any]]:
         classes = facts.own_labels()
         if len(classes) != 2:
             raise ValueError(
@@ -230,7 +241,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         }
         return hierarchical_logistic, public
 
-    def _also_public(self, facts, model):
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         del model
         groups, _ = self._groups_and_table()
         return {
@@ -239,7 +250,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             "data_norm": norm_of(self.data_norm, facts.n_features - 1),
         }
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         super()._finish(plan, outcome)
         self.classes_ = plan.facts.own_labels()
         self.groups_, self._table = self._groups_and_table()
@@ -249,7 +260,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.coef_ = mean[:, :d]
         self.intercept_ = mean[:, d] if self.fit_intercept else np.zeros(len(self.groups_))
 
-    def _groups_and_table(self):
+    def _groups_and_table(self) -> tuple[np.ndarray, np.ndarray]:
         """Labels of groups, sorted, and what is known of them, with a constant column."""
         number = isinstance(self.groups, int | np.integer) and not isinstance(self.groups, bool)
         labels = np.arange(self.groups) if number else self.groups
@@ -274,18 +285,21 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         order = np.argsort(np.asarray(np.asarray(labels).tolist()), kind="stable")
         return groups, np.column_stack([table[order], np.ones(len(groups))]).astype(np.float32)
 
-    def _coordinates(self):
-        columns = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
-        del columns[
-            columns.index(self.group_column) if self.group_column in columns else self.group_column
-        ]
+    def _coordinates(self) -> dict[str, Any]:
+        columns = list(vars(self).get("feature_names_in_", range(self.n_features_in_)))
+        del columns[place_of(self.group_column, columns)]
         return super()._coordinates() | {
             "column": columns + ["intercept"] * bool(self.fit_intercept)
         }
 
     # --------------------------------------------------------------- predicting
 
-    def _over_rows(self, X, summary, draws=None):
+    def _over_rows(
+        self,
+        X: Any,
+        summary: Callable[[np.ndarray], np.ndarray],
+        draws: dict[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
         check_is_fitted(self)
         x, group = self._reader().rows_and_groups(self, X, reset=False)
         rows, null = bounded_rows(x, self.data_norm_, intercept=bool(self.fit_intercept))

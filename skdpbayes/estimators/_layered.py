@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from skdpbayes.checks import check_number
-from skdpbayes.models.networks.layers import ConvolutionalLayer, DenseLayer
+from skdpbayes.models.networks.layers import ConvolutionalLayer, DenseLayer, Layer
 
 
-def layer_sizes(value, name="hidden_layer_sizes"):
+def layer_sizes(value: int | Sequence[int], name: str = "hidden_layer_sizes") -> tuple[int, ...]:
     """Sizes of hidden layers: positive integers, or one."""
     sizes = (value,) if isinstance(value, int | np.integer) else value
     try:
@@ -25,7 +26,14 @@ def layer_sizes(value, name="hidden_layer_sizes"):
     return tuple(int(size) for size in sizes)
 
 
-def network(d, n_out, sizes, gain, convolutions=(), image_shape=None):
+def network(
+    d: int,
+    n_out: int,
+    sizes: Sequence[int],
+    gain: float,
+    convolutions: Sequence[tuple[int, int, int]] = (),
+    image_shape: tuple[int, ...] | None = None,
+) -> tuple[Layer, ...]:
     """Layers from `d` values to `n_out`: convolutions of images of `image_shape`, then dense ones.
 
     Raises
@@ -66,7 +74,7 @@ def network(d, n_out, sizes, gain, convolutions=(), image_shape=None):
     return tuple(layers)
 
 
-def split_weights(vector, layers):
+def split_weights(vector: np.ndarray, layers: Sequence[Layer]) -> list[np.ndarray]:
     """Weights of each layer."""
     ends = np.cumsum([math.prod(layer.weights_shape) for layer in layers])
     return [
@@ -75,7 +83,9 @@ def split_weights(vector, layers):
     ]
 
 
-def usual_weights(layers, weights):
+def usual_weights(
+    layers: Sequence[Layer], weights: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Weights and intercepts of layers, as scikit-learn's `coefs_` and `intercepts_`."""
     usual = [layer.usual(own) for layer, own in zip(layers, weights, strict=True)]
     return [w for w, _ in usual], [b for _, b in usual]

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
 from skdpbayes.declarations import of_columns_and_response
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin
+from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import RegressionRows
+from skdpbayes.intake.reading import Reader
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _ROW_NORM = 0.85  # of the sums that are released once, in units of a typical row's
 
@@ -133,25 +141,25 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     def __init__(
         self,
-        epsilon=1.0,
-        delta=1e-5,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        bounds=None,
-        solver="na-dpvi",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        fit_intercept=True,
-        prior_precision=0.1,
-        prior_shape=1.0,
-        prior_scale=0.02,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        bounds: Any = None,
+        solver: str = "na-dpvi",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        fit_intercept: bool = True,
+        prior_precision: float = 0.1,
+        prior_shape: float = 1.0,
+        prior_scale: float = 0.02,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.bounds = bounds
@@ -170,7 +178,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
@@ -181,7 +189,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -203,19 +211,19 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.linear import LinearRegression
         from skdpbayes.models.linear_sums import LinearSums
 
         return LinearRegression, LinearSums
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_precision", self.prior_precision, 1e-12, 1e12)
         check_number("prior_shape", self.prior_shape, 1e-3, 1e6)
         check_number("prior_scale", self.prior_scale, 1e-12, 1e12)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return RegressionRows(
             None if self.bounds is None else of_columns_and_response(self.bounds)[0],
             "linear regression centres its columns.",
@@ -223,11 +231,11 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
             centred=bool(self.fit_intercept),
         )
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         make = self._sums_model if self.solver == "vips" else self._scores_model
         return make(facts.n_features)
 
-    def _scores_model(self, d):
+    def _scores_model(self, d: int) -> Task:
         """Model and public bounds; a typical row of scaled features is that of uniform ones."""
         from skdpbayes.models.linear import LinearRegression, normal_prior
 
@@ -250,7 +258,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         precision = self.prior_precision * self.prior_shape / self.prior_scale
         return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * row)))
 
-    def _sums_model(self, d):
+    def _sums_model(self, d: int) -> Task:
         """Model of the one release; rows somewhat shorter than typical ones keep their weight."""
         from skdpbayes.models.linear_sums import LinearSums
 
@@ -264,19 +272,19 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         sums = LinearSums(**fields, row_norm=np.float32(norm), intercept=bool(self.fit_intercept))
         return Task(sums, Bounds())
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         self._scales = plan.facts.own_scales()
         self._set_coefficients(plan.model, draws)
 
-    def _set_coefficients(self, model, draws):
+    def _set_coefficients(self, model: Any, draws: np.ndarray) -> None:
         self._unit = float(model.unit)
         self.posterior_samples_ = self._in_units(draws)
         mean = self._in_units(self.posterior_.mean[None])
         self.coef_, self.intercept_ = mean["coef"][0], float(mean["intercept"][0])
         self.noise_std_ = float(self.posterior_samples_["noise_std"].mean())
 
-    def _in_units(self, draws):
+    def _in_units(self, draws: np.ndarray) -> dict[str, np.ndarray]:
         """Draws of (log variance / unit, coefficients, intercept) in the units of the data."""
         x_centre, x_half, y_centre, y_half = self._scales
         d = len(x_half)
@@ -293,7 +301,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     # --------------------------------------------------------------- predicting
 
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Fresh posterior draws, a dict like `posterior_samples_`.
 
         Parameters
@@ -305,14 +315,16 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
         return self._in_units(draws)
 
-    def _mean(self, rows, means=None):
+    def _mean(self, rows: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:
         del means  # those of draws differ from it by chance
         return rows @ self.coef_ + self.intercept_
 
-    def _means_and_noise(self, rows, draws):
+    def _means_and_noise(
+        self, rows: np.ndarray, draws: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         return rows @ draws["coef"].T + draws["intercept"], draws["noise_std"]
 
-    def _features(self, X):
+    def _features(self, X: Any) -> np.ndarray:
         X = self._reader().numeric(self, X, reset=False)
         null = ~np.isfinite(X).all(axis=1)
         if null.any():

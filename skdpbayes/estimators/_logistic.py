@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
 from skdpbayes.declarations import schema_of
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import ClassifiedRows, norm_of
+from skdpbayes.intake.reading import Reader
 from skdpbayes.intake.rows import bounded_rows
 from skdpbayes.plans.settings import Bounds, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
@@ -150,29 +158,29 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     def __init__(
         self,
-        epsilon=1.0,
-        delta=1e-5,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        solver="dpvi",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        classes=None,
-        data_norm=None,
-        fit_intercept=True,
-        prior_scale=1.0,
-        prior_df=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        solver: str = "dpvi",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        classes: Any = None,
+        data_norm: float | None = None,
+        fit_intercept: bool = True,
+        prior_scale: float = 1.0,
+        prior_df: float | None = None,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.solver = solver
@@ -208,7 +216,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -230,18 +238,18 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.logistic import LogisticRegression
 
         return (LogisticRegression,)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return ClassifiedRows(
             schema_of(self.classes),
             classes=self.classes,
@@ -249,14 +257,14 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             intercept=bool(self.fit_intercept),
         )
 
-    def _also_public(self, facts, model):
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         del model
         return {
             "classes": [str(label) for label in facts.own_labels()],
             "data_norm": norm_of(self.data_norm, facts.n_features),
         }
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.logistic import LogisticRegression
 
         intercept = bool(self.fit_intercept)
@@ -269,13 +277,13 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         precision = self.prior_scale**-2
         return Task(model, Bounds(score, curvature, precision, constant_column=intercept))
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         self.classes_ = plan.facts.own_labels()
         self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features)
         self._set_coefficients(plan.model, draws)
 
-    def _set_coefficients(self, model, draws):
+    def _set_coefficients(self, model: Any, draws: np.ndarray) -> None:
         rows = (model.n_rows, model.n_columns)
         mean = self._split(self.posterior_.mean.reshape(1, *rows))
         self.coef_, self.intercept_ = mean["coef"][0], mean["intercept"][0]
@@ -283,7 +291,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     # --------------------------------------------------------------- predicting
 
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Fresh posterior draws.
 
         Parameters
@@ -301,7 +311,12 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
         return self._split(draws.reshape(n_samples, len(self.intercept_), -1))
 
-    def _over_rows(self, X, summary, draws=None):
+    def _over_rows(
+        self,
+        X: Any,
+        summary: Callable[[np.ndarray], np.ndarray],
+        draws: dict[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
         """``summary(p)`` for blocks of rows, p being the class probabilities of each draw (rows, draws, classes)."""
         check_is_fitted(self)
         X = self._features(X)
@@ -315,7 +330,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             out.append(summary(class_probabilities(logits)))
         return np.concatenate(out)
 
-    def _features(self, X):
+    def _features(self, X: Any) -> Any:
         X = self._reader().numeric(self, X, reset=False)
         rows, null = bounded_rows(X, self.data_norm_, intercept=False)
         if null.any():
@@ -325,7 +340,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             )
         return rows
 
-    def _split(self, draws):
+    def _split(self, draws: np.ndarray) -> dict[str, np.ndarray]:
         """Draws of shape (n, n_rows, n_columns) as coefficients and intercepts."""
         d = self.n_features_in_
         intercept = draws[:, :, d] if self.fit_intercept else np.zeros(draws.shape[:2])

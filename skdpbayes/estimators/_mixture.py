@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 from sklearn.base import DensityMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import BoundedRows
+from skdpbayes.intake.reading import Reader
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 
 class DPGaussianMixture(DensityMixin, PosteriorEstimator):
@@ -176,33 +185,33 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
     def __init__(
         self,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        n_components=1,
-        covariance_type="full",
-        bounds=None,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        weight_concentration_prior=1.0,
-        mean_prior=None,
-        mean_precision_prior=1.0,
-        covariance_prior=None,
-        degrees_of_freedom_prior=None,
-        reg_covar=1e-6,
-        means_init=None,
-        weights_init=None,
-        sampling_rate=None,
-        n_steps=None,
-        clipping_norm=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        n_components: int = 1,
+        covariance_type: str = "full",
+        bounds: Any = None,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        weight_concentration_prior: float = 1.0,
+        mean_prior: ArrayLike | None = None,
+        mean_precision_prior: float = 1.0,
+        covariance_prior: ArrayLike | None = None,
+        degrees_of_freedom_prior: float | None = None,
+        reg_covar: float = 1e-6,
+        means_init: ArrayLike | None = None,
+        weights_init: ArrayLike | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        clipping_norm: float | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.n_components = n_components
@@ -230,14 +239,14 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -259,12 +268,12 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.mixtures.gaussian import GaussianMixture
 
         return (GaussianMixture,)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("covariance_type", self.covariance_type, ("full", "tied", "diag", "spherical"))
         check_number("weight_concentration_prior", self.weight_concentration_prior, 1e-6, 1e6)
@@ -275,7 +284,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
                 "weights_init needs means_init, the components that they are weights of."
             )
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return BoundedRows(
             self.bounds,
             "a mixture takes distances.",
@@ -284,10 +293,10 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
 
     _scorings = ("log_density",)
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         return float(np.log(2 * facts.own_scales().half).mean())
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.mixtures.gaussian import GaussianMixture, mean_weights
         from skdpbayes.models.mixtures.sketch import frequencies
 
@@ -298,28 +307,14 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             float(d) if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
         )
         check_number("degrees_of_freedom_prior", freedom, d - 1, 1e9)
-        means, weights = self._array("means_init", (k, d)), self._array("weights_init", (k,))
-        if means is not None:
-            means = ((means - centre) / half).astype(np.float32)
-            weights = np.full(k, 1 / k) if weights is None else weights
-            if not ((weights > 0).all() and abs(weights.sum() - 1) < 1e-6):
-                raise ValueError(
-                    f"weights_init must be positive and sum to 1, got {self.weights_init!r}."
-                )
-            weights = weights.astype(np.float32)
-        mean_prior, covariance = self._array("mean_prior", (d,)), self.covariance_prior
-        if covariance is not None:
-            covariance = np.asarray(covariance, np.float64)
-            covariance = (
-                covariance * np.eye(d)
-                if covariance.ndim == 0
-                else self._array("covariance_prior", (d, d))
-            )
-            if not (np.linalg.eigvalsh(covariance) > 0).all():
-                raise ValueError(
-                    f"covariance_prior must be positive definite, got {self.covariance_prior!r}."
-                )
-            covariance = (covariance / np.outer(half, half)).astype(np.float32)
+        means, weights, mean_prior = None, None, None
+        if self.means_init is not None:
+            start = _array("means_init", self.means_init, (k, d))
+            means = ((start - centre) / half).astype(np.float32)
+            weights = self._start_weights()
+        if self.mean_prior is not None:
+            prior = _array("mean_prior", self.mean_prior, (d,))
+            mean_prior = ((prior - centre) / half).astype(np.float32)
         model = GaussianMixture(
             kind=self.covariance_type,
             n_components=k,
@@ -327,10 +322,8 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             concentration=np.float32(self.weight_concentration_prior),
             precision=np.float32(self.mean_precision_prior),
             freedom=np.float32(freedom),
-            mean_prior=None
-            if mean_prior is None
-            else ((mean_prior - centre) / half).astype(np.float32),
-            covariance_prior=covariance,
+            mean_prior=mean_prior,
+            covariance_prior=self._scaled_covariance_prior(half),
             ridge=(self.reg_covar / half**2).astype(np.float32),
             radius=np.float32(radius),
             kept=mean_weights(radius, d),
@@ -341,7 +334,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         )
         return Task(model, self._gradient_bounds(d))
 
-    def _gradient_bounds(self, d):
+    def _gradient_bounds(self, d: int) -> Bounds:
         """What a usual row does to the log-likelihood, in the coordinates of `MarginalMixture`."""
         square = 1 + 3 * d + (d * (d - 1) / 2 if self.covariance_type in ("full", "tied") else 0)
         score = math.sqrt(square) if math.isfinite(self.epsilon) else 1e3
@@ -350,20 +343,34 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             mean_curvature=4.0 * min(1, 2 / self.n_components) * (d if self.covariance_type == "spherical" else 1),
         )  # fmt: skip
 
-    def _array(self, name, shape):
-        """A parameter as an array of a given shape, or None."""
-        value = getattr(self, name)
-        if value is None:
-            return None
-        try:
-            array = np.asarray(value, np.float64)
-        except (TypeError, ValueError):
-            array = np.empty(0)
-        if array.shape != shape or not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite numbers of shape {shape}, got {value!r}.")
-        return array
+    def _start_weights(self) -> np.ndarray:
+        """`weights_init`, or equal weights."""
+        k = int(self.n_components)
+        if self.weights_init is None:
+            return np.full(k, 1 / k, np.float32)
+        weights = _array("weights_init", self.weights_init, (k,))
+        if not ((weights > 0).all() and abs(weights.sum() - 1) < 1e-6):
+            raise ValueError(
+                f"weights_init must be positive and sum to 1, got {self.weights_init!r}."
+            )
+        return weights.astype(np.float32)
 
-    def _finish(self, plan, outcome):
+    def _scaled_covariance_prior(self, half: np.ndarray) -> np.ndarray | None:
+        """`covariance_prior` as a matrix, in units of half ranges."""
+        if self.covariance_prior is None:
+            return None
+        d = len(half)
+        if np.ndim(self.covariance_prior) == 0:
+            covariance = _array("covariance_prior", self.covariance_prior, ()) * np.eye(d)
+        else:
+            covariance = _array("covariance_prior", self.covariance_prior, (d, d))
+        if not (np.linalg.eigvalsh(covariance) > 0).all():
+            raise ValueError(
+                f"covariance_prior must be positive definite, got {self.covariance_prior!r}."
+            )
+        return (covariance / np.outer(half, half)).astype(np.float32)
+
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         params = outcome.state.params
         self.diagnostics_["n_records"] = float(params.total)
@@ -375,7 +382,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         self._scales = plan.facts.own_scales()[:2]
         self._set_components(draws)
 
-    def _set_components(self, draws):
+    def _set_components(self, draws: np.ndarray) -> None:
         self.posterior_samples_ = self._in_units(draws)
         centre, half = self._scales
         self.weights_, means, covariances = self.posterior_.estimate()
@@ -385,7 +392,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         self.covariances_, self.precisions_cholesky_ = self._of_type(full), self._of_type(factor)
         self.precisions_ = self._of_type(factor @ np.swapaxes(factor, 1, 2))
 
-    def _of_type(self, matrices):
+    def _of_type(self, matrices: np.ndarray) -> np.ndarray:
         """Matrices (K, d, d) as scikit-learn stores those of this type."""
         if self.covariance_type == "full":
             return matrices
@@ -394,7 +401,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         diagonals = np.diagonal(matrices, axis1=1, axis2=2).copy()
         return diagonals if self.covariance_type == "diag" else diagonals[:, 0]
 
-    def _in_units(self, draws):
+    def _in_units(self, draws: np.ndarray) -> dict[str, np.ndarray]:
         centre, half = self._scales
         k, d = int(self.n_components), len(half)
         weights, means, covariances = np.split(draws, [k, k + k * d], axis=1)
@@ -405,7 +412,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         }
 
     @property
-    def lower_bound_(self):
+    def lower_bound_(self) -> float:
         """There is none: it raises an AttributeError that says so."""
         raise AttributeError(
             "lower_bound_ does not exist: the bound of the training rows is not among the releases."
@@ -413,7 +420,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
 
     # --------------------------------------------------------------- predicting
 
-    def _factors(self):
+    def _factors(self) -> np.ndarray:
         """Upper factors of the precisions, (K, d, d)."""
         k, d = self.means_.shape
         factor = self.precisions_cholesky_
@@ -425,14 +432,14 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             else np.broadcast_to(factor, (k, d, d))
         )
 
-    def _log_joint(self, X):
+    def _log_joint(self, X: Any) -> np.ndarray:
         """Log weight plus log density of each component, (n, K); a row that is not finite gives NaN."""
         check_is_fitted(self)
         X = self._reader().numeric(self, X, reset=False).astype(np.float64)
         X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, np.nan)
         return _log_joint(X, self.weights_, self.means_, self._factors())
 
-    def score_samples(self, X):
+    def score_samples(self, X: Any) -> np.ndarray:
         """Log density of each row under the mixture of `weights_`, `means_` and `covariances_`.
 
         Parameters
@@ -447,12 +454,12 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         """
         return special.logsumexp(self._log_joint(X), axis=1)
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean of `score_samples`."""
         del y
         return float(np.mean(self.score_samples(X)))
 
-    def log_predictive_density(self, X, n_samples=100):
+    def log_predictive_density(self, X: Any, n_samples: int = 100) -> np.ndarray:
         """Log posterior predictive density of each row, averaged over posterior draws.
 
         Parameters
@@ -478,7 +485,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             each.append(special.logsumexp(_log_joint(X, weights, means, factors), axis=1))
         return special.logsumexp(each, axis=0) - math.log(len(each))
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Probability of each component, of shape (n_samples, n_components); `weights_` for a row that is not finite.
 
         Parameters
@@ -496,29 +503,31 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             log[null] = np.log(self.weights_)
         return special.softmax(log, axis=1)
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """Most probable component of each row, of shape (n_samples,)."""
         return self.predict_proba(X).argmax(axis=1)
 
-    def fit_predict(self, X, y=None):
+    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
         """Fit, and return the most probable component of each row: labels that are **not** private."""
         return self.fit(X, y).predict(X)
 
-    def _n_parameters(self):
+    def _n_parameters(self) -> int:
         k, d = self.means_.shape
         free = {"full": k * d * (d + 1) / 2, "tied": d * (d + 1) / 2, "diag": k * d, "spherical": k}
         return int(free[self.covariance_type] + k * d + k - 1)
 
-    def bic(self, X):
+    def bic(self, X: Any) -> float:
         """Bayesian information criterion on rows, which it does not protect; the lower the better."""
         log = self.score_samples(X)
         return float(-2 * log.sum() + self._n_parameters() * math.log(len(log)))
 
-    def aic(self, X):
+    def aic(self, X: Any) -> float:
         """Akaike information criterion on rows, which it does not protect; the lower the better."""
         return float(-2 * self.score_samples(X).sum() + 2 * self._n_parameters())
 
-    def sample(self, n_samples=1, random_state=None):
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Private synthetic rows from the fitted mixture, with their components.
 
         Parameters
@@ -539,7 +548,9 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         roots = np.swapaxes(np.linalg.inv(self._factors()), 1, 2)
         return self.means_[labels] + np.einsum("nij,nj->ni", roots[labels], noise), labels
 
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Fresh posterior draws, a dict like `posterior_samples_`.
 
         Parameters
@@ -553,7 +564,18 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         )
 
 
-def _log_joint(X, weights, means, factors):
+def _array(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A parameter as finite numbers of this shape."""
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite numbers of shape {shape}, got {value!r}.")
+    return array
+
+
+def _log_joint(X: Any, weights: np.ndarray, means: np.ndarray, factors: np.ndarray) -> np.ndarray:
     log = np.empty((len(X), len(weights)))
     for k, (weight, mean, factor) in enumerate(zip(weights, means, factors, strict=True)):
         with np.errstate(all="ignore"):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.declarations import of_columns_and_response, schema_of
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._layered import (
     layer_sizes,
@@ -20,11 +22,17 @@ from skdpbayes.estimators._layered import (
 )
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin
+from skdpbayes.facts import Facts, Scales
 from skdpbayes.intake.classified import ClassifiedRows, norm_of
 from skdpbayes.intake.measured import MeasuredRows
+from skdpbayes.intake.reading import Reader
 from skdpbayes.intake.rows import bounded_rows, dense
-from skdpbayes.models.networks.layers import ACTIVATIONS, forward
+from skdpbayes.models.networks.layers import ACTIVATIONS, Layer, forward
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _BLOCK = 1024  # rows of a prediction at a time
 _MOST_WEIGHTS = 2**30  # in all draws
@@ -61,14 +69,14 @@ class NetworkEstimator(PosteriorEstimator):
         *PosteriorEstimator._fitted, "posterior_samples_", "coefs_", "intercepts_", "_layers",
     )  # fmt: skip
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("activation", self.activation, ACTIVATIONS)
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_choice("sampler", self.sampler, ("sgld", "sghmc", "sgnht"))
         check_number("friction", self.friction, 0, 1)
 
-    def _network(self, d, n_out):
+    def _network(self, d: int, n_out: int) -> tuple[Layer, ...]:
         sizes = layer_sizes(self.hidden_layer_sizes)
         layers = network(
             d, n_out, sizes, float(self.prior_scale), tuple(self.convolutions), self.image_shape
@@ -81,7 +89,7 @@ class NetworkEstimator(PosteriorEstimator):
             )
         return layers
 
-    def _bounds(self):
+    def _bounds(self) -> Bounds:
         """Without noise hardly anything is shortened. Curvature is that of a row, or of a shortened score."""
         private = math.isfinite(self.epsilon)
         clip = self.clipping_norm or (self._clips[self.solver] if private else 64.0)
@@ -89,7 +97,7 @@ class NetworkEstimator(PosteriorEstimator):
             math.inf, math.inf, 1.0, clip=float(clip), mean_curvature=min(self._curvature, clip**2)
         )
 
-    def _set_weights(self, draws, layers):
+    def _set_weights(self, draws: np.ndarray, layers: Sequence[Layer]) -> None:
         """Set draws and usual weights; `draws` are of all weights, layer by layer, and may have more columns."""
         self.posterior_samples_, self._layers = np.asarray(draws, np.float32), layers
         self.coefs_, self.intercepts_ = usual_weights(
@@ -97,12 +105,14 @@ class NetworkEstimator(PosteriorEstimator):
         )
 
     @property
-    def n_layers_(self):
+    def n_layers_(self) -> int:
         """Number of layers, that of the inputs among them."""
         check_is_fitted(self)
         return len(self._layers) + 1
 
-    def sample_posterior(self, n_samples=100, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Posterior draws of all parameters, in units of their priors.
 
         Parameters
@@ -118,7 +128,7 @@ class NetworkEstimator(PosteriorEstimator):
         check_is_fitted(self)
         return self.posterior_.sample(np.random.default_rng(random_state), n_samples)
 
-    def _outputs(self, rows, draws):
+    def _outputs(self, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """What the network gives for rows under each draw, of shape (rows, draws, outputs)."""
         out = np.empty((len(rows), len(draws), self._layers[-1].n_out))
         for i, draw in enumerate(draws):
@@ -234,32 +244,32 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes=(100,),
-        activation="relu",
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: str = "relu",
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="dpvi",
-        guide="auto",
-        sampler="sgld",
-        friction=0.1,
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        classes=None,
-        data_norm=None,
-        convolutions=(),
-        image_shape=None,
-        prior_scale=1.0,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        step_schedule="constant",
-        n_posterior_samples=50,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        solver: str = "dpvi",
+        guide: str = "auto",
+        sampler: str = "sgld",
+        friction: float = 0.1,
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        classes: Any = None,
+        data_norm: float | None = None,
+        convolutions: Sequence[tuple[int, int, int]] = (),
+        image_shape: tuple[int, ...] | None = None,
+        prior_scale: float = 1.0,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        step_schedule: str = "constant",
+        n_posterior_samples: int = 50,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.epsilon = epsilon
@@ -288,7 +298,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     _declared = ("classes",)
     _fitted = (*NetworkEstimator._fitted, "classes_", "data_norm_")
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -310,16 +320,16 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.networks.perceptron import Classifier
 
         return (Classifier,)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return ClassifiedRows(
             schema_of(self.classes),
             classes=self.classes,
@@ -328,27 +338,29 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
             always_dense=True,
         )
 
-    def _also_public(self, facts, model):
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         del model
         return {
             "classes": [str(label) for label in facts.own_labels()],
             "data_norm": norm_of(self.data_norm, facts.n_features),
         }
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.networks.perceptron import Classifier
 
         n = len(facts.own_labels())
         layers = self._network(facts.n_features, n if n > 2 else 1)
         return Task(Classifier(layers, self.activation), self._bounds())
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         self.classes_ = plan.facts.own_labels()
         self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features)
         self._set_weights(draws, plan.model.layers)
 
-    def _over_rows(self, X, summary, draws=None):
+    def _over_rows(
+        self, X: Any, summary: Callable[[np.ndarray], np.ndarray], draws: np.ndarray | None = None
+    ) -> np.ndarray:
         check_is_fitted(self)
         rows, null = bounded_rows(
             self._reader().numeric(self, X, reset=False), self.data_norm_, intercept=False
@@ -476,31 +488,31 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes=(100,),
-        activation="relu",
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: str = "relu",
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        bounds=None,
-        solver="dpvi",
-        guide="auto",
-        sampler="sgld",
-        friction=0.1,
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        convolutions=(),
-        image_shape=None,
-        prior_scale=1.0,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        step_schedule="constant",
-        n_posterior_samples=50,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        bounds: Any = None,
+        solver: str = "dpvi",
+        guide: str = "auto",
+        sampler: str = "sgld",
+        friction: float = 0.1,
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        convolutions: Sequence[tuple[int, int, int]] = (),
+        image_shape: tuple[int, ...] | None = None,
+        prior_scale: float = 1.0,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        step_schedule: str = "constant",
+        n_posterior_samples: int = 50,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.epsilon = epsilon
@@ -533,7 +545,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     _curvature = 100.0  # of a noise of a tenth
     _fitted = (*NetworkEstimator._fitted, "noise_std_", "_scales")
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -555,28 +567,28 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.networks.perceptron import Regressor
 
         return (Regressor,)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         of_columns = None if self.bounds is None else of_columns_and_response(self.bounds)[0]
         return MeasuredRows(of_columns, bounds=self.bounds)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.networks.perceptron import Regressor
 
         layers = self._network(facts.n_features, 1)
         return Task(Regressor(layers, self.activation, *_LOG_NOISE), self._bounds())
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         self._scales = plan.facts.own_scales()
         self._set_weights(draws, plan.model.layers)
         self.noise_std_ = float(self._noise(self.posterior_samples_).mean())
 
-    def _noise(self, draws):
+    def _noise(self, draws: np.ndarray) -> np.ndarray:
         """Standard deviation of the noise in each draw, in the units of y."""
         mean, sd = _LOG_NOISE
         return (
@@ -584,7 +596,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
             * self._scales[3]
         )
 
-    def _features(self, X):
+    def _features(self, X: Any) -> np.ndarray:
         rows = _scaled(self._reader().numeric(self, X, reset=False), self._scales)
         null = ~np.isfinite(rows).all(axis=1)
         if null.any():
@@ -595,14 +607,16 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
             rows[null] = 0
         return rows
 
-    def _means_and_noise(self, rows, draws):
+    def _means_and_noise(
+        self, rows: np.ndarray, draws: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         blocks = [
             self._outputs(rows[i : i + _BLOCK], draws)[:, :, 0] for i in range(0, len(rows), _BLOCK)
         ]
         return self._scales[2] + self._scales[3] * np.concatenate(blocks), self._noise(draws)
 
 
-def _scaled(X, scales):
+def _scaled(X: Any, scales: Scales) -> np.ndarray:
     """Features in half ranges about the centre."""
     with np.errstate(all="ignore"):
         return (X - scales[0]) / scales[1]

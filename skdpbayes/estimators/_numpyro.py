@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.fields import FieldRows, facts_of, typed
 from skdpbayes.intake.rows import dense
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.models.numpyro.program import NumPyroModel
+    from skdpbayes.plans.plan import Plan
 
 _MANY = 100  # records; that many are no table of groups
 _BLOCK = 1024  # records of a prediction at a time
@@ -38,26 +48,26 @@ class ProgramEstimator(PosteriorEstimator):
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model")
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.score_unit import WithScoreUnit
 
         return (WithScoreUnit,)
 
-    def _program(self, facts):
+    def _program(self, facts: Facts) -> tuple[Callable[..., Any], dict[str, Any]]:
         """A function of the records' fields and of public arguments, and these arguments."""
         raise NotImplementedError
 
-    def _programmed(self, facts):
+    def _programmed(self, facts: Facts) -> tuple[NumPyroModel, Sequence[np.ndarray]]:
         """The program's model, and arrays that it closes over."""
         from skdpbayes.models.numpyro.program import Program
         from skdpbayes.models.numpyro.reading import read_model
 
         program, public = self._program(facts)
         constants, arrays = _separated(public)
-        shapes = tuple(map(tuple, facts.shape.fields))
+        shapes = tuple((own.name, own.shape, own.dtype) for own in facts.shape.fields)
         return read_model(Program(program, shapes, tuple(constants.items())), arrays)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.numpyro.reduced import reduced
         from skdpbayes.models.score_unit import WithScoreUnit
 
@@ -77,7 +87,9 @@ class ProgramEstimator(PosteriorEstimator):
         opened = WithScoreUnit(learnt, found, np.float32(factor))
         return Task(opened, bounds, self._seem_to_hold_records(facts, held))
 
-    def _seem_to_hold_records(self, facts, constants):
+    def _seem_to_hold_records(
+        self, facts: Facts, constants: Sequence[np.ndarray]
+    ) -> tuple[str, ...]:
         """Reasons to think that what is called public, or the model or guide itself, holds records."""
         public = self._parameters().get("public") or {}
         held = {f"public[{name!r}]": value for name, value in public.items()}
@@ -93,7 +105,7 @@ class ProgramEstimator(PosteriorEstimator):
                 )
         return tuple(found)
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         from skdpbayes.models.numpyro.program import NumPyroModel
 
@@ -101,7 +113,9 @@ class ProgramEstimator(PosteriorEstimator):
         self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
         self.posterior_samples_ = self._model.constrained(draws)
 
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Fresh posterior draws, a dict like `posterior_samples_`.
 
         Parameters
@@ -115,7 +129,7 @@ class ProgramEstimator(PosteriorEstimator):
         )
 
 
-def _separated(public):
+def _separated(public: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Arguments that shape a model, and those that are numbers in it: another one compiles nothing."""
     constants, arrays = {}, {}
     for name, value in public.items():
@@ -128,11 +142,11 @@ def _separated(public):
     return constants, arrays
 
 
-def _named(function):
+def _named(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def _has_few_values(estimator):
+def _has_few_values(estimator: DPNumPyroModel) -> bool:
     if "_model" in vars(estimator) and not estimator._model.program.support:
         raise AttributeError(
             "predict_proba needs a response of few values, as of a Bernoulli distribution."
@@ -225,26 +239,26 @@ class DPNumPyroModel(ProgramEstimator):
 
     def __init__(
         self,
-        model,
-        guide="auto",
+        model: Callable[..., Any],
+        guide: str | Callable[..., Any] = "auto",
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="dpvi",
-        public=None,
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        solver: str = "dpvi",
+        public: dict[str, Any] | None = None,
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.model = model
         self.guide = guide
         self.epsilon = epsilon
@@ -266,7 +280,7 @@ class DPNumPyroModel(ProgramEstimator):
 
     _record = "record"
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private records.
 
         Parameters
@@ -289,7 +303,14 @@ class DPNumPyroModel(ProgramEstimator):
         self._fit(X, y)
         return self
 
-    def plan(self, n_rows=None, n_features=None, *, feature_names=None, fields=None):
+    def plan(
+        self,
+        n_rows: int | None = None,
+        n_features: int | None = None,
+        *,
+        feature_names: Sequence[str] | None = None,
+        fields: Mapping[str, ArrayLike] | None = None,
+    ) -> Plan:
         """What a fit of records of this shape runs and costs; nothing is read, and nothing spent.
 
         Parameters
@@ -311,7 +332,7 @@ class DPNumPyroModel(ProgramEstimator):
         shape = facts_of(empty, n_features or 0).shape
         return self._plan_of(replace(shape, n_rows=known.n_rows))
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         if not callable(self.model):
             raise ValueError(f"model must be a function, a NumPyro model, got {self.model!r}.")
@@ -320,31 +341,31 @@ class DPNumPyroModel(ProgramEstimator):
                 f"public must be a dict of arguments of the model, got {self.public!r}."
             )
 
-    def _reader(self):
+    def _reader(self) -> FieldRows:
         return FieldRows()
 
-    def _program(self, facts):
+    def _program(self, facts: Facts) -> tuple[Callable[..., Any], dict[str, Any]]:
         del facts
         return self.model, self.public or {}
 
-    def _also_public(self, facts, model):
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """Names alone: what they stand for is public by declaration."""
         del facts, model
         code = {"model": self.model} | ({"guide": self.guide} if callable(self.guide) else {})
         named = {name: f"{_named(value)}, and all that it holds" for name, value in code.items()}
         return named | {"arguments": sorted(self.public or {})}
 
-    def _fields(self, X, y=None):
+    def _fields(self, X: Any, y: Any = None) -> dict[str, Any]:
         return self._reader().fields(self, X, y, reset=False)
 
     # --------------------------------------------------------------- predicting
 
     _scorings = ("log_density",)
 
-    def _log_density(self, X, y):
+    def _log_density(self, X: Any, y: Any) -> np.ndarray:
         return self.log_predictive_density(X, y)
 
-    def log_predictive_density(self, X, y=None):
+    def log_predictive_density(self, X: Any, y: Any = None) -> np.ndarray:
         """Log posterior predictive density of each record.
 
         Parameters
@@ -362,11 +383,11 @@ class DPNumPyroModel(ProgramEstimator):
         log = np.concatenate(list(self._in_blocks(log_densities, fields)), axis=1)
         return special.logsumexp(log, axis=0) - math.log(len(log))
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean of `log_predictive_density`."""
         return float(np.mean(self.log_predictive_density(X, y)))
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """Posterior predictive mean of the response, or its most probable value if it has few.
 
         Parameters
@@ -383,11 +404,11 @@ class DPNumPyroModel(ProgramEstimator):
         return np.array(support)[mean.argmax(axis=-1)] if support else mean
 
     @available_if(_has_few_values)
-    def predict_proba(self, X):
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Posterior predictive probabilities of the response's values, (n_records, n_values), if it has few."""
         return self._mean_response(X)
 
-    def _mean_response(self, X):
+    def _mean_response(self, X: Any) -> np.ndarray:
         from skdpbayes.models.numpyro.predict import mean_response
 
         check_is_fitted(self)
@@ -397,7 +418,9 @@ class DPNumPyroModel(ProgramEstimator):
             )
         return np.concatenate(list(self._in_blocks(mean_response, self._fields(X))))
 
-    def _in_blocks(self, function, fields):
+    def _in_blocks(
+        self, function: Callable[..., Any], fields: dict[str, Any]
+    ) -> Iterator[np.ndarray]:
         """Results of a function of the model, posterior draws and a batch, for blocks of records."""
         check_is_fitted(self)
         draws = {
@@ -411,7 +434,9 @@ class DPNumPyroModel(ProgramEstimator):
             )
             yield result
 
-    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+    def sample_posterior_predictive(
+        self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Draws of the observed sites for the records of X, each with another posterior draw.
 
         Parameters

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Callable
+from typing import Any, Self
 
 from sklearn.callback import CallbackSupportMixin
 
@@ -15,7 +17,7 @@ _EVERY = 2.0  # seconds between lines
 class WatchedMixin(CallbackSupportMixin):
     """Estimators whose fits tell callbacks of scikit-learn, such as its `ProgressBar`, how far they are."""
 
-    def set_callbacks(self, *callbacks):
+    def set_callbacks(self, *callbacks: Any) -> Self:
         """Set callbacks, such as `sklearn.callback.ProgressBar`.
 
         A fit tells them how much of it is done, in hundredths. It hands them no rows, and none can
@@ -47,7 +49,7 @@ class WatchedMixin(CallbackSupportMixin):
         return super().set_callbacks(*callbacks)
 
 
-def _hooks(callback):
+def _hooks(callback: Any) -> list[Callable[..., Any]]:
     names = ("on_fit_task_begin", "on_fit_task_end")
     return [hook for hook in (getattr(callback, name, None) for name in names) if callable(hook)]
 
@@ -62,13 +64,13 @@ class Progress:
     n_steps : int
     """
 
-    def __init__(self, estimator, n_steps):
+    def __init__(self, estimator: WatchedMixin, n_steps: int) -> None:
         self._estimator, self._n_steps, self._told = estimator, n_steps, 0
         self._start = self._printed = time.perf_counter()
         self._context = estimator._init_callback_context(max_subtasks=_TASKS)
         self._context.call_on_fit_task_begin(estimator=estimator)
 
-    def __call__(self, done):
+    def __call__(self, done: int) -> None:
         """So many steps are done."""
         if getattr(self._estimator, "_skl_callbacks", None):
             while self._told < _TASKS * done // self._n_steps:
@@ -91,6 +93,6 @@ class Progress:
                 f"[{type(self._estimator).__name__}] step {done} of {self._n_steps}: {seconds:.1f} s{left}"
             )
 
-    def finish(self):
+    def finish(self) -> None:
         """Tell callbacks that all is done."""
         self._context.call_on_fit_task_end(estimator=self._estimator)

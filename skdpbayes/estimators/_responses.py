@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -11,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdpbayes.cells import parsed
 from skdpbayes.checks import check_number
+from skdpbayes.facts import Facts
 from skdpbayes.intake.labels import as_labels
 
 
@@ -24,19 +26,21 @@ class BayesianRegressorMixin(RegressorMixin):
 
     _scorings: tuple[str, ...] = ("log_density",)
 
-    def _log_density(self, X, y):
+    def _log_density(self, X: Any, y: Any) -> np.ndarray:
         return self.log_predictive_density(X, parsed(np.asarray(as_labels(y))))
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         return float(np.log(2 * facts.own_scales().y_half).mean())
 
-    def _mean(self, rows, means=None):
+    def _mean(self, rows: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:
         """Posterior mean of the mean of each row; `means` are those given each draw, if they are known."""
         if means is None:
             means, _ = self._means_and_noise(rows, self.posterior_samples_)
         return means.mean(axis=1)
 
-    def predict(self, X, return_std=False):
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior predictive mean.
 
         Parameters
@@ -59,7 +63,7 @@ class BayesianRegressorMixin(RegressorMixin):
         means, noise = self._means_and_noise(rows, self.posterior_samples_)
         return self._mean(rows, means), np.sqrt(np.var(means, axis=1) + np.mean(noise**2))
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Equal-tailed interval of the posterior predictive distribution of a response.
 
         Parameters
@@ -86,7 +90,7 @@ class BayesianRegressorMixin(RegressorMixin):
             ends.append((low + high) / 2)
         return ends[0], ends[1]
 
-    def log_predictive_density(self, X, y):
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log posterior predictive density of each response, of shape (n_samples,)."""
         check_is_fitted(self)
         means, noise = self._means_and_noise(self._features(X), self.posterior_samples_)
@@ -94,7 +98,9 @@ class BayesianRegressorMixin(RegressorMixin):
         log = -0.5 * z**2 - np.log(noise) - 0.5 * math.log(2 * math.pi)
         return special.logsumexp(log, axis=1) - math.log(log.shape[1])
 
-    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+    def sample_posterior_predictive(
+        self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""
         check_is_fitted(self)
         rng = np.random.default_rng(random_state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
@@ -12,10 +12,17 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import DecompositionEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.documents import Documents
+from skdpbayes.intake.reading import Reader
 from skdpbayes.intake.rows import as_numeric, counted
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 
 class DPLatentDirichletAllocation(DecompositionEstimator):
@@ -132,25 +139,25 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     def __init__(
         self,
-        n_components=10,
+        n_components: int = 10,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        doc_topic_prior=None,
-        topic_word_prior=None,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        max_document_norm=1.0,
-        sampling_rate=None,
-        n_steps=None,
-        max_doc_update_iter=100,
-        mean_change_tol=1e-3,
-        n_posterior_samples=100,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        doc_topic_prior: float | None = None,
+        topic_word_prior: float | None = None,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        max_document_norm: float = 1.0,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        max_doc_update_iter: int = 100,
+        mean_change_tol: float = 1e-3,
+        n_posterior_samples: int = 100,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
         self.delta = delta
@@ -171,7 +178,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior of the topics to private documents.
 
         Parameters
@@ -194,12 +201,12 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.lda import LatentDirichletAllocation
 
         return (LatentDirichletAllocation,)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         for name in ("doc_topic_prior", "topic_word_prior"):
             check_number(name, getattr(self, name), 1e-6, 1e6, none=True, closed=True)
@@ -207,14 +214,14 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         check_number("max_doc_update_iter", self.max_doc_update_iter, 0, 10**6, integral=True)
         check_number("mean_change_tol", self.mean_change_tol, 0, 1e6, closed=True)
 
-    def _prior(self, name):
+    def _prior(self, name: str) -> float:
         value = getattr(self, name)
         return 1 / self.n_components if value is None else float(value)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return Documents()
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.lda import LatentDirichletAllocation
 
         d = facts.n_features
@@ -230,7 +237,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         )
         return Task(model, Bounds())
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         from scipy.special import digamma
 
         super()._finish(plan, outcome)
@@ -244,7 +251,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         self.topics_ = self.components_ / total
         self.exp_dirichlet_component_ = np.exp(digamma(self.components_) - digamma(total))
 
-    def sample_posterior(self, n_samples=100, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Posterior draws, a dict like `posterior_samples_`.
 
         Parameters
@@ -257,7 +266,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         return {"topics": draws.reshape(n_samples, *self.components_.shape)}
 
     @property
-    def bound_(self):
+    def bound_(self) -> float:
         """There is none: it raises an AttributeError that says so."""
         raise AttributeError(
             "bound_ does not exist: the bound of the training documents is not among the releases."
@@ -265,7 +274,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     # --------------------------------------------------------------- documents
 
-    def transform(self, X, *, normalize=True):
+    def transform(self, X: Any, *, normalize: bool = True) -> np.ndarray:
         """Topic proportions of documents.
 
         Parameters
@@ -283,21 +292,21 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         """
         return self._scikit_learn().transform(self._documents(X), normalize=normalize)
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Variational bound of the log-likelihood of all documents, as scikit-learn has it."""
         del y
         return float(self._scikit_learn().score(self._documents(X)))
 
-    def perplexity(self, X):
+    def perplexity(self, X: Any) -> float:
         """Exponential of minus the bound per word, as scikit-learn has it; the lower the better."""
         return float(self._scikit_learn().perplexity(self._documents(X)))
 
     _scorings = ("log_density",)
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         return math.log(facts.n_features)
 
-    def _log_density(self, X, y):
+    def _log_density(self, X: Any, y: Any) -> np.ndarray:
         """Log probability per word of half of each document, given its other half; NaN for one without words.
 
         Counts are halved; of an odd one the larger half is taken from columns of even number.
@@ -313,7 +322,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         total, words = (np.bincount(row, values, X.shape[0]) for values in (left * log, left))
         return total / words
 
-    def completion_perplexity(self, X, random_state=0):
+    def completion_perplexity(
+        self, X: Any, random_state: int | np.random.Generator | None = 0
+    ) -> float:
         """Perplexity of half of the words of each document, given its other half.
 
         Unlike `perplexity` it is the likelihood of words that the proportions have not seen, by the
@@ -350,7 +361,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         )
         return float(np.exp(-log / left.data.sum()))
 
-    def _documents(self, X):
+    def _documents(self, X: Any) -> sparse.csr_matrix:
         check_is_fitted(self)
         rows, null = counted(self._reader().numeric(self, X, reset=False))
         if null.any():
@@ -360,7 +371,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             )
         return sparse.csr_matrix(rows, dtype=np.float64)
 
-    def _scikit_learn(self):
+    def _scikit_learn(self) -> Any:
         """scikit-learn's model with these topics, which knows what follows from them."""
         from sklearn.decomposition import LatentDirichletAllocation
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.declarations import column_bounds
-from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.estimators._base import Outcome, PrivateEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import ClippedRows
 from skdpbayes.plans.settings import Bounds, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
@@ -67,17 +72,17 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
 
     def __init__(
         self,
-        bounds=(-1.0, 1.0),
-        epsilon=1.0,
-        delta=1e-5,
+        bounds: Any = (-1.0, 1.0),
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        with_mean=True,
-        with_std=True,
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        random_state=None,
-    ):
+        with_mean: bool = True,
+        with_std: bool = True,
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+    ) -> None:
         self.bounds = bounds
         self.epsilon = epsilon
         self.delta = delta
@@ -88,10 +93,10 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.ledger = ledger
         self.random_state = random_state
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "scale_")
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn means and standard deviations.
 
         Parameters
@@ -113,25 +118,25 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.moments import ColumnMoments
 
         return (ColumnMoments,)
 
-    def _reader(self):
+    def _reader(self) -> ClippedRows:
         return ClippedRows(self.bounds)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.moments import ColumnMoments
 
         return Task(ColumnMoments(facts.n_features), Bounds())
 
-    def _also_public(self, facts, model):
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         del model
         low, high = self._reader().bounds(facts.shape)
         return {"bounds": (low.tolist(), high.tolist())}
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         mean, variance = plan.solver.posterior(plan.model, outcome.state)
         low, high = self._reader().bounds(plan.facts.shape)
         half = (high - low) / 2
@@ -140,14 +145,14 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.var_ = half**2 * variance
         self.scale_ = np.sqrt(self.var_)
 
-    def _column_bounds(self):
+    def _column_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         names = vars(self).get("feature_names_in_")
         return column_bounds(self.bounds, self.n_features_in_, names)
 
-    def _dense(self, X):
+    def _dense(self, X: Any) -> np.ndarray:
         return self._reader().numeric(self, X, reset=False)
 
-    def transform(self, X):
+    def transform(self, X: Any) -> np.ndarray:
         """Standardised columns; values outside of the bounds are cut there first.
 
         Parameters
@@ -163,7 +168,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
             X = np.clip(self._dense(X).astype(np.float64), *self._column_bounds())
             return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: Any) -> np.ndarray:
         """Columns in their own units."""
         check_is_fitted(self)
         X = self._dense(X) * (self.scale_ if self.with_std else 1.0)
