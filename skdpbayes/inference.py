@@ -1,7 +1,7 @@
 """The only driver: one compiled loop over ``update(private_sum(query))``.
 
-Models, solvers, the mechanism, the records and what is drawn are pytrees whose numbers are traced:
-new hyper-parameters, another number of steps and another number of records of the same padded size
+Models, solvers, the mechanism, the records and the draws are pytrees whose numbers are traced: new
+hyper-parameters, another number of steps and another number of records of the same padded size
 run the program that is already compiled.
 """
 
@@ -27,7 +27,7 @@ from skdpbayes.models.base import Model
 from skdpbayes.solvers.base import Round, Solver
 
 _BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
-_AT_A_TIME = 2**12  # steps of which the kind is asked
+_AT_A_TIME = 2**12  # steps whose kinds are computed at once
 
 
 def run(
@@ -73,9 +73,8 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
         bounds = records.bounds()
         mechanism, records = jax.device_put(spec.traced()), jax.device_put(records)
         of_steps = sizes_of_steps(model, solver, mechanism, records, spec.n_steps)
-        if (
-            spec.n_chains * int(of_steps.sum()) >= MOST_VALUES
-        ):  # the count of usable records is one more
+        # The count of usable records is one more value.
+        if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:
             raise ValueError(
                 f"All releases together have {MOST_VALUES} values or more: take fewer steps."
             )
@@ -92,7 +91,7 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
 
 
 class Recording(NamedTuple):
-    """Releases of steps, in the place of records and draws."""
+    """Recorded releases, in the place of records and draws."""
 
     first: Any
     stop: Any
@@ -243,7 +242,7 @@ def _steps(key, records, source, first, stop, model, solver, mechanism, state, k
 
 
 def recorded_release(query, blocks, one, values):
-    """A release from its values, ravelled and padded; `one` is a batch of one record, for the shapes."""
+    """Release from its values, ravelled and padded; a batch of `one` record gives the shapes."""
     flat, unravel = ravel_pytree(zero_sums(query, blocks, one))
     return unravel(values[: flat.size])
 
@@ -270,7 +269,7 @@ def loop(
     first, stop : int
     model, solver, mechanism
     state : pytree
-        Of the solver, before the first of these steps.
+        State of the solver before the first of these steps.
     kept : array or None
         Where to keep releases, or what `observe` makes of each step.
     observe : callable ``(query, blocks, step, release) -> vector``, optional

@@ -1,9 +1,12 @@
-"""A walk through a pipeline that names every step which learns from the rows without spending budget."""
+"""Pipelines that refuse to leak, and a walk that names every step that does.
+
+A step leaks if it learns from the rows without spending budget.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scipy import sparse
@@ -19,8 +22,9 @@ from skdpbayes.intake.tables import is_sequence
 from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.plans.settings import SEEDED
 from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
-from skdpbayes.privacy.report import BEFORE_THE_MODEL, rounded
-from skdpbayes.privacy.selection import SelectionSpent
+from skdpbayes.privacy.card import rounded
+from skdpbayes.privacy.report import BEFORE_THE_MODEL
+from skdpbayes.privacy.spent import Spent, Total
 
 _LEARN_NOTHING = (BoundedScaler, CategoryEncoder, NormClipper)
 PUBLIC, PRIVATE, LEAKS = "learns nothing", "private", "LEAKS"
@@ -44,7 +48,8 @@ class StepReport(NamedTuple):
     >>> from skdpbayes import DPBayesianLogisticRegression
     >>> from skdpbayes.pipelines import check_pipeline
     >>> from skdpbayes.preprocessing import NormClipper
-    >>> report = check_pipeline(make_pipeline(NormClipper(2.0), DPBayesianLogisticRegression(classes=[0, 1])))
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1])
+    >>> report = check_pipeline(make_pipeline(NormClipper(2.0), model))
     >>> [(step.name, step.verdict) for step in report.steps]
     [('normclipper', 'learns nothing'), ('dpbayesianlogisticregression', 'private')]
     """
@@ -73,7 +78,8 @@ class PipelineReport:
     >>> from sklearn.preprocessing import StandardScaler
     >>> from skdpbayes import DPBayesianLogisticRegression
     >>> from skdpbayes.pipelines import check_pipeline
-    >>> report = check_pipeline(make_pipeline(StandardScaler(), DPBayesianLogisticRegression(classes=[0, 1])))
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1])
+    >>> report = check_pipeline(make_pipeline(StandardScaler(), model))
     >>> report.passed, report.epsilon
     (False, 1.0)
     """
@@ -108,8 +114,9 @@ class PipelineReport:
 
 
 def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineReport:
-    """Name every step of a pipeline that learns from the rows without spending budget, and add up what others spend.
+    """Name every step of a pipeline that leaks, and add up what the others spend.
 
+    A step leaks if it learns from the rows without spending budget.
     Steps of `Pipeline`, `ColumnTransformer` and `FeatureUnion` are looked into, at any depth.
     Whatever is not of this package is said to leak: to learn nothing is not enough, as most
     transformers raise or warn if a single cell is missing or unknown, and an error tells of its
@@ -150,7 +157,8 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
     """
     if isinstance(trusted, str) or not hasattr(pipeline, "get_params"):
         raise ValueError(
-            f"Give a pipeline or an estimator, and trusted as a list of names; got {pipeline!r}, {trusted!r}."
+            "Give a pipeline or an estimator, and trusted as a list of names; "
+            f"got {pipeline!r}, {trusted!r}."
         )
     steps, private, trusted = [], [], set(trusted)
     for name, step in _walk("", pipeline):
@@ -166,7 +174,10 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
         raise ValueError(
             f"trusted names no step: {sorted(unknown)}; there are {[step.name for step in steps]}."
         )
-    return PipelineReport(tuple(steps), *_total(private, getattr(pipeline, "_replaced", ())))
+    replaced = pipeline._replaced if isinstance(pipeline, PrivatePipeline) else ()
+    parts = [_total_of(step) for step in private] + [report.total for report in replaced]
+    epsilon, delta = Total.composed(parts)[:2] if private else (0.0, 0.0)
+    return PipelineReport(tuple(steps), epsilon, delta)
 
 
 def _walk(name, step, fitted=True):
@@ -209,7 +220,7 @@ def _parts(pipeline):
 
 
 def _is_identity(step):
-    """Whether a step is what a fitted `ColumnTransformer` or `FeatureUnion` has for "passthrough"."""
+    """Whether it is what fitted transformers of columns and unions have for "passthrough"."""
     return (
         type(step) is FunctionTransformer
         and step.func is None
@@ -259,7 +270,7 @@ def _judged_private(step):
         return PRIVATE, f"will spend epsilon={step.epsilon:g} at delta={step.delta:g}{caveats}"
     if not spent.guarantee_holds:
         return LEAKS, f"the guarantee does not hold: {'; '.join(spent.voided_by)}"
-    epsilon, again = _spent(step), ""
+    epsilon, again = spent.total.epsilon, ""
     if epsilon > spent.epsilon:
         again = f" in the last of several fits, {rounded(epsilon)} in all"
     return (
@@ -273,56 +284,13 @@ def _caveats(numerics):
     return " (in idealised arithmetic)" if numerics == "fast" else ""
 
 
-def _spent(step):
-    """Epsilon of all fits of a step, at the delta of one (of all, for a search)."""
-    spent = step.privacy_spent_
-    return spent.total_epsilon if isinstance(spent, SelectionSpent) else spent.cumulative_epsilon
-
-
-def _total(private, replaced=()):
-    """Epsilon and delta of all private steps together, and of reports of steps that others have replaced."""
-    from skdpbayes.privacy import compose
-
-    if not private:
-        return 0.0, 0.0
-    meanings = {_meaning(step) for step in private} | {
-        (own.adjacency, own.unit) for own in replaced
-    }
-    if len(meanings) > 1:
-        raise ValueError(
-            "The private steps have different adjacencies or units: no total can be given."
-        )
-    fitted = [step for step in private if hasattr(step, "privacy_spent_")]
-    simple = sum(
-        _spent(step) if hasattr(step, "privacy_spent_") else step.epsilon for step in private
-    )
-    simple += sum(own.epsilon for own in replaced)
-    delta = float(sum(map(_delta, private)) + sum(own.delta for own in replaced))
-    reports = [step.privacy_spent_ for step in fitted] + list(replaced)
-    if len(fitted) < len(private) or any(
-        isinstance(own, SelectionSpent) for own in reports
-    ):  # no sum of steps
-        return float(simple), delta
-    ((adjacency, _),) = meanings
-    curve = compose(
-        [block for own in reports for block in own.cumulative + own.releases], adjacency
-    )
-    more = sum(own.epsilon_overhead for own in reports)
-    together = curve.epsilon(delta - sum(own.delta_overhead for own in reports)) + more
-    return float(min(simple, together)), delta
-
-
-def _meaning(step):
-    """Adjacency and unit: of what was fitted, else of what will be."""
-    if hasattr(step, "privacy_spent_"):
-        return step.privacy_spent_.adjacency, step.privacy_spent_.unit
+def _total_of(step) -> Total:
+    """What a step has spent, in all of its fits; of one that is not fitted, what it will."""
+    spent: Spent | None = getattr(step, "privacy_spent_", None)
+    if spent is not None:
+        return spent.total
     inner = step.estimator if isinstance(step, DPRandomizedSearchCV) else step
-    return inner.adjacency, inner._record
-
-
-def _delta(step):
-    spent = getattr(step, "privacy_spent_", step)
-    return spent.total_delta if isinstance(spent, SelectionSpent) else spent.delta
+    return Total(step.epsilon, step.delta, inner.adjacency, inner._record)
 
 
 def _last_step_has(name):
@@ -330,7 +298,7 @@ def _last_step_has(name):
 
 
 class PrivatePipeline(Pipeline):
-    """A pipeline that refuses to be fitted if one of its steps leaks, and says what all of them spend.
+    """A pipeline that refuses to be fitted if a step leaks, and says what all of them spend.
 
     It is `sklearn.pipeline.Pipeline` with `check_pipeline` before every fit.
 
@@ -356,7 +324,8 @@ class PrivatePipeline(Pipeline):
     >>> from skdpbayes.pipelines import PrivatePipeline
     >>> model = DPBayesianLogisticRegression(classes=[0, 1])
     >>> try:
-    ...     PrivatePipeline([("scale", StandardScaler()), ("model", model)]).fit([[0.0], [1.0]], [0, 1])
+    ...     pipeline = PrivatePipeline([("scale", StandardScaler()), ("model", model)])
+    ...     pipeline.fit([[0.0], [1.0]], [0, 1])
     ... except ValueError as error:
     ...     print(str(error)[:48])
     The pipeline is not private: scale (StandardScal
@@ -368,7 +337,7 @@ class PrivatePipeline(Pipeline):
 
     _html_repr = diagram_and_card
 
-    _replaced: tuple[Any, ...] = ()  # reports of steps whose places a later fit gave to copies
+    _replaced: tuple[Spent, ...] = ()  # reports of steps whose places a later fit gave to copies
 
     def _refuse_leaks(self, X):
         if self.memory is not None:
@@ -380,8 +349,8 @@ class PrivatePipeline(Pipeline):
             )
         if sparse.issparse(X) and any(part.sparse_threshold != 0 for part in transformers):
             raise ValueError(
-                "X is sparse, and the number of its zeros would decide the type of a ColumnTransformer's output: set "
-                "sparse_threshold=0."
+                "X is sparse, and the number of its zeros would decide the type of a "
+                "ColumnTransformer's output: set sparse_threshold=0."
             )
         report = check_pipeline(
             clone(self), trusted=self.trusted
@@ -433,7 +402,7 @@ class PrivatePipeline(Pipeline):
         return super().fit_predict(X, y, **params)
 
     @property
-    def privacy_spent_(self):
+    def privacy_spent_(self) -> Spent:
         """What all private steps spent together, in all of their fits.
 
         A `PrivacySpent`, or a `SelectionSpent` if the last step is a search. A step that is
@@ -441,48 +410,18 @@ class PrivatePipeline(Pipeline):
         `PrivacyLedger`.
         """
         steps = [own for name, step in self.steps for own in _walk(name, step)]
-        reports = {
+        reports: dict[str, Spent] = {
             name: step.privacy_spent_ for name, step in steps if hasattr(step, "privacy_spent_")
         }
         if not reports:
             raise AttributeError("This pipeline is not fitted: there is no privacy_spent_ yet.")
-        private = [step for _, step in steps if hasattr(step, "privacy_spent_")]
-        (epsilon, delta), own = _total(private, self._replaced), tuple(reports.values())
-        every = own + self._replaced
-        voided_by = [why for report in own for why in report.voided_by]
-        voided_by += [
-            f"an earlier fit: {why}" for report in self._replaced for why in report.voided_by
-        ]
-        whole = replace(
-            own[-1], epsilon=epsilon, delta=delta, voided_by=tuple(dict.fromkeys(voided_by))
-        )  # fmt: skip
-        if isinstance(whole, SelectionSpent):
-            return replace(whole, total_epsilon=epsilon, total_delta=delta)
         learn_nothing = {name: repr(step) for name, step in steps if type(step) in _LEARN_NOTHING}
-        return replace(
-            whole,
-            steps=tuple(block for report in own for block in report.steps),
-            along=tuple(block for report in own for block in report.along),
-            cumulative=(
-                *(block for report in own for block in report.cumulative),
-                *(
-                    block
-                    for report in self._replaced
-                    for block in report.cumulative + report.releases
-                ),
-            ),
-            clipping_norm=own[0].clipping_norm if len(own) == 1 else None,
-            numerics="fast" if any(report.numerics == "fast" for report in every) else "secure",
-            estimator=" + ".join(report.estimator for report in own),
-            public=learn_nothing | {name: dict(report.public) for name, report in reports.items()},
-            crosscheck="; ".join(
-                f"{name}: {report.crosscheck}" for name, report in reports.items()
-            ),
-            not_covered=tuple(
-                why for why in whole.not_covered if self.trusted or why != BEFORE_THE_MODEL
-            ),
-            epsilon_overhead=sum(report.epsilon_overhead for report in every),
-            delta_overhead=sum(report.delta_overhead for report in every),
+        *_, last = reports.values()
+        return last.composed(
+            reports,
+            self._replaced,
+            public=learn_nothing,
+            covered=() if self.trusted else (BEFORE_THE_MODEL,),
         )
 
     def _transformed(self, X):
@@ -540,7 +479,8 @@ def make_private_pipeline(*steps, trusted=(), verbose=False):
     >>> X = rng.normal(50, 10, size=(2000, 2))
     >>> y = (X[:, 0] + rng.normal(size=2000) > 50).astype(int)
     >>> model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1], solver="vips")
-    >>> pipeline = make_private_pipeline(DPStandardScaler(bounds=(0, 100), epsilon=0.5), model).fit(X, y)
+    >>> scaler = DPStandardScaler(bounds=(0, 100), epsilon=0.5)
+    >>> pipeline = make_private_pipeline(scaler, model).fit(X, y)
     >>> 1.0 < pipeline.privacy_spent_.epsilon <= 1.5
     True
     >>> lower, upper = pipeline.predict_interval(X[:3])
@@ -549,7 +489,7 @@ def make_private_pipeline(*steps, trusted=(), verbose=False):
 
 
 def search_spent(search: Any) -> str:
-    """Say what a finished search of scikit-learn's over private estimators has spent, and that it is not private.
+    """Say what a finished search of scikit-learn's has spent, and that it is not private.
 
     Each candidate was fitted once for each fold, and the best once more. What is said is the sum of
     all these fits' epsilons and deltas, a bound for a row that is in the training parts of all
@@ -571,9 +511,10 @@ def search_spent(search: Any) -> str:
     >>> from skdpbayes import DPGammaExponential
     >>> from skdpbayes.pipelines import search_spent
     >>> X = np.random.default_rng(0).exponential(size=(600, 1))
-    >>> search = GridSearchCV(DPGammaExponential(), {"epsilon": [0.5, 1.0]}, cv=3, refit=False).fit(X)
-    >>> print(search_spent(search))
-    no guarantee: scores were computed from the rows without noise; the 6 fits alone spent (4.5, 6e-05)
+    >>> grid = {"epsilon": [0.5, 1.0]}
+    >>> search = GridSearchCV(DPGammaExponential(), grid, cv=3, refit=False).fit(X)
+    >>> print(search_spent(search))  # doctest: +ELLIPSIS
+    no guarantee: scores were computed ... noise; the 6 fits alone spent (4.5, 6e-05)
     """
     check_is_fitted(search, "cv_results_")
     times, own = search.n_splits_, search.cv_results_["params"]

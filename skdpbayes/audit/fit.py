@@ -17,7 +17,7 @@ from skdpbayes.mechanism.draws import Draw
 from skdpbayes.mechanism.keys import FitKeys, fit_keys
 from skdpbayes.mechanism.private_sum import noisy_count, private_sum
 from skdpbayes.mechanism.records import Records
-from skdpbayes.privacy.report import NoisyCount
+from skdpbayes.privacy.count import NoisyCount
 
 
 class Fit:
@@ -45,6 +45,7 @@ class Fit:
 
     def usable(self, seed: int) -> NoisyCount | None:
         """Noisy number of usable records, of a run."""
+        assert self.records.usable is not None
         return noisy_count(self.keys(seed).counting, self.records.usable, self.spec)
 
     def finished(self, seed: int, state: Any, usable: NoisyCount | None) -> dict[str, Any]:

@@ -293,6 +293,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         from skdpbayes.mechanism.private_sum import noisy_count
 
         keys, records = fit_keys(self.random_state, plan.spec.n_chains), rows.pack()
+        assert records.usable is not None
         usable = noisy_count(keys.counting, records.usable, plan.spec)
         progress = Progress(self, plan.spec.n_chains * plan.n_steps)
         records = replace(records, slots=plan.slots)

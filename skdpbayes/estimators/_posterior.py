@@ -64,11 +64,8 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
                 ConvergenceWarning,
                 stacklevel=5,
             )
-        n, posterior = self.n_posterior_samples, self.posterior_
-        self._chains = getattr(posterior, "n_chains", 1)
-        if hasattr(posterior, "in_order"):
-            return posterior.in_order(n)
-        return posterior.sample(outcome.rng, n)
+        self._chains = self.posterior_.n_chains
+        return self.posterior_.ordered_sample(outcome.rng, self.n_posterior_samples)
 
     def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
         self.n_iter_ = plan.n_steps

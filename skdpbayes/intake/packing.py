@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpbayes.intake.tables import Numbers
-from skdpbayes.mechanism.records import _NARROWEST, RaggedRows, Records, SparseRows, padded_size
+from skdpbayes.mechanism.records import NARROWEST, RaggedRows, Records, SparseRows, padded_size
 
 
 def pack_records(usable: np.ndarray | None = None, **fields: Any) -> Records:
@@ -58,7 +58,7 @@ def pack_ragged(rows: Any) -> Records:
     order = np.argsort(lengths, kind="stable")
     rows, lengths = rows[order], lengths[order]
     longest = lengths[-1] if len(lengths) else 0
-    widths = [_NARROWEST]
+    widths = [NARROWEST]
     while widths[-1] < longest:
         widths.append(2 * widths[-1])
     ends = np.searchsorted(lengths, widths, side="right").astype(np.int32)

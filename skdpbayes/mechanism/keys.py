@@ -1,26 +1,21 @@
-"""Where keys come from, and what is drawn with them.
+"""Secret keys of a fit, and the stream cipher that they drive.
 
-Three independent keys drive a fit: sampling, noise and solver. The first two are secrets, of 256
-bits, and are used with ChaCha20 (RFC 8439; the implementation is OpenSSL's). The solver key may be
-released (replaying a fit from its releases needs it); inside of the compiled loop it drives
-Threefry-2x32, JAX's generator, of which nothing secret hangs.
-
-Threefry is written here without its loop over rounds: unrolled, XLA fuses it into one kernel, which
-makes 100 normal numbers inside of a loop in a fifth of the time of JAX's own.
+A fit has independent keys for sampling, noise, counting and the solver. All but the solver's are
+secrets of 256 bits, used with ChaCha20 (RFC 8439; the implementation is OpenSSL's). The solver's
+key may be released, as replaying a fit from its releases needs it (`threefry`).
 """
 
 from __future__ import annotations
 
-import math
 import numbers
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from jax.extend.random import define_prng_impl
+
+from skdpbayes.mechanism.threefry import wrap_keys
 
 RANDOM_SOURCE = "ChaCha20 (RFC 8439), 256-bit keys"
 
@@ -36,15 +31,16 @@ class Stream:
     key : bytes of length 32
     """
 
-    def __init__(self, key: bytes):
+    def __init__(self, key: bytes) -> None:
         self._key, self._nonce, self._left = key, -1, 0
 
-    def integers(self, dtype, shape):
+    def integers(
+        self, dtype: type[np.unsignedinteger[Any]], shape: int | tuple[int, ...]
+    ) -> np.ndarray:
         """Independent integers, uniform over all of an unsigned type."""
         n_bytes = np.empty(shape, dtype).nbytes
-        if (
-            n_bytes > self._left
-        ):  # a block counter has 32 bits: another nonce, long before it is at its end
+        # A block counter has 32 bits: take another nonce long before its end.
+        if n_bytes > self._left:
             self._nonce, self._left = self._nonce + 1, max(_BYTES_PER_NONCE, n_bytes)
             start = bytes(4) + self._nonce.to_bytes(12, "little")
             self._encrypt = (
@@ -52,66 +48,6 @@ class Stream:
             )
         self._left -= n_bytes
         return np.frombuffer(self._encrypt(bytes(n_bytes)), dtype).reshape(shape)
-
-
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_BITS, _FOLD_IN, _SPLIT, _SEED = range(
-    4
-)  # high counter words: what a key is used for never overlaps
-
-
-def threefry(key, high, low):
-    """Threefry-2x32, 20 rounds, of counters ``(high, low)``: two arrays of 32-bit words."""
-    words = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
-    x, y = high + words[0], low + words[1]
-    for group in range(5):
-        for rotation in _ROTATIONS[group % 2]:
-            x = x + y
-            y = ((y << jnp.uint32(rotation)) | (y >> jnp.uint32(32 - rotation))) ^ x
-        x, y = x + words[(group + 1) % 3], y + words[(group + 2) % 3] + jnp.uint32(group + 1)
-    return x, y
-
-
-def _random_bits(key, bit_width, shape):
-    """One counter for each element: to concatenate both halves of the output would keep it from vectorising."""
-
-    def draw():
-        counters = jnp.arange(math.prod(shape), dtype=jnp.uint32)
-        x, y = threefry(key, jnp.full_like(counters, _BITS), counters)
-        bits = (x.astype(jnp.uint64) << 32) | y if bit_width == 64 else x >> (32 - bit_width)
-        return bits.astype(f"uint{bit_width}").reshape(shape)
-
-    # XLA would draw anew in every kernel that reads the bits, however many: it heeds no barrier
-    # there, only a branch. This one is always taken, which XLA does not see.
-    return jax.lax.cond((key[0] | 1) != 0, draw, draw)
-
-
-def _fold_in(key, data):
-    return jnp.stack(threefry(key, jnp.uint32(_FOLD_IN), jnp.asarray(data).astype(jnp.uint32)))
-
-
-def _split(key, shape):
-    counters = jnp.arange(math.prod(shape), dtype=jnp.uint32)
-    return jnp.stack(threefry(key, jnp.full_like(counters, _SPLIT), counters), axis=-1).reshape(
-        *shape, 2
-    )
-
-
-def _seed(seed):
-    """Key of a small integer (only `jax.random.key` needs this; fits take `fit_keys`)."""
-    low = jnp.asarray(seed).astype(jnp.uint32)
-    return jnp.stack(threefry(jnp.zeros(2, jnp.uint32), jnp.uint32(_SEED), low))
-
-
-GENERATOR = define_prng_impl(
-    key_shape=(2,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in,
-    name="skdpbayes_threefry2x32", tag="skt",
-)  # fmt: skip
-
-
-def wrap_keys(words):
-    """Keys from 32-bit words, of shape (..., 2)."""
-    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=GENERATOR)
 
 
 class FitKeys(NamedTuple):
@@ -137,8 +73,11 @@ class FitKeys(NamedTuple):
         return FitKeys(self.sampling[own], self.noise[own], self.solver[own], self.counting)
 
 
-def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
-    """Independent keys for sampling, noise and solver, for each chain, and one for the count of usable records.
+RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | None
+
+
+def fit_keys(random_state: RandomState, n_chains: int = 1) -> FitKeys:
+    """Independent keys for sampling, noise and solver, for each chain, and one for counting.
 
     Parameters
     ----------
@@ -166,7 +105,8 @@ def fit_keys(random_state, n_chains: int = 1) -> FitKeys:
         material = random_state.randint(0, 2**32, n_bytes // 4, dtype=np.uint32).tobytes()
     else:
         raise ValueError(
-            f"random_state must be None, a non-negative integer, a RandomState or a Generator, got {random_state!r}."
+            "random_state must be None, a non-negative integer, a RandomState or a Generator, "
+            f"got {random_state!r}."
         )
     secrets = [material[i * KEY_BYTES : (i + 1) * KEY_BYTES] for i in range(2 * n_chains)]
     words = np.frombuffer(material[2 * n_chains * KEY_BYTES : -KEY_BYTES], np.uint32)

@@ -8,92 +8,135 @@ Every solver is a loop over ``update(private_sum(query))``. In round ``t``
    added;
 4. the noisy sums, and nothing else, go to ``update``.
 
-The blocks of a round are **one** Gaussian release. A block with clipping norm ``C_b`` and budget
-share ``p_b`` gets noise of standard deviation ``sigma * C_b / sqrt(p_b)``. Measured in units of its
-noise, a record moves the release by at most ``sqrt(sum_b p_b) / sigma = 1 / sigma``, so that
-accounting needs ``(q, sigma, T)`` alone, however many blocks there are and whatever their clipping
-norms. A clipping norm may depend on earlier releases (adaptive clipping), never on data.
+So accounting needs the sampling rate, the noise multiplier and the number of rounds alone:
+`private_sum` has the claim and its proof. What one record can do to a release is decided by
+`_clipped_sum`, whatever the query returned, and nowhere else.
 
-What one record can do to a release is decided here and nowhere else: a contribution that is not
-finite, or larger than its clipping norm, or that comes from a batch slot that was not sampled, is
-dealt with in `_clipped_sum`, whatever the query returned.
-
-Sums and noise are integers (``numerics="secure"``). The grid is such that the noise of every block,
-measured in its steps, is the one integer law of `lattice`; a clipping norm then is
-`Mechanism.units` steps. A contribution is rounded to the grid by itself, so that its norm is at
-most the clipping norm, exactly; sums of integers are exact in any order. The release is the integer
-sum plus integer noise, and only then becomes a floating-point number. `docs/arithmetic.md` has the
-proof. With ``numerics="fast"`` nothing is rounded and the noise is a floating-point number: then
-the guarantee is the idealised one of real arithmetic.
+Sums and noise are integers (``numerics="secure"``). The release is the integer sum plus integer
+noise, and only then becomes a floating-point number. With ``numerics="fast"`` nothing is rounded
+and the noise is a floating-point number: the guarantee is then the idealised one of real
+arithmetic.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 
-from skdpbayes.mechanism.contributions import parts_of, squares
+from skdpbayes.mechanism.contributions import (
+    Contribution,
+    Number,
+    Part,
+    parts_of,
+    squares,
+    sum_of,
+)
 from skdpbayes.mechanism.draws import Draw, noise_source, undrawn
 from skdpbayes.mechanism.integer_noise import levels_for, noise_std
+from skdpbayes.mechanism.records import Group, Records, Tree
 from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
-from skdpbayes.privacy.report import NoisyCount
-
-if TYPE_CHECKING:
-    pass
+from skdpbayes.privacy.count import NoisyCount
 
 CHUNK = 384
-"""Batch slots processed at a time. A multiple of 64; larger chunks waste slots, smaller ones launch overhead."""
+"""Batch slots processed at a time: a multiple of 64.
 
-_LISTED, _FEWEST = (
-    2**13,
-    8,
-)  # of `RaggedRows`: listed columns in a chunk, and slots, where lists are long
+Larger chunks waste slots, smaller ones cost launches.
+"""
+
+_SHARE_ERROR = 2.0**-48  # of sums of budget shares, within the margin of `_clipped_sum`
+
+# For `RaggedRows`: listed columns in a chunk, and the fewest slots where lists are long.
+_LISTED, _FEWEST = 2**13, 8
+
+Release: TypeAlias = dict[str, Any]
+"""For each block, a pytree of arrays with the shapes of one contribution."""
+
+Query: TypeAlias = Callable[[Tree], Mapping[str, Contribution]]
 
 
-def _clipped_sum(contributions, clipping_norm, included, units, exact):
-    """Sum over a chunk of contributions clipped to their norm, which becomes `units`; of integers if `exact`.
+def _clipped_sum(
+    contributions: Contribution,
+    clipping_norm: jax.Array,
+    included: jax.Array,
+    units: Number,
+    exact: bool,
+) -> Tree:
+    """Sum over a chunk of contributions clipped to their norm.
 
-    Total: any contribution at all, of NaN, infinities, huge or denormal numbers, counts as
-    something of norm at most `units`; what is not finite, or so long that its squared norm is not,
-    counts as zero.
+    Parameters
+    ----------
+    contributions : pytree
+        One block of a batch.
+    clipping_norm : float
+        Becomes `units` long.
+    included : bool array
+        Batch slots that were sampled.
+    units : float
+    exact : bool
+        Whether sums are integers.
+
+    Notes
+    -----
+    **Formal guarantee.** If `exact`, each slot adds integers of norm at most `units`, and zero if
+    it is not included, whatever the query returned: NaN, infinities, huge or denormal numbers. Sums
+    are exact, so that a record's share does not depend on the others. Otherwise the same holds in
+    real arithmetic.
+
+    *Proof.* Let h be a contribution's head in steps of the grid, of n entries, and g at least the
+    norm of its vectors, which are integers. The head is multiplied by
+
+        w = min(1, (units (1 - c) - sqrt(n) g / 2) / (|h| g))
+
+    or by zero where that is not positive, and rounded, which moves it by at most sqrt(n) / 2, so
+    that the norm of the product is at most ``(w |h| + sqrt(n) / 2) g <= units (1 - c)``. With
+    several parts, ``|h| g`` is the root of the sum of squares, and ``sqrt(n) g / 2`` the sum of the
+    parts' (Minkowski's inequality). The figures, and the root of the sum of budget shares, have
+    relative errors that sum to less than ``c = (size + 16) 2^-50``. What is not finite, and what is
+    so long that its square is not, has weight zero. Products are of integers below 2^53, and a
+    chunk's sums stay below 2^53 as `units` is at most 2^43 and `CHUNK` below 2^9: both are exact in
+    double precision, in any order. QED
+
+    Tests that die if it does not hold:
+    ``test_attack.py::test_no_record_is_longer_than_the_clipping_norm_in_exact_arithmetic``,
+    ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand``,
+    ``test_mechanism.py::test_any_contribution_is_clipped``.
     """
     parts, treedef = parts_of(contributions)
     scale = units / clipping_norm.astype(float)
-    parts, gains = zip(*(part.prepared(scale, units, exact) for part in parts), strict=True)
-    heads = [part.head * scale for part in parts]
-    square = sum(squares(head) * gain**2 for head, gain in zip(heads, gains, strict=True))
+    prepared = [part.prepared(scale, units, exact) for part in parts]
+    heads = [part.head * scale for part, _ in prepared]
+    gains = [gain for _, gain in prepared]
+    square = sum_of(squares(head) * gain**2 for head, gain in zip(heads, gains, strict=True))
     size = sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(contributions))
-    most = units * (
-        1 - (size + 16) * 2.0**-50
-    )  # a sum of `size` squares is off by at most about size * 2^-53
+    # A sum of `size` squares is off by at most about size * 2^-53.
+    most = jnp.asarray(units * (1 - (size + 16) * 2.0**-50))
     if exact:  # rounding moves each entry of a head by at most one half
         halves = [math.sqrt(math.prod(head.shape[1:])) / 2 for head in heads]
-        most = most - sum(half * gain for half, gain in zip(halves, gains, strict=True))
+        most = most - sum_of(half * gain for half, gain in zip(halves, gains, strict=True))
     usable = included & (square > 0) & jnp.isfinite(square)  # NaN compares false
     weight = jnp.where(usable, jnp.minimum(1, most / jnp.sqrt(jnp.where(usable, square, 1))), 0)
 
-    def clipped(part, head):
+    def clipped(part: Part, head: jax.Array) -> jax.Array:
         column = weight.reshape((-1,) + (1,) * (head.ndim - 1))
-        head = jnp.where(
-            column > 0, head * column, 0
-        )  # below zero where rounding alone is longer than the norm
+        # Below zero, rounding alone would be longer than the norm.
+        head = jnp.where(column > 0, head * column, 0)
         if exact:
             return part.with_head(jnp.round(head)).total().astype(jnp.int64)
         head = head.astype(jnp.float32)
         return part.with_head(jnp.where(jnp.isfinite(head), head, 0)).total()
 
-    return jax.tree.unflatten(
-        treedef, [clipped(part, head) for part, head in zip(parts, heads, strict=True)]
-    )
+    sums = [clipped(part, head) for (part, _), head in zip(prepared, heads, strict=True)]
+    return jax.tree.unflatten(treedef, sums)
 
 
-def add_noise(noise, sums):
+def add_noise(noise: jax.Array, sums: Tree) -> Tree:
     """Noisy sums: one draw for all blocks of a release.
 
     Parameters
@@ -106,7 +149,9 @@ def add_noise(noise, sums):
     return unravel(flat + noise[: flat.size].astype(flat.dtype))
 
 
-def noise_scales(blocks: Mapping[str, Block], mechanism: Mechanism, step):
+def noise_scales(
+    blocks: Mapping[str, Block], mechanism: Mechanism, step: ArrayLike
+) -> dict[str, jax.Array]:
     """Standard deviation of the noise in each block's release at a step (public).
 
     Raises
@@ -121,48 +166,51 @@ def noise_scales(blocks: Mapping[str, Block], mechanism: Mechanism, step):
     }
 
 
-def _check_shares(blocks):
-    total = sum(block.share for block in blocks.values())
-    if not total <= 1 + 1e-9 or any(block.share <= 0 for block in blocks.values()):
+def _check_shares(blocks: Mapping[str, Block]) -> None:
+    total = math.fsum(block.share for block in blocks.values())
+    if not total <= 1 + _SHARE_ERROR or any(block.share <= 0 for block in blocks.values()):
         shares = {name: block.share for name, block in blocks.items()}
         raise ValueError(f"Budget shares must be positive and sum to at most 1, got {shares}.")
 
 
-def _chunk_sums(query, blocks, units, exact, batch, included):
+def _chunk_sums(
+    query: Query,
+    blocks: Mapping[str, Block],
+    units: Mapping[str, Number],
+    exact: bool,
+    batch: Tree,
+    included: jax.Array,
+) -> Release:
     contributions = jax.vmap(query)(batch)
     if set(contributions) != set(blocks):
         raise ValueError(
             f"The query returned blocks {sorted(contributions)}, declared are {sorted(blocks)}."
         )
+    norms = {name: jnp.asarray(block.clipping_norm) for name, block in blocks.items()}
     return {
-        name: _clipped_sum(
-            contributions[name],
-            jnp.asarray(blocks[name].clipping_norm),
-            included,
-            units[name],
-            exact,
-        )
+        name: _clipped_sum(contributions[name], norms[name], included, units[name], exact)
         for name in blocks
     }
 
 
-def zero_sums(query, blocks, batch):
-    """Zeros with the shapes of a release; `batch` is a batch of one record, of which only the shapes count."""
+def zero_sums(query: Query, blocks: Mapping[str, Block], batch: Tree) -> Release:
+    """Zeros with the shapes of a release, from the shapes of a batch of one record."""
     units = dict.fromkeys(blocks, 1.0)
     shapes = jax.eval_shape(
         lambda b: _chunk_sums(query, blocks, units, False, b, jnp.ones(1, bool)), batch
     )
-    return jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), shapes)
+    zeros: Release = jax.tree.map(lambda s: jnp.zeros(s.shape, jnp.float32), shapes)
+    return zeros
 
 
 def private_sum(
-    query: Callable[[Any], Mapping[str, Any]],
+    query: Query,
     blocks: Mapping[str, Block],
     mechanism: Mechanism,
     draw: Draw,
-    step,
-    records,
-):
+    step: ArrayLike,
+    records: Records,
+) -> Release:
     """Noisy sums, over a Poisson sample of the records, of clipped contributions.
 
     Parameters
@@ -185,6 +233,34 @@ def private_sum(
     release : dict
         For each block, ``sum_i clip(contribution_i, C) + N(0, (sigma C)^2 / share)`` (an estimate
         of q times the full-data sum), with the shapes of one contribution.
+
+    Notes
+    -----
+    **Formal guarantee.** Given all earlier releases, the release is one round of the
+    Poisson-subsampled Gaussian mechanism of the rate and noise multiplier that `mechanism` has at
+    this step, so that the rounds compose as `GaussianSteps` do, if (i) `draw` has a Poisson sample
+    of at most that rate and independent noise, secret and used once (`draws_of_chain`); (ii)
+    `blocks`, and all that `query` holds besides its record, come from public values and earlier
+    releases, never from data: so may a clipping norm that adapts; (iii) a record's fields depend
+    on no other record, and the compiled query on no batch slot.
+
+    *Proof.* `vmap` gives `query` one record at a time, and sums are exact, so that one record
+    changes the sum K_b of block b by its own contribution alone, of norm at most ``units_b``
+    (`_clipped_sum`; under ``replace_one`` by the difference of two, for which the accountant takes
+    the distance 2C). `Mechanism.units` is at most ``noise_std sqrt(p_b) / sigma`` for the budget
+    share p_b, and shares sum to at most one (`_check_shares`; c of `_clipped_sum` covers their
+    rounding). So one record moves all blocks together by at most ``sqrt(sum_b units_b^2) <=
+    noise_std / sigma``, and the noise in every coordinate, independent of the others, has the
+    standard deviation ``noise_std``: one Gaussian release of noise multiplier at least sigma,
+    however many blocks there are, up to the law of the noise (`integer_noise`, `overhead`). An
+    overflow would be a reduction modulo 2^64, and the scale of a block is a public factor:
+    post-processing. Should less noise have been drawn than is needed, all is NaN. QED
+
+    ``tests/privacy/test_kill_matrix.py`` has mutants of each condition and the checks that kill
+    them. ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand`` looks for
+    a slot that matters. In ``test_mechanism.py``,
+    `test_one_record_moves_all_blocks_together_by_at_most_one` measures the sensitivity and
+    `test_a_release_for_which_too_little_noise_was_drawn_is_not_a_number` tests the last sentence.
     """
     _check_shares(blocks)
     exact = jnp.issubdtype(draw.noise.dtype, jnp.integer)
@@ -192,44 +268,39 @@ def private_sum(
         raise TypeError("Integer sums need 64 bits: call this under jax.enable_x64(True).")
     units = {name: mechanism.units(step, block.share) for name, block in blocks.items()}
 
-    def over(i, group, sums):
-        slots = (
-            (records.slots or CHUNK)
-            if group.width is None
-            else max(_FEWEST, min(CHUNK, _LISTED // group.width))
-        )
+    def over(i: int, group: Group, sums: Release) -> Release:
+        if group.width is None:
+            slots = records.slots or CHUNK
+        else:
+            slots = max(_FEWEST, min(CHUNK, _LISTED // group.width))
         stop = draw.starts[i + 1]
 
-        def next_chunk(carry):
+        def next_chunk(carry: tuple[jax.Array, Release]) -> tuple[jax.Array, Release]:
             place, sums = carry
             places = place + jnp.arange(slots)
             included = places < stop
             indices = draw.indices.at[jnp.where(included, places, 0)].get(mode="promise_in_bounds")
-            chunk = _chunk_sums(
-                query, blocks, units, exact, records.take(indices, group.width), included
-            )
+            batch = records.take(indices, group.width)
+            chunk = _chunk_sums(query, blocks, units, exact, batch, included)
             return place + slots, jax.tree.map(jnp.add, sums, chunk)
 
-        return jax.lax.while_loop(
-            lambda carry: carry[0] < stop, next_chunk, (draw.starts[i], sums)
-        )[1]
+        start = (draw.starts[i], sums)
+        summed: Release
+        _, summed = jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunk, start)
+        return summed
 
     # Sums of floats in double precision: in single, rounding ten million would carry a record
     # beyond its clipping norm.
     sums = jax.tree.map(
         lambda x: x.astype(jnp.int64 if exact else float), zero_sums(query, blocks, records.one())
     )
-    for i, group in enumerate(
-        records.groups()
-    ):  # each its own program, over its own part of one Poisson sample
+    # Each group has its own program, over its own part of one Poisson sample.
+    for i, group in enumerate(records.groups()):
         sums = over(i, group, sums)
 
-    # A clipping norm is `units` long, so that the noise is the same in all blocks: one record moves
-    # the sums by at most its standard deviation over sigma.
+    # Fail closed, should less noise have been drawn than is needed.
     last = draw.noise[sum(leaf.size for leaf in jax.tree.leaves(sums)) - 1]
-    missing = last == undrawn(
-        draw.noise.dtype
-    )  # fail closed, should fewer have been drawn than are needed
+    missing = last == undrawn(draw.noise.dtype)
     noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, draw.noise, 0), sums)
     spacing = {
         name: jnp.where(missing, jnp.nan, block.clipping_norm / units[name])
@@ -241,14 +312,8 @@ def private_sum(
     }
 
 
-def noisy_count(key: bytes, usable, spec: MechanismSpec) -> NoisyCount | None:
+def noisy_count(key: bytes, usable: np.ndarray, spec: MechanismSpec) -> NoisyCount | None:
     """Number of records that can contribute, with noise: a private sum of zeros and ones.
-
-    *Claim.* The release is the Gaussian mechanism of noise multiplier at least
-    ``spec.count.noise_multiplier``. *Proof.* A record adds 0 or `units`, an integer, to a sum of
-    unbounded integers; the noise has standard deviation ``noise_std(levels) >= units *
-    noise_multiplier``, is drawn once and from a key of its own, and is an integer too. What follows
-    is post-processing. With ``numerics="fast"`` the same holds of real numbers.
 
     Parameters
     ----------
@@ -261,6 +326,20 @@ def noisy_count(key: bytes, usable, spec: MechanismSpec) -> NoisyCount | None:
     -------
     NoisyCount or None
         None if `spec` has no such release.
+
+    Notes
+    -----
+    **Formal guarantee.** The release is the Gaussian mechanism of noise multiplier at least
+    ``spec.count.noise_multiplier`` and sampling rate 1, if `key` is secret and used once, and
+    whether a record is usable depends on no other.
+
+    *Proof.* A record adds 0 or `units`, an integer, to a sum of unbounded integers; the noise has
+    standard deviation ``noise_std(levels) >= units * noise_multiplier``, is drawn once and from a
+    key of its own, and is an integer too (`integer_noise`). What follows is post-processing. With
+    ``numerics="fast"`` the same holds of real numbers. QED
+
+    ``tests/privacy/test_count.py::test_mutants_of_the_count_are_noticed`` breaks each step of the
+    proof, and `test_a_fit_draws_its_noise_from_its_own_key` the key.
     """
     if spec.count is None:
         return None

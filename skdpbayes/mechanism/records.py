@@ -1,4 +1,4 @@
-"""Training records as the compiled loop sees them: padded arrays, and rows that know how to be gathered.
+"""Training records as the compiled loop sees them: padded arrays, and rows that are gathered.
 
 Everything here is a map over single records: no total, mean or count of the data is ever formed.
 """
@@ -8,14 +8,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+NARROWEST = 32
+"""Width of the shortest `RaggedRows`."""
+
+Array: TypeAlias = jax.Array | np.ndarray
+"""An array of NumPy, which the compiled loop makes one of JAX."""
+
+Tree: TypeAlias = Any
+"""A pytree of arrays, whose structure is the model's."""
+
 _SLOTS = 16  # non-zeros of a row that are scattered at a time
-_NARROWEST = 32  # width of the shortest ragged rows
 
 
 @jax.tree_util.register_dataclass
@@ -23,17 +31,17 @@ _NARROWEST = 32  # width of the shortest ragged rows
 class SparseRows:
     """CSR rows; a batch of them is made dense when it is gathered."""
 
-    data: Any
-    columns: Any
-    row_starts: Any  # (n + 1,)
-    template: Any  # zeros of shape (n_columns,): the width as a shape
+    data: Array
+    columns: Array
+    row_starts: Array  # (n + 1,)
+    template: Array  # zeros of shape (n_columns,): the width as a shape
 
-    def take(self, indices):
+    def take(self, indices: jax.Array) -> jax.Array:
         """Dense rows, of shape (len(indices), n_columns)."""
         start, stop = self.row_starts[indices], self.row_starts[indices + 1]
         rows = jnp.arange(indices.shape[0], dtype=jnp.int32)[:, None]
 
-        def scatter(carry):
+        def scatter(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             offset, dense = carry
             slots = start[:, None] + offset + jnp.arange(_SLOTS, dtype=jnp.int32)
             inside = slots < stop[:, None]
@@ -43,27 +51,34 @@ class SparseRows:
 
         dense = jnp.zeros((indices.shape[0], self.template.shape[0]), self.data.dtype)
         longest = jnp.max(stop - start)
-        return jax.lax.while_loop(lambda carry: carry[0] < longest, scatter, (jnp.int32(0), dense))[
-            1
-        ]
+        taken: jax.Array
+        _, taken = jax.lax.while_loop(
+            lambda carry: carry[0] < longest, scatter, (jnp.int32(0), dense)
+        )
+        return taken
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RaggedRows:
-    """CSR rows of very different lengths, sorted by length; a batch has lists of columns and values of one width.
+    """CSR rows of very different lengths, sorted by length; a batch has lists of one width.
 
     Each row has the width that its own length asks for, of a few: what a row contributes, to the
     last bit, must not depend on the rows that are gathered with it.
     """
 
-    data: Any
-    columns: Any
-    row_starts: Any  # (n + 1,)
-    template: Any  # zeros of shape (n_columns,): the width as a shape
+    data: Array
+    columns: Array
+    row_starts: Array  # (n + 1,)
+    template: Array  # zeros of shape (n_columns,): the width as a shape
 
-    def take(self, indices, width):
-        """Columns, in increasing order and then ``n_columns``, and values, then zero, each of shape (n, width)."""
+    def take(self, indices: jax.Array, width: int | None) -> dict[str, jax.Array]:
+        """Columns and values, each of shape (n, width).
+
+        Columns are in increasing order. Unused places have the column ``n_columns`` and value zero.
+        """
+        if width is None:
+            raise ValueError("Ragged rows are taken with a width.")
         start, place = self.row_starts[indices], jnp.arange(width, dtype=jnp.int32)
         inside = place < (self.row_starts[indices + 1] - start)[:, None]
         slots = jnp.where(inside, start[:, None] + place, 0)
@@ -72,11 +87,11 @@ class RaggedRows:
 
 
 class Group(NamedTuple):
-    """Records from `start` to `stop`, all of the width `width` (None, if they have no `RaggedRows`)."""
+    """Records from `start` to `stop`, of one width (None, if they have no `RaggedRows`)."""
 
     width: int | None
-    start: Any
-    stop: Any
+    start: jax.Array | np.integer[Any]
+    stop: jax.Array | np.integer[Any]
 
 
 @partial(
@@ -95,9 +110,9 @@ class Records:
     (None: as many as suit cheap records).
     """
 
-    fields: Any
-    n_records: Any
-    ends: Any = ()
+    fields: Tree
+    n_records: jax.Array | np.integer[Any]
+    ends: Array | tuple[()] = ()
     widths: tuple[int, ...] = ()
     slots: int | None = None
     usable: np.ndarray | None = field(default=None, compare=False)
@@ -105,25 +120,16 @@ class Records:
     @property
     def n_slots(self) -> int:
         """Number of records, with those that pad."""
-
-        def size(field):
-            return (
-                field.row_starts.shape[0] - 1
-                if isinstance(field, SparseRows | RaggedRows)
-                else field.shape[0]
-            )
-
-        return size(
-            jax.tree.leaves(self.fields, is_leaf=lambda x: isinstance(x, SparseRows | RaggedRows))[
-                0
-            ]
-        )
+        first = jax.tree.leaves(self.fields, is_leaf=_is_rows)[0]
+        if isinstance(first, SparseRows | RaggedRows):
+            return int(first.row_starts.shape[0] - 1)
+        return int(first.shape[0])
 
     def bounds(self) -> list[int]:
         """Where groups begin, and the number of records."""
         return [0, *(int(group.stop) for group in self.groups())]
 
-    def one(self):
+    def one(self) -> Tree:
         """A batch of one record, for its shapes."""
         return self.take(jnp.zeros(1, jnp.int32), self.groups()[0].width)
 
@@ -137,24 +143,26 @@ class Records:
             for i, (w, start) in enumerate(zip(self.widths, starts, strict=True))
         ]
 
-    def take(self, indices, width=None):
+    def take(self, indices: jax.Array, width: int | None = None) -> Tree:
         """The records at `indices`, as a batch."""
 
-        def rows(field):
+        def rows(field: Any) -> Tree:
             if isinstance(field, SparseRows):
                 return field.take(indices)
             if isinstance(field, RaggedRows):
                 return field.take(indices, width)
             return field.at[indices].get(mode="promise_in_bounds")
 
-        return jax.tree.map(
-            rows, self.fields, is_leaf=lambda x: isinstance(x, SparseRows | RaggedRows)
-        )
+        return jax.tree.map(rows, self.fields, is_leaf=_is_rows)
+
+
+def _is_rows(leaf: object) -> bool:
+    return isinstance(leaf, SparseRows | RaggedRows)
 
 
 def padded_size(n: int) -> int:
     """Smallest of the padded sizes that holds `n`: four per power of two, at least 64."""
     if n <= 64:
         return 64
-    step = 2 ** (math.ceil(math.log2(n)) - 3)
+    step: int = 2 ** (math.ceil(math.log2(n)) - 3)
     return step * math.ceil(n / step)

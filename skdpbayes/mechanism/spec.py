@@ -1,4 +1,4 @@
-"""Public values that decide what the mechanism does."""
+"""Public values that decide what the mechanism does; the run and the accountant read the same."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from skdpbayes.mechanism.integer_noise import MOST_UNITS, levels_for, noise_std
 from skdpbayes.privacy.accounting import GaussianSteps
 
 MAX_SCHEDULE = 64
-"""Most pieces of a piecewise constant noise schedule (a static shape, so that no schedule recompiles)."""
+"""Most pieces of a noise schedule: a static shape, so that no schedule recompiles."""
 
+"""Smallest sampling rate: `poisson_sample`'s proof covers no smaller one."""
 
-_UNITS_WITHOUT_NOISE = (
-    2.0**40
-)  # in a clipping norm, where no noise says how fine a grid makes sense
+LEAST_RATE = 1e-6
+"""Smallest sampling rate: `poisson_sample`'s proof covers no smaller one."""
+
+# Grid steps in a clipping norm, where no noise says how fine a grid makes sense.
+_UNITS_WITHOUT_NOISE = 2.0**40
 
 
 @dataclass(frozen=True)
 class MechanismSpec:
-    """Everything public that decides what the mechanism does; the run and the accountant read the same object.
+    """Steps, sampling and numerics of a run, and its count of records.
 
     Attributes
     ----------
@@ -64,7 +69,7 @@ class MechanismSpec:
         return min(piece.noise_multiplier for piece in self.steps)
 
     def check_records(self, n_records: int) -> None:
-        """Raise a `ValueError` if integer sums over so many records, whose number is public, could overflow."""
+        """Raise a `ValueError` if integer sums over a public number of records could overflow."""
         if self.levels is None:
             return
         least = self.least_noise
@@ -72,8 +77,9 @@ class MechanismSpec:
         most = 0.99 * 2.0**63 / units  # in a batch, at full length and in one direction
         if n_records * self.sampling_rate > most:
             raise ValueError(
-                f"numerics='secure' sums at most {most:.3g} records with a noise multiplier as small as {least:.3g}: "
-                "take a smaller sampling_rate or epsilon, or numerics='fast'."
+                f"numerics='secure' sums at most {most:.3g} records with a noise multiplier as "
+                f"small as {least:.3g}: take a smaller sampling_rate or epsilon, or "
+                "numerics='fast'."
             )
 
     @property
@@ -104,16 +110,14 @@ class MechanismSpec:
         if rate < LEAST_RATE:
             raise ValueError(f"sampling_rate must be at least {LEAST_RATE:g}, got {rate:g}.")
         ends = np.full(MAX_SCHEDULE, np.iinfo(np.int32).max, np.int32)
-        sigmas = np.full(
-            MAX_SCHEDULE, np.float32(np.inf)
-        )  # no step lies beyond the schedule; noise would be infinite
+        # No step lies beyond the schedule; its noise would be infinite.
+        sigmas = np.full(MAX_SCHEDULE, np.float32(np.inf))
         ends[: len(self.steps)] = np.cumsum([piece.steps for piece in self.steps])
         exact = np.array([piece.noise_multiplier for piece in self.steps])
         rounded = exact.astype(np.float32)  # never below what is charged
         rounded = np.where(rounded < exact, np.nextafter(rounded, np.float32(np.inf)), rounded)
-        least = np.finfo(
-            np.float32
-        ).tiny  # below it a program may take a number for zero, which means no noise
+        # Below this a program may take a number for zero, which means no noise.
+        least = np.finfo(np.float32).tiny
         sigmas[: len(self.steps)] = np.where(exact > 0, np.maximum(rounded, least), 0)
         return Mechanism(
             rate=np.float32(rate),
@@ -125,7 +129,7 @@ class MechanismSpec:
 
 
 class Mechanism(NamedTuple):
-    """`MechanismSpec` as arrays (traced: new values compile nothing).
+    """`MechanismSpec` as arrays: NumPy's, traced in the compiled loop (new values compile nothing).
 
     Attributes
     ----------
@@ -141,12 +145,12 @@ class Mechanism(NamedTuple):
     n_steps: Any
     noise_std: Any
 
-    def noise_multiplier(self, step):
+    def noise_multiplier(self, step: ArrayLike) -> jax.Array:
         """Noise multiplier (standard deviation over clipping norm) in force at a step."""
         return jnp.asarray(self.sigmas)[jnp.sum(jnp.asarray(self.ends) <= step)]
 
-    def units(self, step, share):
-        """Length of the clipping norm of a block with a budget share, where the noise is as it is drawn."""
+    def units(self, step: ArrayLike, share: float) -> jax.Array:
+        """Length of a block's clipping norm in steps of the grid, on which noise is as drawn."""
         sigma = self.noise_multiplier(step).astype(float)
         units = jnp.minimum(
             self.noise_std * math.sqrt(share) / jnp.where(sigma > 0, sigma, 1), MOST_UNITS
@@ -155,10 +159,7 @@ class Mechanism(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Clipping norm (traced) and budget share (a Python float; the shares of a round sum to at most one)."""
+    """Clipping norm (traced) and budget share (static); shares of a round sum to at most one."""
 
-    clipping_norm: Any
+    clipping_norm: ArrayLike
     share: float = 1.0
-
-
-LEAST_RATE = 1e-6

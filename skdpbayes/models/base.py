@@ -1,9 +1,13 @@
-"""What a solver needs to know of a model."""
+"""Models as solvers see them, and the functions by which solvers use a model.
+
+Members that only some models have are declared in `skdpbayes.models.protocols`. Each function below
+asks for one of them, and says what it does without.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,68 +15,71 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.contributions import scaled
+from skdpbayes.mechanism.spec import Block
+from skdpbayes.models.protocols import (
+    Contribution,
+    HasClippingBias,
+    HasCurvature,
+    HasLatentNoise,
+    HasNormalPrior,
+    HasPriorDegrees,
+    HasPriorMean,
+    HasRandomStart,
+    HasScore,
+    HasScoreBound,
+    HasScoreUnit,
+    Number,
+    Params,
+    Record,
+)
+from skdpbayes.posteriors.base import Posterior
 
-NORM = np.float32(
-    1 + 2**-8
-)  # of blocks of norm 1: above what rounding, and shortening for rounding's sake, may add
+NORM = np.float32(1 + 2**-8)
+"""Clipping norm of blocks of norm 1, with room for rounding and for shortening before rounding."""
+
+Tree = TypeVar("Tree")
 
 
 class Model(Protocol):
-    """A prior and a likelihood that factorises over records. Holds no data and no keys; what it knows is public.
+    """A prior, and a likelihood that factorises over records. Holds no data and no keys.
 
     A model is a frozen dataclass registered as a pytree: sizes are static, hyper-parameters traced.
-
-    Some more members are optional:
-
-    * ``score(params, record)`` and ``curvature(params, record)``, closed forms of the first two
-      derivatives of the log-likelihood, which may be structured contributions (`RankOne`,
-      `Quadratic`);
-    * ``score_bound(params, record)``, a bound on the norm of a record's score that does not depend
-      on its response: with it clipping no longer biases the fit (`unbiased_weight`); or else
-      ``clipping_bias(params, norm)``, what clipping to a norm is expected to add to the sum of the
-      scores of all records (`unbiased_total`);
-    * ``prior_precision()``, the diagonal of the prior's precision if the prior is an independent
-      normal one, which `solver="dpvi"` needs (another prior gives the curvature of its logarithm at
-      `init`), ``prior_mean()``, if that is not `init` (another prior gives what its slope there
-      asks for), and an attribute ``prior_df``: None, or the degrees of freedom of Student t priors
-      of which this is the squared inverse scale.
-
-    `solver="na-dpvi"` asks for two more, of models whose slopes depend on the parameters in a known
-    way: ``precondition(params)``, public factors by which `score`, and the rows and columns of
-    `curvature`, are to be multiplied; and ``working_point(params, curvature, covariance)``, where
-    to ask for a score while the parameters are unknown. And it uses ``blocks()``, slices of the
-    ravelled parameters between which the curvature is zero. A model that is a distribution of whole
-    records may say what curvature to expect, ``information(params, norm)``, and how well `init` is
-    known already, ``start_variance()``; then no curvature is released.
+    Optional members are declared in `skdpbayes.models.protocols`.
     """
 
-    def init(self) -> Any:
+    def init(self) -> Params:
         """Starting point: a pytree of unconstrained parameters, independent of any data."""
 
-    def log_prior(self, params) -> jax.Array:
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior, up to a constant."""
 
-    def log_likelihood(self, params, record) -> jax.Array:
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record."""
 
 
-class ConjugateModel(Model, Protocol):
-    """A model of which a bounded statistic of each record tells all: `solver="vips"` releases its sum, once."""
+class BoundedStatistic(Protocol):
+    """Statistic of a record with a declared bound on its norm."""
 
-    n_statistics: int
+    @property
+    def n_statistics(self) -> int:
+        """Length of the statistic."""
 
-    def statistic(self, record) -> jax.Array:
+    def statistic(self, record: Record) -> jax.Array:
         """Statistic of one record, of shape (n_statistics,)."""
 
     def statistic_bound(self) -> float:
         """Largest norm of a statistic."""
 
-    def noisy_posterior(self, total, scale: float, n_records: int) -> Any:
-        """Exact posterior given the sum of the statistics with normal noise of standard deviation `scale`."""
+
+class ConjugateModel(BoundedStatistic, Protocol):
+    """Model with a bounded sufficient statistic: `solver="vips"` releases its sum, once."""
+
+    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> Any:
+        """Posterior given the summed statistics plus normal noise of standard deviation `scale`."""
 
 
 class Opening(NamedTuple):
-    """A release that is made once, before the rounds of a `StatisticsModel`, to find a start.
+    """A release made once, before the rounds of a `StatisticsModel`, to find a start.
 
     Attributes
     ----------
@@ -82,161 +89,190 @@ class Opening(NamedTuple):
         Post-processing; `key` is the solver's.
     """
 
-    statistics: Callable[..., Any]
-    blocks: Mapping[str, Any]
-    update: Callable[..., Any]
+    statistics: Callable[[Any], Callable[[Record], Mapping[str, Contribution]]]
+    blocks: Mapping[str, Block]
+    update: Callable[[Any, Mapping[str, Any], Mapping[str, jax.Array], jax.Array], Any]
 
 
 class StatisticsModel(Protocol):
-    """A conjugate-exponential model with local latents: `solver="vips"` releases expected statistics in rounds.
+    """Conjugate-exponential model with local latent variables, fitted by variational Bayes.
 
-    Parameters are those of the variational posterior. The norm of a block is declared in `blocks`,
-    and the clip enforces it: a wrong declaration costs utility, never privacy.
+    `solver="vips"` releases its expected sufficient statistics in rounds. Parameters are those of
+    the variational posterior. The norm of a block is declared in `blocks` and enforced by clipping:
+    a wrong declaration costs utility, never privacy.
     """
 
-    def init(self) -> Any:
-        """Parameters before anything is released (a pytree of float32 arrays, like all parameters)."""
+    def init(self) -> Params:
+        """Parameters before any release (a pytree of float32 arrays, like all parameters)."""
 
     def openings(self) -> tuple[Opening, ...]:
         """Releases that lead to a start; empty if `init` is one."""
 
-    def statistics(self, params) -> Callable[..., Mapping[str, Any]]:
-        """Function of one record: its expected sufficient statistics, by block."""
+    def statistics(self, params: Params) -> Callable[[Record], Mapping[str, Contribution]]:
+        """Function from one record to its expected sufficient statistics, by block (E-step)."""
 
-    def blocks(self) -> Mapping[str, Any]:
+    def blocks(self) -> Mapping[str, Block]:
         """Clipping norm and budget share of each block."""
 
     def zeros(self) -> Mapping[str, Any]:
-        """Sums of no records."""
+        """Sums over no records."""
 
-    def carry(self, sums, old, new) -> Mapping[str, Any]:
-        """What sums taken with old parameters are for new ones (the same, unless statistics are relative to them)."""
+    def carry(self, sums: Mapping[str, Any], old: Params, new: Params) -> Mapping[str, Any]:
+        """Sums taken at old parameters, translated to new ones.
 
-    def m_step(self, params, sums, scales) -> Any:
-        """Parameters given noisy sums, of all records, and the standard deviation of the noise in each block."""
-
-    def posterior(self, params) -> Any:
-        """The posterior that final parameters describe."""
-
-
-class OpenedModel(StatisticsModel, Protocol):
-    """A `StatisticsModel` that gradient solvers take too, once its openings have found a start."""
-
-    def marginal(self, params) -> Any:
-        """A `Model` without latents, about the start that `params` hold.
-
-        It has one more method, ``natural(posterior)``: a posterior of the usual parameters, given
-        one of its own.
+        Equal to `sums` unless statistics are relative to the parameters.
         """
 
+    def m_step(
+        self, params: Params, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
+    ) -> Params:
+        """Parameters given noisy sums over all records and the noise's standard deviations."""
 
-def score_unit(model: Model):
-    """What clipping norms are relative to: one, or the model's attribute `score_unit`, found by a release."""
-    return jnp.asarray(getattr(model, "score_unit", 1), jnp.float32)
+    def posterior(self, params: Params) -> Posterior:
+        """Posterior described by the final parameters."""
 
 
-def double(tree):
-    """In double precision where that is enabled, as it is inside of the driver."""
+class MarginalModel(Model, Protocol):
+    """Model without latent variables, in coordinates about a start."""
+
+    def natural(self, posterior: Any) -> Posterior:
+        """Posterior of the usual parameters, given one of the coordinates."""
+
+
+class OpenedModel(Protocol):
+    """Model whose openings find the start or the scale of a `MarginalModel`."""
+
+    def init(self) -> Params:
+        """Parameters before any release."""
+
+    def openings(self) -> tuple[Opening, ...]:
+        """Releases made once, before the rounds of the gradient solver."""
+
+    def marginal(self, params: Params) -> MarginalModel:
+        """Model about the start held by `params`."""
+
+
+def score_unit(model: Any) -> jax.Array:
+    """Unit of clipping norms: the model's typical score, found by a release; else one."""
+    unit = model.score_unit if isinstance(model, HasScoreUnit) else 1
+    return jnp.asarray(unit, jnp.float32)
+
+
+def double(tree: Tree) -> Tree:
+    """Arrays in double precision, where that is enabled (as it is inside the driver)."""
     return jax.tree.map(lambda x: jnp.asarray(x, float), tree)
 
 
-def single(tree):
-    """In single precision."""
+def single(tree: Tree) -> Tree:
+    """Arrays in single precision."""
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
 
 
-def flat_start(model: Model):
-    """Starting point as a float32 vector, and the function that gives such a vector the shape of the parameters."""
+def flat_start(model: Model) -> tuple[jax.Array, Callable[[jax.Array], Params]]:
+    """Starting point as a float32 vector, and the function from such vectors to parameters."""
     flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), model.init()))
     return flat, unravel
 
 
-def random_start(model: Model, key):
-    """Starting point as a vector, of models that do not start anywhere else each time `init`."""
-    return ravel_pytree(model.start(key))[0] if hasattr(model, "start") else flat_start(model)[0]
+def random_start(model: Model, key: jax.Array) -> jax.Array:
+    """Starting point of one chain as a vector: a draw if the model asks for one, else `init`."""
+    if isinstance(model, HasRandomStart):
+        return ravel_pytree(model.start(key))[0]
+    return flat_start(model)[0]
 
 
-def score(model: Model, params, record):
-    """Gradient of one record's log-likelihood: the model's closed form where it has one, else autodiff.
+def with_latent_noise(model: Model, key: jax.Array) -> Model:
+    """Model of one round, its latent noise drawn if it has any."""
+    return model.drawn(key) if isinstance(model, HasLatentNoise) else model
+
+
+def score(model: Model, params: Params, record: Record) -> Contribution:
+    """Gradient of one record's log-likelihood, in closed form or by automatic differentiation.
 
     Returns
     -------
     pytree
         Arrays shaped as `params`, or a structured contribution (`RankOne`) that stands for one.
     """
-    if hasattr(model, "score"):
+    if isinstance(model, HasScore):
         return model.score(params, record)
     return jax.grad(model.log_likelihood)(params, record)
 
 
-def curvature(model: Model, params, record):
-    """Negative Hessian of one record's log-likelihood over the ravelled parameters (P x P), or its closed form."""
-    if hasattr(model, "curvature"):
+def curvature(model: Model, params: Params, record: Record) -> Contribution:
+    """Negative Hessian of one record's log-likelihood over the ravelled parameters, (P, P)."""
+    if isinstance(model, HasCurvature):
         return model.curvature(params, record)
     flat, unravel = ravel_pytree(params)
     return -jax.hessian(lambda v: model.log_likelihood(unravel(v), record))(flat)
 
 
-def unbiased_weight(model: Model, params, record, norm):
-    """Factor that brings a record's score below `norm` without looking at its response; 1 if the model has no bound.
+def unbiased_weight(model: Model, params: Params, record: Record, norm: jax.Array) -> jax.Array:
+    """Factor that shortens a record's score to `norm` whatever its response; 1 without a bound.
 
-    Clipping by a score's own norm shortens the surprising records most, which biases the zero of
-    the summed scores. A factor that depends on covariates and parameters only leaves each record's
-    expected score zero at the truth (conditionally unbiased estimating equations: Künsch, Stefanski
-    and Carroll 1989).
+    Clipping a score by its own norm shortens surprising records most, which biases the zero of the
+    summed scores. A factor that depends on covariates and parameters alone leaves each record's
+    expected score zero at the truth (conditionally unbiased estimating equations: Künsch,
+    Stefanski and Carroll 1989).
     """
-    if not hasattr(model, "score_bound"):
+    if not isinstance(model, HasScoreBound):
         return jnp.ones((), jnp.float32)
     bound = model.score_bound(params, record)
     return jnp.minimum(1, norm / jnp.maximum(bound, jnp.finfo(bound.dtype).tiny))
 
 
-def weighted_score(model: Model, params, record, norm):
+def weighted_score(
+    model: Model, params: Params, record: Record, norm: jax.Array
+) -> tuple[Contribution, jax.Array]:
     """A record's score times its `unbiased_weight`, and the weight."""
     weight = unbiased_weight(model, params, record, norm)
     return scaled(score(model, params, record), weight), weight
 
 
-def unbiased_total(model: Model, params, total, norm):
-    """Sum of clipped scores, as a vector, without what clipping is expected to add if the model knows (else as it is).
+def unbiased_total(model: Model, params: Params, total: Params, norm: jax.Array) -> jax.Array:
+    """Sum of clipped scores as a vector, less the bias of clipping where the model predicts it.
 
     A sum that has expectation zero at the truth has its zero near the truth (Fisher consistency).
     """
     total = ravel_pytree(total)[0]
-    if not hasattr(model, "clipping_bias"):
+    if not isinstance(model, HasClippingBias):
         return total
     return total - ravel_pytree(model.clipping_bias(params, norm))[0].astype(total.dtype)
 
 
-def prior_score(model: Model):
+def prior_score(model: Model) -> Callable[[jax.Array], jax.Array]:
     """Gradient of the log prior, as a function of the parameters as a vector."""
     _, unravel = flat_start(model)
     return jax.grad(lambda flat: model.log_prior(unravel(flat)))
 
 
-def prior_precision(model: Model):
-    """Diagonal of the prior's precision, ravelled.
+def prior_precision(model: Model) -> jax.Array:
+    """Diagonal of the prior precision, ravelled.
 
     Raises
     ------
     TypeError
-        If the model does not say that its prior is an independent normal one.
+        If the model does not declare an independent normal prior.
     """
-    if not hasattr(model, "prior_precision"):
+    if not isinstance(model, HasNormalPrior):
         raise TypeError(
-            f"dpvi needs a model with an independent normal prior, which says so by a method prior_precision(); "
-            f"{type(model).__name__} has none. SGLD takes any prior."
+            f"dpvi needs a model with an independent normal prior, which says so by a method "
+            f"prior_precision(); {type(model).__name__} has none. SGLD takes any prior."
         )
     return ravel_pytree(model.prior_precision())[0].astype(jnp.float32)
 
 
-def prior_mean(model: Model):
-    """Mean of the normal prior, ravelled: the starting point, unless the model has another one."""
-    return ravel_pytree(model.prior_mean() if hasattr(model, "prior_mean") else model.init())[
-        0
-    ].astype(jnp.float64)
+def prior_mean(model: Model) -> jax.Array:
+    """Mean of the normal prior, ravelled: the starting point unless the model gives another."""
+    mean = model.prior_mean() if isinstance(model, HasPriorMean) else model.init()
+    return ravel_pytree(mean)[0].astype(jnp.float64)
 
 
-def prior_variance(model: Model):
-    """Diagonal of the prior's covariance, ravelled; for Student t priors, the square of their scale."""
+def prior_degrees(model: Model) -> Number | None:
+    """Degrees of freedom of Student t priors; None if the prior is normal."""
+    return model.prior_df if isinstance(model, HasPriorDegrees) else None
+
+
+def prior_variance(model: Model) -> jax.Array:
+    """Diagonal of the prior covariance, ravelled; for Student t priors, their squared scales."""
     return 1 / prior_precision(model).astype(jnp.float64)

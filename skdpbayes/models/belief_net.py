@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,31 +16,32 @@ from scipy.special import expit
 from skdpbayes.mechanism.contributions import RankOne
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
+from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.posteriors.belief_net import WeightsPosterior
 
-VISIBLE = 0.96  # share of the visible units' block in the budget of a round
+VISIBLE = 0.96  # budget share of the visible units' block in a round
 _SWEEPS = 3  # of the local step
-_ONE = 0.7  # in the place of the 1 that goes with the hidden units in a visible unit's statistic
-_SHORT = 0.6  # to what share of their usual length statistics are shortened
+_ONE = 0.7  # constant entry beside the hidden units in a visible unit's statistic
+_SHORT = 0.6  # clipping norm of statistics over their usual norm
 _START = 0.7  # standard deviation of the start's logits
-_LIKELY = 0.003  # probabilities of hidden units are kept from 0 and 1 by this much
+_LIKELY = 0.003  # least distance of hidden units' probabilities from 0 and 1
 
 
 class NetParams(NamedTuple):
-    """What is known of the network; functions of the releases.
+    """Parameters and released summaries of the network; functions of the releases.
 
     Logits of the visible units are ``intercept + weights (z - active)``.
     """
 
-    mean: Any  # of the visible units, as released at first, (J,)
-    weights: Any  # (J, K)
-    intercept: Any  # (J,)
-    active: Any  # probabilities of the hidden units, (K,)
-    tangent: Any  # curvature of the bound of each visible unit's likelihood, (J,)
-    spread: Any  # covariance of the hidden units over records, (K, K)
-    noise: Any  # standard deviation of the noise in an entry of the covariance of visible and hidden units
-    weight: Any  # sum of the weights of the records
+    mean: jax.Array  # of the visible units, from the first release, (J,)
+    weights: jax.Array  # (J, K)
+    intercept: jax.Array  # (J,)
+    active: jax.Array  # probabilities of the hidden units, (K,)
+    tangent: jax.Array  # curvature of the bound of each visible unit's likelihood, (J,)
+    spread: jax.Array  # covariance of the hidden units over records, (K, K)
+    noise: jax.Array  # standard deviation of the noise in an entry of the visible-hidden covariance
+    weight: jax.Array  # sum of the weights of the records
 
 
 @jax.tree_util.register_dataclass
@@ -50,31 +52,31 @@ class SigmoidBeliefNet:
     A record is ``{"y": (n_visible,) in [0, 1], "known": 1 or 0}``; one that is not known
     contributes nothing.
 
-    The likelihood of each visible unit has a bound that is quadratic in the hidden units (Jaakkola
-    and Jordan, or Polya-Gamma), here with one tangent for all records, which depends on released
-    parameters alone. Then all that the bound needs of the records is two sums: of ``(y - m)(z -
-    p)'`` and of ``(z - p)(z - p)'``.
+    The likelihood of each visible unit has a bound quadratic in the hidden units (Jaakkola and
+    Jordan 2000, or Polya-Gamma). One tangent serves all records and depends on released parameters
+    alone. The bound then depends on the records through two sums: of ``(y - m)(z - p)'`` and of
+    ``(z - p)(z - p)'``.
 
     Attributes
     ----------
     n_visible, n_hidden : int
     private : float
-        Whether there is noise: 1 or 0. Without it no statistic is shortened.
+        1 with noise, 0 without: then no statistic is clipped.
     """
 
     n_visible: int = field(metadata={"static": True})
     n_hidden: int = field(metadata={"static": True})
-    private: Any
+    private: Number
 
     def init(self) -> NetParams:
-        """Nothing known."""
+        """Parameters before any release."""
         j, k = self.n_visible, self.n_hidden
         zero = jnp.zeros((), jnp.float32)
         half, active = jnp.full(j, 0.5, jnp.float32), jnp.full(k, 0.5, jnp.float32)
         weights, spread = jnp.zeros((j, k), jnp.float32), 0.25 * jnp.eye(k, dtype=jnp.float32)
         return NetParams(half, weights, 0 * half, active, 0.3 * half, spread, zero, zero)
 
-    def zeros(self):
+    def zeros(self) -> Mapping[str, Any]:
         """Sums of no records."""
         j, k = self.n_visible, self.n_hidden
         return {
@@ -85,7 +87,7 @@ class SigmoidBeliefNet:
     # ------------------------------------------------------------ the release that leads to a start
 
     def openings(self) -> tuple[Opening, ...]:
-        """The mean of all records; the start's weights are drawn."""
+        """Release of the mean of all records; the start's weights are drawn."""
         return (Opening(lambda params: self._record, {"all": Block(NORM)}, self._after_all),)
 
     def _record(self, record):
@@ -93,7 +95,13 @@ class SigmoidBeliefNet:
         vector = jnp.append(record["y"] / (0.4 * root), 0.25 / 0.4)
         return {"all": _to_norm_one(vector, self.private, 3.0) * record["known"]}
 
-    def _after_all(self, params, sums, scales, key):
+    def _after_all(
+        self,
+        params: NetParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> NetParams:
         root = math.sqrt(self.n_visible)
         weight = jnp.maximum(sums["all"][-1] * 0.4 / 0.25, 4 * scales["all"]).clip(1e-30)
         unclear = jnp.maximum(0.003, scales["all"] * 0.4 * root / weight)
@@ -106,8 +114,8 @@ class SigmoidBeliefNet:
 
     # ------------------------------------------------------------ rounds
 
-    def statistics(self, params):
-        """Residuals and hidden units of one record, shortened by one weight, so that no ratio of them is changed."""
+    def statistics(self, params: NetParams) -> Callable[[Record], Mapping[str, Contribution]]:
+        """Residuals and hidden units of one record, times a common weight, which keeps ratios."""
         couplings = (params.weights.T * params.tangent) @ params.weights
         itself = jnp.diag(couplings)
         others = couplings - jnp.diag(itself)
@@ -134,7 +142,7 @@ class SigmoidBeliefNet:
         return of
 
     def _lengths(self, params):
-        """Norms of the statistics that stand for one; without noise, bounds that no record exceeds."""
+        """Clipping norms of the statistics; without noise, bounds that no record exceeds."""
         squares = _ONE**2 + self.n_hidden / 4
         usual = _SHORT * jnp.sqrt(jnp.sum(params.mean * (1 - params.mean)) * squares)
         bound = jnp.sqrt(self.n_visible * (_ONE**2 + self.n_hidden))
@@ -143,11 +151,11 @@ class SigmoidBeliefNet:
             private, 1 + self.n_hidden / 4, 1.0 + self.n_hidden
         )
 
-    def blocks(self):
+    def blocks(self) -> Mapping[str, Block]:
         """Norms of 1; nearly all of the budget goes to the visible units."""
         return {"visible": Block(NORM, VISIBLE), "hidden": Block(NORM, 1 - VISIBLE)}
 
-    def carry(self, sums, old, new):
+    def carry(self, sums: Mapping[str, Any], old: NetParams, new: NetParams) -> Mapping[str, Any]:
         """Sums about the old probabilities of the hidden units, as sums about the new ones."""
         moved = (old.active - new.active).astype(jnp.float32)
         visible, hidden = sums["visible"], sums["hidden"]
@@ -155,8 +163,10 @@ class SigmoidBeliefNet:
         hidden = hidden.at[1:].add(moved[:, None] * hidden[0])
         return {"visible": visible, "hidden": hidden.at[:, 1:].add(hidden[:, :1] * moved)}
 
-    def m_step(self, params, sums, scales):
-        """The best weights under the bound, in closed form, with noise taken off the sums.
+    def m_step(
+        self, params: NetParams, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
+    ) -> NetParams:
+        """Optimal weights under the bound, in closed form, from denoised sums.
 
         With A the covariance of visible and hidden units and S that of the hidden ones, a visible
         unit's row a has the weights ``S^-1 a / t``, and its tangent t follows from ``(m - 1/2)^2 +
@@ -174,8 +184,8 @@ class SigmoidBeliefNet:
         covariance = visible[:, 1:] - visible[:, :1] / _ONE * moved
         active = jnp.clip(params.active + moved, _LIKELY, 1 - _LIKELY)
         spread = hidden[1:, 1:] / weight - jnp.outer(moved, moved)
-        # With what is not known of a record's hidden units, each has the variance of a coin. Under
-        # noise they are taken for known: the eigenvalues' floor adds as much.
+        # A record's hidden units are uncertain: each has the variance of a Bernoulli variable.
+        # Under noise this is ignored: the eigenvalues' floor adds as much.
         spread = jnp.where(
             self.private > 0, spread, spread.at[jnp.diag_indices(k)].set(active * (1 - active))
         )
@@ -198,27 +208,40 @@ class SigmoidBeliefNet:
         )
         return single(new)
 
-    def posterior(self, params) -> WeightsPosterior:
-        """Of weights and intercepts, with what privacy adds.
+    def posterior(self, params: NetParams) -> WeightsPosterior:
+        """Posterior of weights and intercepts, with the privacy noise.
 
-        The bound's slope at logits that vary is steeper than the likelihood's mean slope, so that
-        its weights are too small, by up to ``sqrt(2 pi) / 2``: here they are taken for those of the
-        likelihood.
+        At varying logits the bound is steeper than the likelihood's mean slope, so that its weights
+        are too small, by up to ``sqrt(2 pi) / 2``. They are rescaled to the likelihood.
         """
-        params = NetParams(*(np.asarray(x, np.float64) for x in params))
+        weights, intercept, active, tangent, spread = (
+            np.asarray(x, np.float64)
+            for x in (
+                params.weights,
+                params.intercept,
+                params.active,
+                params.tangent,
+                params.spread,
+            )
+        )
         nodes, node_weights = normal_nodes(1)
-        deviation = np.sqrt(np.sum((params.weights @ params.spread) * params.weights, axis=1))
-        logits = params.intercept[:, None] + deviation[:, None] * nodes[:, 0]
+        deviation = np.sqrt(np.sum((weights @ spread) * weights, axis=1))
+        logits = intercept[:, None] + deviation[:, None] * nodes[:, 0]
         slope = (expit(logits) * expit(-logits)) @ node_weights
-        larger = np.clip(params.tangent / slope.clip(1e-300), 1, math.sqrt(math.pi / 2))
+        larger = np.clip(tangent / slope.clip(1e-300), 1, math.sqrt(math.pi / 2))
         return WeightsPosterior(
-            params.weights * larger[:, None], params.intercept * larger, params.active, params.tangent / larger,
-            params.spread, float(params.noise), float(params.weight),
-        )  # fmt: skip
+            weights=weights * larger[:, None],
+            intercept=intercept * larger,
+            active=active,
+            slope=tangent / larger,
+            spread=spread,
+            noise=float(params.noise),
+            weight=float(params.weight),
+        )
 
 
 def local_step(field, others, start):
-    """Mean field of the hidden units of one record: in turn, each given the others, a fixed number of times."""
+    """Mean field of one record's hidden units: each given the others, in fixed sweeps."""
 
     def one(k, hidden):
         return hidden.at[k].set(jax.nn.sigmoid(field[k] - others[k] @ hidden))
@@ -233,10 +256,9 @@ def local_step(field, others, start):
 
 
 def cleared(matrix, noise):
-    """A matrix (m, n), m >= n, without the singular values that noise makes, and the others shrunk.
+    """Matrix (m, n) denoised by shrinkage of its singular values.
 
-    The rule that is best in Frobenius norm for noise that is independent and normal (Gavish and
-    Donoho 2017).
+    The rule is optimal in Frobenius norm for independent normal noise (Gavish and Donoho 2017).
     """
     m, n = matrix.shape
     if m < n:
@@ -250,7 +272,7 @@ def cleared(matrix, noise):
 
 
 def towards_round(matrix, noise):
-    """A symmetric matrix, shrunk towards a multiple of the identity by how much of the difference is noise."""
+    """Symmetric matrix shrunk towards a multiple of the identity by the noise's share."""
     k = len(matrix)
     centre = jnp.trace(matrix) / k * jnp.eye(k)
     square = jnp.sum((matrix - centre) ** 2).clip(1e-30)
@@ -258,6 +280,6 @@ def towards_round(matrix, noise):
 
 
 def _to_norm_one(vector, private, bound):
-    """A vector shortened to norm 1, or, where nothing is private, divided by a bound of its norm."""
+    """Vector clipped to norm 1; without noise, divided by a bound of its norm."""
     length = jnp.sqrt(jnp.sum(vector**2))
     return vector / jnp.where(private > 0, jnp.maximum(1, length), bound)

@@ -1,4 +1,4 @@
-"""Topics from the pairs of words that occur together: a symmetric factorisation of a noisy matrix."""
+"""Topics from co-occurring words: symmetric non-negative factorisation of a noisy matrix."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import jax
 import jax.numpy as jnp
 
 _STARTS, _ITERATIONS = 3, 150
-_EDGE = 2.3  # of the eigenvalues of symmetric noise, in units of its standard deviation and root size; 2 in the limit
+# Largest eigenvalue of symmetric noise, in units of its standard deviation and root size; 2 in the
+# limit.
+_EDGE = 2.3
 
 
-def topics_of_pairs(key, pairs, n_components, noise):
+def topics_of_pairs(
+    key: jax.Array, pairs: jax.Array, n_components: int, noise: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
     """Non-negative H of unit columns, with ``pairs`` near ``H R H'`` and R non-negative.
 
     Words of one topic occur together, so that the expected pairs are ``sum_kl R_kl h_k h_l'``. Only
-    the largest eigenvalues are taken from the matrix, as many as there are topics, which clears it
-    of most of its noise. By multiplicative updates (Lee and Seung 2001) from several random starts,
-    of which the best is kept.
+    the largest eigenvalues of the matrix are used, one per topic, which removes most of its noise.
+    Multiplicative updates (Lee and Seung 2001) run from several random starts; the best is kept.
 
     Parameters
     ----------
@@ -30,7 +33,7 @@ def topics_of_pairs(key, pairs, n_components, noise):
     -------
     topics : array of shape (m, n_components)
     clear : float
-        Share of the eigenvalues that stand out of the noise.
+        Share of these eigenvalues that stand out of the noise.
     """
     values, vectors = jnp.linalg.eigh(pairs)
     values, vectors = values[-n_components:].clip(0), vectors[:, -n_components:]

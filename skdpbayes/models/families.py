@@ -1,10 +1,12 @@
-"""Exponential families with their conjugate priors: Gamma-Exponential, Beta-Bernoulli, Dirichlet-Categorical.
+"""Exponential families with conjugate priors.
+
+Gamma-Exponential, Beta-Bernoulli and Dirichlet-Categorical.
 
 Parameters are unconstrained, as gradient solvers need them; ``constrained`` maps them to the
-natural parameter. Each model also has a bounded ``statistic`` of a record, which is all that a
-private conjugate update releases, and ``noisy_posterior(total, scale, n_records)``, the exact
-posterior given the sum of the statistics with normal noise of standard deviation `scale`. A
-statistic is centred in its range: a record then moves the sum by half of it at most.
+natural parameter. Each model also has a bounded ``statistic`` of a record, the only release of a
+private conjugate update, and ``noisy_posterior(total, scale, n_records)``, the posterior given the
+summed statistics plus normal noise of standard deviation `scale`. A statistic is centred in its
+range: a record then moves the sum by at most half the range.
 
 Records that hold a NaN give a NaN statistic, score and likelihood, which the private sum turns into
 zero.
@@ -14,82 +16,83 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.posteriors.conjugate import CountsPosterior, FirstOfEach, RatePosterior
 
-_MOST = 30.0  # |unconstrained parameter| beyond which floats would overflow
+_MOST = 30.0  # largest |unconstrained parameter|; beyond, floats would overflow
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GammaExponential:
-    """``x_j | theta_j ~ Exponential(rate theta_j)``, ``theta_j ~ Gamma(shape, rate)``; parameters ``log theta``.
+    """``x_j | theta_j ~ Exponential(theta_j)``, ``theta_j ~ Gamma(shape, rate)``.
 
-    Observations above `upper` are censored there: only ``min(x, upper)`` enters, with the
-    likelihood of that.
+    Parameters are ``log theta``.
+
+    Observations are censored at `upper`: only ``min(x, upper)`` enters, with its likelihood.
 
     Attributes
     ----------
     n_features : int
     shape, rate : float
-        Of the prior.
+        Parameters of the prior.
     upper : float
-        Public; where observations are censored.
+        Public censoring point.
     """
 
     n_features: int = field(metadata={"static": True})
-    shape: Any
-    rate: Any
-    upper: Any
+    shape: Number
+    rate: Number
+    upper: Number
 
-    def init(self):
+    def init(self) -> Params:
         """Log of the prior mean of theta."""
         return jnp.full(self.n_features, jnp.log(self.shape / self.rate), jnp.float32)
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior of ``log theta``."""
         return jnp.sum(self.shape * params - self.rate * jnp.exp(params))
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one censored record."""
         x = record["x"]
         return jnp.sum(self._seen(x) * params - jnp.exp(params) * self._censored(x))
 
-    def score(self, params, record):
-        """``1 - theta x``, without the 1 for a censored x."""
+    def score(self, params: Params, record: Record) -> Contribution:
+        """``1 - theta x``; ``-theta upper`` for a censored x."""
         x = record["x"]
         return self._seen(x) - jnp.exp(params) * self._censored(x)
 
-    def curvature(self, params, record):
+    def curvature(self, params: Params, record: Record) -> Contribution:
         """``diag(theta x)``."""
         return jnp.diag(jnp.exp(params) * self._censored(record["x"]))
 
-    def score_bound(self, params, record):
-        """Largest norm of a score: at x = 0 it is 1, at `upper` it is ``theta upper``, in each feature."""
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
+        """Largest norm of a score: in each feature 1 at x = 0, ``theta upper`` at x = upper."""
         del record
         return jnp.sqrt(
             jnp.sum(jnp.maximum(1, jnp.exp(jnp.minimum(params, _MOST)) * self.upper) ** 2)
         )
 
-    def bounds(self, theta):
+    def bounds(self, theta: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature where no theta exceeds `theta`."""
         most, root = float(theta * self.upper), math.sqrt(self.n_features)
         return root * max(1.0, most), root * most
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Curvature of the log prior at its start, ``shape``."""
         return jnp.full(self.n_features, self.shape, jnp.float32)
 
-    def statistic(self, record):
+    def statistic(self, record: Record) -> jax.Array:
         """``min(x, upper)``, less half of `upper`."""
         return self._censored(record["x"]) - self.upper / 2
 
-    def statistic_bound(self):
+    def statistic_bound(self) -> float:
         """Largest norm of `statistic`."""
         return float(self.upper) / 2 * math.sqrt(self.n_features)
 
@@ -98,20 +101,20 @@ class GammaExponential:
         """Length of `statistic`."""
         return self.n_features
 
-    def noisy_posterior(self, total, scale, n_records):
+    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> RatePosterior:
         """Posterior of the rates."""
         return RatePosterior(
             total, scale, n_records, float(self.shape), float(self.rate), float(self.upper)
         )
 
-    def _censored(self, x):
+    def _censored(self, x: jax.Array) -> jax.Array:
         return jnp.clip(x, 0, self.upper)  # NaN stays NaN
 
-    def _seen(self, x):
+    def _seen(self, x: jax.Array) -> jax.Array:
         return jnp.where(jnp.isnan(x), x, (x < self.upper).astype(x.dtype))
 
     @staticmethod
-    def constrained(draws):
+    def constrained(draws: np.ndarray) -> np.ndarray:
         """Rates from draws of the parameters, shape (n, n_features)."""
         return np.exp(np.clip(draws, -_MOST, _MOST))
 
@@ -127,56 +130,56 @@ class BetaBernoulli:
     ----------
     n_features : int
     a, b : float
-        Of the prior.
+        Parameters of the prior.
     """
 
     n_features: int = field(metadata={"static": True})
-    a: Any
-    b: Any
+    a: Number
+    b: Number
 
-    def init(self):
+    def init(self) -> Params:
         """Logit of the prior mean."""
         return jnp.full(self.n_features, jnp.log(self.a / self.b), jnp.float32)
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior of ``logit theta``."""
         return jnp.sum(self.a * jax.nn.log_sigmoid(params) + self.b * jax.nn.log_sigmoid(-params))
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record."""
         x = _binary(record["x"])
         return jnp.sum(x * params - jax.nn.softplus(params))
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """``x - theta``."""
         return _binary(record["x"]) - jax.nn.sigmoid(params)
 
-    def curvature(self, params, record):
+    def curvature(self, params: Params, record: Record) -> Contribution:
         """``diag(theta (1 - theta))``."""
         theta = jax.nn.sigmoid(params)
         return jnp.diag(theta * (1 - theta) + 0 * _binary(record["x"]))  # NaN for NaN
 
-    def score_bound(self, params, record):
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all x."""
         del record
         theta = jax.nn.sigmoid(params)
         return jnp.sqrt(jnp.sum(jnp.maximum(theta, 1 - theta) ** 2))
 
-    def bounds(self):
+    def bounds(self) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature."""
         root = math.sqrt(self.n_features)
         return root, root / 4
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Curvature of the log prior at its start."""
         total = self.a + self.b
         return jnp.full(self.n_features, self.a * self.b / total, jnp.float32)
 
-    def statistic(self, record):
+    def statistic(self, record: Record) -> jax.Array:
         """``x - 1/2``."""
         return _binary(record["x"]) - 0.5
 
-    def statistic_bound(self):
+    def statistic_bound(self) -> float:
         """Largest norm of `statistic`."""
         return 0.5 * math.sqrt(self.n_features)
 
@@ -185,10 +188,10 @@ class BetaBernoulli:
         """Length of `statistic`."""
         return self.n_features
 
-    def noisy_posterior(self, total, scale, n_records):
+    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> FirstOfEach:
         """Posterior of the probabilities."""
-        # A sum of x - 1/2 is half the difference of two counts, whose noise is sqrt(1/2) of what
-        # theirs would be.
+        # A sum of x - 1/2 is half the difference of two counts; independent noise in both counts
+        # has sqrt(2) times its standard deviation.
         pairs = [
             CountsPosterior(
                 np.array([t, -t]),
@@ -201,7 +204,7 @@ class BetaBernoulli:
         return FirstOfEach(tuple(pairs))
 
     @staticmethod
-    def constrained(draws):
+    def constrained(draws: np.ndarray) -> np.ndarray:
         """Probabilities from draws of the parameters, shape (n, n_features)."""
         return 1 / (1 + np.exp(-np.clip(draws, -500, 500)))
 
@@ -211,7 +214,7 @@ class BetaBernoulli:
 class DirichletCategorical:
     """``x | theta ~ Categorical(theta)``, ``theta ~ Dirichlet(concentration)``.
 
-    Parameters are ``log(theta_k / theta_K)``, k < K. A record is ``{"x": code}``; another code than
+    Parameters are ``log(theta_k / theta_K)``, k < K. A record is ``{"x": code}``; a code outside
     0..K-1 marks a null record.
 
     Attributes
@@ -219,60 +222,63 @@ class DirichletCategorical:
     concentration : array of shape (K,)
     """
 
-    concentration: Any
+    concentration: Array
 
     @property
     def n_categories(self) -> int:
         """K."""
         return self.concentration.shape[0]
 
-    def init(self):
+    def init(self) -> Params:
         """Log ratios of the prior mean."""
         log = jnp.log(jnp.asarray(self.concentration, jnp.float32))
         return log[:-1] - log[-1]
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior of the log ratios."""
         return jnp.sum(self.concentration * jax.nn.log_softmax(jnp.append(params, 0)))
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record; zero for a null record."""
         code = record["x"]
         log = jax.nn.log_softmax(jnp.append(params, 0))
         return jnp.where(self._known(code), log[jnp.where(self._known(code), code, 0)], 0)
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """``e_x - theta``, without the last category."""
         difference = self._one_hot(record["x"]) - self._theta(params)
         return jnp.where(self._known(record["x"]), difference, 0)[:-1]
 
-    def curvature(self, params, record):
+    def curvature(self, params: Params, record: Record) -> Contribution:
         """``diag(theta) - theta theta'``, without the last category."""
         theta = self._theta(params)[:-1]
         return jnp.where(self._known(record["x"]), jnp.diag(theta) - jnp.outer(theta, theta), 0)
 
-    def score_bound(self, params, record):
-        """Largest norm of a score over all categories: ``|e_k - t|^2 = 1 - 2 t_k + |t|^2``, ``|t|^2`` for the last."""
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
+        """Largest norm of a score over all categories.
+
+        ``|e_k - t|^2 = 1 - 2 t_k + |t|^2``, and ``|t|^2`` for the last category.
+        """
         del record
         t = self._theta(params)[:-1]
         return jnp.sqrt(jnp.sum(t**2) + jnp.maximum(0, 1 - 2 * jnp.min(t)))
 
-    def bounds(self):
+    def bounds(self) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature."""
         return math.sqrt(2), 0.5
 
-    def prior_precision(self):
-        """Curvature of the log prior at its start (its diagonal)."""
+    def prior_precision(self) -> Params:
+        """Diagonal of the curvature of the log prior at its start."""
         concentration = jnp.asarray(self.concentration, jnp.float32)
         mean = concentration / concentration.sum()
         return (concentration * (1 - mean))[:-1]
 
-    def statistic(self, record):
+    def statistic(self, record: Record) -> jax.Array:
         """``e_x - 1/K``; zero for a null record."""
         code = record["x"]
         return jnp.where(self._known(code), self._one_hot(code) - 1 / self.n_categories, 0)
 
-    def statistic_bound(self):
+    def statistic_bound(self) -> float:
         """Largest norm of `statistic`."""
         return math.sqrt(1 - 1 / self.n_categories)
 
@@ -281,7 +287,7 @@ class DirichletCategorical:
         """Length of `statistic`."""
         return self.n_categories
 
-    def noisy_posterior(self, total, scale, n_records):
+    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> CountsPosterior:
         """Posterior of the probabilities."""
         return CountsPosterior(total, scale, n_records, np.asarray(self.concentration, np.float64))
 
@@ -295,12 +301,12 @@ class DirichletCategorical:
         return (jnp.arange(self.n_categories) == code).astype(jnp.float32)
 
     @staticmethod
-    def constrained(draws):
+    def constrained(draws: np.ndarray) -> np.ndarray:
         """Probabilities from draws of the parameters, shape (n, K)."""
         logits = np.concatenate([draws, np.zeros((len(draws), 1))], axis=1)
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
 
 
-def _binary(x):
+def _binary(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.isnan(x), x, (x > 0.5).astype(x.dtype))

@@ -1,7 +1,8 @@
-"""Latent Dirichlet allocation: topics of documents, as a `StatisticsModel`."""
+"""Latent Dirichlet allocation (Blei, Ng and Jordan 2003), as a `StatisticsModel`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,61 +15,62 @@ from skdpbayes.mechanism.contributions import Quadratic, Scattered
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, single
 from skdpbayes.models.cooccurrence import topics_of_pairs
+from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.posteriors.topics import BETWEEN, TopicsPosterior
 
-SHARES = {"words": 0.4, "pairs": 0.15}  # of the budget; the rest is that of the rounds
+SHARES = {"words": 0.4, "pairs": 0.15}  # budget shares; the rounds have the rest
 _ITERATIONS = 20  # of the E-step
 _WEIGHT = 0.5  # power of a word's frequency by which its counts are divided
-_RATIOS = np.geomspace(0.01, 60, 26).astype(
-    np.float32
-)  # of a topic's frequency of a word to that of all topics
-_SAMPLED = 6000  # cells from which the distribution of these ratios is learnt
+# Ratios of a word's frequency in a topic to its frequency in all topics.
+_RATIOS = np.geomspace(0.01, 60, 26).astype(np.float32)
+_SAMPLED = 6000  # cells from which the distribution of these ratios is estimated
 
 
 class TopicsParams(NamedTuple):
-    """What is known of the topics; functions of the releases."""
+    """Parameters and released summaries of the topics; functions of the releases."""
 
-    words: Any  # distribution of the words over all documents, (V,)
-    topics: Any  # topics as the E-step takes them, (V, K)
-    counts: Any  # of each word in each topic, (V, K)
-    seen: Any  # the same as released, with noise, in units of `scales`
-    expected: Any  # and as expected of the words of all documents
-    scales: Any  # of the words' counts, (V,)
-    noise: Any  # standard deviation of the noise in `seen`
-    ratios: Any  # probabilities of `_RATIOS`
+    words: jax.Array  # distribution of the words over all documents, (V,)
+    topics: jax.Array  # topics in the E-step, (V, K)
+    counts: jax.Array  # denoised counts of each word in each topic, (V, K)
+    seen: jax.Array  # released counts, noisy, in units of `scales`
+    expected: jax.Array  # counts predicted from `words`, in the same units
+    scales: jax.Array  # scales of the words' counts, (V,)
+    noise: jax.Array  # standard deviation of the noise in `seen`
+    ratios: jax.Array  # probabilities of `_RATIOS`
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LatentDirichletAllocation:
-    """Documents mix topics: a word's topic is drawn from the document's proportions, and the word from the topic.
+    """Documents as mixtures of topics.
+
+    Each word has a topic drawn from the document's proportions, and is drawn from that topic.
 
     A record is ``{"columns": word indices, "values": counts}`` as `RaggedRows` gathers it.
 
     Attributes
     ----------
     n_words, n_components, n_paired : int
-        `n_paired` is the number of most frequent words of which pairs are counted for the start.
+        `n_paired` is the number of most frequent words whose pairs are counted for the start.
     doc_topic_prior, topic_word_prior : float
         Concentrations of the Dirichlet priors.
     document_norm : float
-        Largest norm of a document's statistics, which are counts by topic divided by the scales of
-        the words.
+        Clipping norm of a document's statistics, counts by topic over the scales of the words.
     private : float
-        Whether there is noise: 1 or 0. Without it words have equal scales and expectations are
-        variational Bayes'.
+        1 with noise, 0 without: then words have equal scales, and topics have the expectations of
+        variational Bayes.
     """
 
     n_words: int = field(metadata={"static": True})
     n_components: int = field(metadata={"static": True})
     n_paired: int = field(metadata={"static": True})
-    doc_topic_prior: Any
-    topic_word_prior: Any
-    document_norm: Any
-    private: Any
+    doc_topic_prior: Number
+    topic_word_prior: Number
+    document_norm: Number
+    private: Number
 
     def init(self) -> TopicsParams:
-        """Nothing known."""
+        """Parameters before any release."""
         shape = self.n_words, self.n_components
         words, topics = (
             jnp.full(shape[0], 1 / shape[0], jnp.float32),
@@ -78,14 +80,14 @@ class LatentDirichletAllocation:
         ratios = jnp.zeros(len(_RATIOS), jnp.float32)
         return TopicsParams(words, topics, topics, topics, topics, ones, zero, ratios)
 
-    def zeros(self):
+    def zeros(self) -> Mapping[str, Any]:
         """Sums of no documents."""
         return {"topics": jnp.zeros((self.n_words, self.n_components), jnp.float32)}
 
     # ------------------------------------------------------------ releases that lead to a start
 
     def openings(self) -> tuple[Opening, ...]:
-        """The words of all documents, and the pairs of frequent words that occur in one document."""
+        """Releases of all words, and of pairs of frequent words that share a document."""
         return (
             Opening(lambda params: self._words_of, {"words": Block(NORM)}, self._after_words),
             Opening(self._pairs, {"pairs": Block(NORM)}, self._after_pairs),
@@ -95,27 +97,31 @@ class LatentDirichletAllocation:
         counts, _ = _over_largest(record["values"])
         return {"words": self._scattered(record, (counts / _norm(counts))[:, None])}
 
-    def _after_words(self, params, sums, scales, key):
+    def _after_words(
+        self,
+        params: TopicsParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> TopicsParams:
         del key
         seen, noise = sums["words"][:, 0], scales["words"]
         total = jnp.maximum(jnp.sum(seen), noise * self.n_words**0.5).clip(1e-30)
         grid = np.geomspace(0.01, max(self.n_words / 5, 2), 40).astype(np.float32)
-        words = shrunk(seen[None], noise, jnp.full((1, self.n_words), total / self.n_words), grid)[
-            0
-        ][0]
+        even = jnp.full((1, self.n_words), total / self.n_words)
+        words = shrunk(seen[None], noise, even, grid)[0][0]
         left = 1 - sum(SHARES.values())
-        rounds_noise = (
-            1.34 * noise * (SHARES["words"] / left) ** 0.5
-        )  # of the average of all rounds, about
+        # Approximate noise of the average over all rounds.
+        rounds_noise = 1.34 * noise * (SHARES["words"] / left) ** 0.5
         rare = jnp.maximum(0.3 * rounds_noise * self.n_components**0.5 / total, 0.02 / self.n_words)
         words = words + 1e-9 * total / self.n_words
         words = words / jnp.sum(words)
-        # Counts are divided by these: there is more of frequent words, and only noise of rare ones.
-        scales = (words + rare**2 / words) ** (_WEIGHT * self.private)
-        return params._replace(words=words, scales=scales / jnp.exp(jnp.mean(jnp.log(scales))))
+        # Counts are divided by these scales, which equalise frequent words and damp rare ones.
+        scale = (words + rare**2 / words) ** (_WEIGHT * self.private)
+        return params._replace(words=words, scales=scale / jnp.exp(jnp.mean(jnp.log(scale))))
 
     def _paired(self, params):
-        """Frequent words, as indices and as their places among all (`n_paired` for the others)."""
+        """Frequent words, as indices and as places among all words (`n_paired` for the others)."""
         chosen = jax.lax.top_k(params.words, self.n_paired)[1]
         places = jnp.full(self.n_words, self.n_paired).at[chosen].set(jnp.arange(self.n_paired))
         return chosen, places
@@ -130,16 +136,21 @@ class LatentDirichletAllocation:
             nothing = jnp.zeros(self.n_paired, counts.dtype)
             scaled = nothing.at[place].add(counts / scale, mode="drop")
             with_itself = nothing.at[place].add(counts / largest / scale**2, mode="drop")
-            length = _norm(scaled).clip(
-                1e-12
-            )  # whose square is not zero: the compiler may divide by that
+            # Its square must not underflow: the compiler may divide by it.
+            length = _norm(scaled).clip(1e-12)
             scaled, with_itself = scaled / length, with_itself / length / length
             weight = 1 / _norm(jnp.append(with_itself, jnp.sum(scaled**2))).clip(1)
             return {"pairs": (Quadratic(weight[None, None], scaled), weight * with_itself)}
 
         return statistics
 
-    def _after_pairs(self, params, sums, scales, key):
+    def _after_pairs(
+        self,
+        params: TopicsParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> TopicsParams:
         pairs, with_itself = sums["pairs"]
         pairs = pairs[0, :, 0]
         pairs = (pairs + pairs.T) / 2 - jnp.diag(with_itself)
@@ -149,13 +160,13 @@ class LatentDirichletAllocation:
         found = found / jnp.sum(found, axis=0) * jnp.sum(params.words[chosen])
         words = params.words[:, None]
         topics = jnp.broadcast_to(words, (self.n_words, self.n_components)).at[chosen].set(found)
-        sharp = 0.95 * clear  # topics that noise may have made are not to be trusted
+        sharp = 0.95 * clear  # topics that may be noise are flattened
         topics = sharp * topics / jnp.sum(topics, axis=0) + (1 - sharp) * words
         return params._replace(topics=topics.astype(jnp.float32))
 
     # ------------------------------------------------------------ rounds
 
-    def statistics(self, params):
+    def statistics(self, params: TopicsParams) -> Callable[[Record], Mapping[str, Contribution]]:
         """Expected counts by word and topic of one document, over the scales of the words."""
 
         def of(record):
@@ -170,17 +181,21 @@ class LatentDirichletAllocation:
     def _scattered(self, record, values):
         return Scattered(record["columns"], values, self.n_words)
 
-    def blocks(self):
-        """The norm to which documents are shortened."""
+    def blocks(self) -> Mapping[str, Block]:
+        """Clipping norm of documents."""
         return {"topics": Block(self.document_norm)}
 
-    def carry(self, sums, old, new):
-        """The same: they are counts."""
+    def carry(
+        self, sums: Mapping[str, Any], old: TopicsParams, new: TopicsParams
+    ) -> Mapping[str, Any]:
+        """Sums unchanged: they are counts."""
         del old, new
         return sums
 
-    def m_step(self, params, sums, scales):
-        """Topics given noisy counts: what is likely of them where there is noise, and they themselves where not."""
+    def m_step(
+        self, params: TopicsParams, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
+    ) -> TopicsParams:
+        """Topics given noisy counts: denoised with noise, as they are without."""
         seen, noise = sums["topics"], scales["topics"]
         total = jnp.maximum(jnp.sum(seen), noise * seen.size**0.5)
         by_topic = jnp.maximum(jnp.sum(seen, axis=0), 0.1 * total / self.n_components)
@@ -201,18 +216,21 @@ class LatentDirichletAllocation:
         )
         return single(new)
 
-    def posterior(self, params) -> TopicsPosterior:
-        """Of the topics, with what privacy adds."""
-        params = TopicsParams(*(np.asarray(x, np.float64) for x in params))
+    def posterior(self, params: TopicsParams) -> TopicsPosterior:
+        """Posterior of the topics, with the privacy noise."""
+        counts, seen, expected, scales, ratios = (
+            np.asarray(x, np.float64)
+            for x in (params.counts, params.seen, params.expected, params.scales, params.ratios)
+        )
         return TopicsPosterior(
             prior=float(self.topic_word_prior),
-            counts=params.counts.T,
-            seen=params.seen.T,
-            expected=params.expected.T,
-            scales=params.scales,
+            counts=counts.T,
+            seen=seen.T,
+            expected=expected.T,
+            scales=scales,
             noise=float(params.noise),
             grid=_RATIOS,
-            probabilities=params.ratios,
+            probabilities=ratios,
         )
 
 
@@ -222,7 +240,7 @@ def e_step(topics, counts, prior):
     Parameters
     ----------
     topics : array of shape (L, K)
-        Of the document's words: exponentials of expected logarithms.
+        Exponentials of expected logarithms, for the document's words.
     counts : array of shape (L,)
     prior : float
 
@@ -251,17 +269,17 @@ def e_step(topics, counts, prior):
 
 
 def shrunk(seen, noise, expected, ratios):
-    """Posterior means of non-negative counts that were seen with normal noise, and the prior that they show.
+    """Posterior means of non-negative counts observed with normal noise, and their prior.
 
-    A count is its expectation times a ratio, whose prior is a mixture of normal distributions: one
-    about each point of a grid, as wide as the grid's gaps. The weights are learnt from all counts
-    (maximum likelihood by expectation-maximisation: empirical Bayes).
+    A count is its expectation times a ratio. The prior of the ratio is a mixture of normal
+    distributions, one about each point of a grid and as wide as its gaps. The weights are maximum
+    likelihood estimates from all counts, by expectation-maximisation (empirical Bayes).
 
     Parameters
     ----------
     seen, expected : arrays of shape (n_lists, n)
     noise : float
-        Standard deviation; where it is zero, what is seen is returned.
+        Standard deviation; if it is zero, `seen` is returned.
     ratios : array
         The grid, in geometric progression.
 
@@ -301,7 +319,7 @@ def shrunk(seen, noise, expected, ratios):
 
 
 def _over_largest(counts):
-    """Counts whose squares neither overflow nor vanish, and what they were divided by."""
+    """Counts over their largest, so that squares neither overflow nor vanish; the largest."""
     largest = jnp.max(counts).clip(1e-12)
     return counts / largest, largest
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-_CUT = 2.0  # standardised residuals beyond this count as this
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
+
+_CUT = 2.0  # standardised residuals are clipped to [-2, 2]
 _INSIDE = float(2 * stats.norm.cdf(_CUT) - 1)  # P(|z| < cut)
 _SQUARE_INSIDE = float(_INSIDE - 2 * _CUT * stats.norm.pdf(_CUT))  # E[z^2; |z| < cut]
 _MEAN_SQUARE = _SQUARE_INSIDE + _CUT**2 * (1 - _INSIDE)  # E min(z^2, cut^2)
@@ -19,7 +20,7 @@ _MEAN_SQUARE = _SQUARE_INSIDE + _CUT**2 * (1 - _INSIDE)  # E min(z^2, cut^2)
 _FOURTH = (
     3 * _INSIDE - 2 * (_CUT**3 + 3 * _CUT) * float(stats.norm.pdf(_CUT)) + _CUT**4 * (1 - _INSIDE)
 )  # E min(z^4, cut^4)
-# Factors of the two scores by which their variance is their slope, as that of a log-likelihood is.
+# Factors of the two scores that make their variance equal to their slope, as for a log-likelihood.
 _WEIGHTS, _VARIANCE = _INSIDE / _MEAN_SQUARE, 2 * _SQUARE_INSIDE / (_FOURTH - _MEAN_SQUARE**2)
 _SLOPES = _WEIGHTS * _INSIDE, _VARIANCE * _SQUARE_INSIDE / 2
 _SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
@@ -28,12 +29,14 @@ _SPREAD = _VARIANCE * 0.5 * max(_MEAN_SQUARE, _CUT**2 - _MEAN_SQUARE)
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LinearRegression:
-    """``y | x ~ N(w'x, s2)``, ``w | s2 ~ N(0, s2 / prior_precision)``, ``s2 ~ InverseGamma(shape, scale)``.
+    """Normal linear regression with a normal-inverse-gamma prior.
 
-    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2:
-    standardised residuals are cut at 2 and the score of the variance is centred, so that the
-    expected score is zero at the truth all the same, and no response, however large, moves a fit by
-    much. `unit` brings the variance's score to the size of the weights'.
+    ``y | x ~ N(w'x, s2)``, ``w | s2 ~ N(0, s2 / precision)``, ``s2 ~ InverseGamma(shape, scale)``.
+
+    Parameters are ``w`` and ``u = log(s2) / unit``. Scores are those of Huber's proposal 2 (1964):
+    standardised residuals are clipped at 2 and the score of the variance is centred. The expected
+    score is still zero at the truth, and no response has a large influence. `unit` scales the
+    variance's score to the size of the weights'.
 
     A record is ``{"x": (n_columns,), "y": float}``; a response that is not finite makes it a null
     record.
@@ -43,27 +46,27 @@ class LinearRegression:
     n_columns : int
         Length of x, a constant column for the intercept included where there is one.
     precision, shape, scale : float
-        Of the prior.
+        Parameters of the prior.
     unit : float
     normal : array of shape (3,)
-        Mean and standard deviation of the log variance, and standard deviation of a weight, of the
-        normal prior that `na-dpvi` takes instead: one with the same 5% and 95% quantiles
-        (`normal_prior`).
+        Normal approximation of the prior for `na-dpvi`, with the same 5% and 95% quantiles
+        (`normal_prior`): mean and standard deviation of the log variance, and standard deviation of
+        a weight.
     """
 
     n_columns: int = field(metadata={"static": True})
-    precision: Any
-    shape: Any
-    scale: Any
-    unit: Any
-    normal: Any
+    precision: Number
+    shape: Number
+    scale: Number
+    unit: Number
+    normal: Array
 
-    def init(self):
+    def init(self) -> Params:
         """Centre of the normal prior."""
         zeros = jnp.zeros(self.n_columns, jnp.float32)
         return {"u": jnp.asarray(self.normal[0] / self.unit, jnp.float32), "w": zeros}
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior of w and u."""
         log_variance = self._log_variance(params)
         square = jnp.sum(params["w"] ** 2) * self.precision
@@ -71,12 +74,12 @@ class LinearRegression:
             self.scale + square / 2
         ) * jnp.exp(-log_variance)
 
-    def log_likelihood(self, params, record):
-        """Log-likelihood of one record, with a residual that is not cut (solvers take `score`)."""
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
+        """Log-likelihood of one record, its residual unclipped (solvers use `score`)."""
         z, known = self._residual(params, record)
         return jnp.where(known, -0.5 * (z**2 + self._log_variance(params)), 0)
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """Huber's estimating functions, without the factors of `precondition`."""
         z, known = self._residual(params, record)
         cut = jnp.clip(z, -_CUT, _CUT)
@@ -85,15 +88,15 @@ class LinearRegression:
             "w": jnp.where(known, _WEIGHTS * cut, 0) * record["x"],
         }
 
-    def precondition(self, params):
-        """Factors of `score`, and of the rows and columns of `curvature`, that depend on the parameters alone."""
+    def precondition(self, params: Params) -> Params:
+        """Factors of `score`, and of the rows and columns of `curvature`."""
         return {
             "u": jnp.ones((), jnp.float32),
             "w": jnp.full(self.n_columns, jnp.exp(-self._log_variance(params) / 2), jnp.float32),
         }
 
-    def curvature(self, params, record):
-        """Expected negative derivative of the score, which does not look at the response; without the factors."""
+    def curvature(self, params: Params, record: Record) -> Contribution:
+        """Expected negative derivative of the score, response-free; without the factors."""
         del params
         known, x = jnp.isfinite(record["y"]), record["x"]
         out = jnp.zeros((self.n_columns + 1, self.n_columns + 1), x.dtype)
@@ -102,59 +105,59 @@ class LinearRegression:
         )
         return jnp.where(known, out, 0)
 
-    def blocks(self):
-        """Parameters between which the curvature is zero: the variance and the weights are orthogonal."""
+    def parameter_blocks(self) -> tuple[slice, ...]:
+        """Log variance and weights, which are orthogonal: the curvature between them is zero."""
         return slice(0, 1), slice(1, None)
 
-    def score_bound(self, params, record):
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses."""
         del params
         return jnp.sqrt(
             jnp.sum(record["x"] ** 2) * (_WEIGHTS * _CUT) ** 2 + (self.unit * _SPREAD) ** 2
         )
 
-    def bounds(self, row_norm):
+    def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature."""
         return (
             math.hypot(_WEIGHTS * _CUT * row_norm, self.unit * _SPREAD),
             math.hypot(_SLOPES[0] * row_norm**2, self.unit**2 * _SLOPES[1]),
         )
 
-    def working_point(self, params, curvature, covariance):
-        """Where to ask for scores while the weights are not known well: at the variance that residuals will have.
+    def working_point(
+        self, params: jax.Array, curvature: jax.Array, covariance: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Point of release while the weights are uncertain: the variance is that of the residuals.
 
-        With normal residuals of that variance Huber's scores have expectation zero and a known
-        slope; a smaller variance would cut most of them.
+        With normal residuals of this variance Huber's scores have expectation zero and a known
+        slope; a smaller variance would clip most of them.
 
         Parameters
         ----------
         params : array of shape (P,)
-            What the parameters are thought to be (ravelled).
+            Posterior mean (ravelled).
         curvature, covariance : arrays of shape (P, P)
-            Summed over the records, without the factors of `precondition`; of the parameters about
-            `params`.
+            Curvature, summed over the records without the factors of `precondition`; posterior
+            covariance.
 
         Returns
         -------
         point, slopes, doubt : arrays of shape (P,)
-            Parameters to ask at; factors of the scores' slopes that replace those of
-            `precondition`; variance of the scores that comes of not knowing the weights.
+            Point of release; factors of the scores' slopes, in the place of those of
+            `precondition`; variance of the scores due to the uncertain weights.
         """
-        n = jnp.maximum(
-            curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1
-        )  # records, by their weights
+        # Number of records, by their weights.
+        n = jnp.maximum(curvature[0, 0] / (self.unit**2 * _SLOPES[1]), 1)
         variance = jnp.exp(self._log_variance({"u": params[0]}))
         unknown = curvature[1:, 1:] @ covariance[1:, 1:] / (_SLOPES[0] * n)
         seen = variance + jnp.maximum(jnp.trace(unknown), 0)
         point = params.at[0].set(jnp.log(seen) / self.unit)
         slopes = jnp.full(len(params), seen**-0.5).at[0].set(variance / seen)
-        # What the weights that are not known add to the residuals' variance is a quadratic form of
-        # normal variables.
+        # Uncertain weights add a quadratic form of normal variables to the residuals' variance.
         spread = 4 * jnp.maximum(jnp.sum(unknown * unknown.T), 0)
         doubt = jnp.zeros(len(params)).at[0].set(spread * (self.unit * n * _SLOPES[1] / seen) ** 2)
         return point, slopes, doubt
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Precision of the normal prior."""
         return {
             "u": jnp.asarray((self.unit / self.normal[1]) ** 2, jnp.float32),
@@ -171,7 +174,10 @@ class LinearRegression:
 
 
 def normal_prior(precision: float, shape: float, scale: float) -> np.ndarray:
-    """Normal distributions with the 5% and 95% quantiles of the log variance and of a weight (a Student's t)."""
+    """Normal distributions with the 5% and 95% quantiles of the log variance and of a weight.
+
+    The prior of a weight is a Student t distribution.
+    """
     low, high = np.log(stats.invgamma(shape, scale=scale).ppf([0.05, 0.95]))
     quantile = stats.norm.ppf(0.95)
     weight = stats.t(2 * shape).ppf(0.95) / quantile * math.sqrt(scale / (shape * precision))

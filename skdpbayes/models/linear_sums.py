@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from skdpbayes.models.linear import LinearRegression
-from skdpbayes.posteriors.linear import Moments, Prior, moments_posterior
+from skdpbayes.models.protocols import Number, Record
+from skdpbayes.posteriors.base import DrawsPosterior
+from skdpbayes.posteriors.linear import Moments, NormalInverseGamma, Prior, moments_posterior
 
-# Factors of x y, y^2 and 1, in units of `row_norm` or its square. With the first two, coefficients
-# of a few tenths and a small noise variance were estimated about as well as with any; the weights
-# need not be known so well.
+# Factors of x y, y^2 and 1, in units of `row_norm` or its square. The first two are near-optimal
+# for coefficients of a few tenths and a small noise variance; the third may be smaller, as the sum
+# of weights needs less precision.
 _CROSS, _SQUARE, _COUNT = 1.4, 0.5, 0.5
 
 
@@ -23,10 +25,10 @@ _CROSS, _SQUARE, _COUNT = 1.4, 0.5, 0.5
 class LinearSums(LinearRegression):
     """`LinearRegression` by a bounded statistic of each record.
 
-    It is ``k (x x', 1.4 R x y, R^2 y^2 / 2, R^2 / 2)`` with R = `row_norm`. Responses are cut at -1
-    and 1, and a row longer than R gets the weight ``k = R^2 / |x|^2``, others 1: it does not look
-    at the response, so this is weighted least squares, without bias. The last entry tells the sum
-    of the weights; a null record has weight zero.
+    It is ``k (x x', 1.4 R x y, R^2 y^2 / 2, R^2 / 2)`` with R = `row_norm`. Responses are clipped
+    to [-1, 1]. A row longer than R has the weight ``k = R^2 / |x|^2``, others 1, null records 0.
+    The weight does not depend on the response: this is weighted least squares, without bias. The
+    last entry gives the sum of the weights.
 
     Attributes
     ----------
@@ -35,10 +37,10 @@ class LinearSums(LinearRegression):
         Whether the last column is constant.
     """
 
-    row_norm: Any
+    row_norm: Number
     intercept: bool = field(metadata={"static": True})
 
-    def statistic(self, record):
+    def statistic(self, record: Record) -> jax.Array:
         """Statistic of one record, of shape (n_statistics,)."""
         known, x = jnp.isfinite(record["y"]), record["x"]
         y = jnp.clip(jnp.where(known, record["y"], 0), -1, 1)
@@ -47,8 +49,8 @@ class LinearSums(LinearRegression):
         scalars = jnp.stack([_SQUARE * (norm * y) ** 2, _COUNT * norm**2])
         return weight * jnp.concatenate([jnp.outer(x, x).ravel(), _CROSS * norm * x * y, scalars])
 
-    def statistic_bound(self):
-        """Largest norm of `statistic`: that of a row of norm R with a response of 1, as ``k |x|^2 <= R^2``."""
+    def statistic_bound(self) -> float:
+        """Largest norm of `statistic`, as ``k |x|^2 <= R^2``: a row of norm R with response 1."""
         return float(self.row_norm) ** 2 * math.hypot(1, _CROSS, _SQUARE, _COUNT)
 
     @property
@@ -56,8 +58,10 @@ class LinearSums(LinearRegression):
         """Length of `statistic`."""
         return self.n_columns**2 + self.n_columns + 2
 
-    def noisy_posterior(self, total, scale, n_records):
-        """Posterior of (log variance, w) given the sum of the statistics with noise; needs a `unit` of 1."""
+    def noisy_posterior(
+        self, total: np.ndarray, scale: float, n_records: int
+    ) -> NormalInverseGamma | DrawsPosterior:
+        """Posterior of (log variance, w) given the noisy sum of statistics; needs a `unit` of 1."""
         p, norm = self.n_columns, float(self.row_norm)
         b, c, h = _CROSS * norm, _SQUARE * norm**2, _COUNT * norm**2
         gram = total[: p * p].reshape(p, p)

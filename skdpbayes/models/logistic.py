@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from skdpbayes.mechanism.contributions import Quadratic, RankOne
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.quadrature import normal_nodes
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LogisticRegression:
-    """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes; independent normal or Student t priors on W.
+    """``y | x ~ Categorical(softmax(W x))``, or Bernoulli for two classes.
+
+    The priors on W are independent, normal or Student t.
 
     A record is ``{"x": (n_columns,), "y": integer class}``; a class outside ``0..n_classes-1``
     marks a null record, whose likelihood is constant.
@@ -35,26 +37,26 @@ class LogisticRegression:
 
     n_columns: int = field(metadata={"static": True})
     n_classes: int = field(metadata={"static": True})
-    prior_scale: Any
-    prior_df: Any = None
+    prior_scale: Array
+    prior_df: Number | None = None
 
     @property
     def n_rows(self) -> int:
         """Rows of W."""
         return 1 if self.n_classes == 2 else self.n_classes
 
-    def init(self):
+    def init(self) -> Params:
         """Zero weights, of shape (n_rows, n_columns)."""
         return jnp.zeros((self.n_rows, self.n_columns), jnp.float32)
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior."""
         zero = jnp.zeros((), params.dtype)
         if self.prior_df is None:
             return dist.Normal(zero, self.prior_scale).log_prob(params).sum()
         return dist.StudentT(self.prior_df, zero, self.prior_scale).log_prob(params).sum()
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record; zero for a null record."""
         logits, label = params @ record["x"], record["y"]
         if self.n_rows == 1:
@@ -62,21 +64,21 @@ class LogisticRegression:
         known = self._known(label)
         return jnp.where(known, jax.nn.log_softmax(logits)[jnp.where(known, label, 0)], 0)
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """Gradient: residual times features."""
         x, label = record["x"], record["y"]
         residual = (label == self._row_classes()).astype(x.dtype) - self._probabilities(params @ x)
         return RankOne(jnp.where(self._known(label), residual, 0), x)
 
-    def curvature(self, params, record):
+    def curvature(self, params: Params, record: Record) -> Contribution:
         """Negative Hessian: ``(diag(p) - p p') (x) x x'``."""
         x, label = record["x"], record["y"]
         p = self._probabilities(params @ x)
         weight = jnp.diag(p) - jnp.outer(p, p)
         return Quadratic(jnp.where(self._known(label), weight, 0), x)
 
-    def score_bound(self, params, record):
-        """Largest norm of a score over all labels: a function of covariates and parameters alone."""
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
+        """Largest norm of a score over all labels, given covariates and parameters."""
         x = record["x"]
         p = self._probabilities(params @ x)
         if self.n_rows == 1:
@@ -85,37 +87,40 @@ class LogisticRegression:
             residual = jnp.sqrt(jnp.sum(p**2) + jnp.max(1 - 2 * p))
         return residual * jnp.sqrt(jnp.sum(x**2))
 
-    def bounds(self, row_norm):
+    def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature, given one on the norm of x."""
         # Residuals have norm at most 1 (two classes) or sqrt(2), diag(p) - p p' norm at most 1/4 or
         # 1/2.
         residual, weight = (1.0, 0.25) if self.n_rows == 1 else (2**0.5, 0.5)
         return residual * row_norm, weight * row_norm**2
 
-    def response(self, record):
-        """What of a record's score depends on its label alone: ``(e_y - c) x'``, c the centre of the simplex."""
+    def response(self, record: Record) -> RankOne:
+        """Label-dependent part of the score: ``(e_y - c) x'``, c the centre of the simplex."""
         x, label = record["x"], record["y"]
         observed = (label == self._row_classes()).astype(x.dtype) - 1 / self.n_classes
         return RankOne(jnp.where(self._known(label), observed, 0), x)
 
-    def fitted(self, params, record):
-        """What does not: ``(p - c) x'``; `score` is the difference."""
+    def fitted(self, params: Params, record: Record) -> RankOne:
+        """Label-free part of the score: ``(p - c) x'``; `score` is the difference."""
         x, known = record["x"], self._known(record["y"])
         return RankOne(jnp.where(known, self._probabilities(params @ x) - 1 / self.n_classes, 0), x)
 
-    def known(self, record):
+    def known(self, record: Record) -> jax.Array:
         """One, or zero for a null record."""
         return self._known(record["y"]).astype(record["x"].dtype)
 
-    def parts_bound(self, row_norm):
-        """Public bound on the norms of `response` and `fitted`: from the centre of the simplex to a corner."""
+    def parts_bound(self, row_norm: float) -> float:
+        """Public bound on the norms of `response` and `fitted`.
+
+        It is the distance from the centre of the simplex to a corner, times `row_norm`.
+        """
         return row_norm * (0.5 if self.n_rows == 1 else (1 - 1 / self.n_classes) ** 0.5)
 
     def mean_fitted(self, params, mean, covariance, unclear=0.0):
         """Mean of `fitted` over normal rows, of the shape of `params`.
 
-        With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein). To what u varies with the rows,
-        `unclear` adds a covariance, that of parameters which are not known (`with_doubt`).
+        With u = W x, ``E[p x'] = E[p] m' + E[dp/du] W C`` (Stein's lemma). `unclear` is added to
+        the covariance of u, for uncertain parameters (`with_doubt`).
         """
         p, slope = self._mean_slope(params, mean, covariance, unclear)
         return jnp.outer(p - 1 / self.n_classes, mean) + slope @ params @ covariance
@@ -123,7 +128,8 @@ class LogisticRegression:
     def with_doubt(self, params, mean, covariance, doubt):
         """Mean of `fitted` over normal rows and normal parameters.
 
-        By Stein again: ``E[dp/du W] = E[dp/du] E[W]`` and the slope of the first, times `doubt`.
+        By Stein's lemma ``E[dp/du W]`` is ``E[dp/du] E[W]`` plus `doubt` times the slope of
+        ``E[dp/du]``.
 
         Parameters
         ----------
@@ -140,16 +146,15 @@ class LogisticRegression:
     def _mean_slope(self, params, mean, covariance, unclear):
         """Means of the probabilities and of their slope in the logits, over normal rows."""
         spread = params @ covariance @ params.T + unclear
-        spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(
-            self.n_rows
-        )  # rows of weights may depend on each other
+        # Rows of weights may be linearly dependent.
+        spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(self.n_rows)
         nodes, weights = normal_nodes(self.n_rows)
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
         p = jax.vmap(self._probabilities)(logits)
         return weights @ p, jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
 
-    def prior_precision(self):
-        """Inverse variance (Student t: inverse squared scale) of the prior, of the shape of the weights."""
+    def prior_precision(self) -> Params:
+        """Inverse variance of the prior (Student t: inverse squared scale) of each weight."""
         return jnp.broadcast_to(
             jnp.asarray(self.prior_scale, jnp.float32) ** -2, (self.n_rows, self.n_columns)
         )

@@ -1,4 +1,4 @@
-"""Sums of bounded statistics that are no model of the data: moments for a private scaler, scores for a search."""
+"""Sums of bounded statistics without a model: moments for a scaler, scores for a search."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from skdpbayes.models.protocols import Record
+
 
 class NoisyMoments(NamedTuple):
-    """What a release says of each column in [-1, 1]: its mean, and its variance with a floor where noise hides it."""
+    """Estimates for each column in [-1, 1]: mean, and variance with a floor set by the noise."""
 
     mean: np.ndarray
     variance: np.ndarray
@@ -21,7 +23,7 @@ class NoisyMoments(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ColumnMoments:
-    """Moments of d columns in [-1, 1], of which each cell may be missing. A record is ``{"x": (d,)}``.
+    """Moments of d columns in [-1, 1], with missing cells. A record is ``{"x": (d,)}``.
 
     Attributes
     ----------
@@ -35,26 +37,28 @@ class ColumnMoments:
         """Length of `statistic`."""
         return 3 * self.n_features
 
-    def statistic(self, record):
+    def statistic(self, record: Record) -> jax.Array:
         """``(x, x^2 - 1/2, 1/2)`` of each column; zeros where the cell is missing."""
         known = jnp.isfinite(record["x"])
         x = jnp.clip(jnp.where(known, record["x"], 0), -1, 1)
         return jnp.concatenate([x, (x**2 - 0.5) * known, 0.5 * known])
 
     def statistic_bound(self) -> float:
-        """Largest norm of `statistic`: a column adds ``x^2 + (x^2 - 1/2)^2 + 1/4 = x^4 + 1/2``, at most 3/2."""
+        """Largest norm of `statistic`.
+
+        A column adds ``x^2 + (x^2 - 1/2)^2 + 1/4 = x^4 + 1/2`` to its square, at most 3/2.
+        """
         return math.sqrt(1.5 * self.n_features)
 
-    def noisy_posterior(self, total, scale, n_records) -> NoisyMoments:
-        """Moments from noisy sums, of which each has noise of standard deviation `scale`; N is not looked at.
+    def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> NoisyMoments:
+        """Moments from sums with noise of standard deviation `scale`; `n_records` is not used.
 
-        No variance is below what the noise of its own sums could make of nothing.
+        The floor of a variance is the value that noise alone could produce.
         """
         del n_records
         first, second, half = np.split(np.asarray(total, float), 3)
-        count = np.maximum(
-            2 * half, max(1.0, 4 * scale)
-        )  # the error of a count has twice that of its half
+        # A count has twice the error of its half.
+        count = np.maximum(2 * half, max(1.0, 4 * scale))
         mean = np.clip(first / count, -1, 1)
         floor = np.minimum(1, 2 * scale / count)
         return NoisyMoments(
@@ -65,7 +69,7 @@ class ColumnMoments:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class BoundedScore:
-    """Sum of a number in [0, 1] of each record, ``{"x": ()}``: any two records differ by at most 1."""
+    """Sum of one number in [0, 1] per record, ``{"x": ()}``; two records differ by at most 1."""
 
     n_statistics = 1
 
@@ -73,7 +77,7 @@ class BoundedScore:
         """Largest norm of `statistic`."""
         return 1.0
 
-    def statistic(self, record):
-        """The number, cut to [0, 1]; zero if it is none."""
+    def statistic(self, record: Record) -> jax.Array:
+        """The number clipped to [0, 1]; zero for a NaN."""
         x = record["x"]
         return jnp.where(jnp.isnan(x), 0, jnp.clip(x, 0, 1))[None]

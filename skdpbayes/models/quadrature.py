@@ -10,12 +10,11 @@ from scipy.stats import qmc
 
 
 @cache
-def normal_nodes(n_dimensions):
+def normal_nodes(n_dimensions: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (n, n_dimensions) and weights of a quadrature for the standard normal distribution."""
     if n_dimensions == 1:
-        nodes = np.linspace(
-            -8, 8, 401
-        )  # so many that logits may have a standard deviation of dozens
+        # Dense enough for logits with a standard deviation of dozens.
+        nodes = np.linspace(-8, 8, 401)
         weights = np.exp(-(nodes**2) / 2)
         return nodes[:, None], weights / weights.sum()
     uniform = qmc.Sobol(n_dimensions, seed=0).random(256)
@@ -24,7 +23,7 @@ def normal_nodes(n_dimensions):
 
 
 @cache
-def uniform_nodes(n_dimensions, size=2**12):
-    """Points (size, n_dimensions) inside of the unit cube, of equal weights, in the place of uniform draws."""
+def uniform_nodes(n_dimensions: int, size: int = 2**12) -> np.ndarray:
+    """Points (size, n_dimensions) inside the unit cube, a quasi-random uniform sample."""
     points = qmc.Sobol(n_dimensions, seed=0).random(size)
     return np.clip(points, 2.0**-20, 1 - 2.0**-20).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The norm of a usual score, found by one release, for models whose scores have no known bound."""
+"""Typical norm of a score, found by one release, for models whose scores have no known bound."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ import jax.numpy as jnp
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Opening
+from skdpbayes.models.protocols import Params
 
-_LOWEST, _HIGHEST = -8, 13  # binary logarithms of the norms that are told apart
+_LOWEST, _HIGHEST = -8, 13  # range of the histogram, in binary logarithms
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class WithScoreUnit:
-    """An `OpenedModel`: one release of a histogram of norms, then the model, with the median as its `score_unit`.
+    """`OpenedModel` that releases a histogram of norms and takes the median as `score_unit`.
 
     Attributes
     ----------
     model : Model
         With methods ``score_norm(params, record)`` and an attribute `score_unit`.
     found : bool
-        Whether the unit is to be found; else there is no opening and the model stays as it is.
+        Whether to release the histogram; otherwise the model is used as it is.
     factor : float
-        The unit is the median, rounded up to a power of two, times this.
+        The unit is this factor times the median, rounded up to a power of two.
     """
 
     model: Any
     found: bool = field(metadata={"static": True})
     factor: Any = 1.0
 
-    def init(self):
-        """Unit before anything is released."""
+    def init(self) -> Params:
+        """Unit before the release."""
         return {"unit": jnp.asarray(self.model.score_unit, jnp.float32)}
 
     def openings(self) -> tuple[Opening, ...]:
@@ -58,8 +59,7 @@ class WithScoreUnit:
 
         def update(params, sums, scales, key):
             del params, key
-            # Bins that may be noise alone are left out: together, their noise would move the median
-            # by far.
+            # Bins that may be noise alone are left out: together they would move the median far.
             seen = (sums["norms"] > 3 * scales["norms"]) | (sums["norms"] == jnp.max(sums["norms"]))
             below = jnp.cumsum(jnp.where(seen, sums["norms"], 0))
             middle = jnp.argmax(2 * below >= below[-1])

@@ -60,9 +60,9 @@ def plan_rounds(
     rate = settings.rate(n, n or 1)
     opening, steps, _ = settings.round_noise(openings, rounds, rate)
     least = 0.0 if settings.private else 1.0  # without noise every round stands for itself
-    norm = max(block.clipping_norm for block in model.blocks().values())
+    norm = max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
     solver = StatisticsRounds(np.int32(len(openings)), np.float32(least), np.float32(norm))
-    return Planned(solver, settings.spec(opening + steps), float(norm))
+    return Planned(solver, settings.spec(opening + steps), norm)
 
 
 def plan_logistic(

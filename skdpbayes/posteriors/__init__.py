@@ -1,10 +1,17 @@
-"""What a fit returns: posteriors over the flattened parameters, in NumPy float64."""
+"""Posteriors returned by a fit, over the flattened parameters, in NumPy float64."""
 
 from skdpbayes.posteriors.base import (
     DrawsPosterior,
     GaussianPosterior,
     MappedPosterior,
+    Posterior,
     SampledPosterior,
 )
 
-__all__ = ["DrawsPosterior", "GaussianPosterior", "MappedPosterior", "SampledPosterior"]
+__all__ = [
+    "DrawsPosterior",
+    "GaussianPosterior",
+    "MappedPosterior",
+    "Posterior",
+    "SampledPosterior",
+]

@@ -1,4 +1,4 @@
-"""What a fit returns: posteriors over the flattened parameters, in NumPy float64."""
+"""Posteriors returned by a fit, over the flattened parameters, in NumPy float64."""
 
 from __future__ import annotations
 
@@ -6,12 +6,55 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 
+class Posterior(Protocol):
+    """Posterior over the flattened parameters, as every fit returns it."""
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Mean of each parameter."""
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each parameter."""
+
+    @property
+    def n_chains(self) -> int:
+        """Number of Markov chains; 1 if draws are independent."""
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, n_parameters)."""
+
+    def ordered_sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws of shape (n, n_parameters): one of each chain, the next of each chain, and so on.
+
+        Independent draws have no order: they are those of `sample`.
+        """
+
+
+class IndependentDraws(ABC):
+    """Base of posteriors whose draws are independent."""
+
+    @abstractmethod
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, n_parameters)."""
+
+    @property
+    def n_chains(self) -> int:
+        """One."""
+        return 1
+
+    def ordered_sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws in any order, those of `sample`."""
+        return self.sample(rng, n)
+
+
 @dataclass(frozen=True, repr=False)
-class GaussianPosterior:
+class GaussianPosterior(IndependentDraws):
     """Normal posterior.
 
     Attributes
@@ -41,7 +84,8 @@ class GaussianPosterior:
         return cls(mean, vectors / np.sqrt(values.clip(1e-16 * values[-1])))
 
     def __repr__(self) -> str:
-        return f"GaussianPosterior({len(self.mean)} parameters, {'diagonal' if self.factor.ndim == 1 else 'full rank'})"
+        kind = "diagonal" if self.factor.ndim == 1 else "full rank"
+        return f"GaussianPosterior({len(self.mean)} parameters, {kind})"
 
     @property
     def covariance(self) -> np.ndarray:
@@ -61,7 +105,7 @@ class GaussianPosterior:
         return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
 
     def among_others(self, basis: np.ndarray) -> GaussianPosterior:
-        """Posterior of coordinates of which these are along orthonormal columns, and the others standard normal."""
+        """Posterior of all coordinates: these along the orthonormal `basis`, others N(0, 1)."""
         factor = basis * self.factor if self.factor.ndim == 1 else basis @ self.factor
         return GaussianPosterior(
             basis @ self.mean, np.concatenate([factor, _complement(basis)], axis=1)
@@ -121,44 +165,44 @@ class DrawsPosterior:
     def in_order(self, n: int) -> np.ndarray:
         """Draws of shape (n, n_parameters): one of each chain, the next of each chain, and so on.
 
-        Evenly spaced; if more are asked for than there are, each comes several times in a row, so
-        that it is seen.
+        They are evenly spaced. If `n` exceeds the number of draws, each is repeated in a row, so
+        that the repetition is visible.
         """
         kept, of_each = self.draws.shape[1], -(-n // self.n_chains)
         spaced = np.arange(of_each) * kept // of_each
         return self.draws[:, spaced].swapaxes(0, 1).reshape(-1, self.draws.shape[-1])[:n]
 
+    def ordered_sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws as `in_order` gives them; `rng` is not used."""
+        del rng
+        return self.in_order(n)
+
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Draws picked at random (with replacement only if more are asked for than there are)."""
+        """Draws picked at random, with replacement only if `n` exceeds their number."""
         flat = self.draws.reshape(-1, self.draws.shape[-1])
         return flat[rng.choice(len(flat), n, replace=n > len(flat))]
 
     def among_others(self, basis: np.ndarray) -> DrawsPosterior:
-        """As `GaussianPosterior.among_others`; the others are drawn."""
+        """As `GaussianPosterior.among_others`; the other coordinates are drawn."""
         others = _complement(basis)
-        seed = np.ascontiguousarray(self.draws.ravel()[:64], np.float32).view(
-            np.uint32
-        )  # so that no two fits share it
+        # A seed of its own for each fit.
+        seed = np.ascontiguousarray(self.draws.ravel()[:64], np.float32).view(np.uint32)
         noise = np.random.default_rng(seed).standard_normal(
             (*self.draws.shape[:2], others.shape[1])
         )
         return DrawsPosterior(self.draws @ basis.T + noise @ others.T)
 
 
-def _complement(basis):
+def _complement(basis: np.ndarray) -> np.ndarray:
     """Orthonormal columns, orthogonal to those of `basis`."""
     return np.linalg.svd(basis)[0][:, basis.shape[1] :]
 
 
-class SampledPosterior(ABC):
-    """Posterior that is defined by how it is sampled; its moments are those of 20000 draws, taken once."""
-
-    @abstractmethod
-    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Draws, of shape (n, n_parameters)."""
+class SampledPosterior(IndependentDraws):
+    """Posterior defined by its sampler. Its moments are those of 20000 draws, taken once."""
 
     @cached_property
-    def _draws(self):
+    def _draws(self) -> np.ndarray:
         return self.sample(np.random.default_rng(0), 20_000)
 
     @property
@@ -179,13 +223,13 @@ class SampledPosterior(ABC):
 
 @dataclass(frozen=True, repr=False)
 class MappedPosterior(SampledPosterior):
-    """Posterior of a function of the parameters, such as a rate of its logarithm.
+    """Posterior of a function of the parameters, such as a rate whose logarithm was fitted.
 
     Attributes
     ----------
     posterior : GaussianPosterior or DrawsPosterior
     function : callable
-        From draws of shape (n, n_parameters) to draws of what they stand for.
+        From draws of the parameters, of shape (n, n_parameters), to draws of the function.
     """
 
     posterior: GaussianPosterior | DrawsPosterior

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from skdpbayes.posteriors.base import IndependentDraws
+
 
 @dataclass(frozen=True, repr=False)
-class WeightsPosterior:
-    """Normal posterior of weights and intercepts, with what the noise of privacy adds to first order.
+class WeightsPosterior(IndependentDraws):
+    """Normal posterior of weights and intercepts, with the privacy noise to first order.
 
     Logits of the visible units are ``intercept + weights (z - active)``. Draws are J rows of K
     weights and an intercept, ravelled.
@@ -48,7 +50,7 @@ class WeightsPosterior:
         return np.concatenate([self.weights, self.intercept[:, None]], axis=1).ravel()
 
     def _eigen(self):
-        """Standard deviations of the weights along the eigenvectors of `spread`, (J, K), and these."""
+        """Standard deviations of weights along the eigenvectors of `spread`, (J, K); these."""
         values, vectors = np.linalg.eigh(self.spread)
         slope = self.slope[:, None]
         return np.sqrt(

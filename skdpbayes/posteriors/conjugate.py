@@ -15,7 +15,8 @@ from scipy import special, stats
 
 from skdpbayes.posteriors.base import SampledPosterior
 
-_SMOOTHING = 0.02  # least noise, in standard deviations of the sum: the density of a sum without noise may have atoms
+# Least noise, in standard deviations of the sum: without noise the density may have atoms.
+_SMOOTHING = 0.02
 _FREQUENCIES = 256
 _POINTS = 512
 _REACH = 9.0  # standard deviations
@@ -23,7 +24,7 @@ _REACH = 9.0  # standard deviations
 
 @dataclass(frozen=True, repr=False)
 class RatePosterior(SampledPosterior):
-    """Rates of exponential variables, independent, given noisy sums of ``min(x, upper) - upper / 2``.
+    """Independent exponential rates given noisy sums of ``min(x, upper) - upper / 2``.
 
     The density of a noisy sum is the Fourier integral of ``phi(w)^n exp(-(scale w)^2 / 2)``, with
     phi the characteristic function of one statistic: exact for every number of records. It is
@@ -36,7 +37,7 @@ class RatePosterior(SampledPosterior):
         Standard deviation of the noise in each sum.
     n_records : int
     shape, rate : float
-        Of the Gamma prior.
+        Parameters of the Gamma prior.
     upper : float
     """
 
@@ -58,7 +59,7 @@ class RatePosterior(SampledPosterior):
         """Log rates and the cumulative posterior there."""
         prior = stats.gamma(self.shape, scale=1 / self.rate)
         low, high = prior.ppf([1e-12, 1 - 1e-12])
-        # Beyond the prior's range too, as far as data can tell: they may contradict it.
+        # The range includes values that data may indicate against the prior.
         low = max(min(low, 1e-3 / (self.n_records * self.upper)), 1e-100 / self.upper)
         high = max(high, 1e3 * self.n_records / self.upper)
         points = np.linspace(np.log(low), np.log(high), 4 * _POINTS)
@@ -80,8 +81,8 @@ class RatePosterior(SampledPosterior):
         theta = np.exp(log_theta)[:, None]
         n, total = self.n_records, total + self.n_records * self.upper / 2
         noise = np.maximum(self.scale**2, _SMOOTHING**2 * n * self._variance(theta, 0.0))
-        # The path of integration leads through the saddle point, where the integrand is as large as
-        # its integral: the relative precision in the tails is that in the middle.
+        # The path of integration passes through the saddle point, where the integrand is as large
+        # as its integral: the relative precision is the same in the tails as in the middle.
         tilt = self._saddle_point(theta, noise, total)
         variance = n * self._variance(theta, tilt)
         sd = np.sqrt(variance + noise)
@@ -89,8 +90,7 @@ class RatePosterior(SampledPosterior):
         exponent = n * cumulant.real + noise * tilt**2 / 2 - tilt * total - np.log(sd)
         if frequencies == 1:
             return exponent[:, 0]
-        # In units of the sum's standard deviation: the integrand has died at 9, or where the noise
-        # has killed it.
+        # The integrand is negligible beyond 9 standard deviations of the sum, or of the noise.
         few = np.minimum(n, variance / self.upper**2) < 50
         highest = np.where(few, np.minimum(_REACH / np.sqrt(noise), 4 * _REACH / sd), _REACH / sd)
         w = highest * (np.arange(frequencies) + 0.5) / frequencies
@@ -110,7 +110,7 @@ class RatePosterior(SampledPosterior):
         ) + np.where(falls, 0, d)
 
     def _mean(self, theta, tilt):
-        """Mean of ``min(x, upper)`` under the tilted distribution (by a step along the imaginary axis)."""
+        """Tilted mean of ``min(x, upper)``, by complex-step differentiation."""
         step = 1e-20 / self.upper
         return self._cumulant(theta, tilt + 1j * step).imag / step
 
@@ -155,13 +155,13 @@ class CountsPosterior(SampledPosterior):
 
     Given the noisy counts, the true ones have probability proportional to a product over categories
     of ``Gamma(n_k + concentration_k) / n_k! exp(-(n_k - noisy_k)^2 / (2 scale^2))`` on ``sum n_k =
-    n_records``: they are drawn exactly, category after category, from convolutions of the factors;
-    probabilities given counts are Dirichlet.
+    n_records``. They are drawn exactly, category after category, from convolutions of the factors.
+    Given counts, the probabilities are Dirichlet.
 
     Attributes
     ----------
     counts : array of shape (K,)
-        Noisy.
+        Noisy counts.
     scale : float
         Standard deviation of the noise in each count.
     n_records : int
@@ -189,7 +189,7 @@ class CountsPosterior(SampledPosterior):
         for (start, weights), (before_start, before) in zip(
             self._factors[:0:-1], self._totals[-2::-1], strict=True
         ):
-            # The last of the categories not yet drawn, given what they sum to.
+            # The last category not yet drawn, given the remaining sum.
             values, which = np.unique(left, return_inverse=True)
             count = np.empty(n, np.int64)
             for i, value in enumerate(values):
@@ -207,7 +207,7 @@ class CountsPosterior(SampledPosterior):
         return np.stack([left, *drawn[::-1]], axis=1)
 
     def _sample_first_count(self, rng, n):
-        """Of two categories: one count decides the other."""
+        """Draws for two categories: one count determines the other."""
         first, second = self._log_factors
         logs = first + second[::-1]
         cumulative = np.cumsum(np.exp(logs - logs.max()))
@@ -216,9 +216,9 @@ class CountsPosterior(SampledPosterior):
 
     @property
     def _log_factors(self):
-        """Of each category, at every count."""
+        """Log factor of each category at every count."""
         known = np.arange(self.n_records + 1)
-        # Only differences of the noisy counts tell something, since the total is known.
+        # The total is known, so only differences of the noisy counts are informative.
         noisy = self.counts + (self.n_records - self.counts.sum()) / len(self.counts)
         return (
             special.gammaln(known + self.concentration[:, None])
@@ -228,7 +228,7 @@ class CountsPosterior(SampledPosterior):
 
     @cached_property
     def _factors(self):
-        """First count of weight, and weights, of each category; tilted so that their means sum to the total."""
+        """First relevant count and weights of each category, tilted to means with the total."""
         known, logs = np.arange(self.n_records + 1), self._log_factors
 
         def weights(tilt):
@@ -255,7 +255,7 @@ class CountsPosterior(SampledPosterior):
 
     @cached_property
     def _totals(self):
-        """Distribution of the sum of the first categories (first value, weights), for each number of them."""
+        """Distributions of the partial sums over categories: first value and weights of each."""
         totals = [self._factors[0]]
         for start, weights in self._factors[1:]:
             before_start, before = totals[-1]
@@ -272,7 +272,7 @@ class CountsPosterior(SampledPosterior):
 
 @dataclass(frozen=True, repr=False)
 class FirstOfEach(SampledPosterior):
-    """Independent posteriors, of each of which the first parameter counts.
+    """First parameters of independent posteriors.
 
     Attributes
     ----------

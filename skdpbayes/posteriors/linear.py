@@ -1,15 +1,15 @@
 """Posterior of linear regression given noisy sums of products of its records.
 
-Released are ``G = sum x x'``, ``t = sum x y`` and ``q = sum y^2`` with independent normal noise.
-Given coefficients w and noise variance s2, the residuals of what was released,
+The releases are ``G = sum x x'``, ``t = sum x y`` and ``q = sum y^2``, with independent normal
+noise. Given coefficients w and noise variance s2, the residuals of the releases,
 
     r = t - G w,    h = q - 2 w't + w'G w - n s2,
 
-hold the sampling noise, ``N(0, s2 G)`` and ``N(0, 2 n s2^2)``, and the privacy noise, which w
-enters through G. Both are normal, so the density of (r, h) has a closed form: true sums are
-integrated out (Bernstein and Sheldon 2019 draw them, in a Gibbs sampler). The noise in G is not
-independent of G: the posterior of the true G has less of it, lies nearer to a multiple of the
-identity (`_shrunk`), and has no negative eigenvalues (`_positive`).
+have sampling noise, ``N(0, s2 G)`` and ``N(0, 2 n s2^2)``, and privacy noise, whose covariance
+depends on w through G. Both are normal, so the density of (r, h) has a closed form: true sums are
+integrated out. Bernstein and Sheldon (2019) draw them in a Gibbs sampler instead. Given the
+release, the true G is shrunk towards a multiple of the identity (`_shrunk`) and has no negative
+eigenvalues (`_positive`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from scipy import special
 
 from skdpbayes.posteriors.base import DrawsPosterior, SampledPosterior
 
-_CHAINS, _KEPT = (
-    128,
-    32,
-)  # draws of the posterior: their product (more chains where there are many coefficients)
+# Chains and draws of each; more chains for many coefficients.
+_CHAINS, _KEPT = 128, 32
 _LARGEST = 60.0  # |log variance|
 
 
@@ -40,7 +38,7 @@ class Prior(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Noisy sums over weighted records, and the standard deviation of the noise in an entry of each.
+    """Noisy sums over weighted records, and the standard deviations of their noise.
 
     Attributes
     ----------
@@ -51,7 +49,7 @@ class Moments(NamedTuple):
         The last is the sum of the weights.
     n_records : int
     noise : tuple of float
-        Of the four, in this order.
+        Standard deviation of the noise in an entry of the four, in this order.
     row_norm : float
         Rows longer than this have the weight ``row_norm^2 / |x|^2``, others one.
     """
@@ -77,7 +75,9 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class NormalInverseGamma(SampledPosterior):
-    """Posterior of (log s2, w) without noise: ``w | s2 ~ N(centre, s2 / precision)``, ``s2 ~ InverseGamma``.
+    """Posterior of (log s2, w) without noise.
+
+    ``w | s2 ~ N(centre, s2 / precision)``, ``s2 ~ InverseGamma(shape, scale)``.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class NormalInverseGamma(SampledPosterior):
 def moments_posterior(
     moments: Moments, prior: Prior, *, intercept: bool
 ) -> NormalInverseGamma | DrawsPosterior:
-    """Posterior of (log s2, w): the exact one without noise, else draws from the one given noisy sums.
+    """Posterior of (log s2, w): exact without noise, else draws given the noisy sums.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def moments_posterior(
 
 
 class _Spreads(NamedTuple):
-    """Posterior variances of the true Gram matrix's diagonal entries; those of other entries are half of that."""
+    """Posterior variances of the true Gram matrix's diagonal; other entries have half of them."""
 
     inner: float  # of features
     border: float  # of features with the intercept
@@ -160,9 +160,9 @@ class _Spreads(NamedTuple):
 def _shrunk(moments, intercept):
     """Posterior mean and variances of the true Gram matrix, and the sum of the weights.
 
-    Sums of squares of features are shrunk to their mean, products of two features and sums of
-    features to zero, those of the intercept by a factor of their own: its row is the longest. The
-    intercept's square is the sum of weights.
+    Sums of squares of features are shrunk to their mean; products of two features and sums of
+    features to zero. The intercept's row, the longest, has a factor of its own. Its square is the
+    sum of weights.
     """
     gram, noise, n = moments.gram.copy(), moments.noise[0] ** 2, moments.n_records
     weight = min(max(moments.weight, 0.01 * n), n)
@@ -179,11 +179,10 @@ def _shrunk(moments, intercept):
 
 
 def _kept(size, entries, noise):
-    """Posterior mean of normal variables as a share of what was observed, and their variance.
+    """Posterior mean of normal variables as a share of their observations, and their variance.
 
-    Variables from N(0, v) are observed with noise; ``noise / (v + noise)`` has, under a flat prior
-    on its logarithm, a gamma distribution cut at 1 (Strawderman 1971), and its mean is the share
-    that is not kept.
+    Variables from N(0, v) are observed with noise. Under a flat prior on its logarithm, the share
+    lost, ``noise / (v + noise)``, has a gamma distribution truncated at 1 (Strawderman 1971).
 
     Parameters
     ----------
@@ -191,7 +190,7 @@ def _kept(size, entries, noise):
         Sum of the squares of the observations.
     entries : int
     noise : float
-        Variance.
+        Variance of the noise.
     """
     if entries == 0 or size == 0:
         return 1.0, noise
@@ -200,7 +199,7 @@ def _kept(size, entries, noise):
 
 
 def _cut_gamma(shape, rate):
-    """Mean and variance of a gamma distribution cut at 1."""
+    """Mean and variance of a gamma distribution truncated at 1."""
     mass = special.gammainc(shape + np.arange(3), rate)
     if mass[0] < 1e-250:
         return 1.0, 0.0
@@ -212,12 +211,11 @@ def _cut_gamma(shape, rate):
 
 
 def _positive(gram, sd):
-    """Eigenvalues, each moved to the mean of a normal variable with that `sd` that is known to be positive."""
+    """Eigenvalues moved to means of normals truncated to positive values; eigenvectors."""
     values, vectors = np.linalg.eigh(gram)
     z = values / sd
-    hazard = math.sqrt(2 / math.pi) / special.erfcx(
-        -z / math.sqrt(2)
-    )  # density over distribution, at any z
+    # Density over distribution function.
+    hazard = math.sqrt(2 / math.pi) / special.erfcx(-z / math.sqrt(2))
     return np.maximum(values + sd * hazard, 1e-12 * sd), vectors
 
 
@@ -245,14 +243,14 @@ class _Density:
     prior: Prior
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
-        """At points of shape (m, p + 1)."""
+        """Log density at points of shape (m, p + 1)."""
         log_variance, w = np.clip(points[:, 0], -_LARGEST, _LARGEST), points[:, 1:]
         s2, length, at_last = np.exp(log_variance), _dot(w, w), w @ self.last
         _, cross_sd, square_sd, weight_sd = self.moments.noise
         own, more, sampling = self._variances(s2, length, at_last)
         slope = self.spreads.inner / 2
-        # Covariance of r: diag(own) + more last last' + slope w w', inverted by Sherman and
-        # Morrison, twice.
+        # Covariance of r: diag(own) + more last last' + slope w w', inverted by two updates of
+        # Sherman and Morrison.
         r = self.cross - self.values * w
         joint = (
             -(2 * cross_sd**2 + 2 * slope * length)[:, None] * w
@@ -268,7 +266,7 @@ class _Density:
         second = 1 / (1 + slope * _dot(along, w))
         inverse_r = solved(r) - (slope * second * _dot(along, r))[:, None] * along
         inverse_joint = solved(joint) - (slope * second * _dot(along, joint))[:, None] * along
-        # Of h given r.
+        # Conditional density of h given r.
         h = (
             self.moments.square
             - 2 * w @ self.cross
@@ -285,11 +283,10 @@ class _Density:
         return log_prior - (log_det + _dot(r, inverse_r) + h**2 / left) / 2
 
     def _variances(self, s2, length, at_last):
-        """Of r: by eigenvector, and what the intercept has beyond it; of h, that of sampling."""
+        """Variances of r by eigenvector, excess of the intercept, and sampling variance of h."""
         _, cross_sd, _, weight_sd = self.moments.noise
-        share = (
-            self.moments.mean_weight
-        )  # of weights k: sum k^2 x x' is taken for share * sum k x x'
+        # With weights k, sum k^2 x x' is approximated by share * sum k x x'.
+        share = self.moments.mean_weight
         slope, border = self.spreads.inner / 2, self.spreads.border / 2
         own = s2[:, None] * share * self.values + (cross_sd**2 + slope * length)[:, None]
         features = np.maximum(length - at_last**2, 0)
@@ -297,7 +294,7 @@ class _Density:
         return own, np.maximum(more, -slope * features), 2 * s2**2 * share * self.weight
 
     def start(self):
-        """Points near the mode, and the spread of the density about it, by a few rounds of weighted least squares."""
+        """Point near the mode and the spread about it, by iterated weighted least squares."""
         w, s2 = np.zeros(len(self.values)), self.prior.scale / (self.prior.shape + 1)
         log_variance = np.linspace(min(math.log(s2) - 10, -23), max(math.log(s2) + 10, 5), 400)
         for _ in range(20):
@@ -320,11 +317,11 @@ def _dot(a, b):
 def _ensemble(log_density: Callable[[np.ndarray], np.ndarray], centre, spread) -> np.ndarray:
     """Draws of shape (chains, draws, dimension) by random-walk Metropolis, many chains at once.
 
-    Proposals have the covariance of all chains, learnt in the first half. The generator is fixed:
-    the draws are a function of the density.
+    Proposals have the covariance of all chains, adapted in the first half. The generator is fixed,
+    so that the draws are a function of the density.
     """
     rng, size = np.random.default_rng(0), len(centre)
-    chains = max(_CHAINS, 2 * size)  # their covariance is to have full rank
+    chains = max(_CHAINS, 2 * size)  # enough for a covariance of full rank
     points = centre + spread * rng.standard_normal((chains, size))
     height, root, kept = log_density(points), np.diag(spread), []
     every = max(10, size)
@@ -336,9 +333,8 @@ def _ensemble(log_density: Callable[[np.ndarray], np.ndarray], centre, spread) -
         length = 2 / math.sqrt(size) * math.exp(0.5 * rng.standard_normal())
         moved = points + length * rng.standard_normal(points.shape) @ root.T
         new = log_density(moved)
-        taken = (
-            np.log(rng.random(chains)) < new - height
-        )  # a density that is not a number is not taken
+        # A density of NaN is rejected.
+        taken = np.log(rng.random(chains)) < new - height
         points, height = np.where(taken[:, None], moved, points), np.where(taken, new, height)
         if step >= _KEPT * every and step % every == every - 1:
             kept.append(points)

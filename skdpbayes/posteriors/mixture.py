@@ -8,15 +8,14 @@ import numpy as np
 
 from skdpbayes.posteriors.base import SampledPosterior
 
-_LEAST = 0.05  # of a variance that noise is added to, in units of its estimate
+_LEAST = 0.05  # least variance under noise, in units of its estimate
 
 
 @dataclass(frozen=True, repr=False)
 class MixturePosterior(SampledPosterior):
-    """Variational posterior with what privacy adds: each draw comes of sums from which fresh noise is taken off.
+    """Variational posterior with the privacy noise: each draw has fresh noise in its sums.
 
-    A draw is made of K weights, K means and K covariances, ravelled; the components keep their
-    places.
+    A draw has K weights, K means and K covariances, ravelled, in the order of the components.
 
     Attributes
     ----------
@@ -36,7 +35,8 @@ class MixturePosterior(SampledPosterior):
     noise: np.ndarray
 
     def __repr__(self) -> str:
-        return f"MixturePosterior({self.kind}, {len(self.means)} components in {self.means.shape[1]} dimensions)"
+        k, d = self.means.shape
+        return f"MixturePosterior({self.kind}, {k} components in {d} dimensions)"
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws, of shape (n, K + K d + K d^2)."""
@@ -44,7 +44,7 @@ class MixturePosterior(SampledPosterior):
         return np.concatenate([weights, means.reshape(n, -1), covariances.reshape(n, -1)], axis=1)
 
     def estimate(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Weights, means and covariances: posterior means, and the inverse of that of precisions."""
+        """Posterior means of weights and means, and inverse posterior means of precisions."""
         return self.concentration / self.concentration.sum(), self.means, self.covariances
 
     def draws(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

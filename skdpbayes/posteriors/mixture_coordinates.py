@@ -24,12 +24,12 @@ class Coordinates(NamedTuple):
     lower: Any  # (groups, d (d - 1) / 2), or (groups, 0) where covariances are diagonal
 
 
-def contrasts(k):
-    """Orthonormal contrasts (K - 1, K), of which no one is about the sum."""
+def contrasts(k: int) -> np.ndarray:
+    """Orthonormal contrasts (K - 1, K), all orthogonal to the constant vector."""
     return linalg.helmert(k).astype(np.float32)
 
 
-def shapes(kind, k, d):
+def shapes(kind: str, k: int, d: int) -> Coordinates:
     """Shape of each of the `Coordinates`."""
     groups, scales = 1 if kind == "tied" else k, 1 if kind == "spherical" else d
     below = d * (d - 1) // 2 if kind in ("full", "tied") else 0
@@ -37,7 +37,7 @@ def shapes(kind, k, d):
 
 
 def whitening(kind, k, d, params, xp):
-    """Factors (..., K, d, d) that turn a component, in units of its start, into a standard normal; log scales (K, d).
+    """Factors (..., K, d, d) that whiten a component in units of its start; log scales (K, d).
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class MixtureCoordinates:
     ----------
     kind : {"full", "tied", "diag", "spherical"}
     means, roots : arrays of shapes (K, d) and (K, d, d)
-        Of the start; roots are Cholesky factors of its covariances.
+        Means and Cholesky factors of the covariances of the start.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class MixtureCoordinates:
 
 
 class MarginalPosterior(MappedPosterior):
-    """Posterior of `Coordinates`, and what it says of weights, means and covariances."""
+    """Posterior of weights, means and covariances, from a posterior of `Coordinates`."""
 
     function: MixtureCoordinates
 

@@ -7,14 +7,15 @@ from functools import cached_property
 
 import numpy as np
 
-BETWEEN = (
-    0.5  # standard deviation of a ratio about a point of the grid, in units of the gap to the next
-)
+from skdpbayes.posteriors.base import IndependentDraws
+
+# Standard deviation of a ratio about a point of the grid, in units of the gap to the next.
+BETWEEN = 0.5
 
 
 @dataclass(frozen=True, repr=False)
-class TopicsPosterior:
-    """Dirichlet distributions over words, one for each topic, of counts that are known up to the noise of privacy.
+class TopicsPosterior(IndependentDraws):
+    """Dirichlet distributions over words, one per topic, given noisy counts.
 
     A count is its expectation times a ratio with a prior on a grid (`skdpbayes.models.lda.shrunk`),
     seen with normal noise. Draws are K distributions over V words, ravelled.
@@ -26,10 +27,10 @@ class TopicsPosterior:
     counts : array of shape (K, V)
         Their posterior mean.
     seen, expected : arrays of shape (K, V)
-        The counts as released, and their expectations, in units of `scales`.
+        Released counts, and their expectations, in units of `scales`.
     scales : array of shape (V,)
     noise : float
-        Standard deviation of the noise in `seen`; 0 where there is none.
+        Standard deviation of the noise in `seen`; 0 without noise.
     grid, probabilities : arrays
         Prior of the ratios.
     """

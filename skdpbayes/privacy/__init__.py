@@ -29,8 +29,9 @@ if TYPE_CHECKING:
         truncation_delta,
         wang_step_size_bound,
     )
+    from skdpbayes.privacy.count import NoisyCount
     from skdpbayes.privacy.ledger import BudgetError, PrivacyLedger
-    from skdpbayes.privacy.report import NoisyCount, PrivacyLeakWarning, PrivacySpent
+    from skdpbayes.privacy.report import PrivacyLeakWarning, PrivacySpent
     from skdpbayes.privacy.selection import SelectionSpent
 
 __all__ = [
@@ -61,7 +62,7 @@ __all__ = [
 
 _HOMES = {
     "BudgetError": "ledger",
-    "NoisyCount": "report",
+    "NoisyCount": "count",
     "PrivacyLeakWarning": "report",
     "PrivacyLedger": "ledger",
     "PrivacySpent": "report",

@@ -21,12 +21,14 @@ def card(
 ) -> str:
     """HTML of a card; all texts are escaped here."""
     body = "".join(
-        f'<tr><th style="{_CELL}">{html.escape(name)}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
+        f'<tr><th style="{_CELL}">{html.escape(name)}</th>'
+        f'<td style="text-align:left">{html.escape(value)}</td></tr>'
         for name, value in rows
     )
     return (
         '<div style="border:1px solid #8886;border-radius:6px;padding:8px 12px;max-width:44em">'
-        f"<div><b>(&epsilon; = {rounded(epsilon)}, &delta; = {rounded(delta, 3)})</b> {html.escape(what)}, "
+        f"<div><b>(&epsilon; = {rounded(epsilon)}, &delta; = {rounded(delta, 3)})</b> "
+        f"{html.escape(what)}, "
         f'<span style="color:{"#1a7f37" if good else "#b42318"}">{html.escape(state)}</span></div>'
         f'<table style="border-collapse:collapse;font-size:90%">{body}</table></div>'
     )
@@ -41,10 +43,15 @@ def guarantee(
 
 
 def rounded(value: float, digits: int = 4, *, up: bool = True) -> str:
-    """Return `value` in so many digits, never below it (with ``up=False`` never above): a bound that stays one."""
+    """Return `value` in so many digits, rounded up (or down), so that a bound stays a bound."""
     if not math.isfinite(value):
         return str(float(value))
     context = decimal.Context(
         prec=digits, rounding=decimal.ROUND_CEILING if up else decimal.ROUND_FLOOR
     )
     return f"{float(context.create_decimal(repr(float(value)))):.{digits}g}"
+
+
+def percent(share: float, *, up: bool = True) -> str:
+    """Return a share in per cent, rounded up (or down)."""
+    return f"{rounded(100 * share, 3, up=up)}%"

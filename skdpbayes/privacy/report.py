@@ -7,12 +7,10 @@ from records, so that changing a record leaves a report equal byte for byte.
 from __future__ import annotations
 
 import json
-import math
-import numbers
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from skdpbayes.privacy.accounting._steps import (
     GaussianSteps,
@@ -21,18 +19,22 @@ from skdpbayes.privacy.accounting._steps import (
     check_delta,
     check_epsilon,
 )
-from skdpbayes.privacy.card import guarantee, rounded
+from skdpbayes.privacy.card import rounded
+from skdpbayes.privacy.json_values import finite, positive, pure, texts
+from skdpbayes.privacy.spent import Spent, Total, all_voids, least_secure
+from skdpbayes.privacy.steps_spent import StepsSpent
 
 if TYPE_CHECKING:
     from skdpbayes.privacy.accounting import Calibration, PrivacyCurve
 
 BEFORE_THE_MODEL = (
-    "steps before the model that learn from the records, such as scalers, encoders, imputers and selectors of columns "
-    "(`check_pipeline` names them)"
+    "steps before the model that learn from the records, such as scalers, encoders, imputers and "
+    "selectors of columns (`check_pipeline` names them)"
 )
 _NOT_COVERED = (
     BEFORE_THE_MODEL,
-    "choosing a model, its parameters or its features by scores on the records, as GridSearchCV does",
+    "choosing a model, its parameters or its features by scores on the records, as GridSearchCV "
+    "does",
     "scoring or validating on the records",
     "more than one record of the same person",
     "timing and other side channels",
@@ -43,7 +45,7 @@ _NEGLIGIBLE = 1e-6  # share of an overhead in epsilon or delta
 
 
 class PrivacyLeakWarning(UserWarning):
-    """Something read from the records is about to be treated as public: the guarantee no longer holds.
+    """Something read from the records is about to be treated as public, which voids the guarantee.
 
     Examples
     --------
@@ -51,7 +53,8 @@ class PrivacyLeakWarning(UserWarning):
     >>> from skdpbayes import DPDirichletCategorical
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
-    ...     model = DPDirichletCategorical().fit([["a"], ["b"], ["a"]])  # takes the categories from the rows
+    ...     # Categories are not declared: they are taken from the rows.
+    ...     model = DPDirichletCategorical().fit([["a"], ["b"], ["a"]])
     >>> caught[0].category.__name__, model.privacy_spent_.guarantee_holds
     ('PrivacyLeakWarning', False)
     """
@@ -62,32 +65,8 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class NoisyCount(NamedTuple):
-    """A number of records, released with noise.
-
-    Attributes
-    ----------
-    estimate : float
-        May be negative, or above the number of rows.
-    std : float
-        Standard deviation of its noise.
-
-    Examples
-    --------
-    >>> from skdpbayes.privacy import NoisyCount
-    >>> print(NoisyCount(1987.4, 37.3))
-    1987 +- 37
-    """
-
-    estimate: float
-    std: float
-
-    def __str__(self) -> str:
-        return f"{self.estimate:.0f} +- {self.std:.0f}"
-
-
 @dataclass(frozen=True, repr=False)
-class PrivacySpent:
+class PrivacySpent(StepsSpent):
     """The privacy guarantee of one fit, and the conditions under which it holds.
 
     Parameters
@@ -190,11 +169,9 @@ class PrivacySpent:
         put("steps", as_steps(self.steps))
         put("along", as_steps(self.along) if self.along else ())
         put("cumulative", as_steps(self.cumulative) if self.cumulative else ())
-        put(
-            "clipping_norm",
-            None if self.clipping_norm is None else _positive(self.clipping_norm, "clipping_norm"),
-        )
-        put("grid", None if self.grid is None else _positive(self.grid, "grid"))
+        for name in ("clipping_norm", "grid"):
+            value = getattr(self, name)
+            put(name, None if value is None else positive(value, name))
         if self.numerics not in ("fast", "secure"):
             raise ValueError(f"numerics must be 'fast' or 'secure', got {self.numerics!r}.")
         if not 0.0 <= self.delta_overhead < self.delta:
@@ -203,84 +180,19 @@ class PrivacySpent:
             )
         if not 0.0 <= self.epsilon_overhead <= self.epsilon:
             raise ValueError(
-                f"epsilon_overhead must be in [0, epsilon={self.epsilon}], got {self.epsilon_overhead!r}."
+                f"epsilon_overhead must be in [0, epsilon={self.epsilon}], "
+                f"got {self.epsilon_overhead!r}."
             )
         put("epsilon_overhead", float(self.epsilon_overhead))
         put("delta_overhead", float(self.delta_overhead))
         put("seeded", bool(self.seeded))
         for name in ("unit", "accountant", "random_source", "estimator", "version", "date"):
             put(name, str(getattr(self, name)))
-        put("crosscheck", _pure(self.crosscheck, "crosscheck"))
-        put("public", _pure(dict(self.public), "public"))
-        put("schema", None if self.schema is None else _pure(dict(self.schema), "schema"))
-        put("voided_by", _texts(self.voided_by, "voided_by"))
-        put("not_covered", _texts(self.not_covered, "not_covered"))
-
-    # What follows from the steps is derived, so that it cannot disagree with them.
-
-    @property
-    def sampling_rate(self) -> float | tuple[tuple[float, int], ...]:
-        """The sampling rate, or pairs (rate, number of rounds) when it varies."""
-        return _summary([(block.sampling_rate, block.steps) for block in self.steps])
-
-    @property
-    def noise_multiplier(self) -> float | tuple[tuple[float, int], ...]:
-        """Standard deviation over C, or pairs (multiplier, number of rounds) when it varies."""
-        return _summary([(block.noise_multiplier, block.steps) for block in self.steps])
-
-    @property
-    def n_steps(self) -> int:
-        """Number of rounds."""
-        return sum(block.steps for block in self.steps)
-
-    @property
-    def releases(self) -> tuple[GaussianSteps, ...]:
-        """All that was released: `steps` and `along`."""
-        return self.steps + self.along
-
-    @property
-    def guarantee_holds(self) -> bool:
-        """Whether nothing in `voided_by` voids the guarantee."""
-        return not self.voided_by
-
-    @property
-    def curve(self) -> PrivacyCurve:
-        """The `PrivacyCurve` of all releases (overheads not included)."""
-        from skdpbayes.privacy.accounting import compose
-
-        return compose(self.releases, self.adjacency)
-
-    def delta_at(self, epsilon: float) -> float:
-        """Return an upper bound on delta at `epsilon`, overheads included (1 below `epsilon_overhead`)."""
-        epsilon = check_epsilon(epsilon)
-        if epsilon < self.epsilon_overhead:
-            return 1.0
-        growth = 1.0
-        if self.delta_overhead > 0.0 and epsilon > self.epsilon:
-            growth = math.exp(
-                min(epsilon - self.epsilon, 700.0)
-            )  # at least (1 + e^a) / (1 + e^b) for a > b
-        return min(
-            self.curve.delta(epsilon - self.epsilon_overhead) + growth * self.delta_overhead, 1.0
-        )
-
-    def epsilon_at(self, delta: float) -> float:
-        """Return an upper bound on epsilon at `delta`, overheads included; infinity when there is none."""
-        delta = check_delta(delta)
-        if self.delta_overhead == 0.0:
-            return self.curve.epsilon(delta) + self.epsilon_overhead
-        if delta <= self.delta_overhead:
-            return math.inf
-        remaining = delta - self.delta_overhead
-        simple = self.curve.epsilon(remaining) + self.epsilon_overhead
-        if simple <= self.epsilon:
-            return simple
-        # Above the reported epsilon the overhead grows: halve what is left until it suffices.
-        for share in (0.9, 0.5, 0.1):
-            candidate = self.curve.epsilon(share * remaining) + self.epsilon_overhead
-            if self.delta_at(candidate) <= delta:
-                return candidate
-        return math.inf
+        put("crosscheck", pure(self.crosscheck, "crosscheck"))
+        put("public", pure(dict(self.public), "public"))
+        put("schema", None if self.schema is None else pure(dict(self.schema), "schema"))
+        put("voided_by", texts(self.voided_by, "voided_by"))
+        put("not_covered", texts(self.not_covered, "not_covered"))
 
     def compose(self, *others: PrivacySpent) -> PrivacyCurve:
         """Return the joint `PrivacyCurve` of this fit and `others`.
@@ -316,18 +228,55 @@ class PrivacySpent:
             [block for spent in (self, *others) for block in spent.releases], self.adjacency
         )
 
-    @property
-    def cumulative_epsilon(self) -> float:
-        """Epsilon at `delta` of this fit and all earlier fits of the instance, as a plan fixed in advance.
+    @classmethod
+    def composed(
+        cls,
+        reports: Mapping[str, Spent],
+        earlier: Sequence[Spent] = (),
+        *,
+        public: Mapping[str, Any] | None = None,
+        covered: Collection[str] = (),
+    ) -> PrivacySpent:
+        """Report of several fits; see `Spent.composed`.
 
-        Overheads are this fit's, once for every fit is the caller's to add.
+        Epsilon is that of `Total.composed`, earlier fits included. Fields that have no common value
+        are those of the last fit.
+
+        Raises
+        ------
+        ValueError
+            If one of them is no fit, or adjacencies or units differ.
         """
-        from skdpbayes.privacy.accounting import compose
-
-        if not self.cumulative:
-            return self.epsilon
-        curve = compose(self.cumulative + self.releases, self.adjacency)
-        return curve.epsilon(self.delta - self.delta_overhead) + self.epsilon_overhead
+        own = {name: one for name, one in reports.items() if isinstance(one, cls)}
+        before = [one for one in earlier if isinstance(one, cls)]
+        if len(own) < len(reports) or len(before) < len(earlier) or not own:
+            raise ValueError("A private search has to be the last of several steps.")
+        each, every = list(own.values()), [*own.values(), *before]
+        total = Total.composed([one.total for one in every])
+        grids = [one.grid for one in every if one.grid is not None]
+        taken = {name: dict(one.public) for name, one in own.items()}
+        return replace(
+            each[-1],
+            epsilon=total.epsilon,
+            delta=total.delta,
+            epsilon_overhead=min(total.epsilon_overhead, total.epsilon),
+            delta_overhead=total.delta_overhead,
+            steps=tuple(block for one in each for block in one.steps),
+            along=tuple(block for one in each for block in one.along),
+            cumulative=(
+                *(block for one in each for block in one.cumulative),
+                *(block for one in before for block in one.cumulative + one.releases),
+            ),
+            clipping_norm=each[0].clipping_norm if len(each) == 1 else None,
+            grid=max(grids, default=None),
+            numerics=least_secure(every),
+            seeded=any(one.seeded for one in every),
+            estimator=" + ".join(one.estimator for one in each),
+            public=dict(public or {}) | taken,
+            crosscheck="; ".join(f"{name}: {one.crosscheck}" for name, one in own.items()),
+            voided_by=all_voids(each, before),
+            not_covered=tuple(why for why in each[-1].not_covered if why not in covered),
+        )
 
     @classmethod
     def from_calibration(
@@ -366,10 +315,6 @@ class PrivacySpent:
             out[item.name] = finite(value)
         return out
 
-    def to_json(self, indent: int | None = None) -> str:
-        """Return `to_dict` as strict JSON with sorted keys."""
-        return json.dumps(self.to_dict(), sort_keys=True, indent=indent, allow_nan=False)
-
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> PrivacySpent:
         """Rebuild from `to_dict`.
@@ -382,10 +327,9 @@ class PrivacySpent:
         known = {item.name for item in fields(cls)}
         unknown = sorted(set(record) - known)
         missing = sorted({"epsilon", "delta", "adjacency", "steps", "clipping_norm"} - set(record))
-        if unknown or missing:
-            wrong = [f"it lacks {missing}"] * bool(missing) + [
-                f"it has the unknown fields {unknown}"
-            ] * bool(unknown)
+        wrong = [f"it lacks {missing}"] * bool(missing)
+        wrong += [f"it has the unknown fields {unknown}"] * bool(unknown)
+        if wrong:
             raise ValueError(f"not a PrivacySpent record: {' and '.join(wrong)}.")
         values = dict(record)
         values["epsilon"] = float(values["epsilon"])
@@ -399,15 +343,12 @@ class PrivacySpent:
         return cls.from_dict(json.loads(text))
 
     def __repr__(self) -> str:
-        rate = self.sampling_rate if isinstance(self.sampling_rate, float) else "varying"
-        sigma = (
-            f"{self.noise_multiplier:.4g}"
-            if isinstance(self.noise_multiplier, float)
-            else "varying"
-        )
+        rate, sigma = self.sampling_rate, self.noise_multiplier
         text = (
-            f"PrivacySpent(epsilon={rounded(self.epsilon)}, delta={rounded(self.delta, 3)}, {self.adjacency} per "
-            f"{self.unit}, {self.n_steps} steps, sampling_rate={rate}, noise_multiplier={sigma}, "
+            f"PrivacySpent(epsilon={rounded(self.epsilon)}, delta={rounded(self.delta, 3)}, "
+            f"{self.adjacency} per {self.unit}, {self.n_steps} steps, "
+            f"sampling_rate={rate if isinstance(rate, float) else 'varying'}, "
+            f"noise_multiplier={f'{sigma:.4g}' if isinstance(sigma, float) else 'varying'}, "
             f"{self.accountant}, {self.numerics}"
         )
         if self.cumulative:
@@ -419,34 +360,25 @@ class PrivacySpent:
         return text.replace("\n", " ") + ")"
 
     def _rows(self) -> list[tuple[str, str]]:
+        clip = "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}"
+        idealised = " (idealised)" if self.numerics == "fast" else f", grid {self.grid}"
+        source = (self.random_source or "not stated") + (", seeded" if self.seeded else "")
+        public = ", ".join(f"{name}={value}" for name, value in self.public.items()) or "nothing"
+        counts = [
+            f"number of usable {self.unit}s, noise {c.noise_multiplier:.4g}" for c in self.along
+        ]
         rows = [
             ("adjacency", f"{self.adjacency}, per {self.unit}"),
             ("noise multiplier", _words(self.noise_multiplier)),
             ("sampling rate", _words(self.sampling_rate)),
             ("steps", f"{self.n_steps}"),
-            *[
-                ("beside them", f"number of usable {self.unit}s, noise {c.noise_multiplier:.4g}")
-                for c in self.along
-            ],
-            (
-                "clipping norm",
-                "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}",
-            ),
+            *(("beside them", count) for count in counts),
+            ("clipping norm", clip),
             ("accountant", self.accountant),
             ("cross-check", str(self.crosscheck)),
-            (
-                "numerics",
-                self.numerics
-                + (" (idealised)" if self.numerics == "fast" else f", grid {self.grid}"),
-            ),
-            (
-                "randomness",
-                (self.random_source or "not stated") + (", seeded" if self.seeded else ""),
-            ),
-            (
-                "taken as public",
-                ", ".join(f"{name}={value}" for name, value in self.public.items()) or "nothing",
-            ),
+            ("numerics", self.numerics + idealised),
+            ("randomness", source),
+            ("taken as public", public),
             ("not covered", "; ".join(self.not_covered) or "nothing listed"),
         ]
         if self.estimator:
@@ -454,57 +386,6 @@ class PrivacySpent:
         if self.cumulative:
             rows.insert(0, ("with earlier fits", f"epsilon {rounded(self.cumulative_epsilon)}"))
         return rows
-
-    def _repr_html_(self) -> str:
-        return guarantee(self.epsilon, self.delta, self.voided_by, self._rows())
-
-
-def _positive(value: Any, name: str) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, numbers.Real)
-        or not 0.0 < float(value) < math.inf
-    ):
-        raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
-    return float(value)
-
-
-def _texts(values: Iterable[str], name: str) -> tuple[str, ...]:
-    if isinstance(values, str):
-        raise ValueError(f"{name} must be a sequence of str, got the str {values!r}.")
-    return tuple(str(value) for value in values)
-
-
-def _pure(value: Any, name: str) -> Any:
-    """Return `value` rebuilt from JSON's types (NumPy scalars and arrays converted), or raise ValueError."""
-    if value is None or isinstance(value, (bool, str)):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value)
-    if isinstance(value, Mapping):
-        return {str(key): _pure(item, name) for key, item in value.items()}
-    if hasattr(value, "tolist"):
-        return _pure(value.tolist(), name)
-    if isinstance(value, (list, tuple, set, frozenset, range)):
-        return [_pure(item, name) for item in value]
-    raise ValueError(f"{name} must be made of numbers, strings, lists and dicts, got {value!r}.")
-
-
-def finite(value: Any) -> Any:
-    """Return JSON's types with infinities and NaN as strings, which strict JSON has no numbers for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return value
-
-
-def _summary(pairs: list[tuple[float, int]]) -> float | tuple[tuple[float, int], ...]:
-    return pairs[0][0] if len({value for value, _ in pairs}) == 1 else tuple(pairs)
 
 
 def _words(summary: float | tuple[tuple[float, int], ...]) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NoReturn
 
-from skdpbayes.privacy.card import guarantee, rounded
-from skdpbayes.privacy.report import finite
+from skdpbayes.privacy.card import rounded
+from skdpbayes.privacy.json_values import finite
+from skdpbayes.privacy.spent import Spent, Total, all_voids, least_secure
 
 
 @dataclass(frozen=True)
-class SelectionSpent:
+class SelectionSpent(Spent):
     """What a private search cost.
 
     Attributes
@@ -38,7 +41,8 @@ class SelectionSpent:
     >>> from skdpbayes import DPBetaBernoulli
     >>> from skdpbayes.model_selection import DPRandomizedSearchCV
     >>> X = np.random.default_rng(0).random((2000, 1)) < 0.1
-    >>> search = DPRandomizedSearchCV(DPBetaBernoulli(), {"prior_b": [1, 9]}, epsilon=1.0, n_iter=2)
+    >>> grid = {"prior_b": [1, 9]}
+    >>> search = DPRandomizedSearchCV(DPBetaBernoulli(), grid, epsilon=1.0, n_iter=2)
     >>> spent = search.fit(X).privacy_spent_
     >>> spent.epsilon <= 1.0 and spent.run_epsilon < spent.epsilon
     True
@@ -57,13 +61,44 @@ class SelectionSpent:
     voided_by: tuple[str, ...] = ()
 
     @property
-    def guarantee_holds(self) -> bool:
-        """Whether nothing voids the guarantee."""
-        return not self.voided_by
+    def releases(self) -> None:
+        """None: chance decides how many runs there are."""
 
     @property
-    def cumulative(self):
-        """Raise: the cost of a search is no sum of steps, on which a second fit of its model could build.
+    def total(self) -> Total:
+        """Of this search and all earlier ones of the same object."""
+        return Total(self.total_epsilon, self.total_delta, self.adjacency, self.unit)
+
+    @classmethod
+    def composed(
+        cls,
+        reports: Mapping[str, Spent],
+        earlier: Sequence[Spent] = (),
+        *,
+        public: Mapping[str, Any] | None = None,
+        covered: Collection[str] = (),
+    ) -> SelectionSpent:
+        """Report of several steps, the last of which is a search; see `Spent.composed`."""
+        del public, covered  # a search names neither
+        *_, last = reports.values()
+        if not isinstance(last, cls):
+            raise ValueError(f"The last step has to be a private search, got {last!r}.")
+        every = [*reports.values(), *earlier]
+        total = Total.composed([one.total for one in every])
+        return replace(
+            last,
+            epsilon=total.epsilon,
+            delta=total.delta,
+            total_epsilon=total.epsilon,
+            total_delta=total.delta,
+            numerics=least_secure(every),
+            seeded=any(one.seeded for one in every),
+            voided_by=all_voids(reports.values(), earlier),
+        )
+
+    @property
+    def cumulative(self) -> NoReturn:
+        """Raise: a second fit cannot build on the cost of a search, which is no sum of steps.
 
         Raises
         ------
@@ -71,12 +106,14 @@ class SelectionSpent:
             Always.
         """
         raise ValueError(
-            "The result of a private search cannot be fitted again, as its cost is no sum: clone it."
+            "The result of a private search cannot be fitted again, as its cost is no sum: "
+            "clone it."
         )
 
-    def to_json(self, indent: int | None = None) -> str:
-        """Return the fields as strict JSON with sorted keys; infinity becomes the string ``"inf"``."""
-        return json.dumps(finite(asdict(self)), sort_keys=True, indent=indent, allow_nan=False)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON's types; infinity becomes the string ``"inf"``."""
+        record: dict[str, Any] = finite(asdict(self))
+        return record
 
     @classmethod
     def from_json(cls, text: str) -> SelectionSpent:
@@ -91,22 +128,23 @@ class SelectionSpent:
     def __str__(self) -> str:
         kept = "" if self.guarantee_holds else f"; NO GUARANTEE: {'; '.join(self.voided_by)}"
         return (
-            f"({rounded(self.epsilon)}, {rounded(self.delta)})-DP, {self.adjacency} per {self.unit}: the best of some "
-            f"{self.n_iter:g} runs, each with epsilon {rounded(self.run_epsilon)}, "
-            f"{self.numerics} numerics{kept}"
+            f"({rounded(self.epsilon)}, {rounded(self.delta)})-DP, {self.adjacency} per "
+            f"{self.unit}: {self._runs}, {self.numerics} numerics{kept}"
         )
 
-    def _repr_html_(self) -> str:
+    @property
+    def _runs(self) -> str:
+        each = rounded(self.run_epsilon)
+        return f"the best of some {self.n_iter:g} runs, each with epsilon {each}"
+
+    def _rows(self) -> list[tuple[str, str]]:
         rows = [
             ("adjacency", f"{self.adjacency}, per {self.unit}"),
-            (
-                "search",
-                f"the best of some {self.n_iter:g} runs, each with epsilon {rounded(self.run_epsilon)}",
-            ),
+            ("search", self._runs),
             ("numerics", self.numerics),
             ("randomness", "seeded" if self.seeded else "operating system"),
         ]
         if self.total_epsilon > self.epsilon:
             total = f"epsilon {rounded(self.total_epsilon)}, delta {rounded(self.total_delta, 3)}"
             rows.append(("with earlier searches", total))
-        return guarantee(self.epsilon, self.delta, self.voided_by, rows)
+        return rows

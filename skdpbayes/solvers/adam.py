@@ -1,4 +1,4 @@
-"""Maximum a posteriori by Adam on private gradients: a point, for models whose parameters are no random variables.
+"""Maximum a posteriori by Adam on private gradients: a point estimate.
 
 What Abadi et al. (2016) call DP-SGD, with the expected batch in place of the realised one; the late
 iterates are averaged.
@@ -15,9 +15,17 @@ import numpy as np
 import optax
 
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import Model, flat_start, prior_score, random_start, weighted_score
+from skdpbayes.models.base import (
+    Model,
+    flat_start,
+    prior_score,
+    random_start,
+    weighted_score,
+    with_latent_noise,
+)
+from skdpbayes.models.protocols import Number
 from skdpbayes.posteriors.base import GaussianPosterior
-from skdpbayes.solvers.base import Round
+from skdpbayes.solvers.base import OneKindOfRound, Query, Round, Scales, Sums
 
 _ADAM = optax.scale_by_adam()
 _AVERAGED_FROM = 0.7  # fraction of the run after which iterates are averaged
@@ -26,15 +34,15 @@ _AVERAGED_FROM = 0.7  # fraction of the run after which iterates are averaged
 class AdamState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
-    theta: Any
+    theta: jax.Array
     moments: optax.ScaleByAdamState
-    average: Any
-    n_averaged: Any
+    average: jax.Array
+    n_averaged: jax.Array
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Adam:
+class Adam(OneKindOfRound):
     """Point estimates.
 
     Attributes
@@ -44,27 +52,26 @@ class Adam:
     clipping_norm : float
     """
 
-    learning_rate: Any
-    clipping_norm: Any
+    learning_rate: Number
+    clipping_norm: Number
 
-    def init(self, model: Model, key) -> AdamState:
+    def init(self, model: Model, key: jax.Array) -> AdamState:
         """Start where the model says."""
         theta = random_start(model, key)
         return AdamState(theta, _ADAM.init(theta), theta, jnp.zeros((), theta.dtype))
 
-    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[AdamState], ...]:
         """A step of Adam."""
         unravel, prior_gradient = flat_start(model)[1], prior_score(model)
         clip = jnp.asarray(self.clipping_norm, jnp.float32)
 
-        def query(state, key):
-            params, drawn = (
-                unravel(state.theta),
-                model.drawn(key) if hasattr(model, "drawn") else model,
-            )
+        def query(state: AdamState, key: jax.Array) -> Query:
+            params, drawn = unravel(state.theta), with_latent_noise(model, key)
             return lambda record: {"score": weighted_score(drawn, params, record, clip)[0]}
 
-        def update(state, key, step, estimate, scales):
+        def update(
+            state: AdamState, key: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> AdamState:
             del key, scales
             total = jax.flatten_util.ravel_pytree(estimate["score"])[0]
             gradient = total + prior_gradient(state.theta)
@@ -85,7 +92,7 @@ class Adam:
         mean = np.asarray(state.average, np.float64)
         return GaussianPosterior(mean, np.zeros_like(mean))
 
-    def diagnostics(self, state: AdamState, posterior) -> dict:
-        """Nothing."""
+    def diagnostics(self, state: AdamState, posterior: Any) -> dict[str, Any]:
+        """None."""
         del state, posterior
         return {}

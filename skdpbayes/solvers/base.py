@@ -1,16 +1,35 @@
-"""What the driver needs to know of a solver."""
+"""Solvers as the driver sees them: kinds of round, and pure functions over a typed state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
 
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import Model
+from skdpbayes.models.base import Opening
+from skdpbayes.models.protocols import Contribution, Number, Record
+
+Sums: TypeAlias = Mapping[str, Any]
+"""Noisy sums by block, each of the structure of its contributions."""
+
+Scales: TypeAlias = Mapping[str, jax.Array]
+"""Standard deviation of the noise in each block of a sum."""
+
+Query: TypeAlias = Callable[[Record], Mapping[str, Contribution]]
+"""What one record contributes to each block."""
+
+Point: TypeAlias = Any
+"""Where a query is evaluated; every kind of round has its own structure."""
+
+State = TypeVar("State")
+ModelT = TypeVar("ModelT", contravariant=True)
 
 
-class Round(NamedTuple):
-    """One kind of round: what a record contributes, and what is done with the noisy sum.
+class Round(NamedTuple, Generic[State]):
+    """One kind of round: what a record contributes, and how the noisy sum changes the state.
 
     Attributes
     ----------
@@ -27,56 +46,86 @@ class Round(NamedTuple):
         it. Sees no record.
     """
 
-    point: Callable[..., Any]
-    query: Callable[..., Callable[[Any], Mapping[str, Any]]]
-    blocks: Callable[..., Mapping[str, Block]]
-    update: Callable[..., Any]
+    point: Callable[[State, jax.Array], Point]
+    query: Callable[[State, Point], Query]
+    blocks: Callable[[State], Mapping[str, Block]]
+    update: Callable[[State, Point, jax.Array, Sums, Scales], State]
 
 
-class Solver(Protocol):
+class Solver(Protocol[ModelT, State]):
     """A pair of pure functions over a state, for each kind of round.
 
     A solver is a frozen dataclass registered as a pytree: what shapes the program is static,
     numbers are traced.
     """
 
-    def init(self, model: Model, key) -> Any:
+    def init(self, model: ModelT, key: jax.Array) -> State:
         """State before the first round, independent of any data."""
 
-    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
-        """Return the kinds of round."""
+    def rounds(self, model: ModelT, mechanism: Mechanism) -> tuple[Round[State], ...]:
+        """Kinds of round."""
 
-    def which(self, step) -> Any:
-        """Index of the round taken at a step (a function of the step alone); asked if there are several kinds.
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round taken at a step, a function of the step alone.
 
         An index beyond the last kind means the last: for some models and guides a solver has fewer
         kinds.
         """
 
-    def posterior(self, model: Model, state) -> Any:
-        """Return the posterior that a final state describes (`skdpbayes.posteriors`, or one of the model's own)."""
+    def posterior(self, model: ModelT, state: State) -> Any:
+        """Posterior described by a final state (`skdpbayes.posteriors`, or the model's own)."""
 
-    def diagnostics(self, state, posterior) -> dict:
-        """Public facts about the run, from the final state and the posterior that it gave."""
+    def diagnostics(self, state: State, posterior: Any) -> dict[str, Any]:
+        """Public facts about the run, from the final state and its posterior."""
 
 
-def opening_round(opening, became: Callable[..., Any]) -> Round:
+class GradientSolver(Solver[ModelT, State], Protocol[ModelT, State]):
+    """A solver that releases clipped scores of a `Model`."""
+
+    @property
+    def clipping_norm(self) -> Number:
+        """Clipping norm of a score, over the model's `score_unit`."""
+
+    @property
+    def clip_fraction(self) -> Number | None:
+        """Target fraction of clipped scores; None: the clipping norm is fixed."""
+
+
+class OneKindOfRound:
+    """Part of solvers whose rounds are all alike, and whose clipping norms are fixed."""
+
+    clip_fraction: ClassVar[None] = None
+
+    def which(self, step: jax.Array) -> jax.Array:
+        """Zero, the index of the only kind of round."""
+        return jnp.zeros_like(step)
+
+
+def opening_round(
+    opening: Opening, became: Callable[[State, Any, jax.Array], State]
+) -> Round[State]:
     """Round of an `Opening`, for a solver whose state has the model's `params`.
 
     Parameters
     ----------
     opening : Opening
     became : callable ``(state, params, key) -> state``
-        Next state, given what the opening made of the parameters.
+        Next state, given the parameters updated by the opening.
     """
 
-    def update(state, key, step, estimate, scales):
+    def update(
+        state: Any, key: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
+    ) -> State:
         del step
         return became(state, opening.update(state.params, estimate, scales, key), key)
 
+    def query(state: Any, key: jax.Array) -> Query:
+        del key
+        return opening.statistics(state.params)
+
     return Round(
         point=lambda state, key: key,
-        query=lambda state, key: opening.statistics(state.params),
+        query=query,
         blocks=lambda state: opening.blocks,
         update=update,
     )

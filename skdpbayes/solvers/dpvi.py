@@ -1,47 +1,54 @@
 """Differentially private variational inference with a Gaussian guide.
 
-The guide is ``theta = mu + L e``, ``e ~ N(0, I)``, over unconstrained parameters. A gradient round
-releases the clipped sum of per-record scores at one drawn theta; prior and entropy stay outside the
-clip and outside the noise (Jalko et al. 2023; d3p and NA-DPVI clip the whole ELBO gradient). Where
-the model knows a bound on the score, a score is shortened by that bound and not by its own size,
-which keeps the sum unbiased (`unbiased_weight`). From that one release:
+The guide is ``theta = mu + L e``, ``e ~ N(0, I)``, over unconstrained parameters (doubly stochastic
+variational inference, Titsias and Lazaro-Gredilla 2014; with private gradients, Jalko, Dikmen and
+Honkela 2017). A gradient round releases the clipped sum g of per-record scores at one
+draw of the guide, and takes a step on the evidence lower bound:
 
-* with ``guide="mean_field"``, ``L = diag(exp u)``, mu and u take Adam steps on the ELBO (u by the
-  reparametrisation gradient ``g_j e_j exp(u_j) + 1``), and the late iterates are averaged;
-* with ``guide="full_rank"``, mu takes preconditioned steps (`FullRank.step`), and the late points
-  and scores are averaged; a Newton step from the averaged point, by the averaged score, ends the
-  run.
+    mu   <- mu + rate * s,  s = g + grad log prior(theta)     by Adam, or preconditioned
+    u_j  <- u_j + rate * (s_j e_j exp(u_j) + 1)               mean field, L = diag(exp u)
+    L L' <- (P + E_q[curvature])^-1                           full rank
 
-With ``guide="full_rank"``, every tenth round releases the clipped sum of per-record *curvatures*
-(negative Hessians at the drawn theta, with the weights of the scores) instead, and ``L L' = (prior
-precision + E_q[curvature])^-1``, which is the fixed point of the Gaussian ELBO. The
-reparametrisation gradient of a full L would put the privacy noise of every round into every entry
-of L; the curvature is a bounded statistic with far less noise.
+P is the prior precision. The last line is the fixed point of the Gaussian evidence lower bound:
+every tenth round of the full-rank guide releases the clipped sum of per-record curvatures (negative
+Hessians at the draw, with the weights of the scores). Late iterates are averaged; with the
+full-rank guide a Newton step from the averaged point, by the averaged score, ends the run.
 
-What follows corrects for weights w and noise, both of which are public or released; without them
-all of it vanishes:
+Where we differ:
 
-* the weighted scores have curvature ``H = E[w h]`` and covariance ``E[w^2 h]``, which is taken for
-  ``omega H``; omega is the mean of w, each record counting by the norm of its weighted curvature,
-  and is released with it;
-* the prior precision P is multiplied by ``omega + tau^2 / h``: tau is the standard deviation of the
-  averaged privacy noise in the full-data score, h the curvature known so far (full rank: in each
-  direction). With curvature H in a direction, the posterior mean given the noisy score is that of a
-  prior with precision ``P (omega + tau^2 / H)`` and no noise: where the noise exceeds the signal,
-  the fit goes to the prior instead of to the noise;
-* the reported covariance includes the noise. The averaged iterate is, to first order, the posterior
-  mean plus ``N(0, tau^2 H^-2)``; seen as an observation of theta under the prior that gives ``cov =
-  (P + H (omega H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior when all is
-  noise;
-* what is learnt of the curvature is the part of its spectrum that stands out of the noise, and the
-  diagonal of the rest (`learnt_curvature`); while the guide draws, the edge of the noise's spectrum
-  is added (`denoised`), which keeps its precision positive definite;
-* the learning rate is limited (`_rates`), and fewer scores are shortened where the noise is small
+* Only scores are clipped; prior and entropy stay outside the clip and the noise (Jalko et al. 2023
+  for normal guides; d3p and NA-DPVI clip the whole gradient of the bound).
+* Where the model bounds the score, it is shortened by that bound and not by its own norm, which
+  keeps the sum unbiased (`unbiased_weight`).
+* A full L follows from curvatures: its reparametrisation gradient would put the noise of every
+  round into every entry of L. A curvature is a bounded statistic with far less noise.
+
+Corrections for the weights w and the noise, both public or released; without weights and noise they
+vanish:
+
+* The weighted scores have curvature ``H = E[w h]`` and covariance ``E[w^2 h]``, approximated by
+  ``omega H``. Omega is the mean of w, each record weighted by the norm of its weighted curvature;
+  it is released with the curvature.
+* P is multiplied by ``omega + tau^2 / h``: tau is the standard deviation of the averaged privacy
+  noise in the full-data score, h the present estimate of the curvature (full rank: in each
+  direction). In a direction of curvature H, the posterior mean given the noisy score is that of a
+  prior with precision ``P (omega + tau^2 / H)`` and no noise. Where noise exceeds the signal, the
+  fit goes to the prior instead of to the noise.
+* The reported covariance includes the noise. To first order the averaged iterate is the posterior
+  mean plus ``N(0, tau^2 H^-2)``; as an observation of theta under the prior it gives ``cov = (P + H
+  (omega H + tau^2 I)^-1 H)^-1``: the usual posterior without noise, the prior under much noise.
+* The curvature learnt is the part of its spectrum that stands out of the noise, and the diagonal of
+  the rest (`learnt_curvature`). While the guide draws, the edge of the noise's spectrum is added
+  (`denoised`), which keeps the precision positive definite.
+* The learning rate is limited (`_rates`), and fewer scores are clipped where the noise is small
   (`clip_fraction`).
+
+Derivations and measurements: ``docs/solvers/dpvi.md``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -61,11 +68,22 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
+from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.posteriors.base import GaussianPosterior
-from skdpbayes.solvers.base import Round
-from skdpbayes.solvers.guides import FullRank, MeanField, Rates
+from skdpbayes.solvers.base import Query, Round, Scales, Sums
+from skdpbayes.solvers.gaussian_guides import (
+    Draw,
+    FullRank,
+    FullRankState,
+    Guide,
+    MeanField,
+    MeanFieldState,
+    Rates,
+)
 
-CURVATURE_EVERY = 10
+__all__ = ["DPVI", "DPVIState", "FullRank", "MeanField"]
+
+CURVATURE_EVERY = 10  # rounds
 _INITIAL_SD = 0.1  # of the guide, in prior standard deviations
 _TALLY_SHARE = 0.01  # budget share of the count that adapts the clipping norm
 _AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
@@ -75,13 +93,14 @@ _RATE_LIMIT = 0.1  # see `_rates`
 class DPVIState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
-    mu: Any
-    guide: Any  # of the guide
-    average: Any  # over the late rounds, of what the guide's posterior needs
-    n_averaged: Any
-    noise: Any  # sum over the averaged rounds of the noise variance of the score
-    averaged_noise: Any  # variance of the noise in a score averaged over the late rounds, were all as the last one
-    log_clip: Any
+    mu: jax.Array
+    guide: MeanFieldState | FullRankState
+    average: tuple[jax.Array, jax.Array]  # over the late rounds, of the terms given by the guide
+    n_averaged: jax.Array
+    noise: jax.Array  # sum over the averaged rounds of the noise variance of the score
+    # Noise variance of a score averaged over the late rounds, were all as noisy as the last one.
+    averaged_noise: jax.Array
+    log_clip: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -93,65 +112,63 @@ class DPVI:
     ----------
     guide : FullRank or MeanField
     learning_rate : float
-        Root mean square of the mean's steps where the curvature is not known; log standard
-        deviations move at no more than 0.02.
+        Root mean square of the mean's steps where the curvature is unknown. Log standard deviations
+        have a rate of at most 0.02.
     clipping_norm : float
-        Of the score, over the model's `score_unit`; if adaptive, where it starts, and the largest
-        that it may be.
+        Clipping norm of a score, over the model's `score_unit`. If adaptive, its initial and
+        largest value.
     n_records : float
-        Public number of records, or a public guess of it; it limits the learning rate and scales
+        Public number of records, or a public guess of it. It limits the learning rate and scales
         the counts.
     clip_fraction : float, default=None
-        Lower the clipping norm until a private count says that this fraction of the scores is
-        shortened, which costs information and saves noise. None keeps it fixed.
+        Target fraction of clipped scores: the clipping norm falls until a private count reaches it,
+        which costs information and saves noise. None keeps the norm fixed.
     least_clip : float
         Least clipping norm, when adaptive, in units of `clipping_norm`.
     """
 
-    guide: FullRank | MeanField
-    learning_rate: Any
-    clipping_norm: Any
-    n_records: Any
-    clip_fraction: Any = None
-    least_clip: Any = 0.05
+    guide: Guide[Any]
+    learning_rate: Number
+    clipping_norm: Number
+    n_records: Number
+    clip_fraction: Number | None = None
+    least_clip: Number = 0.05
 
-    def init(self, model: Model, key) -> DPVIState:
+    def init(self, model: Model, key: jax.Array) -> DPVIState:
         """Guide centred on the model's starting point."""
         mu = random_start(model, key)
         guide, average = self.guide.init(mu, _INITIAL_SD / jnp.sqrt(prior_precision(model)))
         zero = jnp.zeros((), mu.dtype)
         return DPVIState(mu, guide, average, zero, zero, zero, self._highest_clip(model))
 
-    def which(self, step):
-        """Every tenth round, the first included, asks for the curvature."""
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round: every tenth, from the first on, is a curvature round."""
         return (step % CURVATURE_EVERY == 0).astype(jnp.int32)
 
-    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[DPVIState], ...]:
         """A gradient round and, for the full-rank guide, a curvature round."""
         unravel, prior_gradient = flat_start(model)[1], prior_score(model)
         precision, guide = prior_precision(model), self.guide
 
-        def draw(state, key):
+        def draw(state: Any, key: jax.Array) -> Draw:
             noise = jax.random.normal(key, state.mu.shape, state.mu.dtype)
             return guide.draw(state.mu, state.guide, noise), noise
 
-        def query(state, point):
+        def query(state: DPVIState, point: Draw) -> Query:
             theta, clip = unravel(point[0]), jnp.exp(state.log_clip)
 
-            def one(record):
+            def one(record: Record) -> Mapping[str, Contribution]:
                 own, weight = weighted_score(model, theta, record, clip)
                 if self.clip_fraction is None:
                     return {"score": own}
                 norm = contribution_norm(own)
                 shortened = ((weight < 1) | (norm > clip)) - self.clip_fraction
-                return {
-                    "score": own,
-                    "tally": jnp.where(norm > 0, shortened, 0),
-                }  # a null record counts as nothing
+                # A null record adds nothing to the count.
+                return {"score": own, "tally": jnp.where(norm > 0, shortened, 0)}
 
             return one
 
-        def blocks(state):
+        def blocks(state: DPVIState) -> Mapping[str, Block]:
             clip = jnp.exp(state.log_clip)
             if self.clip_fraction is None:
                 return {"score": Block(clip)}
@@ -160,7 +177,9 @@ class DPVI:
                 "tally": Block(jnp.ones_like(clip), _TALLY_SHARE),
             }
 
-        def update(state, point, step, estimate, scales):
+        def update(
+            state: DPVIState, point: Draw, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> DPVIState:
             theta, clip, scale = unravel(point[0]), jnp.exp(state.log_clip), scales["score"]
             score = unbiased_total(model, theta, estimate["score"], clip)
             averaged_noise = scale**2 / (
@@ -196,26 +215,29 @@ class DPVI:
         return (Round(draw, query, blocks, update), *guide.more_rounds(model, precision, draw))
 
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
-        """What the guide makes of the averages, with the privacy noise in the covariance."""
+        """Posterior reported by the guide, with the privacy noise in its covariance."""
         state = jax.tree.map(lambda x: np.asarray(x, np.float64), state)
-        noise = state.noise / max(state.n_averaged, 1) ** 2  # of the averaged score
+        # Noise variance of the averaged score.
+        noise = np.asarray(state.noise / max(float(state.n_averaged), 1) ** 2)
         return self.guide.posterior(
             model, state, np.asarray(prior_precision(model), np.float64), noise
         )
 
-    def diagnostics(self, state: DPVIState, posterior) -> dict:
-        """The clipping norm reached."""
+    def diagnostics(self, state: DPVIState, posterior: Any) -> dict[str, Any]:
+        """Final clipping norm."""
         del posterior
         return {"clipping_norm": float(np.exp(state.log_clip))}
 
-    def _rates(self, step, n_parameters, scale, mechanism):
+    def _rates(
+        self, step: jax.Array, n_parameters: int, scale: jax.Array, mechanism: Mechanism
+    ) -> Rates:
         """Learning rates at a step.
 
-        Constant, then falling to a tenth; and never so large that the privacy noise in the iterates
-        spreads the logits of a generalised linear model by much: with step r and gradient noise s
-        the iterates have variance ``r s / (2 h)`` in a direction of curvature h, which adds up to
-        ``r s P / (2 N h1)`` in the logits (h1 the mean curvature of a record), and the average of
-        iterates spread like that is inflated.
+        Constant, then falling to a tenth. They are limited so that the privacy noise in the
+        iterates hardly spreads the logits of a generalised linear model: with step r and gradient
+        noise s the iterates have variance ``r s / (2 h)`` in a direction of curvature h, which adds
+        up to ``r s p / (2 N h1)`` in the logits (p parameters, h1 the mean curvature of a record).
+        The average of iterates with a large spread is inflated.
         """
         left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(scale.dtype)
         calm = _RATE_LIMIT * self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
@@ -223,17 +245,23 @@ class DPVI:
         rate = jnp.minimum(self.learning_rate * decay, calm)
         return Rates(rate, jnp.minimum(0.02 * decay, rate), decay)
 
-    def _highest_clip(self, model):
+    def _highest_clip(self, model: Model) -> jax.Array:
         return jnp.log(self.clipping_norm * score_unit(model))
 
-    def _adapted(self, model, log_clip, estimate, scales, mechanism):
-        """Move the clipping norm so that `clip_fraction` of the scores are shortened, as fast as the noise allows."""
+    def _adapted(
+        self,
+        model: Model,
+        log_clip: jax.Array,
+        estimate: Sums,
+        scales: Scales,
+        mechanism: Mechanism,
+    ) -> jax.Array:
+        """Clipping norm moved towards `clip_fraction` clipped scores, as fast as noise allows."""
         if self.clip_fraction is None:
             return log_clip
         n_steps = mechanism.n_steps.astype(log_clip.dtype)
-        spread = (
-            scales["tally"] / jnp.sqrt(n_steps) / self.n_records
-        )  # noise of the fraction, averaged over the run
+        # Noise of the fraction, averaged over the run.
+        spread = scales["tally"] / jnp.sqrt(n_steps) / self.n_records
         gain = 10 * jnp.minimum(1, 0.03 / jnp.maximum(spread, 1e-6)) / n_steps
         moved = log_clip + gain * jnp.clip(estimate["tally"] / self.n_records, -1, 1)
         highest = self._highest_clip(model)

@@ -1,38 +1,40 @@
-"""Noise-aware inference: a normal posterior from averages of private scores, and a private curvature.
+"""Noise-aware inference: a normal posterior from private scores and a private curvature.
 
 Every release of summed scores is an observation of the optimum ``t*`` of the (weighted)
 log-likelihood,
 
     g_t = H (t* - theta_t) + N(0, R_t),
 
-linear in t* as far as the scores are (NA-DPVI, Alrawajfeh et al. 2025, equation 20, with the prior
-outside). The paper runs NUTS over a stored trace, for t*, a diagonal H and the variance. Here H is
-the full curvature, itself released privately in some rounds (or what the model expects it to be),
-and all that is kept of the trace is the weighted averages of scores and points, which tell t* as
-well: ``mean g = H (t* - mean theta) + noise``. There is no learning rate; the next point to ask at
-is the posterior mean of the parameters. As it nears t*, errors of H matter less and less.
-
-What a release counts for in the averages follows from what is unclear about it: the privacy noise,
-of known variance; subsampling; and scores that are not linear between theta and t*, more so the
-less the parameters are known (`_nonlinearity`, or what the model says at its `working_point`). One
-that the earlier ones did not foresee takes away from their weight and from its own.
-
-The posterior of the parameters (`_given`): with ``omega H`` the covariance that the sampling of the
-data gives the summed scores (omega: `_mean_weight`) and ``nu`` the variance of the averaged noise,
-the averages observe them as
+linear in t* as far as the scores are (NA-DPVI, Alrawajfeh, Jalko and Honkela 2025, equation 20,
+with the prior outside). Weighted averages of scores g and points theta have the same form,
+``mean g = H (t* - mean theta) + noise``. With ``omega H`` the sampling covariance of the summed
+scores (omega: `_mean_weight`) and nu the variance of the averaged noise,
 
     mean g + H mean theta = H theta + N(0, omega H + nu I),
 
-to be combined with the prior. It is the usual posterior where nu is small and the prior where it is
-large. What is known of H itself enters by estimates of its spectrum: while asking, one that rather
-overrates it, which keeps steps short (`cautious_curvature`), and in the end the best one
-(`estimated_curvature`).
+which is combined with the prior (`_given`): the usual posterior where nu is small, the prior where
+it is large. The next score is released at the posterior mean; there is no learning rate. As it
+nears t*, errors of H matter less and less.
+
+Where we differ: the paper runs NUTS over the stored trace for t*, a diagonal H and the variance.
+
+* H is the full curvature, released privately in some rounds or predicted by the model.
+* Averages of scores and points replace the trace: they determine t* as well.
+* A release's weight in the averages follows from its variance: the privacy noise, of known
+  variance; subsampling; and the non-linearity of the scores between theta and t*, which grows with
+  the posterior's covariance (`_nonlinearity`, or the model's `working_point`). An outlying release
+  loses weight, and the earlier ones with it (`_trust`).
+
+H enters by denoised estimates of its spectrum: during the run an upper one, which keeps steps short
+(`cautious_curvature`), and at the end the best one (`estimated_curvature`). Derivations and
+measurements: ``docs/solvers/na-dpvi.md``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,37 +51,45 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
+from skdpbayes.models.protocols import (
+    HasInformation,
+    HasParameterBlocks,
+    HasPrecondition,
+    HasStartVariance,
+    HasWorkingPoint,
+    Number,
+)
 from skdpbayes.posteriors.base import GaussianPosterior
-from skdpbayes.solvers.base import Round
-from skdpbayes.solvers.guides import Curvature, curvature_blocks, curvature_query
-from skdpbayes.solvers.normal import normal_given, reach
-from skdpbayes.solvers.spectra import cautious_curvature, estimated_curvature
+from skdpbayes.solvers.base import Query, Round, Scales, Sums
+from skdpbayes.solvers.denoising import cautious_curvature, estimated_curvature
+from skdpbayes.solvers.normal_posterior import normal_given, reach
+from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 
 _REACH = 6.0  # prior standard deviations within which the next point lies
-_TINY = 1e-7  # of the prior precision: curvature where none is known
+_TINY = 1e-7  # curvature where none is known, in units of the prior precision
 
 
 class TraceState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
-    theta: Any  # posterior mean of the parameters
-    covariance: Any  # their covariance
-    weight: Any  # sums of weights, by coordinate (equal where the curvature relates them)
-    score: Any  # weighted averages: of scores over their factors,
-    point: Any  # and of what the parameters were thought to be
-    noise: Any  # variance of the noise in the averaged score
-    subsampled: Any  # and of the sampling of rows, in units of that of the data
-    known: Any  # the released curvatures, or the one that the model expects
-    curvature: Any  # what is made of them while asking
-    spread: Any = None  # covariance that the sampling of the data gives a sum of scores, of a model that knows it
+    theta: jax.Array  # posterior mean of the parameters
+    covariance: jax.Array  # their posterior covariance
+    weight: jax.Array  # sums of weights, by coordinate (equal within a block of the curvature)
+    score: jax.Array  # weighted average of scores over their factors
+    point: jax.Array  # weighted average of the posterior means at which they were released
+    noise: jax.Array  # variance of the noise in the averaged score
+    subsampled: jax.Array  # variance due to subsampling, in units of the data's own
+    known: Curvature  # average of the releases, or the model's prediction
+    curvature: jax.Array  # denoised, for use during the run
+    spread: jax.Array | None = None  # sampling covariance of the summed scores, if predicted
 
 
 class View(NamedTuple):
-    """Where a score is asked, and what the model says of it."""
+    """Where a score is released, and what the model declares about it."""
 
-    point: Any
-    factors: Any  # of the score, public
-    unclear: Any  # variance of the score over its factors that the model declares, a matrix
+    point: jax.Array
+    factors: jax.Array  # public factors of the score
+    unclear: jax.Array  # extra covariance of the score over its factors
 
 
 @jax.tree_util.register_dataclass
@@ -90,18 +100,19 @@ class NADPVI:
     Attributes
     ----------
     clipping_norm, curvature_norm : float
-        Of a record's weighted score, over the model's `score_unit`, and of its weighted curvature,
-        over its square.
+        Clipping norms of a record's weighted score, over the model's `score_unit`, and of its
+        weighted curvature, over the square of the unit.
     curvature_every : int
-        Rounds between two that ask for the curvature.
+        Period of the curvature rounds.
     """
 
-    clipping_norm: Any
-    curvature_norm: Any
-    curvature_every: Any = 10
+    clipping_norm: Number
+    curvature_norm: Number
+    curvature_every: Number = 10
+    clip_fraction: ClassVar[None] = None
 
-    def init(self, model: Model, key) -> TraceState:
-        """Nothing known but the prior."""
+    def init(self, model: Model, key: jax.Array) -> TraceState:
+        """The prior."""
         del key
         theta = flat_start(model)[0].astype(jnp.float64)
         nothing = jnp.zeros_like(theta)
@@ -118,42 +129,48 @@ class NADPVI:
         )
         return _informed(model, state, self.clipping_norm)
 
-    def which(self, step):
-        """Index of the round: the curvature is asked for first, and more often while it changes much."""
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round: curvature first, and more often while it changes much."""
         early = (step < self.curvature_every) & (step % 3 == 0)
         return ((step % self.curvature_every == 0) | early).astype(jnp.int32)
 
-    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[TraceState], ...]:
         """A score round and a curvature round."""
         unravel = flat_start(model)[1]
         unit = score_unit(model)
         clip, norm = self.clipping_norm * unit, self.curvature_norm * unit**2
 
-        def ask_score(state, key):
+        def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
             view = _look(model, state, norm)
             return view.point.astype(jnp.float32), view
 
-        def score_of(state, point):
+        def score_of(state: TraceState, point: tuple[jax.Array, View]) -> Query:
             del state
             theta = unravel(point[0])
             return lambda record: {"score": weighted_score(model, theta, record, clip)[0]}
 
-        def learn_score(state, point, step, estimate, scales):
+        def learn_score(
+            state: TraceState,
+            point: tuple[jax.Array, View],
+            step: jax.Array,
+            estimate: Sums,
+            scales: Scales,
+        ) -> TraceState:
             del step
             view = point[1]
             score = unbiased_total(model, unravel(point[0]), estimate["score"], clip) / view.factors
             noise = (scales["score"] / view.factors) ** 2
             subsampled = 1 / mechanism.rate - 1
-            # Something, where there is no noise at all.
+            # The small number is for runs without any noise.
             unclear = view.unclear + _sampling(
                 model, state, _asked(model, state), subsampled + 1e-6
             )
             keep = _trust(model, state, score, noise, unclear)
             state = _averaged(model, state, score, noise, unclear, keep, subsampled)
             theta, precision = _given(model, state, _asked(model, state), view.unclear)
-            # Where scores are far from linear a step could leave the region where they tell
-            # anything.
+            # Where scores are far from linear, a step could leave the region where they are
+            # informative.
             start, most = flat_start(model)[0], reach(model, _REACH)
             state = state._replace(
                 theta=jnp.clip(theta, start - most, start + most),
@@ -161,13 +178,17 @@ class NADPVI:
             )
             return _informed(model, state, clip)
 
-        def learn_curvature(state, point, step, estimate, scales):
+        def learn_curvature(
+            state: TraceState, point: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> TraceState:
             del point, step
             known = state.known.after(estimate, scales)
-            return state._replace(known=known, curvature=_cleared(cautious_curvature, model, known))
+            return state._replace(
+                known=known, curvature=_denoised(cautious_curvature, model, known)
+            )
 
         asked = Round(ask_score, score_of, lambda state: {"score": Block(clip)}, learn_score)
-        if hasattr(model, "information"):
+        if isinstance(model, HasInformation):
             return (asked,)
         return (
             asked,
@@ -182,29 +203,29 @@ class NADPVI:
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
-            found = normal_posterior(model, jax.tree.map(jnp.asarray, state))
-        return GaussianPosterior.from_precision(*map(np.asarray, found))
+            mean, precision = normal_posterior(model, jax.tree.map(jnp.asarray, state))
+        return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
-    def diagnostics(self, state: TraceState, posterior) -> dict:
-        """The mean weight of the records."""
+    def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
+        """Mean weight of the records."""
         del posterior
         return {"mean_weight": float(_mean_weight(state.known))}
 
 
-def normal_posterior(model: Model, state: TraceState):
+def normal_posterior(model: Model, state: TraceState) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of the parameters.
 
-    The mean is that of the last round. One by the final estimate of the curvature follows the
-    noise: it takes whole steps in directions of little curvature, where errors of the other
+    The mean is that of the last round. A mean by the final estimate of the curvature would follow
+    the noise: it takes whole steps in directions of little curvature, where errors of the other
     coefficients show.
     """
-    h = _positive(model, _cleared(estimated_curvature, model, state.known))
+    h = _positive(model, _denoised(estimated_curvature, model, state.known))
     return state.theta, _given(model, state, h, _look(model, state).unclear)[1]
 
 
-def _informed(model, state, clip):
-    """With the curvature at the present parameters, of a model that knows what to expect of it."""
-    if not hasattr(model, "information"):
+def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
+    """State with the curvature at the present parameters, if the model predicts it."""
+    if not isinstance(model, HasInformation):
         return state
     params = flat_start(model)[1](state.theta.astype(jnp.float32))
     matrix, spread = model.information(params, jnp.asarray(clip, jnp.float32))
@@ -215,15 +236,17 @@ def _informed(model, state, clip):
     )
 
 
-def _given(model, state, h, unclear):
+def _given(
+    model: Model, state: TraceState, h: jax.Array, unclear: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of the parameters, given the averages."""
     noise, observed = jnp.diag(state.noise) + unclear, state.score + h @ state.point
-    if hasattr(model, "start_variance"):
-        # The start is an estimate too: of where the sum of all scores is zero, as the rounds are.
-        start = (
+    if isinstance(model, HasStartVariance):
+        # The start is an estimate too, of where the sum of all scores is zero, as the rounds are.
+        start, variance = (
             ravel_pytree(x)[0].astype(jnp.float64) for x in (model.init(), model.start_variance())
         )
-        noise, observed = _with_start(h, noise, observed, *start)
+        noise, observed = _with_start(h, noise, observed, start, variance)
     spread = noise + _sampling(model, state, h, 1 + state.subsampled)
     gain = jnp.linalg.solve(spread, h).T
     information = gain @ h
@@ -233,34 +256,44 @@ def _given(model, state, h, unclear):
     )
 
 
-def _with_start(h, noise, observed, start, variance):
-    """Covariance of the noise in what is observed of ``h t*``, and that, with an estimate of t* taken into account."""
-    rounds = jnp.linalg.solve(
-        noise + 1e-6 * jnp.diag(jnp.diag(h)), h
-    ).T  # h / noise, of which there may be none
+def _with_start(
+    h: jax.Array, noise: jax.Array, observed: jax.Array, start: jax.Array, variance: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Noise covariance and value of the observation of ``h t*``, combined with the start."""
+    # h over noise, which may be zero.
+    rounds = jnp.linalg.solve(noise + 1e-6 * jnp.diag(jnp.diag(h)), h).T
     both = jnp.linalg.inv(rounds @ h + jnp.diag(1 / variance))
     return h @ both @ h, h @ both @ (rounds @ observed + start / variance)
 
 
-def _trust(model, state, score, noise, unclear):
-    """One, or less where a score is farther from what is foreseen than all that is unclear allows for.
+def _trust(
+    model: Model, state: TraceState, score: jax.Array, noise: jax.Array, unclear: jax.Array
+) -> jax.Array:
+    """Factor of the weights of earlier scores and of the new one: 1, or less for an outlier.
 
-    By three standard deviations of its squared norm: then the earlier ones were trusted too much,
-    or this one is.
+    An outlier lies beyond three standard deviations of its squared Mahalanobis distance: either the
+    earlier scores had too much weight, or the new one has.
     """
     h, size = _asked(model, state), len(score)
     missed = score - state.score - h @ (state.point - state.theta)
-    # Errors of h add to it as far as the optimum is unknown.
+    # Errors of h contribute as far as the optimum is unknown.
     spread = noise + state.noise + state.known.variance * jnp.trace(state.covariance)
     surprise = missed @ jnp.linalg.solve(jnp.diag(spread) + unclear, missed) / size
     return jnp.where(state.weight[0] > 0, jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise), 1)
 
 
-def _averaged(model, state, score, noise, unclear, keep, subsampled):
-    """With one more score in the averages."""
+def _averaged(
+    model: Model,
+    state: TraceState,
+    score: jax.Array,
+    noise: jax.Array,
+    unclear: jax.Array,
+    keep: jax.Array,
+    subsampled: jax.Array,
+) -> TraceState:
+    """State with one more score in the averages."""
     noise, unclear = noise / keep, jnp.diag(unclear)
-    # Coordinates that the curvature relates must have one weight: of what is unclear they share the
-    # mean.
+    # Coordinates related by the curvature must have one weight: they share the mean of `unclear`.
     weight = 1 / (
         noise
         + jnp.concatenate(
@@ -278,44 +311,48 @@ def _averaged(model, state, score, noise, unclear, keep, subsampled):
     )
 
 
-def _look(model, state, norm=0.0) -> View:
-    """Where to ask, with what is unclear there: what the model declares, or scores that are not linear (by `norm`)."""
-    if not hasattr(model, "working_point"):
+def _look(model: Model, state: TraceState, norm: Number = 0.0) -> View:
+    """Where to release a score: the model's working point, else the posterior mean.
+
+    Without a working point the extra covariance is that of the non-linearity (by `norm`).
+    """
+    if not isinstance(model, HasWorkingPoint):
         unclear = _nonlinearity(_asked(model, state), state.covariance, norm)
         return View(state.theta, jnp.ones_like(state.theta), unclear)
     point, factors, doubt = model.working_point(state.theta, state.curvature, state.covariance)
     return View(point, factors, jnp.diag(doubt / factors**2))
 
 
-def _asked(model, state):
-    """The curvature while asking."""
+def _asked(model: Model, state: TraceState) -> jax.Array:
+    """Curvature used during the run."""
     return _positive(model, state.curvature)
 
 
-def _positive(model, curvature):
+def _positive(model: Model, curvature: jax.Array) -> jax.Array:
     return curvature + _TINY * jnp.diag(1 / prior_variance(model))
 
 
-def _cleared(estimate, model, known: Curvature):
-    """What is made of a noisy curvature, by `estimate`; zero where the model knows it to be."""
+def _denoised(
+    estimate: Callable[[jax.Array, jax.Array], jax.Array], model: Model, known: Curvature
+) -> jax.Array:
+    """Noisy curvature denoised by `estimate`, zero between the model's blocks."""
     matrix, variance = known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64)
     return block_diag(*(estimate(matrix[block, block], variance) for block in _blocks(model)))
 
 
-def _blocks(model):
-    return model.blocks() if hasattr(model, "blocks") else (slice(None),)
+def _blocks(model: Model) -> tuple[slice, ...]:
+    return model.parameter_blocks() if isinstance(model, HasParameterBlocks) else (slice(None),)
 
 
-def _sampling(model, state, h, factor):
-    """Covariance that the sampling of the data gives a sum of scores over their factors, times `factor`.
+def _sampling(model: Model, state: TraceState, h: jax.Array, factor: jax.Array) -> jax.Array:
+    """Sampling covariance of a sum of scores over their factors, times `factor`.
 
-    By the factors at what the parameters are thought to be: at a `working_point` residuals are as
-    small as ever.
+    Factors are those at the posterior mean: at a `working_point` residuals are no larger.
     """
     if state.spread is not None:
         return factor * state.spread
     factors = jnp.ones_like(state.theta)
-    if hasattr(model, "precondition"):
+    if isinstance(model, HasPrecondition):
         unravel = flat_start(model)[1]
         factors = ravel_pytree(model.precondition(unravel(state.theta.astype(jnp.float32))))[
             0
@@ -323,17 +360,20 @@ def _sampling(model, state, h, factor):
     return factor * _mean_weight(state.known).astype(jnp.float64) * h / factors[:, None] / factors
 
 
-def _nonlinearity(h, covariance, norm):
-    """Covariance of what keeps a score from being linear in t*: a share of that of ``h (t* - theta)``.
+def _nonlinearity(h: jax.Array, covariance: jax.Array, norm: Number) -> jax.Array:
+    """Covariance of a score's non-linearity in t*: a share of that of ``h (t* - theta)``.
 
     The slope of a record's score changes by about its own size as the parameters move its logit by
-    two. The mean square of what is unknown of the logits is ``tr(h covariance)`` over the sum of
-    the records' slopes, of which `norm` bounds one (times the square of its covariates).
+    two. The mean square error of the logits is ``tr(h covariance)`` over the sum of the records'
+    slopes; `norm` bounds one slope (times the square of the covariates).
     """
     share = jnp.clip(0.5 * jnp.sum(h * covariance) * norm / jnp.trace(h), 0, 0.25)
     return share * h @ covariance @ h
 
 
-def _mean_weight(known: Curvature):
-    """Covariance of the weighted scores over their curvature, taken for the mean weight; towards .3 by its noise."""
+def _mean_weight(known: Curvature) -> jax.Array:
+    """Mean weight of the records, shrunk towards 0.3 by its noise.
+
+    It is the ratio of the weighted scores' covariance to their curvature.
+    """
     return known.mean_weight(towards=0.3, errors=0.1, least=0.02)

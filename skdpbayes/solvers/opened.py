@@ -1,26 +1,43 @@
-"""A gradient solver that starts where a model's openings lead.
+"""Gradient solver that starts where a model's openings lead.
 
-The openings of an `OpenedModel` find a start. Given that, the model becomes one without latents, in
-coordinates about the start (`marginal`), and the gradient solver takes the rounds that are left.
+The openings of an `OpenedModel` (a private sketch of a mixture, a histogram of score norms) find a
+start. Given the start, ``marginal(params)`` is a model without latent variables, in coordinates
+about it, and the gradient solver takes the remaining rounds:
+
+    params_k = opening_k.update(params_{k-1}, private_sum(opening_k.statistics)),   k = 1, ..., K
+    state_t  = solver.update(state_{t-1}, private_sum(score of marginal(params_K))),    t > K
+
+This is ours; for the start of a mixture see ``docs/solvers/vips.md``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from skdpbayes.mechanism.spec import Mechanism
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import OpenedModel
-from skdpbayes.solvers.base import Round, opening_round
+from skdpbayes.models.protocols import Number, Params
+from skdpbayes.posteriors.base import MappedPosterior, Posterior
+from skdpbayes.solvers.base import (
+    GradientSolver,
+    Point,
+    Query,
+    Round,
+    Scales,
+    Sums,
+    opening_round,
+)
 
 
 class OpenedState(NamedTuple):
-    """Of the openings, and of the solver (of no meaning before the last opening)."""
+    """State of the openings, and of the solver (unused before the last opening)."""
 
-    params: Any
+    params: Params
     solver: Any
 
 
@@ -33,45 +50,53 @@ class Opened:
     ----------
     solver : DPVI, NADPVI or SGLD
     n_openings : int
-        Of the model.
+        Number of the model's openings.
     """
 
-    solver: Any  # a Solver
-    n_openings: Any
+    solver: GradientSolver[Any, Any]
+    n_openings: Number
 
     @property
-    def clipping_norm(self):
-        """Of the solver; for the report."""
+    def clipping_norm(self) -> Number:
+        """Clipping norm of the inner solver."""
         return self.solver.clipping_norm
 
     @property
-    def clip_fraction(self):
-        """Of the solver, if it adapts its clipping norm."""
-        return getattr(self.solver, "clip_fraction", None)
+    def clip_fraction(self) -> Number | None:
+        """Target fraction of clipped scores of the inner solver."""
+        return self.solver.clip_fraction
 
-    def init(self, model: OpenedModel, key) -> OpenedState:
-        """Nothing known."""
+    def init(self, model: OpenedModel, key: jax.Array) -> OpenedState:
+        """State before any release."""
         params = model.init()
         return OpenedState(params, self.solver.init(model.marginal(params), key))
 
-    def rounds(self, model: OpenedModel, mechanism: Mechanism) -> tuple[Round, ...]:
-        """The model's openings, once each, and the rounds of the solver, which sees its own part of the schedule."""
+    def rounds(self, model: OpenedModel, mechanism: Mechanism) -> tuple[Round[OpenedState], ...]:
+        """The model's openings, once each, and the solver's rounds on the rest of the schedule."""
         remaining = mechanism._replace(
             n_steps=mechanism.n_steps - self.n_openings,
             ends=jnp.maximum(mechanism.ends - self.n_openings, 0),
         )
 
-        def begun(state, params, key):
+        def begun(state: OpenedState, params: Params, key: jax.Array) -> OpenedState:
             del state
             return OpenedState(
                 params, self.solver.init(model.marginal(params), jax.random.fold_in(key, 1))
             )
 
-        def delegated(i):
-            def inner(state):
+        def delegated(i: int) -> Round[OpenedState]:
+            def inner(state: OpenedState) -> Round[Any]:
                 return self.solver.rounds(model.marginal(state.params), remaining)[i]
 
-            def update(state, point, step, estimate, scales):
+            def query(state: OpenedState, point: Point) -> Query:
+                return inner(state).query(state.solver, point)
+
+            def blocks(state: OpenedState) -> Mapping[str, Block]:
+                return inner(state).blocks(state.solver)
+
+            def update(
+                state: OpenedState, point: Point, step: jax.Array, estimate: Sums, scales: Scales
+            ) -> OpenedState:
                 step = step - self.n_openings
                 return state._replace(
                     solver=inner(state).update(state.solver, point, step, estimate, scales)
@@ -79,8 +104,8 @@ class Opened:
 
             return Round(
                 point=lambda state, key: inner(state).point(state.solver, key),
-                query=lambda state, point: inner(state).query(state.solver, point),
-                blocks=lambda state: inner(state).blocks(state.solver),
+                query=query,
+                blocks=blocks,
                 update=update,
             )
 
@@ -88,19 +113,18 @@ class Opened:
         opened = (opening_round(opening, begun) for opening in model.openings())
         return *opened, *(delegated(i) for i in range(kinds))
 
-    def which(self, step):
-        """One opening after the other, then what the solver says."""
-        kind = (
-            self.solver.which(step - self.n_openings) if hasattr(self.solver, "which") else 0
-        )  # of one kind: SGLD
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round: each opening once, then the solver's kinds."""
+        kind = self.solver.which(step - self.n_openings)
         return jnp.where(step < self.n_openings, step, self.n_openings + kind).astype(jnp.int32)
 
-    def posterior(self, model: OpenedModel, state: OpenedState):
+    def posterior(self, model: OpenedModel, state: OpenedState) -> Posterior:
         """The solver's posterior, in the model's own parameters."""
         with jax.enable_x64(True):  # as in the run, for the same coordinates
             marginal = jax.device_get(model.marginal(jax.tree.map(jnp.asarray, state.params)))
         return marginal.natural(self.solver.posterior(marginal, state.solver))
 
-    def diagnostics(self, state: OpenedState, posterior) -> dict:
-        """Those of the solver."""
-        return self.solver.diagnostics(state.solver, getattr(posterior, "posterior", posterior))
+    def diagnostics(self, state: OpenedState, posterior: Posterior) -> dict[str, Any]:
+        """Diagnostics of the solver, on its posterior of the coordinates."""
+        own = posterior.posterior if isinstance(posterior, MappedPosterior) else posterior
+        return self.solver.diagnostics(state.solver, own)

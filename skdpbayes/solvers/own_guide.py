@@ -1,16 +1,23 @@
-"""Differentially private variational inference with a guide that the user wrote.
+"""Differentially private variational inference with a guide written by the user.
 
-What is released is the gradient of the likelihood in the latent variables at one draw of the guide.
-The gradient of the evidence lower bound in the guide's parameters follows from it by the chain
-rule, through the path from parameters to draw, and prior and entropy are added without noise:
-whatever the guide, a release is as long as the latent variables are many (Jalko et al. 2023 for
-normal guides; d3p clips the gradient in all parameters of the guide).
+A round draws ``theta = f(lambda, e)`` from the guide with parameters lambda and releases the
+clipped sum g of the records' scores at theta. The gradient of the evidence lower bound follows by
+the chain rule,
+
+    (d theta / d lambda)' g + grad_lambda [log p(theta) - log q_lambda(theta)],
+
+whose prior and entropy terms need no noise (reparametrisation: Kingma and Welling 2014). Adam takes
+the steps, and late parameters are averaged.
+
+Where we differ: d3p clips the gradient in all parameters of the guide. Here a release has one entry
+per latent dimension, whatever the guide (as Jalko et al. 2023 do for normal guides).
+See ``docs/solvers/dpvi.md``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,63 +27,80 @@ from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, flat_start, score_unit, weighted_score
+from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.base import SampledPosterior
-from skdpbayes.solvers.base import Round
+from skdpbayes.solvers.base import OneKindOfRound, Query, Round, Scales, Sums
 
 _ADAM = optax.scale_by_adam()
 _AVERAGED_FROM = 0.5  # fraction of the run after which parameters are averaged
 
 
+class Guide(Protocol):
+    """A guide with a reparametrised sampler."""
+
+    def init(self) -> Params:
+        """Starting point: unconstrained parameters of the guide."""
+
+    def draw(self, parameters: Params, key: jax.Array) -> tuple[Params, jax.Array]:
+        """Draw of the model's coordinates, and ``log p - log q`` of the sites the guide covers.
+
+        Both are differentiable functions of the parameters.
+        """
+
+
 class OwnGuideState(NamedTuple):
     """State; every entry is a function of the releases, the solver key and public values."""
 
-    parameters: Any  # of the guide, unconstrained
+    parameters: jax.Array  # of the guide, unconstrained
     moments: optax.ScaleByAdamState
-    average: Any  # of the late parameters
-    n_averaged: Any
+    average: jax.Array  # of the late parameters
+    n_averaged: jax.Array
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class OwnGuide:
+class OwnGuide(OneKindOfRound):
     """Adam on the evidence lower bound of a guide.
 
     Attributes
     ----------
-    guide : object
-        With ``init()``, unconstrained parameters, and ``draw(parameters, key)``: coordinates of the
-        model that are a differentiable function of the parameters, and ``log p - log q`` of what
-        the guide covers.
+    guide : Guide
     learning_rate : float
     clipping_norm : float
-        Of the score, over the model's `score_unit`.
+        Clipping norm of a score, over the model's `score_unit`.
     """
 
-    guide: Any
-    learning_rate: Any
-    clipping_norm: Any
+    guide: Guide
+    learning_rate: Number
+    clipping_norm: Number
 
-    def init(self, model: Model, key) -> OwnGuideState:
-        """The guide as it starts."""
+    def init(self, model: Model, key: jax.Array) -> OwnGuideState:
+        """The guide at its starting point."""
         del model, key
         flat = ravel_pytree(self.guide.init())[0].astype(jnp.float32)
         return OwnGuideState(flat, _ADAM.init(flat), flat, jnp.zeros((), jnp.float32))
 
-    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[OwnGuideState], ...]:
         """A gradient step."""
         unravel, shaped = flat_start(model)[1], ravel_pytree(self.guide.init())[1]
         clip = self.clipping_norm * score_unit(model)
 
-        def path(parameters, key):
+        def path(parameters: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             params, bound = self.guide.draw(shaped(parameters), key)
             return ravel_pytree(params)[0].astype(jnp.float32), bound.astype(jnp.float32)
 
-        def query(state, point):
+        def query(state: OwnGuideState, point: tuple[jax.Array, jax.Array]) -> Query:
             del state
             params = unravel(point[0])
             return lambda record: {"score": weighted_score(model, params, record, clip)[0]}
 
-        def update(state, point, step, estimate, scales):
+        def update(
+            state: OwnGuideState,
+            point: tuple[jax.Array, jax.Array],
+            step: jax.Array,
+            estimate: Sums,
+            scales: Scales,
+        ) -> OwnGuideState:
             del scales
             _, pull = jax.vjp(lambda x: path(x, point[1]), state.parameters)
             score = ravel_pytree(estimate["score"])[0].astype(jnp.float32)
@@ -90,35 +114,34 @@ class OwnGuide:
             average = state.average + (parameters - state.average) / jnp.maximum(n, 1)
             return OwnGuideState(parameters, moments, average, n)
 
-        def point(state, key):
+        def point(state: OwnGuideState, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             return path(state.parameters, key)[0], key
 
         return (Round(point, query, lambda state: {"score": Block(clip)}, update),)
 
-    def posterior(self, model: Model, state: OwnGuideState):
+    def posterior(self, model: Model, state: OwnGuideState) -> GuidePosterior:
         """The guide, at its averaged parameters."""
         del model
         return GuidePosterior(self.guide, np.asarray(state.average))
 
-    def diagnostics(self, state: OwnGuideState, posterior) -> dict:
-        """Nothing."""
+    def diagnostics(self, state: OwnGuideState, posterior: Any) -> dict[str, Any]:
+        """None."""
         del state, posterior
         return {}
 
 
 @dataclass(frozen=True, repr=False)
 class GuidePosterior(SampledPosterior):
-    """Posterior that a guide describes, over the model's coordinates.
+    """Posterior described by a guide, over the model's coordinates.
 
     Attributes
     ----------
-    guide : object
-        As `OwnGuide`'s.
+    guide : Guide
     parameters : array
         Ravelled.
     """
 
-    guide: Any
+    guide: Guide
     parameters: np.ndarray
 
     def __repr__(self) -> str:
@@ -131,6 +154,6 @@ class GuidePosterior(SampledPosterior):
 
 
 @jax.jit
-def _draws(guide, parameters, keys):
+def _draws(guide: Guide, parameters: jax.Array, keys: jax.Array) -> jax.Array:
     shaped = ravel_pytree(guide.init())[1]
     return jax.vmap(lambda key: ravel_pytree(guide.draw(shaped(parameters), key)[0])[0])(keys)

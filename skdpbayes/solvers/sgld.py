@@ -1,24 +1,24 @@
-"""Stochastic gradient Langevin dynamics, whose own noise is the privacy noise.
+"""Stochastic gradient Langevin dynamics whose injected noise is the privacy noise.
 
-    theta' = theta + h (release / q + grad log prior(theta)),      noise of h release / q: sqrt(2 h)
+Sources: Li et al. 2019, algorithm 1 (SGLD); Chen, Fox and Guestrin 2014, equation 15 (SGHMC, as in
+its section 3.5); Ding et al. 2014 (SGNHT). With g the release over q plus the prior's
+gradient, the updates are
 
-The chain needs Gaussian noise of variance 2h on theta (temperature 1: its stationary law is the
-posterior; Algorithm 1 of Li et al. 2019 adds half of that and samples the posterior at temperature
-1/2). All of it comes from the mechanism: the clipped sum enters with factor h/q, so that its noise
-multiplier must be ``sigma = q sqrt(2/h) / C``. Read the other way round, a noise multiplier
-determines the step size, ``h = 2 q^2 / (C sigma)^2``; that is how this solver gets it, so the chain
-and the accountant cannot disagree. A larger step would need less noise than privacy does: the
-largest step that a budget allows is the one of the calibrated multiplier (`step_size`). A smaller
-step spends less than the budget.
+    sgld     theta' = theta + h g,                          noise of h g: sqrt(2 h)
+    sghmc    v' = (1 - a) v + h g,  theta' = theta + v',    noise of h g: sqrt(2 a h)
+    sgnht    as sghmc, with  a' = a + |v'|^2 / P - h        (P parameters)
 
-With momentum (``sampler="sghmc"``; Chen, Fox and Guestrin 2014)
+Where we differ:
 
-    v' = (1 - a) v + h (release / q + grad log prior(theta)),      noise of h release / q: sqrt(2 a h)
-    theta' = theta + v'
+* The step size follows from the privacy noise: ``h = 2 a q^2 / (C sigma)^2`` (a = 1 for SGLD) with
+  noise multiplier sigma, clipping norm C and sampling rate q. No other noise is added.
+* The noise has temperature 1, so that the stationary law is the posterior; Li et al. add half of
+  the variance and sample at temperature 1/2.
+* Scores are weighted or corrected so that clipping adds no bias where the model knows how
+  (`unbiased_weight`, `unbiased_total`).
 
-so that ``h = 2 a q^2 / (C sigma)^2``. With ``sampler="sgnht"`` (Ding et al. 2014) the friction, at
-first a, grows by ``|v'|^2 / n - h`` in each step (n parameters): where batches and shortened scores
-add noise of their own, it takes that heat away.
+The largest step that a budget allows is that of the calibrated noise multiplier (`step_size`); a
+smaller step has more noise in the release and spends less. Derivations: ``docs/solvers/sgld.md``.
 """
 
 from __future__ import annotations
@@ -40,23 +40,24 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
+from skdpbayes.models.protocols import Number
 from skdpbayes.posteriors.base import DrawsPosterior
-from skdpbayes.solvers.base import Round
+from skdpbayes.solvers.base import OneKindOfRound, Query, Round, Scales, Sums
 
 
 class SGLDState(NamedTuple):
     """State; the draws are iterates, each of them released."""
 
-    theta: Any
-    momentum: Any
-    friction: Any
-    draws: Any  # (n_draws, n_parameters), NaN where no iterate fell
-    time: Any  # sum of the step sizes so far
+    theta: jax.Array
+    momentum: jax.Array  # empty without momentum
+    friction: jax.Array
+    draws: jax.Array  # (n_draws, n_parameters), NaN where no iterate fell
+    time: jax.Array  # sum of the step sizes so far
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class SGLD:
+class SGLD(OneKindOfRound):
     """Langevin dynamics on private gradients.
 
     Attributes
@@ -68,18 +69,18 @@ class SGLD:
     burn_in : float
         Fraction of the Langevin time discarded.
     friction : float
-        Of the samplers with momentum, at first; 1 without.
+        Initial friction of the samplers with momentum; 1 without momentum.
     sampler : {"sgld", "sghmc", "sgnht"}
     """
 
     n_draws: int = field(metadata={"static": True})
-    clipping_norm: Any
-    burn_in: Any = 0.5
-    friction: Any = 1.0
+    clipping_norm: Number
+    burn_in: Number = 0.5
+    friction: Number = 1.0
     sampler: str = field(default="sgld", metadata={"static": True})
 
-    def init(self, model: Model, key) -> SGLDState:
-        """Start each chain at rest, at a draw near the model's starting point."""
+    def init(self, model: Model, key: jax.Array) -> SGLDState:
+        """Each chain at rest, at a draw near the model's starting point."""
         theta = random_start(model, key)
         theta = theta + 0.1 * jax.random.normal(key, theta.shape, theta.dtype)
         momentum = jnp.zeros_like(theta[:0] if self.sampler == "sgld" else theta)
@@ -88,18 +89,21 @@ class SGLD:
             theta, momentum, jnp.float32(self.friction), draws, jnp.zeros((), theta.dtype)
         )
 
-    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round, ...]:
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[SGLDState], ...]:
         """A Langevin step."""
         unravel, prior_gradient = flat_start(model)[1], prior_score(model)
         clip = jnp.asarray(self.clipping_norm, jnp.float32) * score_unit(model)
         total = self._total_time(mechanism, clip)
 
-        def query(state, theta):
+        def query(state: SGLDState, theta: jax.Array) -> Query:
             del state
             params = unravel(theta)
             return lambda record: {"score": weighted_score(model, params, record, clip)[0]}
 
-        def update(state, theta, step, estimate, scales):
+        def update(
+            state: SGLDState, theta: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> SGLDState:
+            del step
             h = 2 * self.friction / scales["score"] ** 2
             gradient = unbiased_total(
                 model, unravel(theta), estimate["score"], clip
@@ -118,17 +122,18 @@ class SGLD:
         )
 
     def posterior(self, model: Model, state: SGLDState) -> DrawsPosterior:
-        """Draws of all chains (rows that no iterate reached, in short runs, are left out)."""
+        """Draws of all chains, without the rows that no iterate reached in short runs."""
         del model
         draws = np.asarray(state.draws, np.float64).reshape(-1, *state.draws.shape[-2:])
         if not np.isfinite(state.theta).all():
             raise ValueError(
-                "The chain diverged: the step size is too large for the curvature of the posterior. Take a smaller "
-                "learning_rate. (The budget is spent: the releases were made.)"
+                "The chain diverged: the step size is too large for the curvature of the "
+                "posterior. Take a smaller learning_rate. (The budget is spent: the releases were "
+                "made.)"
             )
         return DrawsPosterior(draws[:, ~np.isnan(draws).any(axis=(0, 2))])
 
-    def diagnostics(self, state: SGLDState, posterior: DrawsPosterior) -> dict:
+    def diagnostics(self, state: SGLDState, posterior: DrawsPosterior) -> dict[str, Any]:
         """Split R-hat and effective sample size of each parameter, over all chains."""
         from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
@@ -139,7 +144,9 @@ class SGLD:
             return {"r_hat": nothing, "ess": nothing}
         return {"r_hat": split_gelman_rubin(draws), "ess": effective_sample_size(draws)}
 
-    def _moved(self, state, kick, h):
+    def _moved(
+        self, state: SGLDState, kick: jax.Array, h: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Next point, momentum and friction."""
         if self.sampler == "sgld":
             return state.theta + kick, state.momentum, state.friction
@@ -149,7 +156,7 @@ class SGLD:
             friction = friction + jnp.mean(momentum**2) - h
         return state.theta + momentum, momentum, friction
 
-    def _total_time(self, mechanism, clip):
+    def _total_time(self, mechanism: Mechanism, clip: jax.Array) -> jax.Array:
         ends = jnp.minimum(jnp.asarray(mechanism.ends), mechanism.n_steps)
         counts = jnp.diff(ends, prepend=0)
         scale = jnp.asarray(mechanism.sigmas) * clip / mechanism.rate

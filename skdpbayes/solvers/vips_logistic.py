@@ -1,38 +1,42 @@
 """Logistic regression by noisy sufficient statistics.
 
-Of the statistics that the Polya-Gamma bound makes of a record of two classes (Park et al. 2020,
-section on logistic regression),
+Source: VIPS (Park, Foulds, Chaudhuri and Welling 2020, section 6), which bounds the likelihood by
+Polya-Gamma variables. For two classes a record's statistics are
 
-    response  (y - 1/2) x',    E[xi] x x',
+    response  (y - 1/2) x',    E[xi] x x'.
 
-the first never changes, and the second is only ever used as its product with the weights w. With
-the tangent at w itself that product is
+The first is fixed. The second enters only through its product with the weights w, and with the
+tangent at w itself that product is
 
     fitted  (p(w'x) - 1/2) x'.
 
-Several classes have ``e_y - c`` and ``p(W x) - c``, c being the
-centre of the simplex; the difference of the two is the score.
+With several classes they are ``(e_y - c) x'`` and ``(p(W x) - c) x'``, c the centre of the simplex;
+their difference is the score.
 
-So the response and the products ``x x'`` are released once, and afterwards a few sums of the
-fitted, each where the parameters are thought to be by then: a d-vector of noise instead of a d x d
-matrix, and it does not grow with w.
+Where we differ: VIPS releases both statistics in every round.
 
-What the fitted would be elsewhere, and how steep they are, follows from the products for rows that
-are normal (`LogisticRegression.mean_fitted`); what the rows are otherwise is a misfit, which the
-released sums tell (`_corrected`). With F the function so corrected, of covariance D, and J its
-slope, which is also the covariance that labels give the response, the posterior is that of
+* Here the response and the products ``x x'`` are released once, and then the fitted sums a few
+  times, each at a draw of the posterior: a vector of noise instead of a d x d matrix, which does
+  not grow with w.
+* Elsewhere the fitted sums and their slopes are predicted from the products, for normal rows
+  (`LogisticRegression.mean_fitted`). Released sums correct the predictions (`_corrected`).
+* The posterior includes the noise. With F the corrected function, D its covariance, and J its
+  slope, which is also the covariance of the response given the rows, it is that of
 
-    response = F + J (w - mean) + N(0, J + D + noise),
+      response = F + J (w - mean) + N(0, J + D + noise),
 
-which is linear in w. F and J are averages over this posterior, which is a fixed point (`settled`);
-without noise it is that of variational Bayes. (With weights k of the records, ``J`` is multiplied
-by their mean: the covariance has ``k^2``.)
+  linear in w. F and J are averages over this posterior, a fixed point (`settled`); without noise it
+  is that of variational Bayes. With weights k of the records, the J in the covariance is multiplied
+  by their mean, as it has ``k^2``.
+
+See ``docs/solvers/vips.md``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,86 +46,88 @@ from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import prior_variance
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import GaussianPosterior
-from skdpbayes.solvers.base import Round
-from skdpbayes.solvers.normal import normal_given, reach
-from skdpbayes.solvers.spectra import noise_edge, shrunk_products
+from skdpbayes.solvers.base import Point, Query, Round, Scales, Sums
+from skdpbayes.solvers.denoising import noise_edge, shrunk_products
+from skdpbayes.solvers.normal_posterior import normal_given, reach
 
 FITTED_ROUNDS = 10
-LEAST_WEIGHT = 0.7  # of a record
-WEIGHTS_NORM = 1.001 * 2**0.5  # of a weight and its square, with room for rounding
+LEAST_WEIGHT = 0.7  # least weight of a record
+WEIGHTS_NORM = 1.001 * 2**0.5  # norm of a weight and its square, with room for rounding
 MOST_ROUNDS = 16
-# Of the budget; the last two over all their rounds.
+# Budget shares; the last two over all their rounds.
 SHARES = {"products": 0.2, "response": 0.48, "weight": 0.02, "fitted": 0.25, "curvature": 0.05}
 ONCE = SHARES["products"] + SHARES["response"] + SHARES["weight"]
-_WITHOUT_RELEASE, _WITH_RELEASE = (
-    40,
-    8,
-)  # steps to the fixed point, by the products alone and from the last one
-_CURVED = 0.05  # squared relative error of a slope that is used away from where it was taken
-_EXPECTED_MISFIT = 0.1  # relative, in w: the scale of its half-Cauchy prior
+# Steps to the fixed point, from the products alone and from the last fixed point.
+_WITHOUT_RELEASE, _WITH_RELEASE = 40, 8
+_CURVED = 0.05  # squared relative error of a slope used away from its own point
+_EXPECTED_MISFIT = 0.1  # scale of the misfit's half-Cauchy prior, relative to w
 _MISFITS = np.geomspace(1e-4, 3, 40)
 _REACH = 15.0  # prior standard deviations
-_TINY = 1e-7  # of the mean square of a column: noise where there is none
+_TINY = 1e-7  # least noise variance, in units of a column's mean square
 
 
 class Given(NamedTuple):
     """Normal posterior of the parameters."""
 
-    mean: Any
-    precision: Any
+    mean: jax.Array
+    precision: jax.Array
 
 
 class Statistics(NamedTuple):
     """State; every entry is a function of the releases and public values."""
 
-    weight: Any  # sum of the weights of the records
-    mean_weight: Any  # as the records see it: sum of squared weights over that of weights
-    products: Any  # sum of x x', cleared of noise, (n_columns, n_columns)
-    product_variance: Any  # of what is left of it, in an entry off the diagonal
-    response: Any  # ravelled
-    response_variance: Any
-    given: Given  # all of the releases before the last
-    centres: Any  # posterior means at which the fitted were asked, (MOST_ROUNDS, n_parameters)
-    points: Any  # where they were, drawn from the posteriors
-    differences: Any  # of what was released there from that of normal rows
-    precisions: Any  # of their noise; zero before they are
-    curvature: Any  # released in the same rounds, an average in which late ones count for more
-    curvature_variance: Any  # of its noise in an entry off the diagonal
+    weight: jax.Array  # sum of the records' weights
+    mean_weight: jax.Array  # sum of squared weights over sum of weights
+    products: jax.Array  # sum of x x', denoised, (n_columns, n_columns)
+    product_variance: jax.Array  # variance left in an off-diagonal entry of the products
+    response: jax.Array  # ravelled
+    response_variance: jax.Array
+    given: Given  # posterior given all releases but the last
+    # Releases of the fitted terms, each with MOST_ROUNDS rows:
+    centres: jax.Array  # posterior means at the time
+    points: jax.Array  # points of release, drawn from those posteriors
+    differences: jax.Array  # released sums less their predictions for normal rows
+    precisions: jax.Array  # precisions of their noise; zero before the release
+    curvature: jax.Array  # released in the same rounds, averaged with larger weights for late ones
+    curvature_variance: jax.Array  # noise variance of an off-diagonal entry
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LogisticVIPS:
-    """Response and products once, then the fitted at the posterior mean.
+    """Responses and products once, then the fitted terms at draws of the posterior.
 
-    A row longer than `length` counts with the weight ``length / |x|``, which does not look at its
-    label: there is less noise, and no bias.
+    A row longer than `length` has the weight ``length / |x|``. The weight does not depend on the
+    label: it lowers the noise without bias.
 
     Attributes
     ----------
     length : float
     least_weight : float
-        Of a row as long as a row can be.
+        Weight of the longest possible row.
     clipping_norm : float
-        Of response and fitted.
+        Clipping norm of the response and of the fitted term.
     products_norm, curvature_norm : float
     n_records : float
-        Public.
+        Public number of records.
     intercept : bool
         Whether the last column is constant.
     """
 
-    length: Any
-    least_weight: Any
-    clipping_norm: Any
-    products_norm: Any
-    curvature_norm: Any
-    n_records: Any
+    length: Number
+    least_weight: Number
+    clipping_norm: Number
+    products_norm: Number
+    curvature_norm: Number
+    n_records: Number
     intercept: bool = field(metadata={"static": True})
+    clip_fraction: ClassVar[None] = None
 
-    def init(self, model: Any, key) -> Statistics:
-        """Nothing known."""
+    def init(self, model: LogisticRegression, key: jax.Array) -> Statistics:
+        """State before any release."""
         del key
         p, d = model.n_rows * model.n_columns, model.n_columns
         zero, one, history = jnp.zeros(()), jnp.ones(()), jnp.zeros((MOST_ROUNDS, p))
@@ -141,12 +147,14 @@ class LogisticVIPS:
             curvature_variance=zero,
         )
 
-    def which(self, step):
-        """Index of the round: what never changes first."""
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round: the first release, then the fitted terms."""
         return jnp.minimum(step, 1).astype(jnp.int32)
 
-    def rounds(self, model: Any, mechanism: Mechanism) -> tuple[Round, ...]:
-        """The first round, and the others."""
+    def rounds(
+        self, model: LogisticRegression, mechanism: Mechanism
+    ) -> tuple[Round[Statistics], ...]:
+        """The round of responses and products, and the round of fitted terms."""
         del mechanism
         length, norm, products_norm, curvature_norm = (
             jnp.asarray(x, jnp.float32)
@@ -156,13 +164,11 @@ class LogisticVIPS:
         again = {name: SHARES[name] / (1 - ONCE) for name in ("fitted", "curvature")}
         shape = model.n_rows, model.n_columns
 
-        def weight_of(record):
-            x = record["x"]
-            return jnp.minimum(1, length / jnp.sqrt(jnp.sum(x**2)).clip(1e-30)) * model.known(
-                record
-            )
+        def weight_of(record: Record) -> jax.Array:
+            norm = jnp.sqrt(jnp.sum(record["x"] ** 2))
+            return jnp.minimum(1, length / norm.clip(1e-30)) * model.known(record)
 
-        def what_never_changes(record):
+        def response_terms(record: Record) -> Mapping[str, Contribution]:
             weight = weight_of(record)
             return {
                 "response": model.response(record).scaled(weight),
@@ -170,14 +176,16 @@ class LogisticVIPS:
                 "weight": jnp.stack([weight, weight**2]),
             }
 
-        def what_changes(params, record):
+        def fitted_terms(params: Params, record: Record) -> Mapping[str, Contribution]:
             weight = weight_of(record)
             return {
                 "fitted": model.fitted(params, record).scaled(weight),
                 "curvature": model.curvature(params, record).scaled(weight),
             }
 
-        def learn(state, point, step, estimate, scales):
+        def learn(
+            state: Statistics, point: Point, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> Statistics:
             del point, step
             products = estimate["products"].astype(jnp.float64)[0, :, 0]
             n = self.n_records
@@ -199,21 +207,31 @@ class LogisticVIPS:
                 response_variance=scales["response"].astype(jnp.float64) ** 2,
             )
 
-        def where(state, key):
+        def where(state: Statistics, key: jax.Array) -> tuple[jax.Array, Given]:
             given = settled(model, self, state)
             draw = jax.random.normal(key, given.mean.shape, jnp.float64)
             away = solve_triangular(
                 jnp.linalg.cholesky(given.precision), draw, trans="T", lower=True
             )
-            # Without noise the mean itself: the average over the posterior is to be exact.
-            draw = given.mean + jnp.where(state.response_variance > 0, away, 0)
-            return draw.astype(jnp.float32), given
+            # Without noise the point is the mean: then the average over the posterior is exact.
+            drawn = given.mean + jnp.where(state.response_variance > 0, away, 0)
+            return drawn.astype(jnp.float32), given
 
-        def learn_fitted(state, point, step, estimate, scales):
-            # As the driver's barrier for releases: what is subtracted below is not to be compiled
-            # into the sum.
-            point, given = jax.lax.optimization_barrier(point)
-            theta = point.astype(jnp.float64)
+        def ask_fitted(state: Statistics, point: tuple[jax.Array, Given]) -> Query:
+            del state
+            return lambda record: fitted_terms(point[0].reshape(shape), record)
+
+        def learn_fitted(
+            state: Statistics,
+            point: tuple[jax.Array, Given],
+            step: jax.Array,
+            estimate: Sums,
+            scales: Scales,
+        ) -> Statistics:
+            # As the driver's barrier for releases: the subtraction below must not be compiled into
+            # the sum.
+            at_draw, given = jax.lax.optimization_barrier(point)
+            theta = at_draw.astype(jnp.float64)
             fitted = estimate["fitted"].astype(jnp.float64).ravel()
             at, new = jnp.minimum(step - 1, MOST_ROUNDS - 1), 2 / (step + 1)
             noise = scales["fitted"].astype(jnp.float64) ** 2 + _TINY * jnp.trace(
@@ -236,7 +254,7 @@ class LogisticVIPS:
         return (
             Round(
                 point=lambda state, key: (),
-                query=lambda state, point: what_never_changes,
+                query=lambda state, point: response_terms,
                 blocks=lambda state: {
                     "response": Block(norm, once["response"]),
                     "products": Block(products_norm, once["products"]),
@@ -246,9 +264,7 @@ class LogisticVIPS:
             ),
             Round(
                 point=where,
-                query=lambda state, point: (
-                    lambda record: what_changes(point[0].reshape(shape), record)
-                ),
+                query=ask_fitted,
                 blocks=lambda state: {
                     "fitted": Block(norm, again["fitted"]),
                     "curvature": Block(curvature_norm, again["curvature"]),
@@ -257,34 +273,34 @@ class LogisticVIPS:
             ),
         )
 
-    def posterior(self, model: Any, state: Statistics) -> GaussianPosterior:
+    def posterior(self, model: LogisticRegression, state: Statistics) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
-            found = _settled(model, self, jax.tree.map(jnp.asarray, state))
-        return GaussianPosterior.from_precision(*map(np.asarray, found))
+            mean, precision = _settled(model, self, jax.tree.map(jnp.asarray, state))
+        return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
-    def diagnostics(self, state: Statistics, posterior) -> dict:
-        """Nothing but the posterior."""
+    def diagnostics(self, state: Statistics, posterior: Any) -> dict[str, Any]:
+        """None."""
         del posterior
         return {}
 
 
-def settled(model, solver, state) -> Given:
-    """Posterior by all releases: the fixed point of `_given`."""
+def settled(model: LogisticRegression, solver: LogisticVIPS, state: Statistics) -> Given:
+    """Posterior given all releases: the fixed point of `_given`."""
     asked = state.precisions[0] > 0
     most = reach(model, _REACH)
 
-    def closer(i, found):
+    def closer(i: jax.Array, found: Given) -> Given:
         mean, precision = _given(model, solver, state, found)
         move = mean - found.mean
-        # Steps of logits are limited, and where there is more noise than signal whole steps may
-        # circle.
+        # Steps of logits are limited. Late steps are shortened, for whole ones may cycle where
+        # noise exceeds the signal.
         by_row = move.reshape(model.n_rows, model.n_columns)
         length = jnp.sqrt(jnp.sum((by_row @ state.products) * by_row) / state.weight)
         limited = jnp.where(i < 3, 1, 0.6) * jnp.minimum(1, 1 / length.clip(1e-30))
         new = Given(jnp.clip(found.mean + limited * move, -most, most), precision)
-        # Extreme bounds or priors leave the range of numbers: a fit that was charged for must not
-        # be lost to that.
+        # Extreme bounds or priors overflow. The budget is spent, so the last usable posterior
+        # stays.
         usable = (
             jnp.isfinite(new.mean).all() & jnp.isfinite(jnp.linalg.cholesky(new.precision)).all()
         )
@@ -298,8 +314,10 @@ def settled(model, solver, state) -> Given:
 _settled = jax.jit(settled, compiler_options={"xla_backend_optimization_level": 1})
 
 
-def _given(model, solver, state, given: Given) -> Given:
-    """Posterior of the parameters, the fitted being linear as they are over the posterior `given`."""
+def _given(
+    model: LogisticRegression, solver: LogisticVIPS, state: Statistics, given: Given
+) -> Given:
+    """Posterior with the fitted sums linearised over the posterior `given`."""
     here, params = given.mean, given.mean.reshape(model.n_rows, model.n_columns)
     covariance = jnp.linalg.inv(given.precision)
     doubt = covariance.reshape(params.shape * 2)
@@ -314,22 +332,35 @@ def _given(model, solver, state, given: Given) -> Given:
     return Given(*normal_given(model, information, linear, (here, covariance)))
 
 
-def _fitted(model, solver, state, theta, unclear=0.0):
-    """Sum of the fitted over normal rows with these products."""
+def _fitted(
+    model: LogisticRegression,
+    solver: LogisticVIPS,
+    state: Statistics,
+    theta: jax.Array,
+    unclear: jax.Array | float = 0.0,
+) -> jax.Array:
+    """Sum of the fitted terms over normal rows with the released products."""
     params = theta.reshape(model.n_rows, model.n_columns)
     return state.weight * model.mean_fitted(params, *_moments(solver, state), unclear).ravel()
 
 
-def _slopes(model, solver, state, theta, doubt):
-    """Slope of the fitted, and what of it was released: what normal rows do not have, if it stands out of noise.
+def _slopes(
+    model: LogisticRegression,
+    solver: LogisticVIPS,
+    state: Statistics,
+    theta: jax.Array,
+    doubt: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Slope of the fitted sums, and its released part: the excess over normal rows.
 
-    All of it over parameters of the covariance `doubt`.
+    The excess counts where it stands out of its noise. Slopes are averages over parameters with
+    covariance `doubt`.
     """
     unclear = jnp.einsum("iajb,ab->ij", doubt, state.products) / state.weight
     slope = jax.jacfwd(lambda at: _fitted(model, solver, state, at, unclear))(theta)
     slope, p = (slope + slope.T) / 2, len(theta)
-    # What stands out of the noise of the difference, less what noise adds to an eigenvalue (Donoho
-    # et al. 2018).
+    # Eigenvalues of the difference that stand out of its noise, shrunk (Donoho, Gavish and
+    # Johnstone 2018).
     values, vectors = jnp.linalg.eigh(state.curvature - slope)
     edge = noise_edge(p, state.curvature_variance)
     out = jnp.sign(values) * jnp.sqrt((values**2 - edge**2).clip(0))
@@ -338,7 +369,7 @@ def _slopes(model, solver, state, theta, doubt):
     return (vectors * values.clip(1e-6 * values[-1])) @ vectors.T, released
 
 
-def _moments(solver, state):
+def _moments(solver: LogisticVIPS, state: Statistics) -> tuple[jax.Array, jax.Array]:
     """Mean and covariance of a row, the intercept included."""
     mean_square = state.products / state.weight
     if not solver.intercept:
@@ -347,19 +378,25 @@ def _moments(solver, state):
     return mean, mean_square - jnp.outer(mean, mean)
 
 
-def _corrected(model, state, here, fitted, slope, released):
-    """The fitted at `here`, corrected by what was released of them, and their covariance.
+def _corrected(
+    model: LogisticRegression,
+    state: Statistics,
+    here: jax.Array,
+    fitted: jax.Array,
+    slope: jax.Array,
+    released: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Fitted sums at `here`, corrected by the released ones, and their covariance.
 
-    What is unknown of them is the noise of the products and a misfit, as if w were wrong by some
-    independent errors, whose variance the released sums tell.
+    Their errors are the noise of the products and a misfit of normal rows. The misfit acts like
+    independent errors of w; its variance is estimated from the released sums.
     """
     p = len(here)
     root_mean_square = jnp.sqrt(jnp.mean(here**2) + 1e-4)
-    by_products = _noise_of_products(model, state, here, slope) + 1e-8 * jnp.trace(slope) * jnp.eye(
-        p
-    )
+    by_products = _noise_of_products(model, state, here, slope)
+    by_products = by_products + 1e-8 * jnp.trace(slope) * jnp.eye(p)
     by_misfit = slope @ slope
-    # A release counts for less, the farther from here it was asked.
+    # The weight of a release falls with the distance of its point from here.
     away = jnp.sum(((here - state.centres) @ slope) ** 2, axis=1)
     weights = state.precisions / (1 + _CURVED * state.precisions * away)
     any_release = state.precisions[0] > 0
@@ -374,10 +411,16 @@ def _corrected(model, state, here, fitted, slope, released):
     return jnp.where(any_release, corrected, fitted), jnp.where(any_release, unclear, by_products)
 
 
-def _noise_of_products(model, state, theta, slope):
-    """Covariance of the fitted sums due to the noise of the products (that of the intercept's row is smaller)."""
+def _noise_of_products(
+    model: LogisticRegression, state: Statistics, theta: jax.Array, slope: jax.Array
+) -> jax.Array:
+    """Covariance of the fitted sums due to the noise of the products.
+
+    The intercept's row of the products has less noise; this is ignored.
+    """
     params = theta.reshape(model.n_rows, model.n_columns)
-    # sum_kl a_ik E w_k: by row of the parameters the slope is near to a multiple of the products.
+    # sum_kl a_ik E w_k: between rows of the parameters the slope is about a multiple of the
+    # products.
     share = _row_slopes(model, state, slope)  # (n_rows, n_rows)
     moved = share @ params
     inner, outer = moved @ moved.T, jnp.einsum("ia,jb->iajb", moved, moved)
@@ -386,14 +429,19 @@ def _noise_of_products(model, state, theta, slope):
     return state.product_variance * (isotropic + swapped).reshape(theta.size, theta.size)
 
 
-def _row_slopes(model, state, slope):
-    """The slope between rows of the parameters as multiples of the products."""
+def _row_slopes(model: LogisticRegression, state: Statistics, slope: jax.Array) -> jax.Array:
+    """Slope between rows of the parameters as multiples of the products."""
     blocks = slope.reshape(model.n_rows, model.n_columns, model.n_rows, model.n_columns)
     return jnp.einsum("iaja->ij", blocks) / jnp.trace(state.products).clip(1e-30)
 
 
-def _misfit(difference, covariance, by_misfit, unit):
-    """Posterior mean of the misfit's variance, given the difference that was seen; a half-Cauchy prior of its root."""
+def _misfit(
+    difference: jax.Array, covariance: jax.Array, by_misfit: jax.Array, unit: jax.Array
+) -> jax.Array:
+    """Posterior mean of the misfit's variance given the difference, on a grid.
+
+    Its root has a half-Cauchy prior.
+    """
     root = jnp.linalg.cholesky(covariance)
     half = solve_triangular(root, by_misfit, lower=True)
     whitened = solve_triangular(root, half.T, lower=True)
@@ -406,5 +454,5 @@ def _misfit(difference, covariance, by_misfit, unit):
     return jax.nn.softmax(log) @ variances
 
 
-def _solved(matrix, right):
+def _solved(matrix: jax.Array, right: jax.Array) -> jax.Array:
     return cho_solve(cho_factor(matrix), right)

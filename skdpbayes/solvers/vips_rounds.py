@@ -1,30 +1,44 @@
-"""Variational Bayes on noisy sums of expected statistics, released round after round.
+"""Variational Bayes on noisy sums of expected sufficient statistics, released in rounds.
 
-Each round releases the sums of what the model expects of the records, given its present parameters;
-raw sums are averaged with weights that favour late rounds, and the model's ``m_step`` makes
-parameters of them. What a model has to bring is `skdpbayes.models.base.StatisticsModel`.
+VIPS for models with local latent variables (Park, Foulds, Chaudhuri and Welling 2020, equation 11
+and algorithm 2). Round t releases the sum of expected statistics under the present parameters
+(E-step), averages it with the earlier sums, and updates the parameters (M-step):
+
+    r_t = sum_i E[t(x_i, z_i) | params_t] + noise
+    s_t = (1 - w_t) s_{t-1} + w_t r_t,      w_t = max(2 / (t + 2), least_weight)
+    params_{t+1} = m_step(params_t, s_t)
+
+Where we differ:
+
+* Sums are translated to the new parameters (``carry``) before they are averaged.
+* The M-step knows the standard deviation of the noise, and clears the sums of it.
+* The model's openings, private releases of their own, find the start.
+
+See ``docs/solvers/vips.md``; `skdpbayes.models.base.StatisticsModel` declares the model's members.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import StatisticsModel
-from skdpbayes.solvers.base import Round, opening_round
+from skdpbayes.models.protocols import Number, Params
+from skdpbayes.posteriors.base import Posterior
+from skdpbayes.solvers.base import Point, Round, Scales, Sums, opening_round
 
 
 class StatisticsState(NamedTuple):
-    """Parameters, averaged sums, the variance of their noise in units of one round's, and that round's scales."""
+    """State; every entry is a function of the releases and public values."""
 
-    params: Any
-    sums: Any
-    variance: Any
-    scales: Any
+    params: Params
+    sums: Sums  # averaged over the rounds
+    variance: jax.Array  # noise variance of the average, in units of one round's
+    scales: Scales  # of the last round
 
 
 @jax.tree_util.register_dataclass
@@ -35,39 +49,46 @@ class StatisticsRounds:
     Attributes
     ----------
     n_openings : int
-        Of the model.
+        Number of the model's openings.
     least_weight : float
-        Of a round in the average: it is ``2 / (t + 2)`` in round t, and not below this. 1 takes
-        each round alone, which is right where there is no noise.
+        Least weight of a round in the average, ``2 / (t + 2)`` in round t. 1 takes each round
+        alone, which is best without noise.
     clipping_norm : float
-        Of every block; for the report.
+        Clipping norm of every block, for the report.
     """
 
-    n_openings: Any
-    least_weight: Any
-    clipping_norm: Any
+    n_openings: Number
+    least_weight: Number
+    clipping_norm: Number
+    clip_fraction: ClassVar[None] = None
 
-    def init(self, model: StatisticsModel, key) -> StatisticsState:
-        """What the model knows before it sees anything."""
+    def init(self, model: StatisticsModel, key: jax.Array) -> StatisticsState:
+        """State before any release."""
         del key
         sums, zero = model.zeros(), jnp.zeros((), jnp.float32)
         return StatisticsState(model.init(), sums, zero, dict.fromkeys(sums, zero))
 
-    def rounds(self, model: StatisticsModel, mechanism: Mechanism) -> tuple[Round, ...]:
-        """The model's openings, once each, and the round that is repeated."""
+    def rounds(
+        self, model: StatisticsModel, mechanism: Mechanism
+    ) -> tuple[Round[StatisticsState], ...]:
+        """The model's openings, once each, and the repeated round."""
         del mechanism
-        opened = (
-            opening_round(opening, lambda state, params, _: state._replace(params=params))
-            for opening in model.openings()
-        )
+
+        def became(state: StatisticsState, params: Params, key: jax.Array) -> StatisticsState:
+            del key
+            return state._replace(params=params)
+
+        opened = (opening_round(opening, became) for opening in model.openings())
         return *opened, self._repeated(model)
 
-    def which(self, step):
-        """One opening after the other, then the last kind of round for good."""
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round: each opening once, then the repeated round."""
         return jnp.minimum(step, self.n_openings)
 
-    def _repeated(self, model):
-        def update(state, point, step, estimate, scales):
+    def _repeated(self, model: StatisticsModel) -> Round[StatisticsState]:
+        def update(
+            state: StatisticsState, point: Point, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> StatisticsState:
             del point
             t = (step - self.n_openings).astype(jnp.float32)
             weight = jnp.maximum(2 / (t + 2), self.least_weight)
@@ -88,11 +109,11 @@ class StatisticsRounds:
             update=update,
         )
 
-    def posterior(self, model: StatisticsModel, state: StatisticsState):
-        """The model's posterior of the final parameters."""
+    def posterior(self, model: StatisticsModel, state: StatisticsState) -> Posterior:
+        """The model's posterior at the final parameters."""
         return model.posterior(state.params)
 
-    def diagnostics(self, state: StatisticsState, posterior) -> dict:
+    def diagnostics(self, state: StatisticsState, posterior: Any) -> dict[str, Any]:
         """Standard deviation of the noise in each sum of the last average."""
         del posterior
         return {

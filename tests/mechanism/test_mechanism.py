@@ -299,7 +299,7 @@ def test_noise_of_each_block_follows_its_share_and_is_its_own():
     assert abs(correlation) < 6 / math.sqrt(500 * steps)
 
 
-@pytest.mark.parametrize("shares", [(0.8, 0.3), (1.0, 1e-6), (1.0, 0.0), (1.2, -0.2)])
+@pytest.mark.parametrize("shares", [(0.8, 0.3), (1.0, 1e-6), (1.0, 1e-10), (1.0, 0.0), (1.2, -0.2)])
 def test_shares_that_are_not_a_budget_are_refused(shares):
     with pytest.raises(ValueError, match="Budget shares must be positive and sum to at most 1"):
         summed(lambda r: {"0": r["left"], "1": r["right"]}, shares)(ordinary(3), (1.0, 1.0))

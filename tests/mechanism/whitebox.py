@@ -60,10 +60,21 @@ class Plain:
 
     model: Any
 
-    def __getattr__(self, name):
-        if name in ("score", "curvature", "score_bound"):
-            raise AttributeError(name)
-        return getattr(self.model, name)
+    @property
+    def n_columns(self):
+        return self.model.n_columns
+
+    def init(self):
+        return self.model.init()
+
+    def log_prior(self, params):
+        return self.model.log_prior(params)
+
+    def log_likelihood(self, params, record):
+        return self.model.log_likelihood(params, record)
+
+    def prior_precision(self):
+        return self.model.prior_precision()
 
 
 def plan(

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from skdpbayes.privacy import BudgetError, GaussianSteps, PrivacyLedger
-from skdpbayes.privacy import open_ledgers as opened_ledgers
 from skdpbayes.privacy.ledger import ledger_in_force
+from skdpbayes.privacy.ledger import open_ledgers as opened_ledgers
 
 
 def fit():

@@ -34,9 +34,10 @@ from skdpbayes.privacy import (
     calibrate_noise,
     compose,
 )
-from skdpbayes.privacy import open_ledgers as opened_ledgers
 from skdpbayes.privacy.accounting._rdp import rdp_epsilon, step_rdp
-from skdpbayes.privacy.ledger import _File, ledger_in_force
+from skdpbayes.privacy.ledger import ledger_in_force
+from skdpbayes.privacy.ledger import open_ledgers as opened_ledgers
+from skdpbayes.privacy.ledger.entries import File
 from skdpbayes.privacy.report import rounded
 
 X = (np.random.default_rng(0).random((200, 1)) < 0.3).astype(float)
@@ -251,6 +252,48 @@ def test_a_thread_without_a_ledger_is_refused_while_one_is_open():
     assert spent(ledger, other) == [2, 1]
 
 
+@pytest.mark.parametrize(
+    ("here", "process", "inherited", "above", "want"),
+    [
+        ("ab", "ab", "", "", "b"),  # row 1
+        ("a", "a", "", "b", "a"),
+        ("a", "a", "ab", "ab", "a"),  # opened again after a fork
+        ("", "a", "", "", "threads"),  # row 2
+        ("a", "b", "a", "", "threads"),
+        ("", "", "a", "", "threads"),  # row 3
+        ("", "", "a", "b", "threads"),
+        ("a", "", "a", "", "a"),  # row 4
+        ("ab", "", "ab", "ab", "b"),  # row 5
+        ("a", "", "a", "b", "processes"),  # row 6
+        ("a", "", "ab", "a", "processes"),
+        ("", "", "", "a", "processes"),
+        ("", "", "", "", None),  # row 7
+    ],
+)
+def test_the_table_of_what_is_in_force(here, process, inherited, above, want, monkeypatch):
+    ledgers = {
+        name: opened_ledgers.Opened(
+            PrivacyLedger(1.0, 1e-5), {"path": None, "parameters": {}, "key": i}
+        )
+        for i, name in enumerate("ab")
+    }
+    monkeypatch.setattr(opened_ledgers, "_process", [ledgers[name] for name in process])
+    monkeypatch.setattr(opened_ledgers, "_inherited", [ledgers[name] for name in inherited])
+    shown = {1: [], 2: [ledgers[name].description for name in above], 3: ["beyond"] * bool(above)}
+    monkeypatch.setattr(opened_ledgers, "_ancestors", lambda: iter(shown))
+    monkeypatch.setattr(opened_ledgers, "_shown_by", shown.get)
+    token = opened_ledgers._HERE.set(tuple(ledgers[name] for name in here))
+    try:
+        found = opened_ledgers.innermost()
+    finally:
+        opened_ledgers._HERE.reset(token)
+    if isinstance(found, opened_ledgers.Elsewhere):
+        names = above if found.processes else process or inherited
+        assert found.descriptions == [ledgers[name].description for name in names]
+        found = "processes" if found.processes else "threads"
+    assert found == ledgers.get(want, want)
+
+
 def test_a_block_that_ends_in_another_context_is_closed_for_the_process():
     ledger = PrivacyLedger(1.0, 1e-5)
     contextvars.copy_context().run(ledger.__enter__)
@@ -324,7 +367,7 @@ def test_two_charges_at_once_take_turns(tmp_path, monkeypatch):
     """The second comes between what the first reads and what it writes: it has to wait, and to see it."""
     path, steps = tmp_path / "budget.db", calibrate_noise(0.7, 1e-5, 1.0, 5).steps
     first, second = (PrivacyLedger(1.0, 1e-5, path=path) for _ in range(2))
-    add, seen = _File.add, []
+    add, seen = File.add, []
 
     def slow_add(store, entry):
         if entry["label"] == "first":
@@ -333,7 +376,7 @@ def test_two_charges_at_once_take_turns(tmp_path, monkeypatch):
                 seen[0].result(timeout=0.3)
         add(store, entry)
 
-    monkeypatch.setattr(_File, "add", slow_add)
+    monkeypatch.setattr(File, "add", slow_add)
     with ThreadPoolExecutor(1) as pool:
         first.charge(steps, label="first")
         with pytest.raises(BudgetError, match="second would spend more"):
@@ -546,7 +589,7 @@ def test_the_first_fit_may_take_all_of_epsilon_and_then_nothing_is_left(rate, ad
     noise = calibrate_noise(1.0, 1e-5, rate, 50, adjacency=adjacency)
     ledger = PrivacyLedger(1.0, 1e-5, adjacency=adjacency)
     ledger.charge(noise.steps, adjacency=adjacency)
-    assert ledger.entries[0]["cost"] > ledger._limit, "the filter alone would have taken it"
+    assert ledger.entries[0]["cost"] > ledger._filter.limit, "the filter alone would have taken it"
     assert ledger.spent == ledger.shares[0][1] == 1 and ledger.affordable_epsilon() == 0
     assert 0.99 < ledger.spent_epsilon <= 1 and ledger.spent_epsilon == compose(
         noise.steps, adjacency
@@ -572,7 +615,7 @@ def test_a_first_fit_within_the_filter_leaves_the_rest_of_it():
     ledger = PrivacyLedger(1.0, 1e-5)
     first = calibrate_noise(0.8, 1e-5, 1.0, 1)
     ledger.charge(first.steps)
-    assert ledger.entries[0]["cost"] < ledger._limit
+    assert ledger.entries[0]["cost"] < ledger._filter.limit
     count = filled(ledger, calibrate_noise(0.05, 1e-5, 1.0, 1).steps)
     steps = [
         step

@@ -21,6 +21,7 @@ from skdpbayes.privacy import (
     truncation_delta,
 )
 from skdpbayes.privacy.selection import SelectionSpent
+from skdpbayes.privacy.spent import Total
 
 STEPS = (GaussianSteps(2.0, 0.05, 300),)
 
@@ -139,6 +140,49 @@ def test_overhead_grows_at_least_as_truncation_does():
     assert report.delta_at(later) >= compose(STEPS).delta(later) + truncation_delta(
         10000, 0.05, 650, 300, later
     )
+
+
+def test_overheads_grow_in_a_composition():
+    """Together the fits have a larger epsilon, at which each one's overhead is larger, too."""
+    eps = compose(STEPS).epsilon(1e-5)
+    one = spent(epsilon=eps + 1e-3, delta=1.01e-5, epsilon_overhead=1e-3, delta_overhead=1e-7)
+    total = Total.composed([one.total] * 3)
+    ideal, unknown = compose(STEPS * 3), Total(*one.total[:4])
+    assert total.epsilon_overhead == pytest.approx(3e-3) and total.delta == pytest.approx(3.03e-5)
+    steps = ideal.delta(total.epsilon - 3e-3)
+    assert steps + 3e-7 * math.exp(total.epsilon - one.epsilon) <= 3.03e-5
+    assert total.epsilon < Total.composed([unknown] * 3).epsilon == pytest.approx(3 * one.epsilon)
+    assert Total.composed([one.total, unknown]).releases is None
+    again = spent(epsilon=eps, delta=1.01e-5, delta_overhead=1e-7, cumulative=STEPS * 2)
+    assert again.total.epsilon == again.cumulative_epsilon > eps
+    grown = 1e-7 * math.exp(again.cumulative_epsilon - eps)
+    assert 2e-7 < grown and ideal.delta(again.cumulative_epsilon) + grown <= 1.01e-5
+    assert again.total.delta_overhead == pytest.approx(grown)
+
+
+def test_a_composition_is_of_the_worst_of_its_parts():
+    search = SelectionSpent(1.0, 1e-5, 1.5, 2e-5, "secure", "zero_out", "row", 0.2, 5.0)
+    fit = spent(numerics="fast", seeded=True, voided_by=["a seed"])
+    both = SelectionSpent.composed({"scale": fit, "search": search}, [fit])
+    assert both.epsilon == both.total_epsilon == pytest.approx(1.5 + 2 * fit.epsilon)
+    assert both.total.delta == pytest.approx(2e-5 + 2 * fit.delta) and both.releases is None
+    assert both.numerics == "fast" and both.seeded
+    assert both.voided_by == ("a seed", "an earlier fit: a seed")
+    safe = spent(numerics="secure", grid=1e-9)
+    fits = PrivacySpent.composed(
+        {"a": fit, "b": safe}, [safe], public={"c": 1}, covered=safe.not_covered[:1]
+    )
+    assert fits.numerics == "fast" and fits.seeded and fits.grid == 1e-9
+    assert fits.steps == fit.steps + safe.steps and fits.cumulative == safe.releases
+    assert fits.public == {"c": 1, "a": fit.public, "b": safe.public}
+    assert fits.not_covered == safe.not_covered[1:]
+    for wrong in ({"search": search, "a": fit}, {}):
+        with pytest.raises(ValueError, match="has to be the last"):
+            PrivacySpent.composed(wrong)
+    with pytest.raises(ValueError, match="has to be a private search"):
+        SelectionSpent.composed({"a": fit})
+    with pytest.raises(ValueError, match="different adjacencies"):
+        PrivacySpent.composed({"a": fit, "b": spent(adjacency="replace_one")})
 
 
 def test_from_calibration():

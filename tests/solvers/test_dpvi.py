@@ -13,7 +13,7 @@ from benchmarks.coverage import standardised_errors
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.models import base
 from skdpbayes.reference import logistic_gibbs
-from skdpbayes.solvers import guides
+from skdpbayes.solvers import gaussian_guides, released_curvature
 
 
 @pytest.fixture(scope="module")
@@ -132,16 +132,16 @@ def test_intervals_cover_the_truth():
 
 @pytest.mark.slow
 def test_bias_of_clipping_would_be_noticed(monkeypatch, no_compiled_programs):
-    for module in (base, guides):
+    for module in (base, released_curvature):
         monkeypatch.setattr(module, "unbiased_weight", lambda *rest: jnp.ones((), jnp.float32))
     assert spread_and_coverage()[1] < 0.85
 
 
 @pytest.mark.slow
 def test_privacy_noise_that_is_not_reported_would_be_noticed(monkeypatch):
-    original = guides.FullRank.posterior
+    original = gaussian_guides.FullRank.posterior
     monkeypatch.setattr(
-        guides.FullRank, "posterior", lambda *arguments: original(*arguments[:-1], 0.0)
+        gaussian_guides.FullRank, "posterior", lambda *arguments: original(*arguments[:-1], 0.0)
     )
     assert spread_and_coverage(epsilon=0.3)[0] > 1.3
 

@@ -13,7 +13,7 @@ from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.mechanism import keys as random
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import compose
-from skdpbayes.solvers.spectra import kept, shrunk_products
+from skdpbayes.solvers.denoising import kept, shrunk_products
 
 NORM = 3**0.5
 

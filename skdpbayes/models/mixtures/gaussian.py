@@ -1,14 +1,15 @@
-"""Gaussian mixtures by noisy sums of expected statistics: variational Bayes whose E-step is released.
+"""Gaussian mixtures by variational Bayes on noisy sums of expected statistics.
 
 A record's statistic is taken in coordinates of each component: with ``y_k`` its distance from the
 component's mean in units of `radius` standard deviations, ``r_k (1, y_k, y_k y_k')``, of norm ``|r|
-sqrt(3)`` at most. Two releases come before: the moments of all records, and a sketch to which a
-mixture is fitted as a start (``models/sketch.py``).
+sqrt(3)`` at most. Two releases come first: the moments of all records, and a sketch, to which a
+mixture is fitted as a start (``models/mixtures/sketch.py``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,103 +23,121 @@ from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.mixtures.marginal import MarginalMixture
 from skdpbayes.models.mixtures.sketch import Sketch, features, fit_sketch
+from skdpbayes.models.protocols import Array, Contribution, Number, Record
 from skdpbayes.posteriors.mixture import MixturePosterior
 
-_LEAST = 0.125  # by which factor a round may shrink a variance, where there is noise
+_LEAST = 0.125  # least factor of a variance in one round, with noise
 
 
 class Start(NamedTuple):
-    """Where the rounds begin, with the variance of its errors in units of each component."""
+    """Start of the rounds, and the variances of its errors in units of each component."""
 
     count: Any  # (K,)
-    mean: Any  # (K, d)
-    covariance: Any  # (K, d, d)
-    errors: Any  # (3, K): of counts, means (each coordinate), whitened covariances (each entry)
+    mean: jax.Array  # (K, d)
+    covariance: jax.Array  # (K, d, d)
+    errors: (
+        jax.Array
+    )  # (3, K): of counts, means (each coordinate), whitened covariances (each entry)
 
 
 class MixtureParams(NamedTuple):
-    """Variational posterior of a mixture: what the E-step and the user need.
+    """Variational posterior of a mixture.
 
     Weights are Dirichlet; given its covariance, the mean of a component is normal around `mean`
     with covariance ``covariance / precision``; covariances are inverse Wishart with scatter
     ``freedom * covariance``.
     """
 
-    concentration: Any  # (K,)
-    precision: Any  # (K,)
-    freedom: Any  # (K,)
-    mean: Any  # (K, d)
-    covariance: Any  # (K, d, d), for every covariance type
-    noise: Any  # (3, K): variance that privacy adds, as `Start.errors`
-    moved: Any  # largest step of a mean in the last round, in units of its component
-    centre: Any  # (d,): mean of all records
-    spread: Any  # (d, d): their covariance
-    total: Any  # their number
+    concentration: jax.Array  # (K,)
+    precision: jax.Array  # (K,)
+    freedom: jax.Array  # (K,)
+    mean: jax.Array  # (K, d)
+    covariance: jax.Array  # (K, d, d), for every covariance type
+    noise: jax.Array  # (3, K): variance added by privacy, as `Start.errors`
+    moved: jax.Array  # largest step of a mean in the last round, in units of its component
+    centre: jax.Array  # (d,): mean of all records
+    spread: jax.Array  # (d, d): their covariance
+    total: jax.Array  # their number
     start: Start
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GaussianMixture:
-    """Mixture of K normal distributions in d dimensions. A record is ``{"x": (d,)}``, a null one holds a NaN.
+    """Mixture of K normal distributions in d dimensions.
+
+    A record is ``{"x": (d,)}``; a null record holds a NaN.
 
     Attributes
     ----------
     kind : {"full", "tied", "diag", "spherical"}
     n_components, n_features : int
     concentration, precision, freedom : float
-        Of the priors: Dirichlet for weights, normal-inverse-Wishart for means and covariances.
+        Parameters of the priors: Dirichlet for weights, normal-inverse-Wishart for means and
+        covariances.
     mean_prior : array of shape (d,) or None
-        None: the mean of all records, as released.
+        None: the released mean of all records.
     covariance_prior : array of shape (d, d) or None
-        Scatter of the prior. None: `freedom` times the covariance of all records, as released, over
+        Scatter of the prior. None: `freedom` times the released covariance of all records, over
         ``K^(2/d)``.
     ridge : float
         Added to variances.
     radius : float
-        Distance, in standard deviations of a component, beyond which a record counts less.
+        Distance, in standard deviations of a component, beyond which records are down-weighted.
     kept : array of shape (2,)
-        `mean_weights` of that radius.
+        `mean_weights` at `radius`.
     whole_radius : float
-        Norm beyond which a record counts less in the moments of all records.
+        Norm beyond which records are down-weighted in the moments of all records.
     frequencies : array of shape (m, d) or None
-        Of the sketch. None: there is none, as `means` are given or there is one component.
+        Frequencies of the sketch. None: no sketch, for given `means` or one component.
     means, weights : arrays of shape (K, d) and (K,), or None
-        Where to start.
+        Given start.
     """
 
     kind: str = field(metadata={"static": True})
     n_components: int = field(metadata={"static": True})
     n_features: int = field(metadata={"static": True})
-    concentration: Any
-    precision: Any
-    freedom: Any
-    mean_prior: Any
-    covariance_prior: Any
-    ridge: Any
-    radius: Any
-    kept: Any
-    whole_radius: Any
-    frequencies: Any
-    means: Any
-    weights: Any
+    concentration: Number
+    precision: Number
+    freedom: Number
+    mean_prior: Array | None
+    covariance_prior: Array | None
+    ridge: Number
+    radius: Number
+    kept: Array
+    whole_radius: Number
+    frequencies: Array | None
+    means: Array | None
+    weights: Array
 
     # ------------------------------------------------------------ what a record contributes
 
     def init(self) -> MixtureParams:
-        """Nothing known."""
+        """Parameters before any release."""
         k, d = self.n_components, self.n_features
-        zeros = lambda *shape: jnp.zeros(shape, jnp.float32)  # noqa: E731
+
+        def zeros(*shape: int) -> jax.Array:
+            return jnp.zeros(shape, jnp.float32)
+
         eye = jnp.eye(d, dtype=jnp.float32)
         eyes = jnp.broadcast_to(eye, (k, d, d))
         start = Start(zeros(k), zeros(k, d), eyes, zeros(3, k))
         return MixtureParams(
-            zeros(k) + 1, zeros(k) + 1, zeros(k) + d, zeros(k, d), eyes, zeros(3, k), zeros(), zeros(d), eye, zeros(),
-            start,
-        )  # fmt: skip
+            concentration=zeros(k) + 1,
+            precision=zeros(k) + 1,
+            freedom=zeros(k) + d,
+            mean=zeros(k, d),
+            covariance=eyes,
+            noise=zeros(3, k),
+            moved=zeros(),
+            centre=zeros(d),
+            spread=eye,
+            total=zeros(),
+            start=start,
+        )
 
-    def statistics(self, params):
-        """Of one record, its responsibilities and with them its first two moments about each component."""
+    def statistics(self, params: MixtureParams) -> Callable[[Record], Mapping[str, Contribution]]:
+        """Responsibilities of one record, and its weighted first two moments by component."""
         factor = single(inverse_factor(double(params.covariance)))
         offset = single(self._log_weights(double(params)))
 
@@ -141,12 +160,15 @@ class GaussianMixture:
         )
         return digamma(params.concentration) + (log_precision - d / params.precision) / 2
 
-    def blocks(self):
-        """Norms of 1, and shares such that the noise costs least log-likelihood (``docs/solvers/vips-mixtures.md``)."""
+    def blocks(self) -> Mapping[str, Block]:
+        """Norms of 1, and shares that minimise the loss of log-likelihood to noise.
+
+        See ``docs/solvers/vips-mixtures.md``.
+        """
         radius = math.sqrt(self.n_features + 3)
         return _shared(self.kind, self.n_features, self.n_components, radius)
 
-    def zeros(self):
+    def zeros(self) -> Mapping[str, Any]:
         """Sums of no records."""
         record = {"x": jax.ShapeDtypeStruct((self.n_features,), jnp.float32)}
         shapes = jax.eval_shape(self.statistics(self.init()), record)
@@ -171,7 +193,13 @@ class GaussianMixture:
     def _whole_kind(self):
         return "full" if self.kind in ("full", "tied") else "diag"
 
-    def _after_moments(self, params, sums, scales, key):
+    def _after_moments(
+        self,
+        params: MixtureParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> MixtureParams:
         del key
         sums, scales = double(sums), double(scales)
         d = self.n_features
@@ -187,9 +215,9 @@ class GaussianMixture:
         return single(params)
 
     def _given(self, params):
-        """Start at the given means, or at all records for a single component, of which no more is known than that."""
+        """Start at the given means, or at the moments of all records for a single component."""
         k = self.n_components
-        means = params.centre[None] if self.means is None else self.means
+        means = params.centre[None] if self.means is None else jnp.asarray(self.means)
         count = params.total * (jnp.full(k, 1 / k) if self.weights is None else self.weights)
         covariance = jnp.broadcast_to(
             k ** (-2 / self.n_features) * params.spread, params.covariance.shape
@@ -202,11 +230,16 @@ class GaussianMixture:
             "sketch": features(self.frequencies, factor @ (record["x"] - params.centre))
         }
 
-    def _after_sketch(self, params, sums, scales, key):
-        params, sketch = (
-            double(params),
-            Sketch(*double((self.frequencies, sums["sketch"], params.total))),
-        )
+    def _after_sketch(
+        self,
+        params: MixtureParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> MixtureParams:
+        params = double(params)
+        frequencies = double(jnp.asarray(self.frequencies))
+        sketch = Sketch(frequencies, double(sums["sketch"]), params.total)
         fit = fit_sketch(key, sketch, double(scales["sketch"]), self.n_components, self.kind)
         scale = jnp.linalg.cholesky(params.spread)
         start = Start(
@@ -229,10 +262,12 @@ class GaussianMixture:
             start=start,
         )
 
-    # ------------------------------------------------------------ what is made of the sums
+    # ------------------------------------------------------------ M-step
 
-    def carry(self, sums, old, new):
-        """Sums about old components, as sums about new ones; all are linear in each other."""
+    def carry(
+        self, sums: Mapping[str, Any], old: MixtureParams, new: MixtureParams
+    ) -> Mapping[str, Any]:
+        """Sums about old components, translated to new ones by a linear map."""
         sums, old, new = double((sums, old, new))
         kept = double(self.kept)
         factor = inverse_factor(new.covariance)
@@ -258,12 +293,14 @@ class GaussianMixture:
             {"count": sums["count"], "first": moved + count[:, None] * c, "second": second}
         )
 
-    def m_step(self, params, sums, scales):
+    def m_step(
+        self, params: MixtureParams, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
+    ) -> MixtureParams:
         """Variational posterior given noisy sums about the components of `params`.
 
-        What the sums say of count, mean and covariance is weighed against the start by the
-        variances of both; without noise the start counts for nothing, and this is the M-step of
-        variational Bayes.
+        Count, mean and covariance are averages of the sums' values and the start, weighted by their
+        precisions. Without noise the start has no weight, and this is the M-step of variational
+        Bayes.
         """
         params, sums, scales = double((params, sums, scales))
         k, d, eye = self.n_components, self.n_features, jnp.eye(self.n_features)
@@ -272,7 +309,10 @@ class GaussianMixture:
             jnp.linalg.cholesky(params.covariance),
             params.start,
         )
-        white = lambda matrix: jnp.einsum("kij,kjl,kml->kim", inverse, matrix, inverse)  # noqa: E731
+
+        def white(matrix: jax.Array) -> jax.Array:
+            return jnp.einsum("kij,kjl,kml->kim", inverse, matrix, inverse)
+
         kept = double(self.kept)
         first, second = (
             sums["first"] * self.radius / kept[1],
@@ -309,9 +349,11 @@ class GaussianMixture:
             size = size_k = n
             scatter = second - n[:, None, None] * shift[:, :, None] * shift[:, None, :]
         within, second_error = _weighed(
-            scatter / size[:, None, None], (tau_second / size)[:, None, None] ** 2, white(start.covariance),
+            scatter / size[:, None, None],
+            (tau_second / size)[:, None, None] ** 2,
+            white(start.covariance),
             start.errors[2][:, None, None],
-        )  # fmt: skip
+        )
         noisy = (tau_second > 0) & jnp.isfinite(tau_second)
         within = floored(within, jnp.where(noisy, _LEAST, 1e-9))
 
@@ -338,23 +380,27 @@ class GaussianMixture:
         )
         return single(new)
 
-    def posterior(self, params) -> MixturePosterior:
-        """Of weights, means and covariances, with what privacy adds."""
+    def posterior(self, params: MixtureParams) -> MixturePosterior:
+        """Posterior of weights, means and covariances, with the privacy noise."""
         fields = [np.asarray(x, np.float64) for x in params[:6]]
         return MixturePosterior(self.kind, float(self.concentration), *fields)
 
-    def marginal(self, params) -> MarginalMixture:
-        """The same mixture with labels summed out, in coordinates about the start that the openings found."""
+    def marginal(self, params: MixtureParams) -> MarginalMixture:
+        """The mixture with labels summed out, in coordinates about the start found."""
         weights = jnp.maximum(params.start.count, 1e-3 * jnp.max(params.start.count))
         precise = double(params)
         scatter = jnp.broadcast_to(
             self._prior_covariance(precise), (self.n_features, self.n_features)
         )
-        # Errors of a sketch are correlated, which variances alone do not say: they are taken for
-        # twice as large.
+        # Errors of a sketch are correlated, which variances ignore: they are doubled.
         errors = params.start.errors * (1 if self.frequencies is None else 4)
         return MarginalMixture(
-            self.kind, self.n_components, self.n_features, self.concentration, self.precision, self.freedom,
+            self.kind,
+            self.n_components,
+            self.n_features,
+            self.concentration,
+            self.precision,
+            self.freedom,
             centre=jnp.asarray(self._prior_mean(params), jnp.float32),
             scatter=single(scatter),
             weights=single(weights / weights.sum()),
@@ -362,7 +408,7 @@ class GaussianMixture:
             factor=single(inverse_factor(precise.start.covariance)),
             errors=single(errors.at[0].divide(jnp.square(jnp.maximum(params.start.count, 1)))),
             n_records=single(params.total),
-        )  # fmt: skip
+        )
 
     def _prior_mean(self, params):
         return params.centre if self.mean_prior is None else self.mean_prior
@@ -375,7 +421,7 @@ class GaussianMixture:
 
 
 def bounded(kind, r, y):
-    """``r (1, y, y y')``, a component that is farther than 1 having its r over ``|y|^2``; each block's norm is |r|."""
+    """``r (1, y, y y')`` with r over ``|y|^2`` where ``|y| > 1``; block norms are at most |r|."""
     square = jnp.sum(y**2, axis=1)
     r = r / jnp.maximum(square, 1)
     if kind == "full":
@@ -399,9 +445,12 @@ def _shared(kind, d, k, radius):
 
 
 def mean_weights(radius: float, d: int) -> np.ndarray:
-    """Of ``y ~ N(0, I)`` with weight ``w = min(1, radius^2 / |y|^2)``: the means of ``w`` and of ``w |y|^2 / d``."""
+    """Means of ``w`` and of ``w |y|^2 / d``.
+
+    Here ``y ~ N(0, I)`` in d dimensions, with weight ``w = min(1, radius^2 / |y|^2)``.
+    """
     chi2, square = stats.chi2(d), radius**2
-    # E[1 / chi^2 beyond the square] by parts of the density in log t, which has no pole there.
+    # E[1 / chi^2; chi^2 > radius^2], integrated in log t.
     t = np.linspace(0, 1, 2000) ** 2 * 12 + math.log(square)
     tail = np.trapezoid(chi2.pdf(np.exp(t)), t)
     inside = stats.chi2(d + 2).cdf(square) + square / d * chi2.sf(square)
@@ -409,14 +458,14 @@ def mean_weights(radius: float, d: int) -> np.ndarray:
 
 
 def _weighed(one, one_error, other, other_error):
-    """Two estimates combined by their variances, and the variance of that."""
+    """Precision-weighted average of two estimates, and its variance."""
     total = one_error + other_error
     share = jnp.where(total > 0, other_error / jnp.where(total > 0, total, 1), 1)
     return share * one + (1 - share) * other, share * one_error
 
 
 def inverse_factor(covariance):
-    """Inverse of the Cholesky factor, which turns a component into a standard normal."""
+    """Inverse of the Cholesky factor, which whitens a component."""
     eye = jnp.broadcast_to(jnp.eye(covariance.shape[-1], dtype=covariance.dtype), covariance.shape)
     return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(covariance), eye, lower=True)
 

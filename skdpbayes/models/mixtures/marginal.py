@@ -1,13 +1,12 @@
-"""Gaussian mixtures with their labels summed out: the likelihood that gradient solvers climb.
+"""Gaussian mixtures with their labels summed out, for gradient solvers.
 
-Parameters are coordinates relative to a start, in which each component is about a standard normal:
-then scores have about unit size, and one clipping norm fits all coordinates.
+Parameters are coordinates relative to a start, in which each component is about standard normal.
+Scores then have about unit size, and one clipping norm suits all coordinates.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.contributions import Quadratic, contribution_norms
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.quadrature import uniform_nodes
 from skdpbayes.posteriors.mixture_coordinates import (
     Coordinates,
@@ -29,40 +29,43 @@ from skdpbayes.posteriors.mixture_coordinates import (
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class MarginalMixture:
-    """Mixture of K normal distributions in d dimensions around a start. A record is ``{"x": (d,)}``.
+    """Mixture of K normal distributions in d dimensions about a start.
+
+    A record is ``{"x": (d,)}``.
 
     Attributes
     ----------
     kind : {"full", "tied", "diag", "spherical"}
     n_components, n_features : int
     concentration, precision, freedom : float
-        Of the priors: Dirichlet for weights, normal-inverse-Wishart for means and covariances.
+        Parameters of the priors: Dirichlet for weights, normal-inverse-Wishart for means and
+        covariances.
     centre : array of shape (d,)
         Prior mean of the components' means.
     scatter : array of shape (d, d)
-        Of the inverse Wishart prior.
+        Scatter of the inverse Wishart prior.
     weights, mean, factor : arrays of shapes (K,), (K, d) and (K, d, d)
         The start; `factor` are inverses of the Cholesky factors of its covariances.
     errors : array of shape (3, K)
-        Variances with which the start is known: of logarithms of weights, of means (each
-        coordinate) and of whitened covariances (each entry).
+        Variances of the start's errors: of logarithms of weights, of means (each coordinate) and of
+        whitened covariances (each entry).
     n_records : float
-        Number of rows **as released**: a model has no other one.
+        Released number of rows.
     """
 
     kind: str = field(metadata={"static": True})
     n_components: int = field(metadata={"static": True})
     n_features: int = field(metadata={"static": True})
-    concentration: Any
-    precision: Any
-    freedom: Any
-    centre: Any
-    scatter: Any
-    weights: Any
-    mean: Any
-    factor: Any
-    errors: Any
-    n_records: Any
+    concentration: Number
+    precision: Number
+    freedom: Number
+    centre: Array
+    scatter: Array
+    weights: Array
+    mean: Array
+    factor: Array
+    errors: Array
+    n_records: Number
 
     def init(self) -> Coordinates:
         """The start itself."""
@@ -72,12 +75,12 @@ class MarginalMixture:
         ratio = contrasts(self.n_components) @ jnp.log(self.weights)
         return Coordinates(*zeros)._replace(log_ratio=ratio.astype(jnp.float32))
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log density of a row."""
         return jax.nn.logsumexp(self._joint(params, record)[0])
 
-    def score(self, params, record):
-        """Gradient of `log_likelihood`: that of each component's part, by the probability that the row is of it."""
+    def score(self, params: Params, record: Record) -> Contribution:
+        """Gradient of `log_likelihood`: the components' gradients, weighted by responsibilities."""
         log_joint, v, y, factor = self._joint(params, record)
         r = jax.nn.softmax(log_joint)
         ry = r[:, None] * y
@@ -98,27 +101,27 @@ class MarginalMixture:
             lower=lower if params.lower.size else params.lower,
         )
 
-    def curvature(self, params, record):
-        """Outer product of the score, whose expectation is that of the curvature and which has no negative direction.
+    def curvature(self, params: Params, record: Record) -> Contribution:
+        """Outer product of the score, positive semi-definite, with the curvature's expectation.
 
-        It includes what labels that are not known cost.
+        It accounts for the information lost with the labels.
         """
         return Quadratic(jnp.ones((1, 1), jnp.float32), ravel_pytree(self.score(params, record))[0])
 
-    def clipping_bias(self, params, norm):
-        """What clipping to `norm` is expected to add to the sum of all scores, if rows are of this mixture.
+    def clipping_bias(self, params: Params, norm: jax.Array) -> Params:
+        """Expected effect of clipping to `norm` on the sum of all scores, under this mixture.
 
-        Clipping shortens the scores of the far rows, of which large variances live. Without it the
-        expectation is zero.
+        Clipping shortens the scores of rows in the tails, which determine the variances. Without
+        clipping the expectation is zero.
         """
         scores, weights = self._expected(params, norm)
         bias = self.n_records * jnp.mean((weights - 1)[:, None] * scores, axis=0)
         return ravel_pytree(params)[1](bias)
 
-    def information(self, params, norm):
-        """Curvature and covariance that are to be expected of the sum of all clipped scores.
+    def information(self, params: Params, norm: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Expected curvature and covariance of the sum of all clipped scores.
 
-        Of scores ``w v``, with w what clipping leaves: ``n E[w v v']`` and ``n E[w^2 v v']``.
+        With scores ``w v``, w the factor of clipping: ``n E[w v v']`` and ``n E[w^2 v v']``.
         """
         scores, weights = self._expected(params, norm)
         clipped = weights[:, None] * scores
@@ -127,7 +130,7 @@ class MarginalMixture:
         )
 
     def _expected(self, params, norm):
-        """Scores, as rows, of rows that stand for draws of this mixture, and what clipping multiplies them by."""
+        """Scores of quasi-random rows from this mixture, and their factors of clipping."""
         nodes = uniform_nodes(self.n_features + 1)
         factor, _ = self._whitening(params)
         above = jnp.cumsum(jnp.exp(self._log_weights(params)))[:-1]
@@ -141,10 +144,10 @@ class MarginalMixture:
         return scores, jnp.minimum(1, norm / contribution_norms(scores))
 
     def _joint(self, params, record):
-        """Log joint density with each component, and what it is made of.
+        """Log joint density with each component, and its parts.
 
-        Matrices that records share are multiplied first: over a batch these are large products, not
-        many small ones.
+        Matrices shared by records are multiplied first: over a batch these are few large products,
+        not many small ones.
         """
         factor, log_scale = self._whitening(params)
         shift = jnp.einsum("kij,kj->ki", self.factor, self.mean) + params.mean
@@ -159,18 +162,16 @@ class MarginalMixture:
         )
         return self._log_weights(params) + log_det - jnp.sum(y**2, axis=1) / 2, v, y, factor
 
-    def log_prior(self, params):
-        """Dirichlet weights, normal means and inverse Wishart covariances, with the Jacobians of the coordinates."""
+    def log_prior(self, params: Params) -> jax.Array:
+        """Log prior of weights, means and covariances, with the Jacobians of the coordinates."""
         k, d = self.n_components, self.n_features
         factor, log_scale = self._whitening(params)
         pull = jnp.einsum("kij,kj->ki", self.factor, self.centre - self.mean) - params.mean
         pull = jnp.einsum("kij,kj->ki", factor, pull)
         half = jnp.einsum("kij,kjl->kil", factor, self.factor)
         scatter = jnp.einsum("kij,jl,kil->", half, self.scatter, half)
-        if self.kind in (
-            "full",
-            "tied",
-        ):  # of a lower triangular A, A'A has volume element prod A_ii^i
+        if self.kind in ("full", "tied"):
+            # For lower triangular A, A'A has the volume element prod A_ii^i.
             freedom = self.freedom * (k if self.kind == "tied" else 1) - d + jnp.arange(1, d + 1)
         else:
             freedom = self.freedom * (d if self.kind == "spherical" else 1)
@@ -180,18 +181,18 @@ class MarginalMixture:
             - scatter / 2 - jnp.sum(freedom * params.log_scale)
         )  # fmt: skip
 
-    def prior_precision(self):
-        """Curvature of the logarithm of the prior at the start, coordinate by coordinate; it is positive in each."""
+    def prior_precision(self) -> Params:
+        """Diagonal of the log prior's curvature at the start; it is positive."""
         flat, unravel = ravel_pytree(self.init())
         return unravel(-jnp.diagonal(jax.hessian(lambda v: self.log_prior(unravel(v)))(flat)))
 
-    def prior_mean(self):
-        """Mean of a normal prior of that precision and of the prior's slope at the start."""
+    def prior_mean(self) -> Params:
+        """Mean of the normal approximation with the prior's slope at the start."""
         slope = jax.grad(self.log_prior)(self.init())
         return jax.tree.map(lambda x, g, p: x + g / p, self.init(), slope, self.prior_precision())
 
-    def start_variance(self):
-        """Variance with which the start, at `init`, is known as an estimate of the parameters."""
+    def start_variance(self) -> Params:
+        """Variance of the start, at `init`, as an estimate of the parameters."""
         weights, means, entries = self.errors
         of = shapes(self.kind, self.n_components, self.n_features)
         entries = entries[: of.log_scale[0], None]
@@ -203,7 +204,7 @@ class MarginalMixture:
         )
 
     def natural(self, posterior):
-        """Posterior of weights, means and covariances, given one of the coordinates."""
+        """Posterior of weights, means and covariances, given that of the coordinates."""
         mean, factor = (np.asarray(x, np.float64) for x in (self.mean, self.factor))
         return MarginalPosterior(
             posterior, MixtureCoordinates(self.kind, mean, np.linalg.inv(factor))

@@ -1,15 +1,15 @@
-"""A start for a mixture, from one noisy sum of random Fourier features and no further look at the records.
+"""Start for a mixture, from one noisy sum of random Fourier features.
 
-The characteristic function of a normal mixture is known, so a mixture can be fitted to noisy values
-of it by least squares, with as many restarts as one likes (Keriven, Bourrier, Gribonval and Pérez
-2018; under privacy: Schellekens, Chatalic, Houssiau, de Montjoye, Jacques and Gribonval 2019). A
-record's features have norm 1 wherever it lies.
+The characteristic function of a normal mixture is known. A mixture is fitted to noisy values of it
+by least squares, with restarts at no cost in privacy (Keriven, Bourrier, Gribonval and Pérez 2018;
+with privacy: Schellekens, Chatalic, Houssiau, de Montjoye, Jacques and Gribonval 2019). The
+features of any record have norm 1.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,32 +18,29 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 N_FREQUENCIES = 256
-_RESTARTS, _SCREEN, _POLISH = (
-    24,
-    150,
-    40,
-)  # starts, gradient steps of each, damped Gauss-Newton steps of the best
+# Starts, gradient steps from each, and damped Gauss-Newton steps from the best.
+_RESTARTS, _SCREEN, _POLISH = 24, 150, 40
 
 
 class Sketch(NamedTuple):
     """Sum of the features of `total` records whose mean is zero and covariance one."""
 
-    frequencies: Any  # (m, d)
-    value: Any  # (2 m,)
-    total: Any
+    frequencies: jax.Array  # (m, d)
+    value: jax.Array  # (2 m,)
+    total: jax.Array
 
 
 class SketchFit(NamedTuple):
     """Mixture fitted to a sketch; `errors` are as `mixture.Start.errors`."""
 
-    weights: Any
-    means: Any
-    covariances: Any
-    errors: Any
+    weights: jax.Array
+    means: jax.Array
+    covariances: jax.Array
+    errors: jax.Array
 
 
 def frequencies(d: int, k: int, m: int = N_FREQUENCIES) -> np.ndarray:
-    """Frequencies in random directions, of lengths from 1/2 to 3 over the size of one of k components; public."""
+    """Public frequencies: random directions, lengths from 1/2 to 3 over a component's size."""
     rng = np.random.default_rng(0)
     direction = rng.standard_normal((m, d))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -71,10 +68,10 @@ def expected_features(frequencies, weights, means, factors):
 
 
 def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
-    """Mixture of k components that explains a sketch whose entries have noise of standard deviation `noise`."""
+    """Mixture of k components fitted to a sketch with noise of standard deviation `noise`."""
     m, d = sketch.frequencies.shape
     size, lower = _size(d, k), jnp.tri(d, k=-1)
-    # Of the records themselves, an entry has about half of 1/m of variance each.
+    # Sampling variance: each record adds about 1 / (2 m) to an entry.
     std = jnp.sqrt(noise**2 + sketch.total / (2 * m))
 
     def mixture(theta):
@@ -86,7 +83,7 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
             factors = factors + size * theta["lower"] * lower
         return jax.nn.softmax(theta["logits"]), theta["means"], factors
 
-    def residuals(theta):  # half of their squares: minus the log posterior under vague priors
+    def residuals(theta):  # half their squared norm is minus the log posterior, with vague priors
         error = sketch.value - sketch.total * expected_features(sketch.frequencies, *mixture(theta))
         prior = [
             theta["logits"],
@@ -139,7 +136,7 @@ def _adam(loss, starts, n_steps, rate=0.1):
 
 
 def _gauss_newton(residuals, x, n_steps):
-    """Levenberg and Marquardt's least squares; also the inverse of the last ``J'J``."""
+    """Least squares by Levenberg and Marquardt; also the inverse of the last ``J'J``."""
 
     def with_value(x):
         value = residuals(x)

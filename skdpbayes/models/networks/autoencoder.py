@@ -1,4 +1,4 @@
-"""Variational auto-encoders: a decoder, an encoder that tells what latent variables a record has, and a bound."""
+"""Variational auto-encoders (Kingma and Welling 2014)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import numpy as np
 
 from skdpbayes.models.networks.gradients import draw_weights, gradients
 from skdpbayes.models.networks.layers import Layer, forward
+from skdpbayes.models.protocols import Contribution, Number, Params, Record
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Autoencoder:
-    """Records of values between 0 and 1; latent variables are standard normal a priori (Kingma and Welling 2014).
+    """Auto-encoder of values in [0, 1], with standard normal latent variables.
 
-    Parameters are the weights of all layers. They are no random variables: the prior that draws
-    their start is not in the objective unless `prior_weight` says so.
+    Parameters are the weights of all layers, fitted as a point. The prior from which their start is
+    drawn enters the objective with `prior_weight`.
 
     Attributes
     ----------
@@ -27,31 +28,31 @@ class Autoencoder:
         The encoder gives means and log standard deviations, the decoder logits.
     activation : str
     prior_weight : float
-        Of the normal prior of the weights.
+        Weight of the normal prior of the weights.
     key : key or None
-        Of the latent variables' noise; None: none.
+        Key of the latent variables' noise; None: no noise.
     """
 
     encoder: tuple[Layer, ...] = field(metadata={"static": True})
     decoder: tuple[Layer, ...] = field(metadata={"static": True})
     activation: str = field(metadata={"static": True})
-    prior_weight: Any = 0.0
+    prior_weight: Number = 0.0
     key: Any = None
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Of both."""
+        """Layers of encoder and decoder."""
         return self.encoder + self.decoder
 
-    def init(self):
-        """Zeros: networks cannot start here (`start`)."""
+    def init(self) -> Params:
+        """Zeros, where a network cannot start; see `start`."""
         return [jnp.zeros(layer.weights_shape, jnp.float32) for layer in self.layers]
 
-    def start(self, key):
+    def start(self, key: jax.Array) -> Params:
         """Starting point: a draw from the prior."""
         return draw_weights(self.layers, key)
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> Number:
         """Log density of the prior, up to a constant."""
         return -self.prior_weight * sum(jnp.sum(w**2) for w in params) / 2
 
@@ -59,12 +60,12 @@ class Autoencoder:
         """The model, with noise in the latent variables."""
         return replace(self, key=key)
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Evidence lower bound of one record ``{"x"}``, at one draw of its latent variables."""
         return self._bound(params, record)[0]
 
-    def score(self, params, record):
-        """Gradient of `log_likelihood`, without forming that of dense layers."""
+    def score(self, params: Params, record: Record) -> Contribution:
+        """Gradient of `log_likelihood`; those of dense layers are not formed."""
         return gradients(self.layers, lambda taps: self._bound(params, record, taps))
 
     def _bound(self, params, record, taps=None):
@@ -79,10 +80,10 @@ class Autoencoder:
         return likelihood - divergence, seen + more
 
     def _noise(self, x, shape):
-        """Normal noise that is a function of the key and the record alone.
+        """Normal noise, a function of the key and the record alone.
 
-        Were it one of the place in the batch, what a record contributes would depend on which
-        others are there. Records that are equal share it.
+        If it depended on the place in the batch, a record's contribution would depend on which
+        others are there. Equal records share their noise.
         """
         if self.key is None:
             return jnp.zeros(shape, jnp.float32)
@@ -90,6 +91,6 @@ class Autoencoder:
         factors = np.random.default_rng(0).integers(
             2**32, size=bits.size, dtype=np.uint32
         ) | np.uint32(1)
-        # Zeros and ones differ in few and high bits, which a product with a factor would lose.
+        # Zeros and ones differ in few high bits, which a product with a factor would lose.
         code = jnp.sum((bits ^ (bits >> 23)) * factors, dtype=jnp.uint32)
         return jax.random.normal(jax.random.fold_in(self.key, code), shape, jnp.float32)

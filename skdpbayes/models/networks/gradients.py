@@ -1,9 +1,9 @@
-"""Gradients of one record in the weights of layers; where layers are dense they are not formed.
+"""Gradients of one record in the weights of layers; those of dense layers are not formed.
 
-The gradient in the weights of a dense layer is the outer product of the gradient in what the layer
-gives and of what it takes: a `RankOne` contribution, whose norm, and whose sum over a batch, need
-no gradient of a record (Goodfellow 2015). A convolution is the same at each place of an image; its
-weights are few, so the sum over the places is formed.
+The gradient in the weights of a dense layer is the outer product of the gradient in its output and
+its input: a `RankOne` contribution. Its norm, and its sum over a batch, need no gradient per record
+(Goodfellow 2015). A convolution is a dense layer at each place of an image; its weights are few, so
+the sum over places is formed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def gradients(layers: Sequence[Layer], value_of: Callable[..., Any]):
     ----------
     layers : sequence of Layer
     value_of : callable
-        From taps, which are added to what each layer gives, to the number and to what each
-        multiplied its weights by.
+        From taps, added to the output of each layer, to the number and the inputs of the layers.
     """
     taps = [jnp.zeros(layer.n_out, jnp.float32) for layer in layers]
     slopes, seen = jax.grad(value_of, has_aux=True)(taps)

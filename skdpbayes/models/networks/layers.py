@@ -40,11 +40,11 @@ class DenseLayer:
 
     @property
     def weights_shape(self) -> tuple[int, int]:
-        """Of the weights."""
+        """Shape of the weights."""
         return self.n_out, self.n_in + 1
 
     def inputs(self, values, xp):
-        """What the weights are multiplied by, (..., n_in + 1)."""
+        """Inputs of the weights, (..., n_in + 1)."""
         return _with_constant(values, self.gain, xp)
 
     def __call__(self, weights, inputs):
@@ -63,7 +63,7 @@ class ConvolutionalLayer:
     Attributes
     ----------
     height, breadth, n_channels : int
-        Of the image that it takes.
+        Shape of the input image.
     n_filters : int
     width, stride : int
         Of a square, and from one square to the next.
@@ -93,11 +93,11 @@ class ConvolutionalLayer:
 
     @property
     def weights_shape(self) -> tuple[int, int]:
-        """Of the weights."""
+        """Shape of the weights."""
         return self.n_filters, self.width**2 * self.n_channels + 1
 
     def inputs(self, values, xp):
-        """What the weights are multiplied by: squares, (..., places, size of a square + 1)."""
+        """Inputs of the weights: patches, (..., places, size of a patch + 1)."""
         lead = values.shape[:-1]
         image = values.reshape(*lead, self.height, self.breadth, self.n_channels)
         rows, columns = (
@@ -126,7 +126,7 @@ def _with_constant(values, gain, xp):
 
 
 def forward(layers: Sequence[Layer], activation: str, weights, values, xp, taps=None):
-    """What layers make of values; the activation follows all of them but the last.
+    """Output of layers; the activation follows all of them but the last.
 
     Parameters
     ----------
@@ -138,13 +138,13 @@ def forward(layers: Sequence[Layer], activation: str, weights, values, xp, taps=
     values : array of shape (..., n_in)
     xp : module
     taps : sequence of arrays, optional
-        What is added to what each layer gives.
+        Values added to the output of each layer.
 
     Returns
     -------
     values : array of shape (..., n_out)
     inputs : list
-        What each layer multiplied its weights by.
+        Inputs of the weights of each layer.
     """
     seen = []
     for i, (layer, own) in enumerate(zip(layers, weights, strict=True)):

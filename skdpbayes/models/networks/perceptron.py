@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from skdpbayes.models.networks.gradients import draw_weights, gradients
 from skdpbayes.models.networks.layers import Layer, forward
+from skdpbayes.models.protocols import Contribution, Number, Params, Record
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Classifier:
-    """A network that gives a logit for each class, or the one of the second of two classes.
+    """Network with a logit for each class, or one logit for two classes.
 
     Parameters are lists of weights, standard normal a priori.
 
@@ -29,30 +29,30 @@ class Classifier:
     layers: tuple[Layer, ...] = field(metadata={"static": True})
     activation: str = field(metadata={"static": True})
 
-    def init(self):
-        """Mean of the prior, where no network can start."""
+    def init(self) -> Params:
+        """Mean of the prior, where a network cannot start."""
         return [jnp.zeros(layer.weights_shape, jnp.float32) for layer in self.layers]
 
-    def start(self, key):
-        """Starting point: a draw from the prior, but for the last layer, which is zero."""
+    def start(self, key: jax.Array) -> Params:
+        """Starting point: a draw from the prior; zero for the last layer."""
         weights = draw_weights(self.layers, key)
         return [*weights[:-1], jnp.zeros_like(weights[-1])]
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> Number:
         """Log density of the prior, up to a constant."""
         return -sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)) / 2
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Diagonal of the prior's precision, shaped as the parameters."""
         return jax.tree.map(jnp.ones_like, self.init())
 
-    def log_likelihood(self, params, record):
-        """Log-likelihood of one record ``{"x", "y"}``; of a class below zero: zero."""
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
+        """Log-likelihood of one record ``{"x", "y"}``; zero for a class below zero."""
         return self._of(
             record["y"], forward(self.layers, self.activation, params, record["x"], jnp)[0]
         )
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """Gradient of `log_likelihood`."""
 
         def value(taps):
@@ -70,28 +70,28 @@ class Classifier:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Regressor(Classifier):
-    """A network that gives the mean of a normal response, whose log standard deviation is a parameter.
+    """Network for the mean of a normal response, with a fitted log standard deviation.
 
     Parameters are ``(weights, z)``: the log standard deviation is ``log_scale + log_scale_sd * z``.
     """
 
-    log_scale: Any = 0.0
-    log_scale_sd: Any = 1.0
+    log_scale: Number = 0.0
+    log_scale_sd: Number = 1.0
 
-    def init(self):
-        """Mean of the prior, where no network can start."""
+    def init(self) -> Params:
+        """Mean of the prior, where a network cannot start."""
         return super().init(), jnp.zeros((), jnp.float32)
 
-    def start(self, key):
-        """Starting point: a draw from the prior, but for the last layer, which is zero, and the noise."""
+    def start(self, key: jax.Array) -> Params:
+        """Starting point: a draw from the prior; zero for the last layer and the noise."""
         return super().start(key), jnp.zeros((), jnp.float32)
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record ``{"x", "y"}``."""
         mean = forward(self.layers, self.activation, params[0], record["x"], jnp)[0]
         return self._density(record["y"], mean, params[1])
 
-    def score(self, params, record):
+    def score(self, params: Params, record: Record) -> Contribution:
         """Gradient of `log_likelihood`."""
 
         def value(taps):

@@ -12,6 +12,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 
 from skdpbayes.models.numpyro.program import NumPyroModel, coordinates, traced
+from skdpbayes.models.protocols import Params
 
 
 @jax.tree_util.register_dataclass
@@ -32,7 +33,7 @@ class NumPyroGuide:
     model: NumPyroModel
     start: Any
 
-    def init(self):
+    def init(self) -> Params:
         """Unconstrained parameters."""
         return self.start
 
@@ -84,13 +85,15 @@ def read_guide(guide: Callable[..., Any], model: NumPyroModel) -> NumPyroGuide:
             continue
         if name not in known and not site["infer"].get("is_auxiliary"):
             raise ValueError(
-                f"The guide draws {name!r}, which is no latent site of the model outside of the plate of records: "
+                f"The guide draws {name!r}, which is no latent site of the model outside of the "
+                "plate of records: "
                 f"those are {', '.join(map(repr, sorted(known)))}."
             )
         if not site["is_observed"] and not site["fn"].has_rsample:
             raise ValueError(
                 f"The guide draws {name!r} from a distribution without a reparametrised sampler, "
-                f"{type(site['fn']).__name__}: gradients cannot pass. Take a normal distribution, and transform it."
+                f"{type(site['fn']).__name__}: gradients cannot pass. Take a normal distribution, "
+                "and transform it."
             )
     parameters = {name: site for name, site in sites.items() if site["type"] == "param"}
     if not parameters:

@@ -32,7 +32,7 @@ def log_densities(model, draws, batch):
 
 @jax.jit
 def mean_response(model, draws, batch):
-    """Posterior mean of the response's probabilities (values last), if it has few values; else of its mean."""
+    """Posterior mean of the response's probabilities (values last axis) or of its mean."""
     (name,) = model.program.observed
 
     def one(values):

@@ -1,7 +1,7 @@
-"""Models that users write in NumPyro: what they are made of, and their likelihood as a function of one record.
+"""NumPyro models of users: their sites, and their likelihood as a function of one record.
 
 A model is traced on shapes alone, and on records of zeros: user code never sees a real record
-outside of the private sum. Latent sites get coordinates in which their prior is standard normal:
+outside the private sum. Latent sites get coordinates in which their prior is standard normal:
 exactly where a site is normal given its parents (``loc + scale z``, which also decentres
 hierarchies), and about so elsewhere (the unconstrained value, less the centre of its prior and over
 its spread, both from draws of the prior). Clipping norms and steps then mean the same for all
@@ -25,11 +25,13 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
+from skdpbayes.models.protocols import Number, Params, Record
+
 _KNOWN_TYPES = ("sample", "deterministic", "plate")
 
 
 class Site(NamedTuple):
-    """A latent site; `shape` is that of its coordinates, `normal` whether it is normal given its parents."""
+    """Latent site: name, shape of its coordinates, and whether it is normal given its parents."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,7 +40,7 @@ class Site(NamedTuple):
 
 @contextmanager
 def traced(*handlers_: Any) -> Iterator[dict[str, Any]]:
-    """Sites of what runs inside, under handlers: without validation and in single precision, as NumPyro's users do."""
+    """Sites traced under handlers, without validation and in single precision."""
     with (
         jax.enable_x64(False),
         validation_enabled(False),
@@ -52,7 +54,7 @@ def traced(*handlers_: Any) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Program:
-    """A NumPyro model, how it is called, and what it is made of; hashable and public.
+    """NumPyro model, its arguments and its sites; hashable and public.
 
     Attributes
     ----------
@@ -92,7 +94,7 @@ class Program:
         return function(*positional, **named, **dict(self.constants), **public)
 
     def example(self, n: int) -> dict[str, Any]:
-        """A batch of `n` made-up records: zeros and, in fields of floats, one half, which most responses may be."""
+        """Batch of `n` made-up records: one half in float fields, zero in others."""
         return {
             name: np.full((n, *shape), 0.5 if dtype == "float32" else 0, dtype)
             for name, shape, dtype in self.fields
@@ -100,7 +102,7 @@ class Program:
 
 
 class _Placed(Messenger):
-    """Gives latent sites the values that their coordinates stand for, and sums the log density of the coordinates."""
+    """Sets latent sites to the values of their coordinates, and sums the log density of these."""
 
     def __init__(self, sites, params, affine):
         super().__init__()
@@ -207,39 +209,39 @@ class NumPyroModel:
     public : dict of arrays
         Arguments that are no records.
     affine : dict of (centre, spread)
-        Of the unconstrained prior of sites that are not normal given their parents.
+        Centre and spread of the unconstrained prior, for sites not normal given their parents.
     score_unit : float
-        Norm of a usual score, which clipping norms are relative to.
+        Norm of a typical score; clipping norms are relative to it.
     """
 
     program: Program = field(metadata={"static": True})
     public: Any
     affine: Any
-    score_unit: Any = 1.0
+    score_unit: Number = 1.0
 
-    def init(self):
+    def init(self) -> Params:
         """Centre of the prior."""
         return {site.name: jnp.zeros(site.shape, jnp.float32) for site in self.program.sites}
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the coordinates, up to a constant."""
         placed, _ = self._traced(params, self.program.example(1))
         return placed.log_prior
 
-    def log_likelihood(self, params, record):
-        """Log-likelihood of one record: of the observed sites, with a batch that holds nothing else."""
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
+        """Log-likelihood of one record: of the observed sites, for a batch of this record alone."""
         _, sites = self._traced(params, jax.tree.map(lambda x: x[None], record))
         return log_probability(sites)
 
-    def score_norm(self, params, record):
+    def score_norm(self, params: Params, record: Record) -> jax.Array:
         """Norm of a record's score."""
         return _norm(jax.grad(self.log_likelihood)(params, record))
 
-    def score_bound(self, params, record):
-        """Largest norm of a score over all responses, where those are few.
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
+        """Largest norm of a score over all responses, if these are few.
 
-        Else the norm of the score itself, so that what is clipped has its weight in the curvature
-        too.
+        Otherwise the norm of the score itself, so that the curvature of a clipped record has the
+        same weight.
         """
         if not self.program.support:
             return self.score_norm(params, record)
@@ -262,7 +264,7 @@ class NumPyroModel:
         """The posterior itself."""
         return posterior
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Ones."""
         return jax.tree.map(jnp.ones_like, self.init())
 

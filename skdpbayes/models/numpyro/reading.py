@@ -1,4 +1,4 @@
-"""Finding out what a NumPyro model is made of, and refusing one that cannot be private, by the name of its site.
+"""Reading a NumPyro model: its sites, and refusals, by site, of models that cannot be private.
 
 A model is traced on shapes alone, and on made-up records: user code sees no real record here.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -38,16 +38,16 @@ _REFUSED_PRIMITIVES = re.compile(
 
 
 class _Improper(Messenger):
-    """Gives sites that cannot be drawn some value, so that a trace gets to its end."""
+    """Sets improper sites to zero, so that a trace completes."""
 
     def process_message(self, msg):
-        """Put zeros in the place of a draw."""
+        """Replace a draw by zeros."""
         if msg["type"] == "sample" and msg["value"] is None and _improper(msg["fn"]):
             msg["value"] = jnp.zeros(msg["fn"].shape(), jnp.float32)
 
 
 def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroModel, list[Any]]:
-    """Find out what a model is made of, from shapes and made-up records alone.
+    """Read the sites of a model, from shapes and made-up records alone.
 
     Parameters
     ----------
@@ -75,13 +75,15 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
     subsampled = [name for name, size in three.plates.items() if size[1] not in (None, size[0])]
     if subsampled:
         raise ValueError(
-            f"Plate {subsampled[0]!r} has a size of its own and a subsample: batches are drawn by the fit, with the "
+            f"Plate {subsampled[0]!r} has a size of its own and a subsample: batches are drawn by "
+            "the fit, with the "
             f"records of a batch as arguments. Write numpyro.plate({subsampled[0]!r}, len(x))."
         )
     data = {name for name, sizes in plates.items() if sizes == (2, 3)}
     if not data:
         raise ValueError(
-            "No plate of the model is as large as the batch of records that it is called with. Put the sites of the "
+            "No plate of the model is as large as the batch of records that it is called with. Put "
+            "the sites of the "
             "records into `with numpyro.plate('data', len(x)):`, where x is an argument."
         )
     for unknown in three.unknown:
@@ -92,17 +94,22 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
         own = [plate for plate in site.plates if plate in data]
         if len(own) > 1:
             raise ValueError(
-                f"Site {name!r} is in two plates of records, {own}: each site may belong to one record."
+                f"Site {name!r} is in two plates of records, {own}: each site may belong to one "
+                "record."
             )
         if site.observed and not own:
             raise ValueError(
-                f"Site {name!r} is observed (or a factor) outside of the plate of records, {_listed(data)}: what is "
-                "no sum over records cannot be made private. If it is public, make it part of a prior."
+                f"Site {name!r} is observed (or a factor) outside of the plate of records, "
+                f"{_listed(data)}: what is "
+                "no sum over records cannot be made private. If it is public, make it part of a "
+                "prior."
             )
         if not site.observed and own:
             raise ValueError(
-                f"Site {name!r} is a latent variable in the plate of records, {_listed(data)}: one for each record. "
-                "Integrate it out (a mixture: numpyro.distributions.MixtureSameFamily). If it is the response, "
+                f"Site {name!r} is a latent variable in the plate of records, {_listed(data)}: one "
+                "for each record. "
+                "Integrate it out (a mixture: numpyro.distributions.MixtureSameFamily). If it is "
+                "the response, "
                 "pass it to fit."
             )
         if site.observed:
@@ -111,11 +118,13 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
             latent[name] = _shape_of_latent(name, site, two.sites.get(name))
     if not observed:
         raise ValueError(
-            "The model observes nothing: give an argument as `obs` to a site in the plate of records."
+            "The model observes nothing: give an argument as `obs` to a site in the plate of "
+            "records."
         )
     if not latent:
         raise ValueError(
-            "The model has no latent site outside of the plate of records: there is nothing to learn."
+            "The model has no latent site outside of the plate of records: there is nothing to "
+            "learn."
         )
     sites = tuple(Site(name, shape, three.sites[name].normal) for name, shape in latent.items())
     support = three.sites[observed[0]].support if len(observed) == 1 else ()
@@ -128,7 +137,7 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
 
 
 def _programs(model):
-    """What is compiled of the likelihood: of one record, with its derivatives."""
+    """Jaxprs of the likelihood of one record, and of its derivatives."""
     record = jax.tree.map(lambda x: x[0], model.program.example(1))
     flat, unravel = ravel_pytree(model.init())
 
@@ -144,19 +153,33 @@ def _programs(model):
     return [jax.make_jaxpr(function)(flat, record) for function in functions]
 
 
-def _primitives(jaxpr):
-    """Names of the operations, those inside of others included."""
+@runtime_checkable
+class _Closed(Protocol):
+    """Jaxpr with its constants, or an equation's parameter that holds one."""
+
+    jaxpr: Any
+
+
+@runtime_checkable
+class _Equations(Protocol):
+    """Jaxpr, whatever class JAX gives it."""
+
+    eqns: Any
+
+
+def _primitives(jaxpr: _Equations) -> Iterator[str]:
+    """Names of the operations, nested ones included."""
     for equation in jaxpr.eqns:
         yield equation.primitive.name
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
+                inner = inner.jaxpr if isinstance(inner, _Closed) else inner
+                if isinstance(inner, _Equations):
                     yield from _primitives(inner)
 
 
 def _refuse_what_sees_more(model):
-    """Raise if the compiled likelihood would hand out values, run for as long as a record says, or see a batch.
+    """Raise if the compiled likelihood leaks values, has data-dependent time, or sees a batch.
 
     Returns
     -------
@@ -168,8 +191,10 @@ def _refuse_what_sees_more(model):
     for name in sorted(found):
         if _REFUSED_PRIMITIVES.fullmatch(name):
             raise ValueError(
-                f"The model has an operation {name!r}: callbacks see records, loops of no fixed length run for as long "
-                "as a record says, and rules for batches see other records. Use jax.lax.fori_loop with a fixed number "
+                f"The model has an operation {name!r}: callbacks see records, loops of no fixed "
+                "length run for as long "
+                "as a record says, and rules for batches see other records. Use jax.lax.fori_loop "
+                "with a fixed number "
                 "of steps, or jax.lax.scan, and print what was released."
             )
     return [x for x in programs[0].consts if np.ndim(x)]
@@ -187,7 +212,7 @@ class _SiteShape(NamedTuple):
 
 
 class _Shapes(NamedTuple):
-    """What one trace tells."""
+    """Result of one trace."""
 
     sites: dict[str, _SiteShape]
     plates: dict[str, tuple[int, int | None]]
@@ -196,7 +221,7 @@ class _Shapes(NamedTuple):
 
 
 def _shapes(program, public, n) -> _Shapes:
-    """Trace a model on `n` records of which only the shapes exist."""
+    """Trace a model on the shapes of `n` records."""
     found = _Shapes({}, {}, [], [])
 
     def trace(batch, public):
@@ -223,22 +248,30 @@ def _shapes(program, public, n) -> _Shapes:
             jax.eval_shape(trace, program.example(n), public)
     except jax.errors.JAXTypeError as error:
         raise ValueError(
-            "The model looks at values (as `if x > 0` or `float(x)` do), but it is compiled, and sees shapes alone. "
+            "The model looks at values (as `if x > 0` or `float(x)` do), but it is compiled, and "
+            "sees shapes alone. "
             f"Use jax.numpy.where or jax.lax. JAX says: {str(error).splitlines()[0]}"
         ) from error
     except Exception as error:  # the user's own, with what they cannot know
         error.add_note(
-            f"The model was called with {n} made-up records. A plate of the records takes its size from an argument, "
-            "as in `with numpyro.plate('data', len(x)):`, and not the number of all records: batches are smaller."
+            f"The model was called with {n} made-up records. A plate of the records takes its size "
+            "from an argument, "
+            "as in `with numpyro.plate('data', len(x)):`, and not the number of all records: "
+            "batches are smaller."
         )
         raise
     return found
 
 
 _UNKNOWN = {
-    "param": "Site {name!r} is a numpyro.param, of the model itself: it has no prior. Give it one by numpyro.sample.",
-    "other": "Site {name!r} is of a kind, {kind!r}, that cannot be taken apart into records. Allowed are sample, "
-    "deterministic and plate.",
+    "param": (
+        "Site {name!r} is a numpyro.param, of the model itself: it has no prior. Give it one by "
+        "numpyro.sample."
+    ),
+    "other": (
+        "Site {name!r} is of a kind, {kind!r}, that cannot be taken apart into records. Allowed "
+        "are sample, deterministic and plate."
+    ),
 }
 
 
@@ -265,18 +298,27 @@ def _support(law):
     return tuple(values.tolist()) if len(values) <= _MOST_RESPONSES else ()
 
 
-def _improper(law):
-    while hasattr(law, "base_dist"):
+@runtime_checkable
+class _Wrapper(Protocol):
+    """Distribution made of another one."""
+
+    base_dist: Any
+
+
+def _improper(law: Any) -> bool:
+    while isinstance(law, _Wrapper):
         law = law.base_dist
     return isinstance(law, dist.ImproperUniform)
 
 
 def _shape_of_latent(name, site, other):
-    """Shape of the coordinates; raises if there are none, or if it depends on the number of records."""
+    """Shape of the coordinates; raises if there are none, or if it depends on the batch size."""
     if site.shape is None:
         raise ValueError(
-            f"Latent site {name!r} ({site.law}) is discrete, improper or scaled: solvers take gradients, and private "
-            "ones need a proper prior. Integrate a discrete one out, give an improper one a wide normal prior."
+            f"Latent site {name!r} ({site.law}) is discrete, improper or scaled: solvers take "
+            "gradients, and private "
+            "ones need a proper prior. Integrate a discrete one out, give an improper one a wide "
+            "normal prior."
         )
     if other is None or other.shape != site.shape:
         raise ValueError(f"Latent site {name!r} has a shape that depends on the number of records.")
@@ -304,7 +346,7 @@ def _prior_draws(model, keys):
 
 
 def _centred(program, public):
-    """Centre and spread of the normal distribution with the 5% and 95% quantiles of each unconstrained prior."""
+    """Normal centre and spread with the 5% and 95% quantiles of each unconstrained prior."""
     keys = jax.random.split(jax.random.key(0), _PRIOR_DRAWS)
     quantile = 1.6448536
 
@@ -314,7 +356,8 @@ def _centred(program, public):
         )
         if not (np.isfinite(low) & (high > low)).all():
             raise ValueError(
-                f"The prior of site {name!r} cannot be drawn from: draws are not finite, or all equal."
+                f"The prior of site {name!r} cannot be drawn from: draws are not finite, or all "
+                "equal."
             )
         return (low + high) / 2, (high - low) / (2 * quantile)
 
@@ -324,7 +367,7 @@ def _centred(program, public):
 
 @jax.jit
 def _of_two(model, one, other):
-    """What two made-up records, and each alone, say at a draw of the prior."""
+    """Log-likelihoods of two made-up records, together and each alone, at a draw of the prior."""
     leaves, treedef = jax.tree.flatten(model.init())
     keys = jax.random.split(jax.random.key(0), len(leaves))
     draws = [jax.random.normal(key, x.shape, x.dtype) for key, x in zip(keys, leaves, strict=True)]
@@ -370,8 +413,10 @@ def _check_sum(model, derived):
         and abs(together - apart) > 1e-3 * (1 + abs(apart))
     ):
         raise ValueError(
-            f"The log-likelihood of two records ({together:.6g}) is not the sum of theirs ({apart:.6g}): a record's "
-            "likelihood depends on other records, as it does when arguments are centred by their mean."
+            f"The log-likelihood of two records ({together:.6g}) is not the sum of theirs "
+            f"({apart:.6g}): a record's "
+            "likelihood depends on other records, as it does when arguments are centred by their "
+            "mean."
         )
     if not np.allclose(priors, priors[0], rtol=1e-4, atol=1e-4):
         raise ValueError("The prior depends on records; make what it needs a public argument.")

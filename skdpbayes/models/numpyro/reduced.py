@@ -1,16 +1,15 @@
-"""Models of NumPyro in the coordinates that records tell of.
+"""Models of NumPyro in the coordinates that the likelihood depends on.
 
-In a hierarchy the records see the lowest level alone. Where all is normal and linear, that level is
-a linear function of the standard normal coordinates, and what the likelihood does not see keeps its
-prior, exactly. Released without these directions a score has as many entries as there is something
-to learn: privacy noise grows with their number.
+In a hierarchy the likelihood depends on the lowest level alone. If the hierarchy is normal and
+linear, that level is a linear function of the standard normal coordinates, and the directions
+orthogonal to it keep their prior exactly. A score without these directions has fewer entries, and
+less privacy noise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +21,16 @@ from scipy.linalg import polar
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.predict import at_draw
 from skdpbayes.models.numpyro.program import NumPyroModel, log_probability
+from skdpbayes.models.protocols import Array, Number, Params, Record
 
 _MOST_COORDINATES = 2000
-_POINTS = 50  # at which what looks linear is tried
+_POINTS = 50  # points at which linearity is checked
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Reduced:
-    """A model of which some directions of the coordinates are left out; see `NumPyroModel` for its methods.
+    """Model without some directions of its coordinates; see `NumPyroModel` for its methods.
 
     Attributes
     ----------
@@ -41,35 +41,35 @@ class Reduced:
     """
 
     model: NumPyroModel
-    basis: Any
-    score_unit: Any = 1.0
+    basis: Array
+    score_unit: Number = 1.0
 
     @property
     def program(self):
-        """Of the model."""
+        """Program of the model."""
         return self.model.program
 
-    def init(self):
+    def init(self) -> Params:
         """Centre of the prior."""
         return jnp.zeros(self.basis.shape[1], jnp.float32)
 
-    def log_prior(self, params):
+    def log_prior(self, params: Params) -> jax.Array:
         """Log density of the coordinates, up to a constant."""
         return self.model.log_prior(self._all(params))
 
-    def log_likelihood(self, params, record):
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record."""
         return self.model.log_likelihood(self._all(params), record)
 
-    def score_norm(self, params, record):
-        """Norm of a record's score: that in all coordinates, as it has no part in the others."""
+    def score_norm(self, params: Params, record: Record) -> jax.Array:
+        """Norm of a record's score; the directions left out add nothing to it."""
         return self.model.score_norm(self._all(params), record)
 
-    def score_bound(self, params, record):
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, where those are few."""
         return self.model.score_bound(self._all(params), record)
 
-    def prior_precision(self):
+    def prior_precision(self) -> Params:
         """Ones."""
         return jnp.ones_like(self.init())
 
@@ -82,29 +82,28 @@ class Reduced:
 
 
 def reduced(model: NumPyroModel) -> NumPyroModel | Reduced:
-    """The model without the directions that no record tells of, where they are found; else itself.
+    """The model without the directions that the likelihood ignores, where they are found.
 
-    They are those of the normal coordinates that are orthogonal to the slopes of the normal sites
-    which the likelihood reads. At points drawn at random it is tried whether what it reads, and the
-    prior, is the same without them.
+    They are the directions of normal coordinates orthogonal to the slopes of the normal sites that
+    the likelihood reads. The values it reads, and the prior, are compared with and without them at
+    random points.
     """
     size = sum(int(np.prod(site.shape)) for site in model.program.sites)
     if size > _MOST_COORDINATES:
         return model
     read, of_normal = _read_sites(model), {site.name for site in model.program.sites if site.normal}
     seen = tuple(sorted(read & of_normal))
-    if not seen or of_normal <= read:  # most models: nothing is to be compiled
+    if not seen or of_normal <= read:  # most models; nothing is compiled
         return model
     normal = np.concatenate([np.full(int(np.prod(s.shape)), s.normal) for s in _in_order(model)])
     slope = np.asarray(_slope(model, seen), np.float64) * normal
     kept = len(slope) + np.count_nonzero(~normal)
     if kept >= size or np.linalg.matrix_rank(slope, rtol=1e-4) < len(slope):
         return model
-    # The polar factor: each coordinate is near one of what is read.
+    # The polar factor: each coordinate is near one of the values read.
     basis = np.concatenate([polar(slope.T)[0], np.eye(size)[:, ~normal]], axis=1).astype(np.float32)
-    scales = np.where(
-        normal, np.geomspace(0.1, 10, _POINTS)[:, None], 1
-    )  # far from the centre only what is linear
+    # Points far from the centre vary the normal coordinates alone.
+    scales = np.where(normal, np.geomspace(0.1, 10, _POINTS)[:, None], 1)
     points = (scales * np.random.default_rng(0).standard_normal(scales.shape)).astype(np.float32)
     told, without, prior, own_prior = jax.device_get(
         _told(model, tuple(sorted(read)), basis, points)
@@ -123,7 +122,7 @@ def _in_order(model):
 
 
 def _read_sites(model):
-    """Names of the latent sites whose values the likelihood of a record reads itself, and not for others' priors."""
+    """Names of the latent sites that the likelihood of a record reads directly."""
     values = jax.eval_shape(model.values, model.init())
     values = {site.name: values[site.name] for site in model.program.sites}
 
@@ -135,26 +134,25 @@ def _read_sites(model):
     for equation in reversed(program.eqns):
         if not needed.isdisjoint(equation.outvars):
             needed.update(x for x in equation.invars if not isinstance(x, Literal))
-    return {
-        name for name, x in zip(sorted(values), program.invars, strict=False) if x in needed
-    }  # records come last
+    # Records come last among the inputs.
+    return {name for name, x in zip(sorted(values), program.invars, strict=False) if x in needed}
 
 
 def _values(model, names, x):
-    """Of sites, ravelled, at coordinates."""
+    """Values of sites at given coordinates, ravelled."""
     sites = model.values(flat_start(model)[1](x))
     return ravel_pytree([sites[name] for name in names])[0]
 
 
 @partial(jax.jit, static_argnums=1)
 def _slope(model, names):
-    """Of the values of sites, at the centre of the prior."""
+    """Slope of the values of sites at the centre of the prior."""
     return jax.jacobian(partial(_values, model, names))(flat_start(model)[0])
 
 
 @partial(jax.jit, static_argnums=1)
 def _told(model, names, basis, points):
-    """At points: values of sites; those without the rest; log prior of the rest; what it is if standard normal."""
+    """Values of sites and log priors at points, with and without the other directions."""
     unravel = flat_start(model)[1]
 
     def at(x):

@@ -85,7 +85,10 @@ def advanced_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
 
 
 def zcdp_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
-    """Zero-concentrated privacy without amplification (Bun and Steinke 2016, propositions 1.3 and 1.6)."""
+    """Zero-concentrated privacy without amplification.
+
+    Bun and Steinke (2016), propositions 1.3 and 1.6.
+    """
     if _no_noise(steps):
         return math.inf
     squared = _sensitivity(adjacency) ** 2
@@ -94,7 +97,10 @@ def zcdp_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
 
 
 def moments_epsilon(steps: Blocks, delta: float, adjacency: str) -> float:
-    """Moments accountant (Abadi et al. 2016, theorem 2): integer moments up to 64, Markov's inequality."""
+    """Moments accountant (Abadi et al. 2016, theorem 2).
+
+    Integer moments up to 64, and Markov's inequality.
+    """
     if _no_noise(steps):
         return math.inf
     replace = check_adjacency(adjacency) == "replace_one"
@@ -126,7 +132,8 @@ def baselines(
     Examples
     --------
     >>> from skdpbayes.privacy import GaussianSteps, baselines
-    >>> found = baselines(GaussianSteps(noise_multiplier=2.0, sampling_rate=0.01, steps=1000), delta=1e-5)
+    >>> rounds = GaussianSteps(noise_multiplier=2.0, sampling_rate=0.01, steps=1000)
+    >>> found = baselines(rounds, delta=1e-5)
     >>> sorted(found, key=found.get)
     ['pld', 'rdp', 'moments', 'advanced', 'linear', 'zcdp']
     """
@@ -197,8 +204,10 @@ def smallest_batch_bound(
     --------
     >>> from skdpbayes.privacy import smallest_batch_bound, truncation_delta
     >>> bound = smallest_batch_bound(10_000, 0.01, steps=1000, epsilon=1.0, delta=1e-10)
-    >>> truncation_delta(10_000, 0.01, bound, 1000, 1.0) <= 1e-10 < truncation_delta(10_000, 0.01, bound - 1, 1000, 1.0)
+    >>> truncation_delta(10_000, 0.01, bound, 1000, 1.0) <= 1e-10
     True
+    >>> truncation_delta(10_000, 0.01, bound - 1, 1000, 1.0) <= 1e-10
+    False
     """
     delta = check_delta(delta)
     low, high = -1, check_count(n_records, "n_records")

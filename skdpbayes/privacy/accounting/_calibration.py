@@ -143,7 +143,8 @@ def calibrate_noise(
     if math.isfinite(epsilon) and rate < 1.0 and -math.expm1(count * math.log1p(-rate)) <= delta:
         raise ValueError(
             f"delta={delta!r} is at least the probability that a record is used at all "
-            f"(sampling_rate={rate!r}, steps={count}): releasing the records themselves would satisfy it. "
+            f"(sampling_rate={rate!r}, steps={count}): releasing the records themselves would "
+            f"satisfy it. "
             "Take a smaller delta."
         )
     return _calibrate(epsilon, delta, rate, blocks, adjacency, float(rtol), tuple(along))
@@ -160,7 +161,8 @@ def _check_schedule(
     )
     if not blocks or not all(0.0 < relative < math.inf for relative, _ in blocks):
         raise ValueError(
-            f"schedule must hold pairs (relative multiplier above 0, number of rounds), got {schedule!r}."
+            "schedule must hold pairs (relative multiplier above 0, number of rounds), got "
+            f"{schedule!r}."
         )
     total = sum(count for _, count in blocks)
     if total != steps:
@@ -197,7 +199,8 @@ def _calibrate(
     check = crosscheck(blocks(scale), value, delta, adjacency)
     if check.disagrees:
         raise AccountingError(
-            f"the accountants disagree: epsilon={value!r} at delta={delta!r} for {blocks(scale)!r}, "
+            f"the accountants disagree: epsilon={value!r} at delta={delta!r} for "
+            f"{blocks(scale)!r}, "
             f"adjacency {adjacency!r}, but {check}. Please report this."
         )
     return Calibration(scale, value, epsilon, delta, adjacency, rounds(scale), check, along)
@@ -206,7 +209,7 @@ def _calibrate(
 def _central_limit_guess(
     blocks: Callable[[float], tuple[GaussianSteps, ...]], mu: float, adjacency: str
 ) -> float:
-    """Return the scale at which the variance of the composed loss is mu**2, as it is for a Gaussian."""
+    """Return the scale at which the composed loss has the variance mu**2 of a Gaussian's."""
     kind = kinds(adjacency)[0]
 
     def variance(scale: float) -> float:
@@ -250,7 +253,8 @@ def _search(
         if not math.log(_SMALLEST) < x < math.log(_LARGEST):
             break
     raise ValueError(
-        f"no noise multiplier between {_SMALLEST} and {_LARGEST} gives an epsilon within {rtol} below "
+        f"no noise multiplier between {_SMALLEST} and {_LARGEST} gives an epsilon within "
+        f"{rtol} below "
         f"{target!r}; check epsilon, delta, sampling_rate and steps."
     )
 

@@ -37,11 +37,12 @@ LOWEST_RATIO, HIGHEST_RATIO = 0.9, 1.01
 _SIZES = tuple(2**k for k in range(15, 22))
 _MASS_TOLERANCE = 1e-2
 _CONVERGENCE = 1e-2
-_STEEPEST = 30.0  # ratio of the outer nodes' deltas up to which three of them are right to 1% (for exponentials)
+# Ratio of the outer nodes' deltas up to which three are right to 1% (for exponentials).
+_STEEPEST = 30.0
 
 
 class AccountingError(RuntimeError):
-    """An accepted cross-check contradicts the reported epsilon: report it as a bug, do not use the noise.
+    """An accepted cross-check contradicts the reported epsilon: a bug; do not use the noise.
 
     Examples
     --------
@@ -101,7 +102,10 @@ class CrossCheck:
     def __str__(self) -> str:
         if not self.accepted:
             return f"{self.accountant} not applicable: {self.reason}"
-        return f"{self.accountant}: delta({self.epsilon:.4g}) is {self.ratio:.3f} of the reported {self.delta:.3g}"
+        return (
+            f"{self.accountant}: delta({self.epsilon:.4g}) is {self.ratio:.3f} of the reported "
+            f"{self.delta:.3g}"
+        )
 
 
 def crosscheck(
@@ -218,7 +222,7 @@ def _loss_std(block: GaussianSteps, adjacency: str) -> float:
 
 
 def _quadrature(epsilon: float, mu: float) -> float:
-    """Integral of ``max(0, p - exp(epsilon) q)`` for normal densities of unit variance, `mu` apart."""
+    """Integral of ``max(0, p - exp(epsilon) q)`` for unit normal densities, `mu` apart."""
     from scipy.integrate import quad
 
     start = epsilon / mu + 0.5 * mu  # where p exceeds exp(epsilon) q
@@ -230,7 +234,7 @@ def _quadrature(epsilon: float, mu: float) -> float:
         log_ratio = mu * width * t  # of p to exp(epsilon) q
         return math.exp(-0.5 * (start - mu + width * t) ** 2 - peak) * -math.expm1(-log_ratio)
 
-    whole = quad(excess, 0.0, stop, epsabs=0.0, epsrel=1e-10, limit=200)[0]
+    whole: float = quad(excess, 0.0, stop, epsabs=0.0, epsrel=1e-10, limit=200)[0]
     return width * whole * math.exp(peak) / math.sqrt(2.0 * math.pi)
 
 
@@ -253,7 +257,7 @@ def _library_delta(
 def _mass_defect(
     blocks: tuple[GaussianSteps, ...], adjacency: str, size: int, radius: float
 ) -> float:
-    """Return the sum over rounds of |Riemann sum of the one-round loss density - 1| on the library's grid."""
+    """Return the sum over rounds of |Riemann sum of the loss density - 1| on the library's grid."""
     return sum(
         block.steps * abs(_riemann_mass(block, adjacency, size, radius) - 1.0) for block in blocks
     )
@@ -291,7 +295,7 @@ def _log_slope(pair: Pair, x: Floats) -> Floats:
 
 
 def fourier_epsilon(steps: tuple[GaussianSteps, ...], delta: float, adjacency: str) -> float:
-    """Return fourier-accountant's epsilon at `delta`: bisection on one grid, then the guards of `crosscheck`.
+    """Return fourier-accountant's epsilon at `delta`, behind the guards of `crosscheck`.
 
     Raises
     ------

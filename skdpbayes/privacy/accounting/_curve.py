@@ -29,7 +29,7 @@ _GRID = 4096
 
 
 def tpr_bound(fpr: ArrayLike, epsilon: ArrayLike, delta: ArrayLike) -> Floats:
-    """Return the largest true positive rate of any attack at `fpr` on any mechanism that is (epsilon, delta)-private.
+    """Return the largest true positive rate at `fpr` on an (epsilon, delta)-private mechanism.
 
     Kairouz, Oh and Viswanath (2015), in both directions. The three broadcast; epsilon is finite.
     """
@@ -98,7 +98,10 @@ class PrivacyCurve:
 
     def __repr__(self) -> str:
         total = sum(block.steps for block in self.steps)
-        return f"PrivacyCurve({total} steps, adjacency={self.adjacency!r}, accountant={self.accountant!r})"
+        return (
+            f"PrivacyCurve({total} steps, adjacency={self.adjacency!r}, "
+            f"accountant={self.accountant!r})"
+        )
 
     @property
     def _mu(self) -> float:
@@ -214,7 +217,7 @@ class PrivacyCurve:
         return float(self.delta(0.0))
 
     def reconstruction(self, prior: ArrayLike) -> Any:
-        """Return the largest probability of reconstructing a record whose prior guess succeeds with `prior`.
+        """Return the largest probability of reconstructing a record, guessed before with `prior`.
 
         The bound of Hayes, Mahloujifar and Balle (2023), theorem 2: success is at most the true
         positive rate at false positive rate `prior`, the probability of success of the best guess
@@ -245,6 +248,30 @@ def compose(
     -------
     PrivacyCurve
         Nothing is computed until it is asked.
+
+    Notes
+    -----
+    **Formal guarantee.** A mechanism that makes these releases is (e, ``curve.delta(e)``)-private
+    for every e >= 0 and (``curve.epsilon(d)``, d)-private for every d, with this adjacency, if (i)
+    each round is one of the Poisson-subsampled Gaussian mechanism, whose query may depend on
+    earlier releases (`private_sum`); (ii) rates, multipliers and numbers of rounds are fixed in
+    advance.
+
+    *Proof.* One round with any query is dominated by the pair of `Pair`, in each direction that
+    the adjacency has (`kinds`). The product of pairs that dominate every round dominates the
+    composition, adaptive queries included (Zhu, Dong and Wang 2022, theorem 10), so the order of
+    steps does not matter, and equal ones may be merged (`merge`). Its hockey-stick divergence is
+    bounded from above twice. `loss_distribution` replaces each pair by a discrete one that
+    dominates it, and charges tails, the window of the FFT and its rounding to delta. `total_rdp`
+    adds Renyi divergences, whose conversion is a bound at every order. The smaller of two upper
+    bounds is one, and the larger of both directions is returned. Without sampling, the composition
+    is one Gaussian release, in closed form. QED (`docs/accounting.md` has the details.)
+
+    ``tests/privacy/test_accounting.py``: `test_one_round_is_exact_from_above`,
+    `test_two_different_rounds_never_below_the_truth` and
+    `test_fft_composition_of_gaussians_is_exact_from_above` die if a bound falls below the truth,
+    `test_tails_of_rounds_and_window_are_charged_in_compositions` and `test_fft_rounding_is_charged`
+    if an error is not charged, `test_the_worse_direction_counts` if a direction is lost.
 
     Examples
     --------

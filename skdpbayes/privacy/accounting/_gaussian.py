@@ -43,11 +43,12 @@ def gaussian_delta(epsilon: ArrayLike, mu: float) -> Floats:
         tail = density * _ROOT_HALF_PI * mills
         # Far to the left erfcx overflows, and nothing cancels.
         bulk = special.ndtr(-low) - density * _ROOT_HALF_PI * special.erfcx(high / _ROOT_2)
-    return np.clip(np.where(low > -5.0, tail, bulk), 0.0, 1.0)
+    deltas: Floats = np.clip(np.where(low > -5.0, tail, bulk), 0.0, 1.0)
+    return deltas
 
 
 def gaussian_epsilon(delta: float, mu: float) -> float:
-    """Return the smallest epsilon >= 0 with ``gaussian_delta(epsilon, mu) <= delta``, from above."""
+    """Return the smallest epsilon with ``gaussian_delta(epsilon, mu) <= delta``, from above."""
     if float(gaussian_delta(0.0, mu)) <= delta:
         return 0.0
     low, high = 0.0, mu * (mu / 2.0 + 1.0)
@@ -67,7 +68,7 @@ def gaussian_epsilon(delta: float, mu: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Return the largest mu (to 1e-12, from below) whose Gaussian mechanism is (epsilon, delta)-private."""
+    """Return the largest mu that is (epsilon, delta)-private, to 1e-12, from below."""
     low, high = 0.0, 1.0
     while float(gaussian_delta(epsilon, high)) <= delta:
         low, high = high, 2.0 * high
@@ -83,5 +84,6 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def gaussian_tpr(fpr: Floats, mu: float) -> Floats:
-    """Return the largest true positive rate at false positive rate `fpr` (Dong, Roth and Su 2022)."""
-    return special.ndtr(special.ndtri(fpr) + mu)
+    """Return the largest true positive rate at `fpr` (Dong, Roth and Su 2022)."""
+    rates: Floats = special.ndtr(special.ndtri(fpr) + mu)
+    return rates

@@ -20,7 +20,7 @@ MOST_BLOCKS = 64  # of a schedule
 def step_size(
     noise_multiplier: float, sampling_rate: float, clipping_norm: float, friction: float = 1.0
 ) -> float:
-    """Step size whose Langevin noise is that of the mechanism: ``2 a q^2 / (C sigma)^2``, with `friction` a.
+    """Step size whose Langevin noise is the mechanism's: ``2 a q^2 / (C sigma)^2``, friction a.
 
     With the calibrated noise multiplier of a budget this is the largest step size that the budget
     allows.
@@ -40,7 +40,7 @@ def noise_multiplier(
 def decreasing_blocks(
     n_steps: int, most: int = MOST_BLOCKS, power: float = 1 / 3
 ) -> list[tuple[float, int]]:
-    """Step sizes proportional to ``t^-power``, made piecewise constant on at most so many geometric blocks.
+    """Step sizes proportional to ``t^-power``, constant on a few geometric blocks.
 
     Returns
     -------
@@ -110,7 +110,8 @@ def step_size_bound(
         raise ValueError(f"schedule must be 'constant' or 'decreasing', got {schedule!r}.")
     blocks = [(1.0, n_steps)] if schedule == "constant" else decreasing_blocks(n_steps)
     noise = calibrate_noise(
-        epsilon, delta, sampling_rate, n_steps, schedule=[(size**-0.5, count) for size, count in blocks],
+        epsilon, delta, sampling_rate, n_steps,
+        schedule=[(size**-0.5, count) for size, count in blocks],
         adjacency=adjacency,
     ).noise_multiplier  # fmt: skip
     return step_size(noise, sampling_rate, clipping_norm, friction)
@@ -119,7 +120,7 @@ def step_size_bound(
 def wang_step_size_bound(
     epsilon: float, delta: float, *, n_steps: int, clipping_norm: float = 1.0
 ) -> float:
-    """Step size that Wang, Fienberg and Smola (2015) allow, in the units of `step_size_bound`, for comparison.
+    """Step size that Wang, Fienberg and Smola (2015) allow, in the units of `step_size_bound`.
 
     ``h = epsilon^2 / (128 C^2 T log(2.5 T / delta) log(2 / delta))``: theirs is ``eta = N h`` (as
     quoted by Li et al. 2019, section 3.1), and their chain has half of the noise.

@@ -1,12 +1,12 @@
-"""The pairs of output distributions that dominate one round, per adjacency, on the real line (unit C = 1).
+"""Pairs of distributions that dominate one round, per adjacency, on the real line (unit C = 1).
 
-======== ===================================== ===================================== =========================
-kind     P                                     Q                                     used by
-======== ===================================== ===================================== =========================
-remove   (1-q) N(0, s^2) + q N(1, s^2)         N(0, s^2)                             zero_out, add_remove
-add      N(0, s^2)                             (1-q) N(0, s^2) + q N(1, s^2)         zero_out, add_remove
-replace  (1-q) N(0, s^2) + q N(1, s^2)         (1-q) N(0, s^2) + q N(-1, s^2)        replace_one (symmetric)
-======== ===================================== ===================================== =========================
+======== ============================== =============================== ========================
+kind     P                              Q                               used by
+======== ============================== =============================== ========================
+remove   (1-q) N(0, s^2) + q N(1, s^2)  N(0, s^2)                       zero_out, add_remove
+add      N(0, s^2)                      (1-q) N(0, s^2) + q N(1, s^2)   zero_out, add_remove
+replace  (1-q) N(0, s^2) + q N(1, s^2)  (1-q) N(0, s^2) + q N(-1, s^2)  replace_one (symmetric)
+======== ============================== =============================== ========================
 
 Sources: Zhu, Dong and Wang 2022 (dominating pairs) for the first two; docs/accounting.md for the
 third.
@@ -53,7 +53,7 @@ class Pair:
         return np.where(t <= 1.0, small, large)
 
     def statistic(self, x: Floats) -> Floats:
-        """Return the increasing statistic of `x` whose value (or negative, for `add`) is the privacy loss."""
+        """Return the increasing statistic of `x` that is the loss (its negative for `add`)."""
         return self.ratio(x) - self.ratio(-x) if self.kind == "replace" else self.ratio(x)
 
     def inverse(self, value: Floats) -> Floats:
@@ -106,7 +106,7 @@ class Pair:
         return -self.sigma * z, max(self.sigma * z, 1.0 + self.sigma * z_one)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
-        """Return the masses under P and Q of the cells cut by increasing `edges`, outer cells included."""
+        """Return the masses under P and Q of the cells between increasing `edges`, and outside."""
         zero = normal_masses(edges / self.sigma)
         one = normal_masses((edges - 1.0) / self.sigma)
         q = self.rate
@@ -119,10 +119,11 @@ class Pair:
 
 
 def normal_masses(edges: Floats) -> Floats:
-    """Return standard normal masses of the n + 1 cells cut by n increasing `edges`, both tails accurate."""
+    """Return standard normal masses of the n + 1 cells of n `edges`, accurate in both tails."""
     z = np.concatenate(([-np.inf], edges, [np.inf]))
     tail = special.ndtr(-np.abs(z))
     left, right = tail[:-1], tail[1:]
     positive, negative = z[:-1] >= 0.0, z[1:] <= 0.0
     masses = np.where(positive, left - right, np.where(negative, right - left, 1.0 - left - right))
-    return np.maximum(masses, 0.0)
+    positive_masses: Floats = np.maximum(masses, 0.0)
+    return positive_masses

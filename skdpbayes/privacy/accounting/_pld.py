@@ -30,12 +30,11 @@ from skdpbayes.privacy.accounting._steps import GaussianSteps
 
 Floats = NDArray[np.float64]
 
-TAIL = 1e-14  # mass charged for cutting one-round tails (all rounds together), and again for the FFT window
+# Mass charged for cutting one-round tails (all rounds together), and again for the FFT window.
+TAIL = 1e-14
 FINE, COARSE = 0.01, 0.05  # grid spacing over standard deviation of one loss
 MAX_CELLS = 2**20
-_POINTS = (
-    2**15
-)  # the spacing is refined from COARSE to FINE while grid and FFT stay about this small
+_POINTS = 2**15  # the spacing is refined from COARSE to FINE while grid and FFT stay this small
 _FFT_POINTS_MAX = 2**21
 _EPS = float(np.finfo(float).eps)
 _BLOCK = (
@@ -45,7 +44,7 @@ _BLOCK = (
 
 @dataclass(frozen=True)
 class Pmf:
-    """A discrete loss distribution: mass `probs[i]` at loss ``(low + i) * dx``, `infinity` at infinity."""
+    """Mass `probs[i]` at the loss ``(low + i) * dx``, and `infinity` at infinity."""
 
     dx: float
     low: int
@@ -95,7 +94,7 @@ def discretise(pair: Pair, dx: float, tail: float) -> Pmf:
 
 
 def choose_spacing(pairs: Iterable[tuple[Pair, int]], tail: float, spacing: float | None) -> float:
-    """Return a common grid spacing: a fraction of the root mean square standard deviation of the loss."""
+    """Return a common grid spacing: a fraction of the loss's root mean square deviation."""
     items = list(pairs)
     total = sum(count for _, count in items)
     std = math.sqrt(sum(count * pair.moments()[1] for pair, count in items) / total)
@@ -112,7 +111,7 @@ def choose_spacing(pairs: Iterable[tuple[Pair, int]], tail: float, spacing: floa
 
 
 class LossDistribution:
-    """The composed privacy loss distribution in one direction, ready to be asked for delta and epsilon.
+    """Composed privacy loss distribution in one direction.
 
     Both answers are exact for the discrete distribution held; that distribution dominates the
     composition.
@@ -144,7 +143,7 @@ class LossDistribution:
         return np.minimum(np.where(position >= self.weight.size, self.infinity, inside), 1.0)
 
     def epsilon(self, delta: float) -> float:
-        """Return the smallest epsilon >= 0 with delta(epsilon) <= `delta`; infinity when there is none."""
+        """Return the smallest epsilon >= 0 with delta(epsilon) <= `delta`; infinity if none has."""
         if delta < self.infinity:
             return math.inf
         index = int(np.searchsorted(-self.delta_grid, -delta))

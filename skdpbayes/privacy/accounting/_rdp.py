@@ -112,10 +112,11 @@ def rdp_delta(rdp: Floats, epsilon: ArrayLike, orders: Floats = ORDERS) -> Float
     eps = np.asarray(epsilon, dtype=float)[..., None]
     with np.errstate(over="ignore"):
         exponent = (orders - 1.0) * (rdp - eps + np.log1p(-1.0 / orders)) - np.log(orders)
-        return np.minimum(np.exp(np.min(exponent, axis=-1)), 1.0)
+        deltas: Floats = np.minimum(np.exp(np.min(exponent, axis=-1)), 1.0)
+        return deltas
 
 
 def log_moment_radius(rdp: Floats, probability: float, orders: Floats = ORDERS) -> float:
-    """Return L such that the composed privacy loss leaves [-L, L] with at most `probability` (Chernoff)."""
+    """Return L such that the composed loss leaves [-L, L] with at most `probability` (Chernoff)."""
     upper = float(np.min(rdp - math.log(probability / 2.0) / (orders - 1.0)))
     return max(upper, 0.0)

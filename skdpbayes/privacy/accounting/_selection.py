@@ -40,7 +40,8 @@ class Selection:
     --------
     >>> from skdpbayes.privacy import GaussianSteps, PrivacyLedger, Selection
     >>> ledger = PrivacyLedger(epsilon=2.0, delta=1e-5)
-    >>> ledger.charge(Selection([[GaussianSteps(20.0, 1.0, 1)]], mean=10, eta=0.0), label="best of ten")
+    >>> best_of_ten = Selection([[GaussianSteps(20.0, 1.0, 1)]], mean=10, eta=0.0)
+    >>> ledger.charge(best_of_ten, label="best of ten")
     >>> 0 < ledger.spent < 1
     True
     """
@@ -58,8 +59,17 @@ class Selection:
         object.__setattr__(self, "mean", float(self.mean))
         object.__setattr__(self, "eta", float(self.eta))
 
+    @property
+    def rounds(self) -> None:
+        """None: chance decides how many runs there are, and which."""
+
+    @property
+    def has_noise(self) -> bool:
+        """Whether each release of each run has noise."""
+        return all(step.noise_multiplier > 0 for run in self.runs for step in run)
+
     def epsilon(self, delta: float, adjacency: str) -> float:
-        """Upper bound on epsilon of the selection, from whole privacy profiles (`selection_epsilon`)."""
+        """Upper bound on epsilon, from whole privacy profiles (`selection_epsilon`)."""
         curves = [compose(steps, adjacency) for steps in self.runs]
         return selection_epsilon(_Worst(curves), delta, self.mean, self.eta)
 
@@ -89,6 +99,10 @@ class Selection:
         runs = [[step.to_dict() for step in run] for run in self.runs]
         return {"runs": runs, "mean": self.mean, "eta": self.eta}
 
+    def to_entry(self) -> dict[str, Any]:
+        """Fields of a ledger's entry."""
+        return {"steps": [], "selection": self.to_dict()}
+
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Selection:
         """Rebuild from `to_dict`."""
@@ -106,7 +120,8 @@ class _Worst:
         return max(curve.epsilon(delta) for curve in self._curves)
 
     def delta(self, epsilon: ArrayLike) -> NDArray[np.float64]:
-        return np.max([curve.delta(epsilon) for curve in self._curves], axis=0)
+        worst: NDArray[np.float64] = np.max([c.delta(epsilon) for c in self._curves], axis=0)
+        return worst
 
 
 def _check_law(mean: float, eta: float) -> None:
@@ -173,10 +188,10 @@ def selection_epsilon(
 
 
 def truncated_negative_binomial_odds(mean: float, eta: float) -> float:
-    """Return (1 - g) / g of the truncated negative binomial law with shape `eta` and expectation `mean`.
+    """Return the odds (1 - g) / g of a truncated negative binomial law.
 
-    The expectation is ``eta (1 - g) / (g (1 - g**eta))``, or ``(1 / g - 1) / log(1 / g)`` for eta =
-    0.
+    Its shape is `eta` and its expectation `mean`: ``eta (1 - g) / (g (1 - g**eta))``, or ``(1 / g -
+    1) / log(1 / g)`` for eta = 0.
     """
 
     def expectation(log_inverse: float) -> float:  # log(1 / g)

@@ -59,12 +59,14 @@ class GaussianSteps:
         sigma = _real(self.noise_multiplier, "noise_multiplier")
         if not 0.0 <= sigma < math.inf:
             raise ValueError(
-                f"noise_multiplier must be finite and at least 0 (0 means no noise), got {self.noise_multiplier!r}."
+                "noise_multiplier must be finite and at least 0 (0 means no noise), got "
+                f"{self.noise_multiplier!r}."
             )
         if self.sampling != "poisson":
             raise ValueError(
-                f"sampling must be 'poisson', got {self.sampling!r}. Shuffled or fixed-size batches have "
-                "other, often much larger, privacy costs; sample each record independently instead."
+                f"sampling must be 'poisson', got {self.sampling!r}. Shuffled or fixed-size "
+                "batches have other, often much larger, privacy costs; sample each record "
+                "independently instead."
             )
         object.__setattr__(self, "noise_multiplier", sigma)
         object.__setattr__(self, "sampling_rate", check_sampling_rate(self.sampling_rate))
@@ -93,8 +95,9 @@ def check_sampling_rate(value: Any) -> float:
     rate = _real(value, "sampling_rate")
     if not 0.0 < rate <= 1.0:
         raise ValueError(
-            f"sampling_rate must be in (0, 1], got {value!r}. It is the probability that a record is in a "
-            "batch: expected batch size divided by the number of records; 1 uses every record in every step."
+            f"sampling_rate must be in (0, 1], got {value!r}. It is the probability that a record "
+            "is in a batch: expected batch size divided by the number of records; 1 uses every "
+            "record in every step."
         )
     return rate
 
@@ -121,8 +124,8 @@ def check_delta(delta: Any) -> float:
     value = _real(delta, "delta")
     if not 0.0 < value < 1.0:
         raise ValueError(
-            f"delta must be in (0, 1), got {delta!r}. Gaussian noise gives no pure epsilon guarantee; take a "
-            "delta well below one over the number of records, such as 1e-5."
+            f"delta must be in (0, 1), got {delta!r}. Gaussian noise gives no pure epsilon "
+            "guarantee; take a delta well below one over the number of records, such as 1e-5."
         )
     return value
 

@@ -18,25 +18,47 @@ import platform
 import stat
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol, TypedDict
+
+from skdpbayes.privacy.accounting._selection import Selection
+from skdpbayes.privacy.accounting._steps import GaussianSteps
 
 try:
     import fcntl
 except ImportError:  # no such locks on Windows: a file always counts there
     fcntl = None  # type: ignore[assignment]
 
-Description = dict[
-    str, Any
-]  # of a ledger: "path" (None in memory), "parameters", and a "key" of its own
+
+class Ledger(Protocol):
+    """What a fit charges."""
+
+    def charge(
+        self,
+        steps: GaussianSteps | Iterable[GaussianSteps] | Selection,
+        *,
+        adjacency: str = "zero_out",
+        unit: str = "row",
+        label: str = "",
+        voided_by: Iterable[str] = (),
+    ) -> None:
+        """Record spending, before it happens, or raise `BudgetError`."""
+
+
+class Description(TypedDict):
+    """A ledger, for other processes; `path` is None in memory, `key` its own in its process."""
+
+    path: str | None
+    parameters: dict[str, Any]
+    key: int
 
 
 class Opened(NamedTuple):
     """One opening of a ledger."""
 
-    ledger: Any  # a PrivacyLedger, of a module that imports this one
+    ledger: Ledger
     description: Description
 
 
@@ -55,7 +77,7 @@ _inherited: list[Opened] = []  # open in the parent when this process was forked
 _marker: IO[str] | None = None  # the locked file
 
 
-def enter(ledger: Any, description: Description) -> None:
+def enter(ledger: Ledger, description: Description) -> None:
     """Open a ledger in this context."""
     opened = Opened(ledger, description)
     with _lock:
@@ -64,8 +86,8 @@ def enter(ledger: Any, description: Description) -> None:
     _HERE.set((*_HERE.get(), opened))
 
 
-def leave(ledger: Any) -> None:
-    """Undo the last `enter` of a ledger; in a context that does not see it, for the process alone."""
+def leave(ledger: Ledger) -> None:
+    """Undo the last `enter` of a ledger; for the process alone, where the context has none."""
     _HERE.set(tuple(_without(ledger, _HERE.get())))
     with _lock:
         _process[:] = _without(ledger, _process)
@@ -73,19 +95,46 @@ def leave(ledger: Any) -> None:
 
 
 def innermost() -> Opened | Elsewhere | None:
-    """The ledger that this context opened last; else those that are open elsewhere; None if none is open."""
-    here = _HERE.get()
-    if here and (here[-1] not in _inherited or here[-1] in _process):  # opened by this process
-        return here[-1]
-    if _process or (_inherited and not here):  # opened by another thread, before or after a fork
-        return Elsewhere(False, [opened.description for opened in _process or _inherited])
+    """The ledger of this context, else those that are open elsewhere; None if none is open.
+
+    A process that was forked sees the ledgers that its parent had open then (inherited). States, of
+    which the first that holds decides:
+
+    ===  ======================  ==============  ===============  ============  ==================
+    row  last of this context    this process    at the fork      above         answer
+    ===  ======================  ==============  ===============  ============  ==================
+    1    opened by this process                                                 that ledger
+    2                            some are open                                  other threads
+    3    none                                    some were open                 other threads
+    4    inherited                                                none          that ledger
+    5    inherited                                                the same      that ledger
+    6                                                             some          processes above
+    7                                                             none          None
+    ===  ======================  ==============  ===============  ============  ==================
+
+    A context's ledger is inherited if this process has not opened it itself. Row 2: a thread that
+    did not inherit its context, or a fork whose other threads opened more. Row 3: a fork from such
+    a thread. Rows 4 and 5: a fork inside a block stays there, until another ledger is open above.
+    """
+    last: Opened | None = next(reversed(_HERE.get()), None)
+    inherited = last in _inherited and last not in _process
+    if last is not None and not inherited:  # row 1
+        return last
+    if _process:  # row 2
+        return Elsewhere(False, _described(_process))
+    if last is None and _inherited:  # row 3
+        return Elsewhere(False, _described(_inherited))
     above = next(filter(None, map(_shown_by, _ancestors())), [])
-    if here and above in ([], [opened.description for opened in _inherited]):
-        return here[-1]  # this process was forked inside the block
-    return Elsewhere(True, above) if above else None
+    if last is not None and above in ([], _described(_inherited)):  # rows 4 and 5
+        return last
+    return Elsewhere(True, above) if above else None  # rows 6 and 7
 
 
-def _without(ledger: Any, opened: tuple[Opened, ...] | list[Opened]) -> list[Opened]:
+def _described(opened: list[Opened]) -> list[Description]:
+    return [one.description for one in opened]
+
+
+def _without(ledger: Ledger, opened: tuple[Opened, ...] | list[Opened]) -> list[Opened]:
     last = max((i for i, own in enumerate(opened) if own.ledger is ledger), default=len(opened))
     return [*opened[:last], *opened[last + 1 :]]
 
@@ -135,15 +184,15 @@ def _mark(opened: list[Opened]) -> None:
             folder.mkdir(0o700)
         if not _is_ours(folder):
             raise PermissionError(
-                f"{folder} must be a folder of yours that nobody else can enter: open ledgers are shown there to "
-                "worker processes. Remove it, or set TMPDIR to another place."
+                f"{folder} must be a folder of yours that nobody else can enter: open ledgers are "
+                "shown there to worker processes. Remove it, or set TMPDIR to another place."
             )
         os.environ[_FOLDER] = str(folder)  # a process that is started now may have another TMPDIR
         descriptor, name = tempfile.mkstemp(dir=folder)
         new = os.fdopen(descriptor, "w")
         if fcntl is not None:
             fcntl.flock(new, fcntl.LOCK_EX)
-        json.dump([own.description for own in opened], new)
+        json.dump(_described(opened), new)
         new.flush()
         if fcntl is None:
             new.close()  # Windows replaces no open file
@@ -162,7 +211,8 @@ def _shown_by(process: int) -> list[Description]:
         try:
             with path.open() as file:
                 if _locked(file):
-                    return json.load(file)
+                    shown: list[Description] = json.load(file)
+                    return shown
                 if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                     break  # its process is gone
         except FileNotFoundError:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from skdpbayes.solvers.normal import normal_given
+from skdpbayes.solvers.normal_posterior import normal_given
 
 
 class Model(NamedTuple):

@@ -1,10 +1,15 @@
-"""What can be said of a matrix seen with noise.
+"""Estimates of a symmetric matrix that is observed with Gaussian noise.
 
-A symmetric p x p matrix whose entries off the diagonal have noise of a known variance, those on it
-of twice that: a curvature that was released. For NumPy's arrays and JAX's, where they take `xp`.
+The noise is independent between the p (p + 1) / 2 entries of the p x p matrix. Its variance is
+known off the diagonal, and twice as large on it. Such matrices are released curvatures and released
+sums of products. Functions with an argument `xp` are for arrays of NumPy and of JAX.
+``docs/solvers/dpvi.md`` and ``docs/solvers/na-dpvi.md`` say which estimate is used where, and why.
 """
 
 from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,27 +20,29 @@ from scipy.special import gammaincinv
 _TINY = float(np.finfo(np.float32).tiny)
 
 
-def mean_curvature(matrix, entry_variance):
+def mean_curvature(matrix: Any, entry_variance: Any) -> Any:
     """Mean eigenvalue, shrunk to zero by the noise's share of its square."""
     p = len(matrix)
     mean = (matrix.trace() / p).clip(0)
     return mean * (1 - 2 * entry_variance / p / (mean**2).clip(_TINY)).clip(0, 1)
 
 
-def mean_curvature_error(p, entry_variance):
+def mean_curvature_error(p: int, entry_variance: Any) -> Any:
     """Standard error of the mean eigenvalue."""
     return (2 * entry_variance / p) ** 0.5
 
 
-def noise_edge(p, entry_variance):
-    """Largest eigenvalue of nothing but noise, nearly (the edge of Wigner's semicircle)."""
+def noise_edge(p: int, entry_variance: Any) -> Any:
+    """Approximate largest eigenvalue of pure noise (the edge of Wigner's semicircle)."""
     return 2 * (p * entry_variance) ** 0.5
 
 
-def known_spectrum(matrix, entry_variance):
+def known_spectrum(
+    matrix: jax.Array, entry_variance: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Eigenvalues of the learnt curvature, zero below the edge of the noise; eigenvectors; levels.
 
-    Levels are the eigenvalues, but not less than the error with which they are known.
+    Levels are the eigenvalues, not below their standard error.
     """
     learnt, error = learnt_curvature(matrix, entry_variance, jnp)
     values, vectors = jnp.linalg.eigh(learnt, symmetrize_input=False)
@@ -43,20 +50,20 @@ def known_spectrum(matrix, entry_variance):
     return known, vectors, jnp.maximum(values, error)
 
 
-def standing_out(values, entry_variance, xp):
-    """Which eigenvalues exceed the mean of the others by more than noise does, and that mean."""
+def standing_out(values: Any, entry_variance: Any, xp: ModuleType) -> tuple[Any, Any]:
+    """Mask of eigenvalues that exceed the mean of the others by more than noise, and that mean."""
     edge, rest = noise_edge(len(values), entry_variance), 0.0
-    for _ in range(5):  # noise lifts some of the others too, at first
+    for _ in range(5):  # the mean falls as eigenvalues are taken out
         known = values > xp.maximum(rest, 0) + edge
         rest = xp.sum(xp.where(known, 0, values)) / xp.maximum(xp.sum(~known), 1)
     return known, rest
 
 
-def denoised(matrix, entry_variance):
-    """Shrink towards a multiple of the identity, by the noise's share of the matrix's spread.
+def denoised(matrix: Any, entry_variance: Any) -> Any:
+    """Matrix shrunk towards a multiple of the identity, by the noise's share of its spread.
 
-    As Ledoit and Wolf's estimator, except that the noise's share is known: p (p + 1) times
-    `entry_variance` against the squared distance from the identity's multiple.
+    The estimator of Ledoit and Wolf (2004) with a known share: p (p + 1) times `entry_variance`
+    over the squared distance from the multiple of the identity.
     """
     p = len(matrix)
     centre = mean_curvature(matrix, entry_variance) * np.eye(p, dtype=matrix.dtype)
@@ -65,12 +72,12 @@ def denoised(matrix, entry_variance):
     return centre + kept * (matrix - centre)
 
 
-def learnt_curvature(matrix, entry_variance, xp):
-    """The part of the spectrum that stands out of the noise, and the diagonal of the rest; positive semi-definite.
+def learnt_curvature(matrix: Any, entry_variance: Any, xp: ModuleType) -> tuple[Any, Any]:
+    """Eigenvalues that stand out of the noise, plus the diagonal of the rest; and its error.
 
-    A diagonal entry has far less noise than the edge of the spectrum. It is shrunk towards the mean
-    of all by the noise's share of their variance. Returned with the standard error of the result in
-    a direction outside of that part.
+    The result is positive semi-definite. A diagonal entry has far less noise than the edge of the
+    spectrum; it is shrunk towards the mean of the diagonal by the noise's share of the variance.
+    The error is the standard error in a direction outside the part that stands out.
     """
     p = len(matrix)
     values, vectors = xp.linalg.eigh(matrix)
@@ -83,13 +90,12 @@ def learnt_curvature(matrix, entry_variance, xp):
     return out + xp.diag(rest.clip(0)), error
 
 
-def possible_eigenvalues(values, entry_variance):
-    """What the eigenvalues of a learnt curvature may be: quantiles, of shape (64, p), of gamma distributions.
+def possible_eigenvalues(values: np.ndarray, entry_variance: Any) -> np.ndarray:
+    """Plausible eigenvalues of a learnt curvature: quantiles of gamma distributions, (64, p).
 
-    One that is far from the others is known but for the noise of an entry on the diagonal. Among
-    many that are near each other noise, which hides differences of about sqrt(p v), leaves little
-    but their mean: v is `entry_variance`. Where it leaves nothing, a shape of 2 stands for what
-    curvatures differ by.
+    An isolated eigenvalue is uncertain by the noise of one diagonal entry. Noise hides differences
+    of about sqrt(p v), with v the `entry_variance`: of many eigenvalues close together, little but
+    their mean is known. Where nothing is known, a shape of 2 is the prior spread of curvatures.
     """
     p = len(values)
     near = 1 / (1 + (values[:, None] - values) ** 2 / (p * entry_variance + _TINY))
@@ -99,20 +105,20 @@ def possible_eigenvalues(values, entry_variance):
     return values * gammaincinv(shape, quantiles) / shape
 
 
-def cautious_curvature(matrix, entry_variance):
-    """What stands out of the spectrum on either side, shrunk by what noise added to it, and the diagonal of the rest.
+def cautious_curvature(matrix: jax.Array, entry_variance: jax.Array) -> jax.Array:
+    """Shrunk eigenvalues that stand out on either side, plus a positive diagonal for the rest.
 
-    An eigenvalue at distance l from the mean of the others is seen at ``(l^2 + p v) / l``, and its
-    vector has squared cosine ``1 - p v / l^2`` with the true one (v is `entry_variance`): the best
-    multiple of the seen vector's square is ``sqrt(seen^2 - 4 p v)`` (Donoho, Gavish and Johnstone
-    2018). What does not stand out is taken for a diagonal with positive entries (`_positive_mean`),
-    whatever small eigenvalues it had: as a curvature that is cautious, steps by it are rather too
-    short.
+    An eigenvalue at distance l from the mean of the others is observed at ``(l^2 + p v) / l``, and
+    its vector has squared cosine ``1 - p v / l^2`` with the true one (v is `entry_variance`). The
+    best multiple of the observed vector's outer square is ``sqrt(observed^2 - 4 p v)`` (Donoho,
+    Gavish and Johnstone 2018). The rest becomes a diagonal with positive entries
+    (`_positive_mean`), whatever small eigenvalues it had. The estimate is high rather than low, so
+    that steps by it are short.
     """
     p = len(matrix)
     values, vectors = jnp.linalg.eigh(matrix)
     edge, centre = noise_edge(p, entry_variance), jnp.zeros(())
-    for _ in range(5):  # noise lifts some of the others too, at first
+    for _ in range(5):  # the mean falls as eigenvalues are taken out
         out = jnp.abs(values - centre) > edge
         centre = jnp.maximum(jnp.sum(jnp.where(out, 0, values)) / jnp.maximum(jnp.sum(~out), 1), 0)
     distance = values - centre
@@ -124,20 +130,23 @@ def cautious_curvature(matrix, entry_variance):
     return jnp.where(out.all(), matrix, known)  # without noise
 
 
-def _positive_mean(x, variance):
-    """Posterior means of positive numbers seen with normal noise, under an exponential prior with their mean."""
+def _positive_mean(x: jax.Array, variance: jax.Array) -> jax.Array:
+    """Posterior means of positive numbers observed with normal noise.
+
+    The prior is exponential with their mean.
+    """
     sd = jnp.sqrt(variance) + _TINY
     mean = jnp.maximum(x.mean(), sd / len(x) ** 0.5)
     return _positive_normal(x - sd**2 / mean, sd)
 
 
-def estimated_curvature(matrix, entry_variance):
-    """The best estimate with the eigenvectors of the noisy matrix.
+def estimated_curvature(matrix: jax.Array, entry_variance: jax.Array) -> jax.Array:
+    """Best estimate with the eigenvectors of the noisy matrix.
 
-    An eigenvalue `x` becomes ``x - 2 p v h(x)``, h being the Hilbert transform of the spectrum,
-    here the mean over the others of ``1 / (x - x')``, which takes back what noise did to the
-    eigenvalue and to the eigenvector's direction (Bun, Allez, Bouchaud and Potters 2016, equation
-    for additive noise).
+    An eigenvalue `x` becomes ``x - 2 p v h(x)``. Here h is the Hilbert transform of the spectrum,
+    the mean over the others of ``1 / (x - x')``. This corrects the effect of noise on the
+    eigenvalue and on the direction of its vector (rotationally invariant estimator for additive
+    noise: Bun, Allez, Bouchaud and Potters 2016).
     """
     p = len(matrix)
     values, vectors = jnp.linalg.eigh(matrix)
@@ -147,12 +156,18 @@ def estimated_curvature(matrix, entry_variance):
     return (vectors * (values - 2 * p * entry_variance * transform).clip(0)) @ vectors.T
 
 
-def shrunk_products(products, entry_variance, total_weight, *, intercept):
-    """Sums of products ``x x'`` cleared of noise, and the posterior variance of an entry off the diagonal.
+def shrunk_products(
+    products: jax.Array,
+    entry_variance: jax.Array,
+    total_weight: jax.Array | float,
+    *,
+    intercept: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """Denoised sums of products ``x x'``, and the posterior variance of an off-diagonal entry.
 
-    Sums of squares are shrunk to their mean, sums of features and covariances of two features to
-    zero, each kind by what the noise allows (`kept`), and the covariance that follows is made
-    positive. With an intercept the last entry is the sum of the weights.
+    Sums of squares are shrunk to their mean; sums of features and covariances of two features are
+    shrunk to zero. Each kind has its own share (`kept`). The resulting covariance is made positive.
+    With an intercept the last entry is the sum of the weights.
 
     Parameters
     ----------
@@ -160,11 +175,11 @@ def shrunk_products(products, entry_variance, total_weight, *, intercept):
         Symmetric.
     entry_variance : float
     total_weight : float
-        Of the records.
+        Sum of the records' weights.
     intercept : bool
         Whether the last column is constant.
     """
-    d, variance = len(products) - intercept, 2 * entry_variance  # of an entry on the diagonal
+    d, variance = len(products) - intercept, 2 * entry_variance  # variance of a diagonal entry
     inner, by_means = products[:d, :d], jnp.zeros((d, d))
     if intercept:
         sums = products[-1, :d]
@@ -186,18 +201,17 @@ def shrunk_products(products, entry_variance, total_weight, *, intercept):
     ), left / 2
 
 
-def _positive_normal(mean, sd):
-    """Means of normal variables that are known to be positive."""
+def _positive_normal(mean: jax.Array, sd: jax.Array) -> jax.Array:
+    """Means of normal variables truncated to positive values."""
     z = mean / sd
     return (mean + sd * jnp.exp(stats.norm.logpdf(z) - stats.norm.logcdf(z))).clip(1e-9 * sd)
 
 
-def kept(size, entries, noise):
-    """Posterior mean of normal variables as a share of what was observed, and their variance.
+def kept(size: jax.Array | float, entries: int, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Posterior mean of normal variables as a share of their observations, and their variance.
 
-    Variables from N(0, v) are observed with noise; ``noise / (v + noise)`` has, under a flat prior
-    on its logarithm, a gamma distribution cut at 1 (Strawderman 1971), and its mean is the share
-    that is not kept.
+    Variables from N(0, v) are observed with noise. Under a flat prior on its logarithm, the share
+    lost, ``noise / (v + noise)``, has a gamma distribution truncated at 1 (Strawderman 1971).
 
     Parameters
     ----------
@@ -205,12 +219,11 @@ def kept(size, entries, noise):
         Sum of the squares of the observations.
     entries : int
     noise : float
-        Variance.
+        Variance of the noise.
     """
     if entries <= 0:
         return jnp.ones(()), noise
-    # The distribution of the share that is lost, on a grid: compilers make short work of it, not of
-    # a gamma function.
+    # Distribution of the share lost, on a grid, which compiles faster than a gamma function.
     shape, rate = entries / 2, size / (2 * noise).clip(_TINY)
     top, width = jnp.log(jnp.minimum(1, shape / rate.clip(_TINY))), 12 / shape**0.5 + 12 / shape
     log_lost = jnp.linspace(top - width, jnp.minimum(0, top + width), 3000)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from skdpbayes.solvers import spectra
-from skdpbayes.solvers.guides import Curvature
+from skdpbayes.solvers import denoising
+from skdpbayes.solvers.released_curvature import Curvature
 
 
 @pytest.fixture(autouse=True)
@@ -24,27 +24,27 @@ def noise_of(p, seed):
 def test_spectrum_and_diagonal_are_told_from_noise():
     p = 60
     noise = noise_of(p, 0)
-    edge = spectra.noise_edge(p, 0.5)
+    edge = denoising.noise_edge(p, 0.5)
     assert 0.85 * edge < np.abs(np.linalg.eigvalsh(noise)).max() < 1.15 * edge
     direction = np.full(p, p**-0.5)
     truth = 5 * edge * np.outer(direction, direction) + np.diag(
         np.where(np.arange(p) < 10, 8.0, 0.0)
     )
-    learnt, error = spectra.learnt_curvature(truth + noise, 0.5, np)
+    learnt, error = denoising.learnt_curvature(truth + noise, 0.5, np)
     assert 0.5 < error < 1.1  # about that of one diagonal entry
     assert np.linalg.eigvalsh(learnt).min() > -1e-9
     np.testing.assert_allclose(direction @ learnt @ direction, 5 * edge, rtol=0.2)
     rest = np.diag(learnt - 5 * edge * np.outer(direction, direction))
     assert np.abs(rest[:10].mean() - 8) < 1 and np.abs(rest[10:].mean()) < 1
     values, vectors, levels = (
-        np.asarray(x) for x in spectra.known_spectrum(jnp.asarray(truth + noise), 0.5)
+        np.asarray(x) for x in denoising.known_spectrum(jnp.asarray(truth + noise), 0.5)
     )
     assert 1 <= (values > 0).sum() <= 10 and np.abs(vectors[:, -1] @ direction) > 0.95
     assert levels.min() == pytest.approx(error, rel=1e-3)
 
 
 def test_noise_alone_is_a_multiple_of_the_identity():
-    learnt, error = spectra.learnt_curvature(5 * np.eye(40) + noise_of(40, 1), 0.5, np)
+    learnt, error = denoising.learnt_curvature(5 * np.eye(40) + noise_of(40, 1), 0.5, np)
     np.testing.assert_allclose(learnt, 5 * np.eye(40), atol=1)
     assert error < 0.6
 
@@ -68,7 +68,7 @@ CASES += [
 @pytest.mark.parametrize(("estimate", "truth", "limit"), CASES)
 def test_estimates_are_nearer_the_truth_than_what_was_seen(estimate, truth, limit):
     """In the mean over draws of the noise; and positive, and the noisy matrix itself as noise vanishes."""
-    p, estimate = 24, getattr(spectra, estimate)
+    p, estimate = 24, getattr(denoising, estimate)
     truth = TRUTHS[truth](p)
     errors = []
     for seed in range(10):
@@ -91,7 +91,7 @@ def test_the_estimate_is_what_each_eigenvector_has_of_the_truth():
     for seed in range(20):
         seen = truth + noise_of(p, seed)
         values, vectors = np.linalg.eigh(seen)
-        estimate = np.asarray(spectra.estimated_curvature(jnp.asarray(seen), jnp.asarray(0.5)))
+        estimate = np.asarray(denoising.estimated_curvature(jnp.asarray(seen), jnp.asarray(0.5)))
         best.append(np.einsum("ij,ik,kj->j", vectors, truth, vectors))
         found.append(np.einsum("ij,ik,kj->j", vectors, estimate, vectors))
         raw.append(values)
@@ -101,27 +101,27 @@ def test_the_estimate_is_what_each_eigenvector_has_of_the_truth():
 
 def test_positive_means():
     x = jnp.array([-3.0, 0.0, 0.5, 5.0, 50.0])
-    found = np.asarray(spectra._positive_mean(x, jnp.asarray(1.0)))
+    found = np.asarray(denoising._positive_mean(x, jnp.asarray(1.0)))
     grid = np.linspace(0, 80, 400_001)[:, None]
     density = np.exp(-((np.asarray(x) - grid) ** 2) / 2 - grid / np.asarray(x).mean())
     np.testing.assert_allclose(found, (grid * density).sum(axis=0) / density.sum(axis=0), rtol=1e-3)
-    np.testing.assert_allclose(spectra._positive_mean(x[2:], jnp.asarray(0.0)), x[2:])
+    np.testing.assert_allclose(denoising._positive_mean(x[2:], jnp.asarray(0.0)), x[2:])
 
 
 def test_eigenvalues_that_noise_hides_are_known_by_their_mean_alone():
     values = np.array([4.0] * 20 + [500.0])
-    sure = spectra.possible_eigenvalues(values, 0.0)
+    sure = denoising.possible_eigenvalues(values, 0.0)
     np.testing.assert_allclose(sure, np.broadcast_to(values, sure.shape), rtol=1e-4)
-    seen = spectra.possible_eigenvalues(
+    seen = denoising.possible_eigenvalues(
         values, 1.0
     )  # the edge is at 9: noise hides differences of 4.6
     np.testing.assert_allclose(seen.mean(axis=0), values, rtol=0.02)
     assert seen[:, 0].std() == pytest.approx(4 / 2**0.5, rel=0.1) and seen[
         :, -1
     ].std() == pytest.approx(1.4, rel=0.1)
-    little = spectra.possible_eigenvalues(values, 0.05)
+    little = denoising.possible_eigenvalues(values, 0.05)
     assert little[:, 0].std() == pytest.approx((21 * 0.05) ** 0.5, rel=0.1)
-    assert not spectra.possible_eigenvalues(np.zeros(3), 1.0).any()
+    assert not denoising.possible_eigenvalues(np.zeros(3), 1.0).any()
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])

@@ -1,0 +1,177 @@
+"""Optional members of a model, one protocol each, for solvers to ask about with `isinstance`.
+
+Every model is a `skdpbayes.models.base.Model`. A member declared here adds a closed form, a bound
+or a prior of known form. Each protocol is checked in one place, the function that uses the member,
+which says what happens without it; most of these functions are in `skdpbayes.models.base`.
+
+Members must be found on the object or its class. A wrapper whose ``__getattr__`` forwards to
+another model has none of them, since Python 3.12 does not look there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import jax
+import numpy as np
+
+Params: TypeAlias = Any
+"""A pytree of float32 arrays, whose structure is the model's own."""
+
+Record: TypeAlias = Mapping[str, Any]
+"""One record: arrays by field."""
+
+Contribution: TypeAlias = Any
+"""What one record adds to a sum: an array, `RankOne`, `Quadratic`, `Scattered`, or a pytree."""
+
+Array: TypeAlias = jax.Array | np.ndarray
+"""An array of public numbers, traced by the compiled loop."""
+
+Number: TypeAlias = jax.Array | np.floating | np.integer | float
+"""A public number, traced by the compiled loop."""
+
+
+@runtime_checkable
+class HasScore(Protocol):
+    """Closed form of the score, which may be a structured contribution."""
+
+    def score(self, params: Params, record: Record) -> Contribution:
+        """Gradient of one record's log-likelihood, of the structure of `params`."""
+
+
+@runtime_checkable
+class HasCurvature(Protocol):
+    """Closed form of the curvature, which may be a structured contribution."""
+
+    def curvature(self, params: Params, record: Record) -> Contribution:
+        """Negative Hessian of one record's log-likelihood, (P, P) over the ravelled parameters."""
+
+
+@runtime_checkable
+class HasScoreBound(Protocol):
+    """Bound on a record's score that does not depend on its response.
+
+    Weights computed from it leave the expected score zero at the truth (conditionally unbiased
+    estimating equations: Künsch, Stefanski and Carroll 1989).
+    """
+
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
+        """Upper bound on the norm of the score, a scalar."""
+
+
+@runtime_checkable
+class HasScoreUnit(Protocol):
+    """Unit of the score: clipping norms are relative to it."""
+
+    @property
+    def score_unit(self) -> Number:
+        """Norm of a typical score, found by a private release."""
+
+
+@runtime_checkable
+class HasClippingBias(Protocol):
+    """Expected effect of clipping on the sum of all scores (Fisher consistency)."""
+
+    def clipping_bias(self, params: Params, norm: jax.Array) -> Params:
+        """Expected sum of clipped minus unclipped scores, of the structure of `params`."""
+
+
+@runtime_checkable
+class HasNormalPrior(Protocol):
+    """Independent normal prior, or a normal approximation of the prior."""
+
+    def prior_precision(self) -> Params:
+        """Diagonal of the prior precision (for Student t priors, inverse squared scales).
+
+        For another prior: the curvature of its logarithm at `init`.
+        """
+
+
+@runtime_checkable
+class HasPriorMean(Protocol):
+    """Normal prior whose mean is not the starting point."""
+
+    def prior_mean(self) -> Params:
+        """Mean of the normal prior.
+
+        For another prior: the mean that gives the normal approximation the prior's slope at `init`.
+        """
+
+
+@runtime_checkable
+class HasPriorDegrees(Protocol):
+    """Student t priors, independent, with the inverse squared scales of `prior_precision`."""
+
+    @property
+    def prior_df(self) -> Number | None:
+        """Degrees of freedom; None: the priors are normal."""
+
+
+@runtime_checkable
+class HasRandomStart(Protocol):
+    """Model that cannot start at `init`: every chain starts at a draw."""
+
+    def start(self, key: jax.Array) -> Params:
+        """Draw of the starting point, from public values alone."""
+
+
+@runtime_checkable
+class HasLatentNoise(Protocol):
+    """Model whose log-likelihood is estimated with a draw of its latent variables."""
+
+    def drawn(self, key: jax.Array) -> Any:
+        """The model with the latent noise of one round fixed."""
+
+
+@runtime_checkable
+class HasPrecondition(Protocol):
+    """Score and curvature given up to public factors that depend on the parameters alone.
+
+    The mechanism then clips quantities of constant scale.
+    """
+
+    def precondition(self, params: Params) -> Params:
+        """Factors of `score`, and of the rows and columns of `curvature`."""
+
+
+@runtime_checkable
+class HasWorkingPoint(Protocol):
+    """Choice of the point at which scores are released while the parameters are uncertain."""
+
+    def working_point(
+        self, params: jax.Array, curvature: jax.Array, covariance: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Point, factors of the score's slopes, and extra variance of the score, each (P,).
+
+        Parameters
+        ----------
+        params : array of shape (P,)
+            Posterior mean of the ravelled parameters.
+        curvature, covariance : arrays of shape (P, P)
+            Summed over records, without the factors of `precondition`; of the parameters.
+        """
+
+
+@runtime_checkable
+class HasParameterBlocks(Protocol):
+    """Blocks of parameters that the curvature does not relate."""
+
+    def parameter_blocks(self) -> tuple[slice, ...]:
+        """Slices of the ravelled parameters between which the curvature is zero."""
+
+
+@runtime_checkable
+class HasInformation(Protocol):
+    """Model of whole records, which predicts the curvature: no curvature is released."""
+
+    def information(self, params: Params, norm: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Expected curvature and covariance of the sum of all scores clipped to `norm`, (P, P)."""
+
+
+@runtime_checkable
+class HasStartVariance(Protocol):
+    """Starting point that is itself an estimate."""
+
+    def start_variance(self) -> Params:
+        """Variance of `init` as an estimate of the parameters."""

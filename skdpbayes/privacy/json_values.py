@@ -1,0 +1,54 @@
+"""Values of JSON's types, which reports are made of."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def positive(value: Any, name: str) -> float:
+    """Return `value` as a finite float above 0, or raise ValueError."""
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not 0.0 < float(value) < math.inf:
+        raise ValueError(f"{name} must be a finite number above 0, got {value!r}.")
+    return float(value)
+
+
+def texts(values: Iterable[str], name: str) -> tuple[str, ...]:
+    """Return `values` as a tuple of str, or raise ValueError if it is a str itself."""
+    if isinstance(values, str):
+        raise ValueError(f"{name} must be a sequence of str, got the str {values!r}.")
+    return tuple(str(value) for value in values)
+
+
+def pure(value: Any, name: str) -> Any:
+    """Return `value` rebuilt from JSON's types, or raise ValueError.
+
+    NumPy scalars and arrays are converted.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(key): pure(item, name) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return pure(value.tolist(), name)
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        return [pure(item, name) for item in value]
+    raise ValueError(f"{name} must be made of numbers, strings, lists and dicts, got {value!r}.")
+
+
+def finite(value: Any) -> Any:
+    """Return JSON's types with infinities and NaN, which strict JSON does not have, as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value

@@ -1,0 +1,350 @@
+"""Gaussian guides of `dpvi`: state, draw, step and reported posterior of each.
+
+The guide is ``theta = mu + L e``, ``e ~ N(0, I)``: `MeanField` has a diagonal L and takes Adam
+steps (Kingma and Ba 2015, algorithm 1) on the evidence lower bound; `FullRank` has a full L, from
+released curvatures, and takes preconditioned steps. `skdpbayes.solvers.dpvi` has the algorithm, and
+``docs/solvers/dpvi.md`` the derivations. Every entry of a state is a function of the releases, the
+solver key and public values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.scipy.linalg import solve_triangular
+
+from skdpbayes.mechanism.spec import Block
+from skdpbayes.models.base import Model, flat_start, prior_score
+from skdpbayes.models.protocols import Array, Number
+from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.solvers.base import Query, Round, Scales, Sums
+from skdpbayes.solvers.denoising import (
+    denoised,
+    known_spectrum,
+    learnt_curvature,
+    noise_edge,
+    possible_eigenvalues,
+)
+from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
+
+CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
+TIME_CONSTANT = 20  # rounds in which a direction of known curvature settles
+_ADAM = optax.scale_by_adam()
+_TINY = float(np.finfo(np.float32).tiny)
+
+Draw: TypeAlias = tuple[jax.Array, jax.Array]
+"""A point of the guide, and its standard normal noise."""
+
+
+State = TypeVar("State")
+
+
+class Rates(NamedTuple):
+    """Learning rates of one step."""
+
+    mean: jax.Array
+    log_sd: jax.Array
+    decay: jax.Array  # share of the first rate that the schedule leaves
+
+
+class MeanFieldState(NamedTuple):
+    """State of `MeanField`."""
+
+    log_sd: jax.Array
+    moments: optax.ScaleByAdamState
+
+
+class FullRankState(NamedTuple):
+    """State of `FullRank`."""
+
+    curvature: Curvature
+    precision_root: jax.Array  # Cholesky factor of the guide's precision, L^-T
+    eigenvalues: jax.Array  # of the learnt curvature, zero where noise may explain them
+    eigenvectors: jax.Array
+    levels: jax.Array  # eigenvalues, not below their standard error
+    square: jax.Array  # mean square of the gradient
+
+
+class GuidedState(Protocol):
+    """The members of a `DPVIState` that guides read."""
+
+    @property
+    def mu(self) -> jax.Array:
+        """Mean of the guide."""
+
+    @property
+    def guide(self) -> Any:
+        """State of the guide."""
+
+    @property
+    def average(self) -> tuple[Any, Any]:
+        """Averages over the late rounds."""
+
+    @property
+    def averaged_noise(self) -> Any:
+        """Noise variance of a score averaged over the late rounds."""
+
+    @property
+    def log_clip(self) -> jax.Array:
+        """Logarithm of the clipping norm of a score."""
+
+
+class Guide(Protocol[State]):
+    """A Gaussian guide, as `DPVI` uses it."""
+
+    def init(self, mu: jax.Array, sd: jax.Array) -> tuple[State, tuple[jax.Array, jax.Array]]:
+        """State, and what is averaged over the late rounds, at mean `mu` and deviations `sd`."""
+
+    def draw(self, mu: jax.Array, state: State, noise: jax.Array) -> jax.Array:
+        """Point of the guide, from standard normal noise."""
+
+    def prior_factor(self, state: State, noise: jax.Array, precision: Array) -> jax.Array:
+        """Factor of the prior precision, given the variance of the averaged noise."""
+
+    def step(
+        self,
+        mu: jax.Array,
+        state: State,
+        score: jax.Array,
+        prior: jax.Array,
+        point: Draw,
+        rates: Rates,
+        factor: jax.Array,
+        precision: jax.Array,
+    ) -> tuple[jax.Array, State, tuple[jax.Array, jax.Array]]:
+        """Next mean and state, and the terms of the averages.
+
+        Parameters
+        ----------
+        mu, state
+            Mean and state of the guide.
+        score, prior : arrays of shape (P,)
+            The two parts of the gradient at `point`.
+        point : Draw
+        rates : Rates
+        factor : array
+            `prior_factor`.
+        precision : array of shape (P,)
+            Of the prior.
+        """
+
+    def more_rounds(
+        self, model: Model, precision: jax.Array, draw: Callable[..., Draw]
+    ) -> tuple[Round[Any], ...]:
+        """Kinds of round beside the gradient round; `draw` gives their points."""
+
+    def posterior(
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+    ) -> GaussianPosterior:
+        """Reported posterior; `noise` is the variance of the noise in the averaged score."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MeanField:
+    """Independent normals ``mu + exp(u) e``; mu and u take steps of Adam."""
+
+    def init(self, mu: jax.Array, sd: jax.Array) -> tuple[MeanFieldState, Draw]:
+        """State, and the averages over the late rounds: of mu and u."""
+        guide = mu, jnp.log(sd)
+        return MeanFieldState(guide[1], _ADAM.init(guide)), guide
+
+    def draw(self, mu: jax.Array, state: MeanFieldState, noise: jax.Array) -> jax.Array:
+        """Point of the guide."""
+        return mu + jnp.exp(state.log_sd) * noise
+
+    def step(
+        self,
+        mu: jax.Array,
+        state: MeanFieldState,
+        score: jax.Array,
+        prior: jax.Array,
+        point: Draw,
+        rates: Rates,
+        factor: jax.Array,
+        precision: jax.Array,
+    ) -> tuple[jax.Array, MeanFieldState, tuple[jax.Array, jax.Array]]:
+        """Step of Adam."""
+        del precision
+        total = score + factor * prior
+        gradient = total, total * point[1] * jnp.exp(state.log_sd) + 1  # by reparametrisation
+        direction, moments = _ADAM.update(gradient, state.moments)
+        mu, log_sd = mu + rates.mean * direction[0], state.log_sd + rates.log_sd * direction[1]
+        return mu, MeanFieldState(log_sd, moments), (mu, log_sd)
+
+    def prior_factor(self, state: MeanFieldState, noise: jax.Array, precision: Array) -> jax.Array:
+        """``1 + noise / h``, with h the mean precision of the guide."""
+        return 1 + noise / jnp.maximum(jnp.mean(jnp.exp(-2 * state.log_sd)), jnp.min(precision))
+
+    def more_rounds(
+        self, model: Model, precision: jax.Array, draw: Callable[..., Draw]
+    ) -> tuple[()]:
+        """No further kind of round."""
+        del model, precision, draw
+        return ()
+
+    def posterior(
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+    ) -> GaussianPosterior:
+        """Averaged guide, with the privacy noise in its variances."""
+        del model
+        mean, log_sd = state.average
+        prior = (
+            np.asarray(self.prior_factor(state.guide, state.averaged_noise, precision), np.float64)
+            * precision
+        )
+        information = np.maximum(np.exp(-2 * log_sd) - prior, 0)
+        gain = information / (information + noise + _TINY)
+        total = precision + information * gain
+        # The average is the zero of a gradient with one prior factor for all parameters; here each
+        # parameter has its own.
+        return GaussianPosterior(mean * gain * (information + prior) / total, 1 / np.sqrt(total))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class FullRank:
+    """Normals with a full covariance, computed from released curvatures.
+
+    Attributes
+    ----------
+    curvature_bound : float
+        Public bound on the norm of a record's curvature; infinity if there is none.
+    """
+
+    curvature_bound: Number = np.inf
+
+    def init(self, mu: jax.Array, sd: jax.Array) -> tuple[FullRankState, Draw]:
+        """State, and the averages over the late rounds: of points and of the scores there."""
+        p, nothing = mu.size, jnp.zeros_like(mu)
+        root, vectors = jnp.diag(1 / sd), jnp.eye(p, dtype=mu.dtype)
+        state = FullRankState(
+            Curvature.none(p), root, nothing, vectors, nothing, jnp.zeros((), mu.dtype)
+        )
+        return state, (mu, jnp.zeros_like(mu))
+
+    def draw(self, mu: jax.Array, state: FullRankState, noise: jax.Array) -> jax.Array:
+        """Point of the guide."""
+        return mu + solve_triangular(state.precision_root, noise, trans="T", lower=True)
+
+    def step(
+        self,
+        mu: jax.Array,
+        state: FullRankState,
+        score: jax.Array,
+        prior: jax.Array,
+        point: Draw,
+        rates: Rates,
+        factor: jax.Array,
+        precision: jax.Array,
+    ) -> tuple[jax.Array, FullRankState, tuple[jax.Array, jax.Array]]:
+        """Preconditioned step.
+
+        Directions whose curvature stands out of its noise take Newton steps, shortened so that
+        iterates settle within `TIME_CONSTANT` rounds: faster ones would only follow the noise.
+        Other directions take steps proportional to the gradient over its root mean square, which is
+        mostly noise.
+        """
+        vectors = state.eigenvectors
+        gradient = score @ vectors + factor * (prior @ vectors)
+        square = jnp.mean(gradient**2)
+        square = jnp.where(state.square > 0, 0.9 * state.square + 0.1 * square, square)
+        curvatures = state.eigenvalues + factor * (precision @ vectors**2)
+        slowness = TIME_CONSTANT / rates.decay * curvatures + jnp.sqrt(square) / rates.mean
+        mu = mu + vectors @ (gradient / jnp.maximum(slowness, _TINY))
+        return mu, state._replace(square=square), (point[0], score)
+
+    def prior_factor(self, state: FullRankState, noise: jax.Array, precision: Array) -> jax.Array:
+        """``omega + noise / h`` in each direction of `eigenvectors`, with h its level."""
+        return self.mean_weight(state) + noise / jnp.maximum(state.levels, jnp.min(precision))
+
+    def mean_weight(self, state: FullRankState) -> jax.Array:
+        """Mean weight omega, the ratio of the weighted scores' covariance to their curvature.
+
+        Shrunk towards 1 by its noise.
+        """
+        return state.curvature.mean_weight(towards=1.0, errors=2, least=0.05)
+
+    def more_rounds(
+        self, model: Model, precision: jax.Array, draw: Callable[..., Draw]
+    ) -> tuple[Round[Any]]:
+        """The curvature round."""
+        unravel = flat_start(model)[1]
+
+        def query(state: GuidedState, point: Draw) -> Query:
+            return curvature_query(model, unravel(point[0]), jnp.exp(state.log_clip))
+
+        def blocks(state: GuidedState) -> Mapping[str, Block]:
+            return curvature_blocks(
+                jnp.minimum(self.curvature_bound, CURVATURE_RATIO * jnp.exp(2 * state.log_clip))
+            )
+
+        def update(state: Any, point: Draw, step: jax.Array, estimate: Sums, scales: Scales) -> Any:
+            del point, step
+            known = state.guide.curvature.after(estimate, scales)
+            n = known.n
+            # Positive definite as soon as the true curvature is, up to rare draws, in which the
+            # last root stays.
+            factor = self.prior_factor(state.guide, state.averaged_noise, precision)
+            working = damped(known, corrected_prior(precision, state.guide.eigenvectors, factor))
+            root = jnp.linalg.cholesky(working, symmetrize_input=False)
+            root = jnp.where(jnp.isfinite(root).all(), root, state.guide.precision_root)
+            old = state.guide
+            # The eigendecomposition is slow: every fourth release will do.
+            values, vectors, levels = jax.lax.cond(
+                (n <= 2) | (n % 4 == 0),
+                lambda: known_spectrum(known.matrix, known.variance),
+                lambda: (old.eigenvalues, old.eigenvectors, old.levels),
+            )
+            return state._replace(
+                guide=FullRankState(known, root, values, vectors, levels, old.square)
+            )
+
+        return (Round(draw, query, blocks, update),)
+
+    def posterior(
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+    ) -> GaussianPosterior:
+        """Newton step from the averaged point, with the privacy noise in the covariance.
+
+        The covariance is ``(P + H (omega H + noise I)^-1 H)^-1``.
+        """
+        point, score = state.average
+        matrix, variance, *_ = state.guide.curvature
+        factor = np.asarray(
+            self.prior_factor(state.guide, state.averaged_noise, precision), np.float64
+        )
+        corrected = corrected_prior(precision, state.guide.eigenvectors, factor)
+        prior = np.asarray(prior_score(model)(point.astype(np.float32)), np.float64)
+        mean = point + np.linalg.solve(
+            damped(state.guide.curvature, corrected), score + corrected @ (prior / precision)
+        )
+
+        learnt, error = learnt_curvature(matrix, variance, np)
+        values, vectors = np.linalg.eigh(learnt)
+        along, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
+        curvatures = possible_eigenvalues(known, variance)
+        observed = curvatures**2 / (self.mean_weight(state.guide) * curvatures + noise + _TINY)
+        # Information that gives the mean of the posterior variance over the possible curvatures.
+        observed = 1 / (1 / (along + observed)).mean(axis=0) - along
+        total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
+        return GaussianPosterior(mean, rotation / np.sqrt(total))
+
+
+def corrected_prior(precision: Any, vectors: Any, factor: Any) -> Any:
+    """Prior precision, multiplied by `factor` in the directions of `vectors`."""
+    root = precision[:, None] ** 0.5 * vectors
+    return (root * factor) @ root.T
+
+
+def damped(known: Curvature, prior: Any) -> Any:
+    """Precision from curvature and prior, plus the edge of the noise's spectrum on the diagonal."""
+    p = len(known.matrix)
+    edge = noise_edge(p, known.variance) * np.eye(p, dtype=known.matrix.dtype)
+    return denoised(known.matrix, known.variance) + prior + edge

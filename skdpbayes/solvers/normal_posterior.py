@@ -1,0 +1,64 @@
+"""Posterior under independent normal or Student t priors, given a quadratic log-likelihood.
+
+A Student t prior is a normal prior whose precision has a gamma distribution (West 1987). Mean field
+variational Bayes replaces each precision by its expectation,
+
+    E[precision] = (df + 1) / (df scale^2 + E[(t - mean)^2]),
+
+and is iterated by the caller: `na-dpvi` in its rounds, `vips` of logistic regression to a fixed
+point. See ``docs/solvers/na-dpvi.md``.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from skdpbayes.models.base import (
+    Model,
+    prior_degrees,
+    prior_mean,
+    prior_precision,
+    prior_variance,
+)
+
+
+def normal_given(
+    model: Model,
+    information: jax.Array,
+    linear: jax.Array,
+    before: tuple[jax.Array, jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and precision of the parameters t under ``linear't - t' information t / 2``.
+
+    Parameters
+    ----------
+    model : Model
+    information : array of shape (p, p)
+        Positive semi-definite.
+    linear : array of shape (p,)
+    before : pair of arrays of shapes (p,) and (p, p)
+        Mean and covariance of the parameters, under which precisions of Student t priors have their
+        expectation. At the fixed point they are those of the result.
+    """
+    start = prior_mean(model)
+    prior = prior_precision(model).astype(jnp.float64) * _factors(model, start, *before)
+    precision = information + jnp.diag(prior)
+    return start + jnp.linalg.solve(precision, linear - information @ start), precision
+
+
+def _factors(
+    model: Model, start: jax.Array, mean: jax.Array, covariance: jax.Array
+) -> jax.Array | float:
+    """Expected precisions, times the squared scales of the prior."""
+    df = prior_degrees(model)
+    if df is None:
+        return 1.0
+    square = (mean - start) ** 2 + jnp.diag(covariance)
+    return (df + 1) / (df + square / prior_variance(model))
+
+
+def reach(model: Model, deviations: float) -> jax.Array:
+    """`deviations` prior standard deviations, or five times as many scales of Student t priors."""
+    wide = 1 if prior_degrees(model) is None else 5
+    return deviations * wide * jnp.sqrt(prior_variance(model))
