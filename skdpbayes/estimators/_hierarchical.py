@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -19,9 +18,6 @@ from skdpbayes.estimators._numpyro import ProgramEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.groups import GroupedRows, place_of
-from skdpbayes.intake.rows import (
-    bounded_rows,
-)
 from skdpbayes.privacy import PrivacyLedger
 from skdpbayes.schema import Schema
 
@@ -173,7 +169,6 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.random_state = random_state
         self.verbose = verbose
 
-    _declared = ("classes",)
     _dims: ClassVar = {"weights": ("group", "column")}
     _fitted = (
         *ProgramEstimator._fitted,
@@ -215,7 +210,6 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("group_scale", self.group_scale, 1e-6, 1e6, none=True, closed=True)
-        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
 
     def _reader(self) -> GroupedRows:
         return GroupedRows(
@@ -242,19 +236,16 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         return hierarchical_logistic, public
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
-        del model
         groups, _ = self._groups_and_table()
-        return {
-            "classes": [str(label) for label in facts.own_labels()],
-            "groups": len(groups),
-            "data_norm": norm_of(self.data_norm, facts.n_features - 1),
-        }
+        return super()._also_public(facts, model) | {"groups": len(groups)}
+
+    def _norm(self, facts: Facts) -> float:
+        return norm_of(self.data_norm, facts.n_features - 1)
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         super()._finish(plan, outcome)
-        self.classes_ = plan.facts.own_labels()
+        self._set_classes(plan.facts)
         self.groups_, self._table = self._groups_and_table()
-        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features - 1)
         mean = self.posterior_samples_["weights"].mean(axis=0, dtype=float)
         d = mean.shape[1] - bool(self.fit_intercept)
         self.coef_ = mean[:, :d]
@@ -302,17 +293,11 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     ) -> np.ndarray:
         check_is_fitted(self)
         x, group = self._reader().rows_and_groups(self, X, reset=False)
-        rows, null = bounded_rows(x, self.data_norm_, intercept=bool(self.fit_intercept))
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
-                stacklevel=3,
-            )
+        rows = self._bounded(x, intercept=bool(self.fit_intercept))
         draws = self.posterior_samples_ if draws is None else draws
         unknown = draws["effects"].astype(float) @ self._table.mean(axis=0)
-        weights = np.concatenate(
-            [draws["weights"].astype(float), unknown[:, None]], axis=1
-        )  # a group of -1: the last
+        # An unknown group has the code -1, so its weights come last.
+        weights = np.concatenate([draws["weights"].astype(float), unknown[:, None]], axis=1)
         size, out = max(1, _PREDICT_BLOCK // weights[:, 0].size), []
         for start in range(0, len(rows), size):
             block = slice(start, start + size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -11,7 +10,6 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
-from skdpbayes.declarations import of_columns_and_response
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin
@@ -127,7 +125,6 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     (3,)
     """
 
-    _declared = ("bounds",)
     _dims: ClassVar = {"coef": ("feature",)}
     _defaults = Defaults(schedules={"na-dpvi": (20, 2**17)}, curvature_every=2)
     _refused: ClassVar = {
@@ -184,8 +181,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         return tags
 
     _fitted = (
-        *PosteriorEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_unit",
-    )  # fmt: skip
+        *PosteriorEstimator._fitted,
+        *("posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_unit"),
+    )
 
     # ------------------------------------------------------------------ fitting
 
@@ -225,7 +223,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     def _reader(self) -> Reader:
         return RegressionRows(
-            None if self.bounds is None else of_columns_and_response(self.bounds)[0],
+            self._bounds_of_columns(),
             "linear regression centres its columns.",
             bounds=self.bounds,
             centred=bool(self.fit_intercept),
@@ -235,38 +233,35 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         make = self._sums_model if self.solver == "vips" else self._scores_model
         return make(facts.n_features)
 
+    def _row_norms(self, d: int) -> tuple[float, float]:
+        """Norm of a typical scaled row (features uniform on their ranges), and the largest norm."""
+        constant = bool(self.fit_intercept)
+        return math.sqrt(d / 3 + constant), math.sqrt(d + constant)
+
     def _scores_model(self, d: int) -> Task:
-        """Model and public bounds; a typical row of scaled features is that of uniform ones."""
+        """Model of scores, and public bounds."""
         from skdpbayes.models.linear import LinearRegression, normal_prior
 
-        columns = d + bool(self.fit_intercept)
-        row, longest = (
-            math.sqrt(d / 3 + bool(self.fit_intercept)),
-            math.sqrt(d + bool(self.fit_intercept)),
-        )
+        typical, longest = self._row_norms(d)
         model = LinearRegression(
-            columns,
+            d + bool(self.fit_intercept),
             precision=np.float32(self.prior_precision),
             shape=np.float32(self.prior_shape),
             scale=np.float32(self.prior_scale),
-            unit=np.float32(0.7 * row),
+            unit=np.float32(0.7 * typical),
             normal=normal_prior(self.prior_precision, self.prior_shape, self.prior_scale),
         )
-        score, curvature = model.bounds(
-            longest
-        )  # of rows within the bounds; others are weighted all the same
+        # Bounds for rows within the declared ranges; the mechanism clips the others all the same.
+        score, curvature = model.bounds(longest)
         precision = self.prior_precision * self.prior_shape / self.prior_scale
-        return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * row)))
+        return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * typical)))
 
     def _sums_model(self, d: int) -> Task:
-        """Model of the one release; rows somewhat shorter than typical ones keep their weight."""
+        """Model of the single release; only rows near typical length or longer lose weight."""
         from skdpbayes.models.linear_sums import LinearSums
 
         model = self._scores_model(d).model
-        typical, longest = (
-            math.sqrt(d / 3 + bool(self.fit_intercept)),
-            math.sqrt(d + bool(self.fit_intercept)),
-        )
+        typical, longest = self._row_norms(d)
         norm = _ROW_NORM * typical if math.isfinite(self.epsilon) else 1.01 * longest
         fields = vars(model) | {"unit": np.float32(1)}
         sums = LinearSums(**fields, row_norm=np.float32(norm), intercept=bool(self.fit_intercept))
@@ -275,10 +270,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         self._scales = plan.facts.own_scales()
-        self._set_coefficients(plan.model, draws)
-
-    def _set_coefficients(self, model: Any, draws: np.ndarray) -> None:
-        self._unit = float(model.unit)
+        self._unit = float(plan.model.unit)
         self.posterior_samples_ = self._in_units(draws)
         mean = self._in_units(self.posterior_.mean[None])
         self.coef_, self.intercept_ = mean["coef"][0], float(mean["intercept"][0])
@@ -325,12 +317,4 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         return rows @ draws["coef"].T + draws["intercept"], draws["noise_std"]
 
     def _features(self, X: Any) -> np.ndarray:
-        X = self._reader().numeric(self, X, reset=False)
-        null = ~np.isfinite(X).all(axis=1)
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
-                stacklevel=3,
-            )
-            X = np.where(null[:, None], self._scales[0], X)
-        return X
+        return self._null_rows_at(self._scales.centre, self._reader().numeric(self, X, reset=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,9 +15,8 @@ from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.facts import Facts
-from skdpbayes.intake.classified import ClassifiedRows, norm_of
+from skdpbayes.intake.classified import ClassifiedRows
 from skdpbayes.intake.reading import Reader
-from skdpbayes.intake.rows import bounded_rows
 from skdpbayes.plans.settings import Bounds, Task
 from skdpbayes.privacy import PrivacyLedger
 
@@ -203,7 +201,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    _declared = ("classes",)
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
     _fitted = (
         *PosteriorEstimator._fitted,
@@ -247,7 +244,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
-        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
 
     def _reader(self) -> Reader:
         return ClassifiedRows(
@@ -257,19 +253,12 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             intercept=bool(self.fit_intercept),
         )
 
-    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
-        del model
-        return {
-            "classes": [str(label) for label in facts.own_labels()],
-            "data_norm": norm_of(self.data_norm, facts.n_features),
-        }
-
     def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.logistic import LogisticRegression
 
         intercept = bool(self.fit_intercept)
         columns = facts.n_features + intercept
-        row = math.hypot(norm_of(self.data_norm, facts.n_features), intercept)
+        row = math.hypot(self._norm(facts), intercept)
         prior_df = None if self.prior_df is None else np.float32(self.prior_df)
         scale = np.full(columns, self.prior_scale, np.float32)
         model = LogisticRegression(columns, len(facts.own_labels()), scale, prior_df)
@@ -279,12 +268,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
-        self.classes_ = plan.facts.own_labels()
-        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features)
-        self._set_coefficients(plan.model, draws)
-
-    def _set_coefficients(self, model: Any, draws: np.ndarray) -> None:
-        rows = (model.n_rows, model.n_columns)
+        self._set_classes(plan.facts)
+        rows = (plan.model.n_rows, plan.model.n_columns)
         mean = self._split(self.posterior_.mean.reshape(1, *rows))
         self.coef_, self.intercept_ = mean["coef"][0], mean["intercept"][0]
         self.posterior_samples_ = self._split(draws.reshape(-1, *rows))
@@ -317,9 +302,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         summary: Callable[[np.ndarray], np.ndarray],
         draws: dict[str, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """``summary(p)`` for blocks of rows, p being the class probabilities of each draw (rows, draws, classes)."""
         check_is_fitted(self)
-        X = self._features(X)
+        X = self._bounded(self._reader().numeric(self, X, reset=False))
         draws = self.posterior_samples_ if draws is None else draws
         n_draws, n_rows, d = draws["coef"].shape
         weights, intercept = draws["coef"].reshape(-1, d).T, draws["intercept"].ravel()
@@ -330,18 +314,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             out.append(summary(class_probabilities(logits)))
         return np.concatenate(out)
 
-    def _features(self, X: Any) -> Any:
-        X = self._reader().numeric(self, X, reset=False)
-        rows, null = bounded_rows(X, self.data_norm_, intercept=False)
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
-                stacklevel=4,
-            )
-        return rows
-
     def _split(self, draws: np.ndarray) -> dict[str, np.ndarray]:
-        """Draws of shape (n, n_rows, n_columns) as coefficients and intercepts."""
+        """Coefficients and intercepts of draws of shape (n, n_rows, n_columns)."""
         d = self.n_features_in_
         intercept = draws[:, :, d] if self.fit_intercept else np.zeros(draws.shape[:2])
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -11,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
-from skdpbayes.declarations import of_columns_and_response, schema_of
+from skdpbayes.declarations import schema_of
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._layered import (
@@ -22,11 +21,11 @@ from skdpbayes.estimators._layered import (
 )
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin
-from skdpbayes.facts import Facts, Scales
-from skdpbayes.intake.classified import ClassifiedRows, norm_of
+from skdpbayes.facts import Facts
+from skdpbayes.intake.classified import ClassifiedRows
 from skdpbayes.intake.measured import MeasuredRows
 from skdpbayes.intake.reading import Reader
-from skdpbayes.intake.rows import bounded_rows, dense
+from skdpbayes.intake.rows import dense
 from skdpbayes.models.networks.layers import ACTIVATIONS, Layer, forward
 from skdpbayes.plans.settings import Bounds, Defaults, Task
 from skdpbayes.privacy import PrivacyLedger
@@ -36,10 +35,8 @@ if TYPE_CHECKING:
 
 _BLOCK = 1024  # rows of a prediction at a time
 _MOST_WEIGHTS = 2**30  # in all draws
-_LOG_NOISE = (
-    -1.5,
-    1.0,
-)  # prior mean and standard deviation of the log noise of responses, in half ranges of y
+# Prior mean and standard deviation of the log residual standard deviation, in half ranges of y.
+_LOG_NOISE = (-1.5, 1.0)
 
 
 class NetworkEstimator(PosteriorEstimator):
@@ -295,7 +292,6 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    _declared = ("classes",)
     _fitted = (*NetworkEstimator._fitted, "classes_", "data_norm_")
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -325,10 +321,6 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 
         return (Classifier,)
 
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
-
     def _reader(self) -> Reader:
         return ClassifiedRows(
             schema_of(self.classes),
@@ -337,13 +329,6 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
             intercept=False,
             always_dense=True,
         )
-
-    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
-        del model
-        return {
-            "classes": [str(label) for label in facts.own_labels()],
-            "data_norm": norm_of(self.data_norm, facts.n_features),
-        }
 
     def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.networks.perceptron import Classifier
@@ -354,28 +339,18 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
-        self.classes_ = plan.facts.own_labels()
-        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features)
+        self._set_classes(plan.facts)
         self._set_weights(draws, plan.model.layers)
 
     def _over_rows(
         self, X: Any, summary: Callable[[np.ndarray], np.ndarray], draws: np.ndarray | None = None
     ) -> np.ndarray:
         check_is_fitted(self)
-        rows, null = bounded_rows(
-            self._reader().numeric(self, X, reset=False), self.data_norm_, intercept=False
-        )
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
-                stacklevel=3,
-            )
+        rows = self._bounded(self._reader().numeric(self, X, reset=False))
+        draws = self.posterior_samples_ if draws is None else draws
         out = []
         for start in range(0, rows.shape[0], _BLOCK):
-            logits = self._outputs(
-                dense(rows[start : start + _BLOCK]),
-                self.posterior_samples_ if draws is None else draws,
-            )
+            logits = self._outputs(dense(rows[start : start + _BLOCK]), draws)
             out.append(summary(class_probabilities(logits)))
         return np.concatenate(out)
 
@@ -537,12 +512,9 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    _declared = ("bounds",)
-    _clips: ClassVar = {
-        "dpvi": 10.0,
-        "sgld": 10.0,
-    }  # if most rows are shortened, the noise comes out too small
-    _curvature = 100.0  # of a noise of a tenth
+    # Clipping most rows would bias the residual standard deviation downwards.
+    _clips: ClassVar = {"dpvi": 10.0, "sgld": 10.0}
+    _curvature = 100.0  # at a residual standard deviation of a tenth
     _fitted = (*NetworkEstimator._fitted, "noise_std_", "_scales")
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -573,8 +545,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         return (Regressor,)
 
     def _reader(self) -> Reader:
-        of_columns = None if self.bounds is None else of_columns_and_response(self.bounds)[0]
-        return MeasuredRows(of_columns, bounds=self.bounds)
+        return MeasuredRows(self._bounds_of_columns(), bounds=self.bounds)
 
     def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.networks.perceptron import Regressor
@@ -591,32 +562,20 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     def _noise(self, draws: np.ndarray) -> np.ndarray:
         """Standard deviation of the noise in each draw, in the units of y."""
         mean, sd = _LOG_NOISE
-        return (
-            np.exp(np.clip(mean + sd * draws[:, -1].astype(np.float64), -300, 300))
-            * self._scales[3]
-        )
+        log_noise = np.clip(mean + sd * draws[:, -1].astype(np.float64), -300, 300)
+        return np.exp(log_noise) * self._scales.y_half
 
     def _features(self, X: Any) -> np.ndarray:
-        rows = _scaled(self._reader().numeric(self, X, reset=False), self._scales)
-        null = ~np.isfinite(rows).all(axis=1)
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
-                stacklevel=3,
-            )
-            rows[null] = 0
-        return rows
+        X = self._reader().numeric(self, X, reset=False)
+        with np.errstate(all="ignore"):
+            rows = (X - self._scales.centre) / self._scales.half
+        return self._null_rows_at(0.0, rows)
 
     def _means_and_noise(
         self, rows: np.ndarray, draws: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        blocks = [
-            self._outputs(rows[i : i + _BLOCK], draws)[:, :, 0] for i in range(0, len(rows), _BLOCK)
-        ]
-        return self._scales[2] + self._scales[3] * np.concatenate(blocks), self._noise(draws)
-
-
-def _scaled(X: Any, scales: Scales) -> np.ndarray:
-    """Features in half ranges about the centre."""
-    with np.errstate(all="ignore"):
-        return (X - scales[0]) / scales[1]
+        starts = range(0, len(rows), _BLOCK)
+        means = np.concatenate(
+            [self._outputs(rows[i : i + _BLOCK], draws)[:, :, 0] for i in starts]
+        )
+        return self._scales.y_centre + self._scales.y_half * means, self._noise(draws)

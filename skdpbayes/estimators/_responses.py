@@ -1,8 +1,9 @@
-"""What regressions share: predictions by draws."""
+"""Shared by regressions: public ranges, and predictions from posterior draws."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,43 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdpbayes.cells import parsed
 from skdpbayes.checks import check_number
-from skdpbayes.facts import Facts
+from skdpbayes.declarations import of_columns_and_response
+from skdpbayes.facts import Facts, Scales
 from skdpbayes.intake.labels import as_labels
 
 
 class BayesianRegressorMixin(RegressorMixin):
-    """Predictions of a regression with normal noise.
+    """Predictions of a regression with normal residuals.
 
-    It has ``_features(X)``, rows as the model takes them, and of those ``_means_and_noise(rows,
-    draws)``: the mean of each row given each draw (rows, draws), and the noise's standard deviation
-    in each draw; and `posterior_samples_` and `sample_posterior`.
+    A subclass has the parameter `bounds`, `posterior_samples_`, `sample_posterior`, `_features` and
+    `_means_and_noise`.
     """
 
+    _scales: Scales
     _scorings: tuple[str, ...] = ("log_density",)
+    _declared: tuple[str, ...] = ("bounds",)
+
+    def _features(self, X: Any) -> np.ndarray:
+        """Rows as the model takes them."""
+        raise NotImplementedError
+
+    def _means_and_noise(self, rows: np.ndarray, draws: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Means, of shape (rows, draws), and the residual standard deviation in each draw."""
+        raise NotImplementedError
+
+    def _bounds_of_columns(self) -> Any:
+        """Declared ranges of the features; None if nothing is declared."""
+        return None if self.bounds is None else of_columns_and_response(self.bounds)[0]
+
+    def _null_rows_at(self, centre: np.ndarray | float, rows: np.ndarray) -> np.ndarray:
+        """Rows to predict, where `centre` replaces null rows, with a warning."""
+        null = ~np.isfinite(rows).all(axis=1)
+        if null.any():
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
+                stacklevel=4,
+            )
+        return np.where(null[:, None], centre, rows)
 
     def _log_density(self, X: Any, y: Any) -> np.ndarray:
         return self.log_predictive_density(X, parsed(np.asarray(as_labels(y))))
@@ -33,7 +58,7 @@ class BayesianRegressorMixin(RegressorMixin):
         return float(np.log(2 * facts.own_scales().y_half).mean())
 
     def _mean(self, rows: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:
-        """Posterior mean of the mean of each row; `means` are those given each draw, if they are known."""
+        """Posterior mean of each row's mean; `means` are its means given each draw, if known."""
         if means is None:
             means, _ = self._means_and_noise(rows, self.posterior_samples_)
         return means.mean(axis=1)
@@ -80,7 +105,7 @@ class BayesianRegressorMixin(RegressorMixin):
         check_is_fitted(self)
         means, noise = self._means_and_noise(self._features(X), self.posterior_samples_)
         ends = []
-        for tail in ((1 - level) / 2, (1 + level) / 2):  # of a mixture of normals, by bisection
+        for tail in ((1 - level) / 2, (1 + level) / 2):  # quantiles of a mixture, by bisection
             spread = 10 * noise.max()
             low, high = means.min(axis=1) - spread, means.max(axis=1) + spread
             for _ in range(50):

@@ -24,7 +24,7 @@ from skdpbayes import (
     Schema,
 )
 from skdpbayes.estimators._hierarchical import hierarchical_logistic
-from skdpbayes.estimators._numpyro import _packed
+from skdpbayes.intake.fields import pack
 from skdpbayes.posteriors.base import DrawsPosterior
 from skdpbayes.privacy import PrivacyLeakWarning
 
@@ -497,5 +497,5 @@ def test_the_ready_made_estimator_is_its_model():
 
 
 def test_negative_integers_can_contribute():
-    packed = _packed({"x": np.array([-1, 2], np.int32), "y": np.array([[0.0], [np.nan]])})
+    packed = pack({"x": np.array([-1, 2], np.int32), "y": np.array([[0.0], [np.nan]])})
     assert packed.usable.tolist() == [True, False]
