@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._base import Outcome, PrivateEstimator, solvers_of
+from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._layered import (
     layer_sizes,
     network,
@@ -34,7 +35,9 @@ _BLOCK = 1024  # rows at a time
 _CLIP = 1.0
 
 
-class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
+class DPVariationalAutoencoder(
+    DensityScoreMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator
+):
     """Variational auto-encoder under (epsilon, delta)-differential privacy (Kingma and Welling 2014).
 
     A generative model of rows of values between 0 and 1, such as images: latent variables are
@@ -261,8 +264,6 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
         latent = np.random.default_rng(random_state).standard_normal((n_samples, self.n_components))
         return self.inverse_transform(latent)
 
-    _scorings = ("log_density",)
-
     def _log_volume(self, facts: Facts) -> float:
         del facts
         return math.log(2)
@@ -295,11 +296,6 @@ class DPVariationalAutoencoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin
             logits = self._run_layers(*self._decoder, mean + np.exp(log_sd) * noise)
             bound += (rows * logits - np.logaddexp(0, logits)).sum(axis=1) / n_draws
         return np.where(known, bound, np.nan)
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean of `score_samples`."""
-        del y
-        return float(np.mean(self.score_samples(X)))
 
     def _encoded(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Means and log standard deviations of the latent variables, rows, and which are known."""

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
 from skdpbayes.estimators._base import Outcome
+from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._posterior import DecompositionEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.documents import Probabilities, known_probabilities
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _BLOCK = 1000  # rows of a prediction at a time
 
 
-class DPSigmoidBeliefNet(DecompositionEstimator):
+class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     """Sigmoid belief network with one layer of hidden units, under (epsilon, delta)-differential privacy.
 
     A generative model of binary rows, in the place of `sklearn.neural_network.BernoulliRBM`: hidden
@@ -197,8 +198,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         n_samples : int, default=100
         random_state : None, int or numpy.random.Generator
         """
-        check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = self._fresh_draws(n_samples, random_state)
         draws = draws.reshape(n_samples, -1, len(self.components_) + 1)
         weights, centred = draws[:, :, :-1], draws[:, :, -1]
         visible = centred - weights @ self.posterior_.active.astype(np.float32)
@@ -230,8 +230,6 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         """Probabilities of the visible units given what rows tell of the hidden ones, shaped as X."""
         return self.inverse_transform(self.transform(X))
 
-    _scorings = ("log_density",)
-
     def _log_volume(self, facts: Facts) -> float:
         del facts
         return math.log(2)
@@ -253,11 +251,6 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
             NaN for a row that holds one, or an infinity.
         """
         return self._hidden_and_bound(X)[1]
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean of `score_samples`."""
-        del y
-        return float(np.mean(self.score_samples(X)))
 
     def sample(
         self, n_samples: int = 1, random_state: int | np.random.Generator | None = None

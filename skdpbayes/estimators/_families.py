@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
 from skdpbayes.estimators._base import Outcome
+from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import CategoryColumn
@@ -68,11 +69,10 @@ def _described(cls):
     return cls
 
 
-class _FamilyEstimator(DensityMixin, PosteriorEstimator):
+class _FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     """What the families share; subclasses give a model, records, and densities."""
 
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_")
-    _scorings = ("log_density",)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private data.
@@ -124,17 +124,11 @@ class _FamilyEstimator(DensityMixin, PosteriorEstimator):
     def _check_rows(self, X: Any) -> np.ndarray:
         return self._reader().numeric(self, X, reset=False)
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean of `score_samples`."""
-        del y
-        return float(np.mean(self.score_samples(X)))
-
     def sample_posterior(
         self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
     ) -> np.ndarray:
         """Fresh posterior draws of the parameter, of shape (n_samples, n_parameters)."""
-        check_is_fitted(self)
-        return self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        return self._fresh_draws(n_samples, random_state)
 
     def sample(
         self, n_samples: int = 1, random_state: int | np.random.Generator | None = None

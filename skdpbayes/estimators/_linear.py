@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
 from skdpbayes.estimators._base import Outcome
@@ -303,8 +302,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         n_samples : int, default=1000
         random_state : None, int or numpy.random.Generator
         """
-        check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = self._fresh_draws(n_samples, random_state)
         return self._in_units(draws)
 
     def _mean(self, rows: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:

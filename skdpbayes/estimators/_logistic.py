@@ -292,8 +292,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             ``"coef"``, `n_samples` arrays like `coef_`, and ``"intercept"``, as many like
             `intercept_`.
         """
-        check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = self._fresh_draws(n_samples, random_state)
         return self._split(draws.reshape(n_samples, len(self.intercept_), -1))
 
     def _over_rows(

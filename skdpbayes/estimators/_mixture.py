@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._base import Outcome
+from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import BoundedRows
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
 
-class DPGaussianMixture(DensityMixin, PosteriorEstimator):
+class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     """Bayesian Gaussian mixture, under (epsilon, delta)-differential privacy.
 
     Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The start
@@ -291,8 +292,6 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             round=self.covariance_type == "spherical",
         )
 
-    _scorings = ("log_density",)
-
     def _log_volume(self, facts: Facts) -> float:
         return float(np.log(2 * facts.own_scales().half).mean())
 
@@ -454,11 +453,6 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         """
         return special.logsumexp(self._log_joint(X), axis=1)
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean of `score_samples`."""
-        del y
-        return float(np.mean(self.score_samples(X)))
-
     def log_predictive_density(self, X: Any, n_samples: int = 100) -> np.ndarray:
         """Log posterior predictive density of each row, averaged over posterior draws.
 
@@ -558,10 +552,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         n_samples : int, default=1000
         random_state : None, int or numpy.random.Generator
         """
-        check_is_fitted(self)
-        return self._in_units(
-            self.posterior_.sample(np.random.default_rng(random_state), n_samples)
-        )
+        return self._in_units(self._fresh_draws(n_samples, random_state))
 
 
 def _array(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:

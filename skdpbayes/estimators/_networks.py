@@ -122,8 +122,7 @@ class NetworkEstimator(PosteriorEstimator):
         draws : array of shape (n_samples, n_parameters)
             Weights of the layers, each by rows with the intercept last.
         """
-        check_is_fitted(self)
-        return self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        return self._fresh_draws(n_samples, random_state)
 
     def _outputs(self, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """What the network gives for rows under each draw, of shape (rows, draws, outputs)."""

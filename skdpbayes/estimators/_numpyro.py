@@ -123,10 +123,7 @@ class ProgramEstimator(PosteriorEstimator):
         n_samples : int, default=1000
         random_state : None, int or numpy.random.Generator
         """
-        check_is_fitted(self)
-        return self._model.constrained(
-            self.posterior_.sample(np.random.default_rng(random_state), n_samples)
-        )
+        return self._model.constrained(self._fresh_draws(n_samples, random_state))
 
 
 def _separated(public: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

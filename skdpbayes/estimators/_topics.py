@@ -261,8 +261,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         n_samples : int, default=100
         random_state : None, int or numpy.random.Generator
         """
-        check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = self._fresh_draws(n_samples, random_state)
         return {"topics": draws.reshape(n_samples, *self.components_.shape)}
 
     @property
