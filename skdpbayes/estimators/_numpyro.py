@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdpbayes.checks import check_number
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
-from skdpbayes.facts import Facts
+from skdpbayes.facts import Facts, Field
 from skdpbayes.intake.fields import FieldRows, facts_of, typed
 from skdpbayes.intake.rows import dense
 from skdpbayes.plans.settings import Bounds, Defaults, Task
@@ -26,23 +27,25 @@ if TYPE_CHECKING:
     from skdpbayes.models.numpyro.program import NumPyroModel
     from skdpbayes.plans.plan import Plan
 
-_MANY = 100  # records; that many are no table of groups
-_BLOCK = 1024  # records of a prediction at a time
-_CLIPPED = 0.5  # clipping norm under noise, over the median of norms rounded up to a power of two
+_MANY = 100  # records; a table of groups is shorter
+_BLOCK = 1024  # records predicted at a time
+_CLIPPED = 0.5  # clipping norm over the median norm (rounded up to a power of two), under noise
 
 
 class ProgramEstimator(PosteriorEstimator):
-    """Base of estimators whose model is a NumPyro program."""
+    """Base of the estimators whose model is a NumPyro program."""
+
+    _model: NumPyroModel
 
     _defaults = Defaults(
-        opening_shares=(0.05,),  # of the release that finds the clipping norm
+        opening_shares=(0.05,),  # for the release that finds the clipping norm
         opening_words="the first release goes",
         full_rank_up_to=100,
         curvature_up_to=300,
-        learning_rate=0.1,  # of a guide of the user's
-        # Which part of the records tells of a parameter is not known, as it is in a regression. So
-        # steps are such that noise spreads iterates by no more than about the prior where it alone
-        # holds them.
+        learning_rate=0.1,  # for a guide of the user's
+        # Unlike in a regression, it is unknown how many records inform a parameter. Steps are so
+        # small that noise spreads the iterates by at most about the prior, even where only the
+        # prior holds them.
         calm=80,
     )
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model")
@@ -54,11 +57,11 @@ class ProgramEstimator(PosteriorEstimator):
         return (WithScoreUnit,)
 
     def _program(self, facts: Facts) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """A function of the records' fields and of public arguments, and these arguments."""
+        """The model function, and its public arguments."""
         raise NotImplementedError
 
     def _programmed(self, facts: Facts) -> tuple[NumPyroModel, Sequence[np.ndarray]]:
-        """The program's model, and arrays that it closes over."""
+        """Model of the program, and the arrays that the program closes over."""
         from skdpbayes.models.numpyro.program import Program
         from skdpbayes.models.numpyro.reading import read_model
 
@@ -72,15 +75,15 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.models.score_unit import WithScoreUnit
 
         model, held = self._programmed(facts)
-        # Without noise hardly anything is to be clipped.
+        # Without noise, hardly anything should be clipped.
         factor = _CLIPPED if math.isfinite(self.epsilon) else 64.0
-        # In fewer coordinates the intervals of na-dpvi, which takes flat directions for well known,
-        # are too narrow.
+        # In reduced coordinates, na-dpvi would treat flat directions as known, and its intervals
+        # would be too narrow.
         whole = callable(self._parameters()["guide"]) or self.solver == "na-dpvi"
         learnt = model if whole else reduced(model)
         found = self.clipping_norm is None
         norm = float(self.clipping_norm or 1.0)
-        # Fisher's information of scores of that norm stands for curvature; it limits steps.
+        # The Fisher information of scores of this norm replaces the curvature that limits steps.
         bounds = Bounds(
             typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
         )
@@ -90,14 +93,13 @@ class ProgramEstimator(PosteriorEstimator):
     def _seem_to_hold_records(
         self, facts: Facts, constants: Sequence[np.ndarray]
     ) -> tuple[str, ...]:
-        """Reasons to think that what is called public, or the model or guide itself, holds records."""
+        """Signs that the public arguments, the model or the guide hold records."""
         public = self._parameters().get("public") or {}
         held = {f"public[{name!r}]": value for name, value in public.items()}
         held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants}
         n, found = facts.n_rows, []
         for name, value in held.items():
-            is_array = hasattr(value, "__array__") or isinstance(value, list)
-            array = np.asarray(value) if is_array else np.zeros(())
+            array = np.asarray(value) if _is_array(value) else np.zeros(())
             as_long = n is not None and n >= _MANY and array.ndim > 0 and len(array) == n
             if as_long or facts.shares(array):
                 found.append(
@@ -106,9 +108,9 @@ class ProgramEstimator(PosteriorEstimator):
         return tuple(found)
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
-        draws = self._draws(plan, outcome)
         from skdpbayes.models.numpyro.program import NumPyroModel
 
+        draws = self._draws(plan, outcome)
         learnt = plan.model.model
         self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
         self.posterior_samples_ = self._model.constrained(draws)
@@ -127,16 +129,21 @@ class ProgramEstimator(PosteriorEstimator):
 
 
 def _separated(public: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Arguments that shape a model, and those that are numbers in it: another one compiles nothing."""
+    """Arguments that shape the model, and numeric ones, which are traced and compile nothing anew."""
     constants, arrays = {}, {}
     for name, value in public.items():
-        if isinstance(value, np.integer):  # which shapes may depend on
+        if isinstance(value, np.integer):  # shapes may depend on it
             constants[name] = int(value)
-        elif isinstance(value, float | list) or hasattr(value, "__array__"):
+        elif isinstance(value, float) or _is_array(value):
             arrays[name] = typed(np.asarray(value))
         else:
             constants[name] = value
     return constants, arrays
+
+
+def _is_array(value: object) -> bool:
+    """Whether `value` is a list, or an array of any library."""
+    return isinstance(value, list) or hasattr(value, "__array__")
 
 
 def _named(function: Callable[..., Any]) -> str:
@@ -157,36 +164,38 @@ class DPNumPyroModel(ProgramEstimator):
     Parameters
     ----------
     model : callable
-        A NumPyro model with its records in one plate: ``model(X, y)``, or ``model(X)``, with the
-        arrays that are given to `fit`, or with their names if those are in a dict; and with
-        `public`. It is called on a batch of one record at a time, and on records of zeros. The
-        plate must be as large as the batch, as ``numpyro.plate("data", len(X))`` is.
-        ``docs/numpyro.md`` says what cannot be private, and is refused.
+        A NumPyro model with its records in one plate: ``model(X, y)`` or ``model(X)`` for arrays,
+        keyword arguments for a dict of arrays, and `public` as further keyword arguments. It is
+        called on batches of one record, and on records of zeros. The plate must be as large as the
+        batch, such as ``numpyro.plate("data", len(X))``. ``docs/numpyro.md`` lists the models that
+        are refused because they cannot be private.
     guide : {"auto", "full_rank", "mean_field"} or callable, default="auto"
-        Of `dpvi`: a normal posterior, full rank up to 100 parameters; or a guide of yours, or one
-        of `numpyro.infer.autoguide`, for the latent sites. A guide of yours is fitted as it is: its
-        spread does not include the privacy noise, that of the others does.
+        Posterior approximation of `dpvi`: a normal distribution ("auto" is full rank up to 100
+        parameters), or a NumPyro guide for the latent sites, your own or one of
+        `numpyro.infer.autoguide`. The spread of a NumPyro guide does not include the privacy noise;
+        the spread of the normal distribution does.
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
         Privacy failure probability; well below one over the number of records.
     solver : {"dpvi", "na-dpvi", "sgld"}, default="dpvi"
-        As in `DPBayesianLogisticRegression`. "na-dpvi" takes each prior for a normal one, of its
-        quantiles.
+        As in `DPBayesianLogisticRegression`. "na-dpvi" replaces each prior by a normal one with the
+        same quantiles.
     public : dict, default=None
-        Arguments of the model that are public and no records: tables of groups, sizes,
-        hyper-parameters. Arrays, lists and floats are given as arrays, other values as they are.
+        Public arguments of the model, which hold no records: tables of groups, sizes,
+        hyper-parameters. Arrays, lists and floats are passed as arrays, other values unchanged.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one record" means.
+        Neighbouring relation. Under ``"add_remove"`` the number of records is private too, and
+        `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, or floating-point ones, for which the guarantee is
-        idealised.
+        Arithmetic of sums and noise: integers, or floating point, for which the proof assumes exact
+        arithmetic.
     ledger : PrivacyLedger, default=None
         Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
     clipping_norm : float, default=None
-        l2 bound on the gradient of a record's log-likelihood in coordinates in which each prior is
-        standard normal. None: half the median norm at the centre of the prior, rounded up to a
-        power of two, found by one release at 5% of the budget.
+        l2 bound on the gradient of a record's log-likelihood, in coordinates in which each prior is
+        standard normal. None: half the median norm at the prior's centre, rounded up to a power of
+        two and found by one release at 5% of the budget.
     sampling_rate, n_steps, learning_rate, step_schedule, n_chains, n_posterior_samples,
     random_state, verbose
         As in `DPBayesianLogisticRegression`.
@@ -194,29 +203,29 @@ class DPNumPyroModel(ProgramEstimator):
     Attributes
     ----------
     posterior_samples_ : dict
-        Arrays of `n_posterior_samples` draws of each latent site, and of deterministic ones that
-        depend on no record: what `numpyro.infer.Predictive` takes.
+        Draws of each latent site and of the deterministic sites that depend on no record, with a
+        first axis of length `n_posterior_samples`, as `numpyro.infer.Predictive` takes them.
     posterior_
-        Posterior over the coordinates, ravelled by the sites' names.
+        Posterior of the coordinates, flattened in the order of the sites' names.
     privacy_spent_ : PrivacySpent
         What the fit cost and under which conditions it holds.
     usable_records_ : NoisyCount
         Noisy number of records that count: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Of the solver.
+        Diagnostics of the solver.
     n_iter_ : int
         Rounds run.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn, where X is a table.
+        As in scikit-learn, if X is a table.
 
     Notes
     -----
-    No record raises: one whose log-likelihood is not a number, or has no gradient, contributes
+    No record raises an error: one whose log-likelihood or gradient is not finite contributes
     nothing.
 
-    The idea is that of d3p (Prediger et al. 2021), which clips the gradient of the whole evidence
-    bound in the parameters of the guide; here the gradient in the latent sites is released, and
-    prior, entropy and guide are outside of clipping and noise.
+    d3p (Prediger et al. 2021) has the same purpose and clips the gradient of the evidence bound
+    with respect to the guide's parameters. Here the gradient with respect to the latent sites is
+    released, and clipping and noise leave prior, entropy and guide alone.
 
     Examples
     --------
@@ -283,7 +292,7 @@ class DPNumPyroModel(ProgramEstimator):
         Parameters
         ----------
         X : array of shape (n_records, ...), data frame, sparse matrix, or dict of arrays and lists
-            Those of a dict have a common first axis; a list in it is one of numbers.
+            Arrays of a dict have a common first axis; a list in a dict holds numbers.
         y : array of shape (n_records, ...) or list of numbers, default=None
             The second argument of the model, if X is not a dict.
 
@@ -294,8 +303,8 @@ class DPNumPyroModel(ProgramEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range, for shapes and dtypes, and for what of the model cannot be
-            private, by the name of its site. Never for what a record holds.
+            For parameters out of range, for shapes and dtypes, and for sites of the model that
+            cannot be private, by their names. Never for the values of a record.
         """
         self._fit(X, y)
         return self
@@ -308,26 +317,56 @@ class DPNumPyroModel(ProgramEstimator):
         feature_names: Sequence[str] | None = None,
         fields: Mapping[str, ArrayLike] | None = None,
     ) -> Plan:
-        """What a fit of records of this shape runs and costs; nothing is read, and nothing spent.
+        """Plan of a fit to records of this shape; it reads no records and spends nothing.
 
         Parameters
         ----------
         n_rows, n_features, feature_names
-            As in `DPBayesianLogisticRegression`, for ``model(X, y)`` with rows and numbers.
-        fields : dict of arrays of no records, default=None
-            Arguments of other models: of each, an array of shape ``(0, ...)`` and of the dtype that
-            the records will have.
+            As in `DPBayesianLogisticRegression`, for ``model(X, y)`` or ``model(X)``, with rows of
+            numbers and numeric responses.
+        fields : dict of arrays, default=None
+            For other models, an empty array for each argument, of shape ``(0, ...)`` and of the
+            records' dtype.
 
         Returns
         -------
         Plan
+
+        Raises
+        ------
+        ValueError
+            If the model takes other arguments and `fields` is None; and as in
+            `DPBayesianLogisticRegression`.
         """
         if fields is None:
-            return super().plan(n_rows, n_features, feature_names=feature_names)
+            known = self._shape(n_rows, n_features, feature_names)
+            return self._plan_of(replace(known, fields=self._table_fields(known.n_features)))
         empty = {name: np.asarray(value)[:0] for name, value in fields.items()}
         known = self._shape(n_rows, n_features or 1, feature_names)
         shape = facts_of(empty, n_features or 0).shape
         return self._plan_of(replace(shape, n_rows=known.n_rows))
+
+    def _table_fields(self, n_features: int) -> tuple[Field, ...]:
+        """Fields of ``model(X, y)`` or, for a model without a response, of ``model(X)``."""
+        self._check_parameters()
+        fields: tuple[Field, ...] = (
+            Field("0", (n_features,), "float32"),
+            Field("1", (), "float32"),
+        )
+        signature, public = inspect.signature(self.model), self.public or {}
+        second = [name for name in signature.parameters if name not in public][1:2]
+        # A response is required, or None by default; other defaults are those of public arguments.
+        responses = (inspect.Parameter.empty, None)
+        has_response = any(signature.parameters[name].default in responses for name in second)
+        fields = fields if has_response else fields[:1]
+        try:
+            signature.bind(*fields, **public)
+        except TypeError:
+            raise ValueError(
+                f"The model {_named(self.model)}{signature} takes neither (X, y) nor (X), beside "
+                "`public`: pass fields={...}, an empty array of shape (0, ...) for each argument."
+            ) from None
+        return fields
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -346,7 +385,7 @@ class DPNumPyroModel(ProgramEstimator):
         return self.model, self.public or {}
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
-        """Names alone: what they stand for is public by declaration."""
+        """Names only; their values are public by declaration."""
         del facts, model
         code = {"model": self.model} | ({"guide": self.guide} if callable(self.guide) else {})
         named = {name: f"{_named(value)}, and all that it holds" for name, value in code.items()}
@@ -385,7 +424,7 @@ class DPNumPyroModel(ProgramEstimator):
         return float(np.mean(self.log_predictive_density(X, y)))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Posterior predictive mean of the response, or its most probable value if it has few.
+        """Posterior predictive mean of the response; its mode, if the support is finite.
 
         Parameters
         ----------
@@ -402,7 +441,7 @@ class DPNumPyroModel(ProgramEstimator):
 
     @available_if(_has_few_values)
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Posterior predictive probabilities of the response's values, (n_records, n_values), if it has few."""
+        """Posterior predictive probabilities of finitely many values, (n_records, n_values)."""
         return self._mean_response(X)
 
     def _mean_response(self, X: Any) -> np.ndarray:
@@ -411,14 +450,15 @@ class DPNumPyroModel(ProgramEstimator):
         check_is_fitted(self)
         if len(self._model.program.observed) != 1:
             raise ValueError(
-                f"The model observes {', '.join(self._model.program.observed)}: take sample_posterior_predictive."
+                f"The model observes {', '.join(self._model.program.observed)}: take "
+                "sample_posterior_predictive."
             )
         return np.concatenate(list(self._in_blocks(mean_response, self._fields(X))))
 
     def _in_blocks(
         self, function: Callable[..., Any], fields: dict[str, Any]
     ) -> Iterator[np.ndarray]:
-        """Results of a function of the model, posterior draws and a batch, for blocks of records."""
+        """``function(model, draws, batch)`` for each block of records."""
         check_is_fitted(self)
         draws = {
             site.name: self.posterior_samples_[site.name] for site in self._model.program.sites
@@ -426,15 +466,13 @@ class DPNumPyroModel(ProgramEstimator):
         n = next(iter(fields.values())).shape[0]
         for start in range(0, n, _BLOCK):
             own = {name: dense(x[start : start + _BLOCK]) for name, x in fields.items()}
-            result = np.asarray(
-                function(self._model, draws, {name: typed(x) for name, x in own.items()})
-            )
-            yield result
+            batch = {name: typed(x) for name, x in own.items()}
+            yield np.asarray(function(self._model, draws, batch))
 
     def sample_posterior_predictive(
         self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
     ) -> dict[str, np.ndarray]:
-        """Draws of the observed sites for the records of X, each with another posterior draw.
+        """Draws of the observed sites for the records of X, one for each posterior draw.
 
         Parameters
         ----------
@@ -455,12 +493,11 @@ class DPNumPyroModel(ProgramEstimator):
         fields = {name: typed(dense(x)) for name, x in self._fields(X).items()}
         program = self._model.program
         rng = np.random.default_rng(random_state)
-        # Not the first of `posterior_samples_`: those of a chain are neighbours.
+        # Fresh draws, since neighbours in `posterior_samples_` are correlated if from a chain.
         drawn = self.sample_posterior(n_samples, rng)
         latent = {site.name: drawn[site.name] for site in program.sites}
-        of = Predictive(lambda: program.call(fields, self._model.public), latent, parallel=True)
-        return {
-            n: np.asarray(x)
-            for n, x in of(jax.random.key(rng.integers(2**31))).items()
-            if n in program.observed
-        }
+        predictive = Predictive(
+            lambda: program.call(fields, self._model.public), latent, parallel=True
+        )
+        sites = predictive(jax.random.key(rng.integers(2**31)))
+        return {name: np.asarray(x) for name, x in sites.items() if name in program.observed}
