@@ -42,18 +42,19 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     solver : {"vips"}, default="vips"
         Variational Bayes by noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. ``"add_remove"`` needs a `sampling_rate`, and then the
-        number of rows is private too.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
+        `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     sampling_rate : float, default=None
         Probability with which each row enters a round. None: 1, all rows.
     n_steps : int, default=None
@@ -61,10 +62,10 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     n_posterior_samples : int, default=100
         Posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only.
+        If positive, print the plan and progress: public quantities only.
 
     Attributes
     ----------
@@ -77,17 +78,17 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     posterior_ : WeightsPosterior
         Of weights and centred intercepts, ravelled, with ``mean``, ``std`` and ``sample``.
     posterior_samples_ : dict
-        Draws of `sample_posterior`, `n_posterior_samples` of them; made anew each time.
+        `n_posterior_samples` draws of `sample_posterior`, computed at each access.
     n_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Standard deviation of the noise in the averaged sums.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Notes
     -----
@@ -159,8 +160,8 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            row holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a row.
         """
         self._fit(X, y)
         return self

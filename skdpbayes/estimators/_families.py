@@ -35,33 +35,36 @@ _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         One release of a bounded statistic and the exact posterior given it, noise included; or the gradient solvers
         (see `DPBayesianLogisticRegression`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. "vips" takes the number of rows as known and refuses ``"add_remove"``.
+        Neighbouring relation. "vips" needs a public number of rows and refuses ``"add_remove"``.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
-        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
         Of the gradient solvers, as in `DPBayesianLogisticRegression`.
     n_posterior_samples : int, default=1000
         Posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only."""
+        If positive, print the plan and progress: public quantities only."""
 
 _ATTRIBUTES = """posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
         Draws of the parameter.
     posterior_
         The posterior, with ``mean``, ``std``, ``covariance`` and ``sample``.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Of the solver.
     n_features_in_, feature_names_in_, n_iter_
-        As everywhere in scikit-learn."""
+        As in scikit-learn."""
 
 
 def _described(cls):
@@ -89,8 +92,8 @@ class _FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            row holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a row.
         """
         self._fit(X, y)
         return self

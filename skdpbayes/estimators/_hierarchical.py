@@ -75,9 +75,9 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     epsilon, delta, solver, adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`; "vips" is refused.
     classes : array-like of shape (2,), Schema or Outcome, default=None
-        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
-        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
-        not hold. Other labels make a row contribute nothing.
+        Public set of labels. A `Schema` describes X too; its ``outcome`` describes y alone. None
+        takes the labels from y, which is not private: it warns, and `privacy_spent_` records that
+        the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it.
         None means the square root of the number of features.
@@ -200,8 +200,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes, dtypes, feature names. Never
-            for what a row holds.
+            For parameters out of range, shapes, dtypes and feature names, which are public. Never
+            for the values in a row.
         """
         self._fit(X, y)
         return self

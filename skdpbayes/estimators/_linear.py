@@ -21,93 +21,98 @@ from skdpbayes.privacy import PrivacyLedger
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
-_ROW_NORM = 0.85  # of the sums that are released once, in units of a typical row's
+_ROW_NORM = 0.85  # clipping norm of rows in the single release, over a typical row's norm
 
 
 class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
-    """Bayesian linear regression with an unknown noise variance, under (epsilon, delta)-differential privacy.
+    """Bayesian linear regression under (epsilon, delta)-differential privacy.
 
-    A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy
-    noise. What is private, and against whom, is as for `DPBayesianLogisticRegression`.
+    A drop-in replacement for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the
+    privacy noise. The residual variance is unknown. The guarantee is that of
+    `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
     epsilon : float, default=1.0
-        Privacy budget; ``float("inf")`` gives a non-private fit, robust with "na-dpvi" and exact
-        with "vips".
+        Privacy budget; ``float("inf")`` gives a non-private fit, which is robust with "na-dpvi"
+        and exact with "vips".
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     bounds : tuple (X_bounds, y_bounds) or Schema, default=None
-        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs.
-        Those of features may be a dict by column name or a schema, that of the response its
-        outcome; else each is ``(low, high)``, of numbers or of arrays of shape (n_features,). They
-        say in which units the data are; priors are in units of half a range. With "na-dpvi" rows
-        beyond them are not altered: a long row counts less, and a residual beyond two standard
-        deviations counts as two. With "vips" a long row counts less and responses are cut at their
-        bounds. None takes the ranges from the data, which is not private: it warns, and
-        `privacy_spent_` records that the guarantee does not hold.
+        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs
+        ``(low, high)`` of numbers or of arrays of shape (n_features,). The feature ranges may also
+        be a dict by column name or a schema, and the response range an outcome. They set the units:
+        priors are in units of half a range. With "na-dpvi", values beyond them are not altered; a
+        long row is down-weighted, and a residual beyond two standard deviations counts as two. With
+        "vips", a long row is down-weighted and responses are clipped at their bounds. None takes
+        the ranges from the data, which is not private: it warns, and `privacy_spent_` records that
+        the guarantee does not hold.
     solver : {"na-dpvi", "vips"}, default="na-dpvi"
-        Noise-aware inference from scores and curvatures over 20 rounds, or one release of sums of
-        products and the posterior given the noisy sums (``docs/solvers/vips.md``). The second has wider
-        intervals.
+        "na-dpvi" is noise-aware inference from scores and curvatures over 20 rounds. "vips" is one
+        release of sums of products, and the posterior given the noisy sums, with wider intervals
+        (``docs/solvers/vips.md``).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
-        too, and `sampling_rate` must be given; "vips" refuses it.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
+        `sampling_rate` must be given; "vips" refuses it.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     fit_intercept : bool, default=True
-        If False, data are scaled and not centred.
+        Whether to fit an intercept. False: data are scaled but not centred.
     prior_precision : float, default=0.1
-        Coefficients have a normal prior of variance (noise variance) / `prior_precision`, in scaled
-        units.
+        The normal prior of the coefficients has the variance (residual variance) /
+        `prior_precision`, in scaled units.
     prior_shape, prior_scale : float, default=1.0 and 0.02
-        Of the inverse-gamma prior of the noise variance, in scaled units.
+        Shape and scale of the inverse-gamma prior of the residual variance, in scaled units.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a score. None: a fifth of what a typical row could
-        contribute.
+        l2 bound on a row's contribution to a score. None: a fifth of a typical row's largest
+        contribution.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: all rows, up to 131072 expected.
+        Probability with which each row enters a batch. None: 1, or a rate at which 131072 rows are
+        expected if there are more.
     n_steps : int, default=None
-        Number of rounds. None: 20. "vips" has none of these three.
+        Number of rounds. None: 20. "vips" takes none of `clipping_norm`, `sampling_rate` and
+        `n_steps`.
     n_posterior_samples : int, default=1000
-        Posterior draws kept for predictions.
+        Number of posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only.
+        If positive, print the plan and progress: public quantities only.
 
     Attributes
     ----------
     coef_ : array of shape (n_features,)
         Posterior mean of the coefficients, in the units of the data.
     intercept_ : float
+        Posterior mean of the intercept.
     noise_std_ : float
-        Posterior mean of the residuals' standard deviation, in the units of y.
+        Posterior mean of the residual standard deviation, in the units of y.
     posterior_
-        Over (a multiple of the log noise variance, coefficients, intercept), in scaled units, with
-        ``mean``, ``std``, ``covariance`` and ``sample``.
+        Posterior of (a multiple of the log residual variance, coefficients, intercept), in scaled
+        units, with ``mean``, ``std``, ``covariance`` and ``sample``.
     posterior_samples_ : dict
         Draws in the units of the data: ``"coef"``, of shape (n_posterior_samples, n_features),
         ``"intercept"`` and ``"noise_std"``, of shape (n_posterior_samples,).
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     n_iter_ : int
-        Rounds run.
+        Number of rounds run.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Notes
     -----
-    No row raises: a row that holds NaN or infinity contributes nothing in `fit`. With "na-dpvi"
-    residuals are cut (Huber's proposal 2), with the estimating functions centred, so that intervals
-    hold for normal residuals and outliers do little harm.
+    No row raises an error: a row with NaN or infinity contributes nothing in `fit`. "na-dpvi"
+    clips residuals (Huber's proposal 2) and centres the estimating functions, so that intervals are
+    valid for normal residuals, and outliers do little harm.
 
     Examples
     --------
@@ -201,8 +206,8 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. With
-            ``bounds=None`` also for a response that is not finite.
+            For parameters out of range, shapes and dtypes, which are public. With ``bounds=None``
+            also for a response that is not finite.
         """
         self._fit(X, y)
         return self
@@ -306,7 +311,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         return self._in_units(draws)
 
     def _mean(self, rows: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:
-        del means  # those of draws differ from it by chance
+        del means  # their average differs from the posterior mean by Monte Carlo error
         return rows @ self.coef_ + self.intercept_
 
     def _means_and_noise(

@@ -29,116 +29,121 @@ _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy.
 
-    A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one
-    record: the fitted estimator, everything it exposes and every noisy sum released on the way are
-    (epsilon, delta)-differentially private with respect to one row, for an adversary who knows all
-    other rows, the parameters and the code. Scoring on training data, plain grid search and feature
-    selection outside of `fit` are not covered, nor is timing (`privacy_spent_` lists all this).
+    A drop-in replacement for `sklearn.linear_model.LogisticRegression` that returns a posterior.
+    The unit of privacy is one row: the fitted estimator with all its attributes, and every noisy
+    sum released during the fit, are (epsilon, delta)-differentially private against an adversary
+    who knows all other rows, the parameters and the code. The guarantee does not cover scores on
+    training data, plain grid search, feature selection outside `fit`, or timing
+    (`privacy_spent_` lists its conditions).
 
     Parameters
     ----------
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     solver : {"dpvi", "na-dpvi", "sgld", "vips"}, default="dpvi"
-        Variational inference with a Gaussian posterior; the posterior given all that the noisy
-        releases say, whose intervals cover better; Langevin dynamics; or noisy sufficient
-        statistics: a few closed-form rounds, with intervals that cover well too and predictions
-        somewhat behind (``docs/solvers/vips.md``). Langevin dynamics is experimental:
-        under small budgets it seldom mixes at its defaults (it warns). "vips" takes neither
-        `clipping_norm`, `sampling_rate` nor ``adjacency="add_remove"``.
+        - "dpvi" is variational inference with a Gaussian posterior.
+        - "na-dpvi" is the posterior given the noisy releases; its intervals cover better.
+        - "sgld" is Langevin dynamics. It is experimental: under small budgets it seldom mixes at
+          its defaults, and then warns.
+        - "vips" is a few closed-form rounds of noisy sufficient statistics. Its intervals cover
+          well, and its predictions are somewhat worse (``docs/solvers/vips.md``). It takes neither
+          `clipping_norm` nor `sampling_rate`, and refuses ``adjacency="add_remove"``.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
-        too, and `sampling_rate` must be given.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
+        `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     classes : array-like of shape (n_classes,), Schema or Outcome, default=None
-        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
-        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
-        not hold. Labels outside `classes` make a row contribute nothing.
+        Public set of labels. A `Schema` describes X too; its ``outcome`` describes y alone. None
+        takes the labels from y, which is not private: it warns, and `privacy_spent_` records that
+        the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
-        Public bound on the l2 norm of a row (the intercept not counted); longer rows are scaled
-        down to it, here and in predictions. None means ``sqrt(n_features)``, the typical norm of
-        standardised features: it shortens two rows in five of those, and the model is one of the
-        shortened rows; declare a larger bound (1.5 times it, say) if you know that rows are longer.
-        It is never learnt from data.
+        Public bound on the l2 norm of a row, without the intercept. Longer rows are scaled down to
+        it, in fits and in predictions. None means ``sqrt(n_features)``, the typical norm of
+        standardised features; about two in five standardised rows are longer, and the model
+        describes the scaled rows. If you know that rows are longer, declare a larger bound (1.5
+        times the default, say). The bound is never learnt from data.
     fit_intercept : bool, default=True
+        Whether to fit an intercept.
     prior_scale : float, default=1.0
-        Standard deviation of the normal prior on every coefficient and intercept, or scale of the
+        Standard deviation of the normal prior of each coefficient and intercept, or scale of the
         Student t prior.
     prior_df : float, default=None
-        Degrees of freedom, 3 or more, of a Student t prior (`na-dpvi` and `vips`), which shrinks
-        small coefficients and leaves large ones: 4 is a usual choice where a few coefficients are
-        far larger than most. None: a normal prior.
+        Degrees of freedom, at least 3, of a Student t prior ("na-dpvi" and "vips"), which shrinks
+        small coefficients and leaves large ones alone. 4 is a usual choice if a few coefficients
+        are far larger than the rest. None: a normal prior.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the
-        budget and lowers it (`dpvi`) until a privately counted fraction of the rows is shortened,
-        at 1% of the budget, or takes a fifth (`na-dpvi`) or a quarter (`sgld`) of the largest
-        possible. Smaller means less noise and less information; rows are weighted without regard to
-        their labels, so that it is not a bias.
+        l2 bound on a row's contribution to a gradient. A smaller norm means less noise and less
+        information, but no bias, since the weight of a clipped row does not depend on its label.
+        None: "dpvi" starts at a public bound that suits the budget, and lowers it until a privately
+        counted fraction of the rows is clipped, at 1% of the budget; "na-dpvi" takes a fifth and
+        "sgld" a quarter of the largest possible norm.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: 4096 rows (`dpvi`), 131072 (`na-dpvi`)
-        or 65536 (`sgld`) expected.
+        Probability with which each row enters a batch. None: a rate at which 4096 rows ("dpvi"),
+        131072 ("na-dpvi") or 65536 ("sgld") are expected.
     n_steps : int, default=None
-        Number of rounds. None: 500 (`dpvi`), 200 (`na-dpvi`), 2000 (`sgld`) or 11 (`vips`, at most
-        16; 16 without noise; 1 is enough where rows are near to normal).
+        Number of rounds. None: 500 ("dpvi"), 200 ("na-dpvi"), 2000 ("sgld") or 11 ("vips"; 16
+        without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None
-        Size of `dpvi`'s steps (None: 0.4, or 0.2 for the mean field). For `sgld`, the Langevin step
-        size in units of the log posterior (None: the largest that both the budget and a public
-        bound on the curvature allow). A step size too large for the budget is refused; a smaller
-        one spends less than epsilon.
+        Step size. For "dpvi", None means 0.4, or 0.2 for the mean field. For "sgld" it is the
+        Langevin step size in units of the log posterior; None means the largest one that the budget
+        and a public bound on the curvature allow. A step size too large for the budget is refused;
+        a smaller one spends less than epsilon.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
-        Covariance of `dpvi`'s Gaussian. "auto" is full rank up to 300 parameters.
+        Covariance of the Gaussian posterior of "dpvi". "auto" is full rank up to 300 parameters.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Step sizes of `sgld`; decreasing ones fall as t^(-1/3).
+        Step sizes of "sgld"; decreasing ones fall as t^(-1/3).
     n_chains : int, default=1
-        Independent chains of `sgld`, each with its own batches and noise; they share the budget.
+        Number of independent chains of "sgld", with separate batches and noise and one budget.
     n_posterior_samples : int, default=1000
-        Posterior draws kept for predictions (`sgld` keeps as many iterates in all, if the run is
-        long enough).
+        Number of posterior draws kept for predictions; for "sgld", iterates of all chains together.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. An integer makes the fit, **noise included**,
-        reproducible, by anyone who knows it: it warns once and is recorded.
+        None draws keys from the operating system. Any other value makes the fit reproducible,
+        **noise included**, by anyone who knows it. This voids the guarantee: it warns once and is
+        recorded.
     verbose : int, default=0
-        Print public quantities only: what is about to run and what it costs.
+        If positive, print the plan and its cost, and progress: public quantities only.
 
     Attributes
     ----------
     coef_ : array of shape (1, n_features) or (n_classes, n_features)
         Posterior mean of the coefficients.
     intercept_ : array of shape (1,) or (n_classes,)
+        Posterior mean of the intercepts.
     classes_ : array of shape (n_classes,)
     posterior_ : GaussianPosterior or DrawsPosterior
-        Over the flattened (coefficients, intercept) of each row of `coef_`.
+        Posterior of the coefficients and the intercept of each row of `coef_`, flattened.
     posterior_samples_ : dict
-        ``"coef"``, ``n_posterior_samples`` arrays like `coef_`, and ``"intercept"``, as many like
-        `intercept_`.
+        ``"coef"`` and ``"intercept"``: draws shaped like `coef_` and `intercept_`, with a first
+        axis of length `n_posterior_samples`.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     n_iter_ : int
-        Rounds run.
+        Number of rounds run.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
     diagnostics_ : dict
-        `sgld`: ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: the ``"clipping_norm"``
-        reached. `na-dpvi`: the ``"mean_weight"`` of a row. `vips`: empty.
+        "sgld": ``"r_hat"`` and ``"ess"`` of each parameter. "dpvi": the last ``"clipping_norm"``.
+        "na-dpvi": the ``"mean_weight"`` of a row. "vips": empty.
 
     Notes
     -----
-    No row raises: a row with NaN or infinity contributes nothing in `fit`, and is predicted as an
-    all-zero row. Object cells that are not numbers count as NaN. Only ``classes=None`` looks at
-    labels, and may raise on them.
+    No row raises an error: a row with NaN or infinity contributes nothing in `fit`, and is
+    predicted as an all-zero row. Object cells that are not numbers count as NaN. Labels raise
+    errors only with ``classes=None``.
 
-    `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et
-    al. (2019) with the temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and
-    Honkela (2025). See ``docs/differences.md`` for where and why we differ.
+    "dpvi" follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023). "sgld" follows Li et
+    al. (2019) with the temperature corrected. "na-dpvi" is based on an idea of Alrawajfeh, Jalko
+    and Honkela (2025). ``docs/differences.md`` explains the differences.
 
     Examples
     --------
@@ -228,8 +233,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes, dtypes, feature names. With
-            ``classes=None`` also for labels that do not make a classification problem.
+            For parameters out of range, shapes, dtypes and feature names, which are public. With
+            ``classes=None`` also for labels that are no classes.
         """
         self._fit(X, y)
         return self
@@ -289,8 +294,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Returns
         -------
         draws : dict
-            ``"coef"``, `n_samples` arrays like `coef_`, and ``"intercept"``, as many like
-            `intercept_`.
+            As `posterior_samples_`, with a first axis of length `n_samples`.
         """
         draws = self._fresh_draws(n_samples, random_state)
         return self._split(draws.reshape(n_samples, len(self.intercept_), -1))

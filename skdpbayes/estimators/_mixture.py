@@ -41,7 +41,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` adds no noise.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     n_components : int, default=1
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
         The fewer numbers there are, the less noise each has.
@@ -61,14 +61,15 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         labels cost. ``"dpvi"`` and ``"na-dpvi"`` give normal posteriors around the start that was
         found, ``"sgld"`` a chain from there, which takes many rows and steps.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
-        too, is estimated from the releases, and `sampling_rate` must be given.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, so that it
+        is estimated from the releases, and `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     weight_concentration_prior : float, default=1.0
         Of the Dirichlet prior of the weights, for each component.
     mean_prior : array-like of shape (n_features,), default=None
@@ -106,10 +107,10 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     n_posterior_samples : int, default=1000
         Posterior draws kept.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only.
+        If positive, print the plan and progress: public quantities only.
 
     Attributes
     ----------
@@ -135,14 +136,14 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     n_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Estimated number of rows, and what the solver has to say: of ``"vips"`` the standard
         deviation of the noise in the sums, of ``"sgld"`` R-hat and effective sample sizes.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Notes
     -----
@@ -262,8 +263,8 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            row holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a row.
         """
         self._fit(X, y)
         return self
@@ -412,7 +413,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
 
     @property
     def lower_bound_(self) -> float:
-        """There is none: it raises an AttributeError that says so."""
+        """Not available: raises an `AttributeError` with the reason."""
         raise AttributeError(
             "lower_bound_ does not exist: the bound of the training rows is not among the releases."
         )

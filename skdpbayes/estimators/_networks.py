@@ -162,9 +162,9 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`.
     classes : array-like of shape (n_classes,), Schema or Outcome, default=None
-        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
-        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
-        not hold. A row with another label contributes nothing.
+        Public set of labels. A `Schema` describes X too; its ``outcome`` describes y alone. None
+        takes the labels from y, which is not private: it warns, and `privacy_spent_` records that
+        the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row; longer rows are scaled down to it. None: the square
         root of the number of features, which suits features of about unit size.
@@ -206,9 +206,9 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     n_layers_ : int
         Layers, the inputs among them.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Of "sgld": R-hat and effective sample size of each weight. There is no warning of them:
         weights of a network do not mix, as it is the same when its units change places, and its
@@ -216,7 +216,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
     classes_ : array of shape (n_classes,)
         Labels.
 
@@ -308,8 +308,8 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes, dtypes, feature names. With
-            ``classes=None`` also for labels that do not make a classification problem.
+            For parameters out of range, shapes, dtypes and feature names, which are public. With
+            ``classes=None`` also for labels that are no classes.
         """
         self._fit(X, y)
         return self
@@ -428,9 +428,9 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     n_layers_ : int
         Layers, the inputs among them.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Of "sgld": R-hat and effective sample size of each weight. There is no warning of them:
         weights of a network do not mix, as it is the same when its units change places, and its
@@ -438,7 +438,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
     noise_std_ : float
         Posterior mean of the residuals' standard deviation, in the units of y.
 
@@ -531,8 +531,8 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. With
-            ``bounds=None`` also for a response that is not finite.
+            For parameters out of range, shapes and dtypes, which are public. With ``bounds=None``
+            also for a response that is not finite.
         """
         self._fit(X, y)
         return self

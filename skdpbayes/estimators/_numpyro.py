@@ -177,7 +177,8 @@ class DPNumPyroModel(ProgramEstimator):
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of records.
+        Probability with which the privacy bound may fail; well below one over the number of
+        records.
     solver : {"dpvi", "na-dpvi", "sgld"}, default="dpvi"
         As in `DPBayesianLogisticRegression`. "na-dpvi" replaces each prior by a normal one with the
         same quantiles.
@@ -191,7 +192,8 @@ class DPNumPyroModel(ProgramEstimator):
         Arithmetic of sums and noise: integers, or floating point, for which the proof assumes exact
         arithmetic.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     clipping_norm : float, default=None
         l2 bound on the gradient of a record's log-likelihood, in coordinates in which each prior is
         standard normal. None: half the median norm at the prior's centre, rounded up to a power of
@@ -208,13 +210,13 @@ class DPNumPyroModel(ProgramEstimator):
     posterior_
         Posterior of the coordinates, flattened in the order of the sites' names.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Diagnostics of the solver.
     n_iter_ : int
-        Rounds run.
+        Number of rounds run.
     n_features_in_, feature_names_in_
         As in scikit-learn, if X is a table.
 

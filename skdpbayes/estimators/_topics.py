@@ -41,7 +41,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives non-private variational Bayes.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of documents.
+        Probability with which the privacy bound may fail; well below one over the number of
+        documents.
     doc_topic_prior : float, default=None
         Concentration of the Dirichlet prior of a document's topics. None: ``1 / n_components``.
     topic_word_prior : float, default=None
@@ -49,14 +50,15 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     solver : {"vips"}, default="vips"
         Variational Bayes by noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one document" means. ``"add_remove"`` needs a `sampling_rate`, and
-        then the number of documents is private too.
+        Neighbouring relation. Under ``"add_remove"`` the number of documents is private too, and
+        `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     max_document_norm : float, default=1.0
         l2 norm to which the expected counts of a document, by topic and word, are shortened. At the
         default nearly every document is, so that long ones count for no more than short ones, and
@@ -72,10 +74,10 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     n_posterior_samples : int, default=100
         Posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only.
+        If positive, print the plan and progress: public quantities only.
 
     Attributes
     ----------
@@ -96,13 +98,13 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     n_iter_, n_batch_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Standard deviation of the noise in the averaged sums.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Notes
     -----
@@ -194,8 +196,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            document holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a document.
         """
         self._fit(X, y)
         return self
@@ -266,7 +268,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     @property
     def bound_(self) -> float:
-        """There is none: it raises an AttributeError that says so."""
+        """Not available: raises an `AttributeError` with the reason."""
         raise AttributeError(
             "bound_ does not exist: the bound of the training documents is not among the releases."
         )
