@@ -1,10 +1,9 @@
-"""Layers of networks, from what a user asks for."""
+"""Layers of a network, from the parameters of an estimator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from skdpbayes.models.networks.layers import ConvolutionalLayer, DenseLayer, Lay
 
 
 def layer_sizes(value: int | Sequence[int], name: str = "hidden_layer_sizes") -> tuple[int, ...]:
-    """Sizes of hidden layers: positive integers, or one."""
+    """Sizes of hidden layers, from a sequence of positive integers or a single one."""
     sizes = (value,) if isinstance(value, int | np.integer) else value
     try:
         sizes = tuple(sizes)
@@ -34,20 +33,20 @@ def network(
     convolutions: Sequence[tuple[int, int, int]] = (),
     image_shape: tuple[int, ...] | None = None,
 ) -> tuple[Layer, ...]:
-    """Layers from `d` values to `n_out`: convolutions of images of `image_shape`, then dense ones.
+    """Layers from `d` inputs to `n_out` outputs: convolutions of images, then dense layers.
 
     Raises
     ------
     ValueError
-        If convolutions and the shape of images do not fit together.
+        If the convolutions do not fit `image_shape`.
     """
-    layers: list[Any] = []
+    layers: list[Layer] = []
     if convolutions:
         shape = tuple(image_shape or ())
         if len(shape) not in (2, 3) or math.prod(shape) != d:
             raise ValueError(
-                f"convolutions need image_shape, (height, width) or (height, width, channels), whose product is the "
-                f"number of features, {d}; got {image_shape!r}."
+                "convolutions need image_shape, (height, width) or (height, width, channels), whose "
+                f"product is the number of features, {d}; got {image_shape!r}."
             )
         height, breadth, channels = (*shape, 1)[:3]
         for convolution in convolutions:
@@ -59,13 +58,12 @@ def network(
                 ) from None
             if min(filters, width, stride) < 1 or width > min(height, breadth):
                 raise ValueError(
-                    f"The convolution {convolution!r} does not fit an image of {height} by {breadth}: numbers must be "
-                    "positive, and its width at most that of the image."
+                    f"The convolution {convolution!r} does not fit an image of {height} by "
+                    f"{breadth}: numbers must be positive, and its width at most that of the image."
                 )
-            layers.append(
-                ConvolutionalLayer(height, breadth, channels, filters, width, stride, gain)
-            )
-            (height, breadth), channels, d = layers[-1].places, filters, layers[-1].n_out
+            layer = ConvolutionalLayer(height, breadth, channels, filters, width, stride, gain)
+            layers.append(layer)
+            (height, breadth), channels, d = layer.places, filters, layer.n_out
     elif image_shape is not None:
         raise ValueError("image_shape needs convolutions: dense layers do not look at it.")
     for size in (*sizes, n_out):
@@ -75,7 +73,7 @@ def network(
 
 
 def split_weights(vector: np.ndarray, layers: Sequence[Layer]) -> list[np.ndarray]:
-    """Weights of each layer."""
+    """Weights of each layer, from the vector of all weights."""
     ends = np.cumsum([math.prod(layer.weights_shape) for layer in layers])
     return [
         own.reshape(layer.weights_shape)

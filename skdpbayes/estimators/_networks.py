@@ -33,7 +33,7 @@ from skdpbayes.privacy import PrivacyLedger
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
-_BLOCK = 1024  # rows of a prediction at a time
+_BLOCK = 1024  # rows predicted at a time
 _MOST_WEIGHTS = 2**30  # in all draws
 # Prior mean and standard deviation of the log residual standard deviation, in half ranges of y.
 _LOG_NOISE = (-1.5, 1.0)
@@ -43,11 +43,11 @@ class NetworkEstimator(PosteriorEstimator):
     """Base of the networks with random weights."""
 
     _clips: ClassVar = {"dpvi": 1.0, "sgld": 0.5}
-    _curvature = 1.0  # of a row, in the last layer
+    _curvature = 1.0  # of a row's log-likelihood, in the last layer
     _chains_mix = False
     _costly_records = True
     _guides = ("auto", "mean_field", "point")
-    # The limit that the number of records sets to the learning rate is for linear models.
+    # The number of records limits the learning rate of linear models only.
     _defaults = Defaults(
         schedules={"dpvi": (1000, 2**11), "sgld": (2000, 2**11)},
         full_rank_up_to=-1,
@@ -62,9 +62,11 @@ class NetworkEstimator(PosteriorEstimator):
         )
         for name in ("na-dpvi", "vips")
     }
+    _layers: tuple[Layer, ...]
     _fitted = (
-        *PosteriorEstimator._fitted, "posterior_samples_", "coefs_", "intercepts_", "_layers",
-    )  # fmt: skip
+        *PosteriorEstimator._fitted,
+        *("posterior_samples_", "coefs_", "intercepts_", "_layers"),
+    )
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -81,21 +83,23 @@ class NetworkEstimator(PosteriorEstimator):
         total = sum(math.prod(layer.weights_shape) for layer in layers)
         if total * self.n_posterior_samples > _MOST_WEIGHTS:
             raise ValueError(
-                f"n_posterior_samples={self.n_posterior_samples} draws of {total} weights do not fit in memory: take "
-                f"at most {max(1, _MOST_WEIGHTS // total)}, or a smaller network."
+                f"n_posterior_samples={self.n_posterior_samples} draws of {total} weights do not "
+                f"fit in memory: take at most {max(1, _MOST_WEIGHTS // total)}, or a smaller "
+                "network."
             )
         return layers
 
     def _bounds(self) -> Bounds:
-        """Without noise hardly anything is shortened. Curvature is that of a row, or of a shortened score."""
+        """Clipping norm, and curvature of a row, which clipping bounds, too."""
         private = math.isfinite(self.epsilon)
+        # Without noise, hardly any row should be clipped.
         clip = self.clipping_norm or (self._clips[self.solver] if private else 64.0)
         return Bounds(
             math.inf, math.inf, 1.0, clip=float(clip), mean_curvature=min(self._curvature, clip**2)
         )
 
-    def _set_weights(self, draws: np.ndarray, layers: Sequence[Layer]) -> None:
-        """Set draws and usual weights; `draws` are of all weights, layer by layer, and may have more columns."""
+    def _set_weights(self, draws: np.ndarray, layers: tuple[Layer, ...]) -> None:
+        """Set draws and usual weights; columns of `draws` after the weights are other parameters."""
         self.posterior_samples_, self._layers = np.asarray(draws, np.float32), layers
         self.coefs_, self.intercepts_ = usual_weights(
             layers, split_weights(self.posterior_.mean, layers)
@@ -103,7 +107,7 @@ class NetworkEstimator(PosteriorEstimator):
 
     @property
     def n_layers_(self) -> int:
-        """Number of layers, that of the inputs among them."""
+        """Number of layers, including the inputs."""
         check_is_fitted(self)
         return len(self._layers) + 1
 
@@ -120,12 +124,12 @@ class NetworkEstimator(PosteriorEstimator):
         Returns
         -------
         draws : array of shape (n_samples, n_parameters)
-            Weights of the layers, each by rows with the intercept last.
+            Weights of each layer, ordered by output, with the intercept last.
         """
         return self._fresh_draws(n_samples, random_state)
 
     def _outputs(self, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """What the network gives for rows under each draw, of shape (rows, draws, outputs)."""
+        """Outputs of the network under each draw, of shape (rows, draws, outputs)."""
         out = np.empty((len(rows), len(draws), self._layers[-1].n_out))
         for i, draw in enumerate(draws):
             weights = split_weights(draw.astype(np.float64), self._layers)
@@ -136,29 +140,30 @@ class NetworkEstimator(PosteriorEstimator):
 class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     """Bayesian neural network for classification, under (epsilon, delta)-differential privacy.
 
-    In the place of `sklearn.neural_network.MLPClassifier`; predictions are averaged over posterior
-    draws of weights. What is private, and against whom, is as for `DPBayesianLogisticRegression`.
+    Replaces `sklearn.neural_network.MLPClassifier`. Predictions are averaged over posterior draws
+    of the weights. The guarantee is that of `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
     hidden_layer_sizes : sequence of int, default=(100,)
-        Units of each hidden layer; ``()`` makes the model linear.
+        Number of units in each hidden layer; ``()`` makes the model linear.
     activation : {"relu", "tanh", "logistic", "identity", "softplus"}, default="relu"
-        Of the hidden units.
+        Activation function of the hidden units.
     epsilon, delta : float, default=1.0 and 1e-5
-        Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
+        Privacy budget; ``epsilon=float("inf")`` gives the non-private model. `delta` should be well
+        below one over the number of rows.
     solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and
+        Variational inference, or Langevin dynamics driven by the privacy noise. "na-dpvi" and
         "vips" are refused.
     guide : {"auto", "mean_field", "point"}, default="auto"
-        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable
-        weights, as DP-SGD (Abadi et al. 2016) would give, by Adam. A point says nothing of what is
-        not known.
+        Posterior approximation of "dpvi": independent normal distributions (also "auto"), or a
+        point estimate of the most probable weights by Adam, as in DP-SGD (Abadi et al. 2016). A
+        point expresses no uncertainty.
     sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
-        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum
-        and a thermostat that takes away the heat of batches (Ding et al. 2014).
+        Variant of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with
+        momentum and a thermostat that absorbs the noise of subsampling (Ding et al. 2014).
     friction : float, default=0.1
-        Of the samplers with momentum; at most 1.
+        Friction of the samplers with momentum, in (0, 1].
     adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`.
     classes : array-like of shape (n_classes,), Schema or Outcome, default=None
@@ -167,52 +172,53 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row; longer rows are scaled down to it. None: the square
-        root of the number of features, which suits features of about unit size.
+        root of the number of features, which suits standardised features.
     convolutions : sequence of (filters, width, stride), default=()
-        Convolutions in front of the hidden layers, without padding; they need `image_shape`.
+        Convolutions before the hidden layers, without padding; they need `image_shape`.
     image_shape : tuple (height, width) or (height, width, channels), default=None
-        Of each row, whose features go row by row, channels last.
+        Shape of the image in each row of X, flattened row by row, channels last.
     prior_scale : float, default=1.0
-        Prior standard deviation of intercepts, and of weights times the root of the number of
-        inputs of their layer.
+        Prior standard deviation of the intercepts. That of the weights is `prior_scale` over the
+        square root of the number of inputs of their layer.
     clipping_norm : float, default=None
-        l2 bound on a row's gradient in all weights, each in units of its prior. None: 1
+        l2 bound on a row's gradient with respect to all weights, in units of their priors. None: 1
         with "dpvi" and 0.5 with "sgld".
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: that of 2048 expected rows.
+        Probability with which each row enters a batch. None: a rate at which 2048 rows are
+        expected.
     n_steps : int, default=None
         Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
     learning_rate : float, default=None
-        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see
+        Step size: for "dpvi", in units of the prior; for "sgld", as in
         `DPBayesianLogisticRegression`.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Of "sgld".
+        Step sizes of "sgld".
     n_posterior_samples : int, default=50
-        Posterior draws kept for predictions; of "sgld", iterates after the burn-in, evenly spaced.
+        Number of posterior draws kept for predictions; for "sgld", evenly spaced iterates after the
+        burn-in.
     random_state, verbose
         As in `DPBayesianLogisticRegression`.
 
     Attributes
     ----------
     coefs_, intercepts_ : lists of arrays
-        Posterior means of the weights and intercepts of each layer, in the usual units, as of
-        scikit-learn's networks: (n_in, n_out) and (n_out,); of convolutions (width, width,
-        channels, filters) and (filters,).
+        Posterior means of the weights and intercepts of each layer, shaped (n_in, n_out) and
+        (n_out,) as in scikit-learn; those of convolutions are shaped (width, width, channels,
+        filters) and (filters,).
     posterior_ : GaussianPosterior or DrawsPosterior
-        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and
-        intercepts come last.
+        Posterior of all parameters, in units of their priors, layer by layer. Within a layer the
+        weights are ordered by output, and intercepts come last.
     posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
-        Draws of it.
+        Draws from `posterior_`.
     n_layers_ : int
-        Layers, the inputs among them.
+        Number of layers, including the inputs.
     privacy_spent_ : PrivacySpent
         Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them:
-        weights of a network do not mix, as it is the same when its units change places, and its
-        predictions may have mixed all the same.
+        "sgld": R-hat and effective sample size of each weight. They raise no warning: hidden units
+        are exchangeable, so weights do not mix even if predictions do.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
@@ -222,8 +228,8 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 
     Notes
     -----
-    Gradients of dense layers are not formed for each row: norms and sum are found from what each
-    layer takes and from the gradient in what it gives (Goodfellow 2015). A row that holds NaN or
+    Per-row gradients of dense layers are never formed: their norms and sum follow from each layer's
+    inputs and from the gradient with respect to its outputs (Goodfellow 2015). A row with NaN or
     infinity contributes nothing.
 
     Examples
@@ -355,98 +361,97 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
 
 
 class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
-    """Bayesian neural network for regression with normal noise, under (epsilon, delta)-differential privacy.
+    """Bayesian neural network for regression, under (epsilon, delta)-differential privacy.
 
-    In the place of `sklearn.neural_network.MLPRegressor`; predictions are averaged over posterior
-    draws of all weights. What is private, and against whom, is as for
-    `DPBayesianLogisticRegression`.
+    Replaces `sklearn.neural_network.MLPRegressor`. Residuals are normal; predictions are averaged
+    over posterior draws of all weights. The guarantee is that of `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
     hidden_layer_sizes : sequence of int, default=(100,)
-        Units of each hidden layer; ``()`` makes the model linear.
+        Number of units in each hidden layer; ``()`` makes the model linear.
     activation : {"relu", "tanh", "logistic", "identity", "softplus"}, default="relu"
-        Of the hidden units.
+        Activation function of the hidden units.
     epsilon, delta : float, default=1.0 and 1e-5
-        Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
+        Privacy budget; ``epsilon=float("inf")`` gives the non-private model. `delta` should be well
+        below one over the number of rows.
     bounds : tuple (X_bounds, y_bounds) or Schema, default=None
-        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs.
-        Those of features may be a dict by column name or a schema, that of the response its
-        outcome; else each is ``(low, high)``, of numbers or of arrays of shape (n_features,): they
-        say in which units data are, and rows beyond them are not altered. None takes them from the
-        data, which is not private: it warns, and `privacy_spent_` records that the guarantee does
-        not hold.
+        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs
+        ``(low, high)`` of numbers or of arrays of shape (n_features,). The feature ranges may also
+        be a dict by column name or a schema, and the response range an outcome. They set the units;
+        values beyond them are not altered. None takes the ranges from the data, which is not
+        private: it warns, and `privacy_spent_` records that the guarantee does not hold.
     solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and
+        Variational inference, or Langevin dynamics driven by the privacy noise. "na-dpvi" and
         "vips" are refused.
     guide : {"auto", "mean_field", "point"}, default="auto"
-        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable
-        weights, as DP-SGD (Abadi et al. 2016) would give, by Adam. A point says nothing of what is
-        not known.
+        Posterior approximation of "dpvi": independent normal distributions (also "auto"), or a
+        point estimate of the most probable weights by Adam, as in DP-SGD (Abadi et al. 2016). A
+        point expresses no uncertainty.
     sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
-        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum
-        and a thermostat that takes away the heat of batches (Ding et al. 2014).
+        Variant of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with
+        momentum and a thermostat that absorbs the noise of subsampling (Ding et al. 2014).
     friction : float, default=0.1
-        Of the samplers with momentum; at most 1.
+        Friction of the samplers with momentum, in (0, 1].
     adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`.
     convolutions : sequence of (filters, width, stride), default=()
-        Convolutions in front of the hidden layers, without padding; they need `image_shape`.
+        Convolutions before the hidden layers, without padding; they need `image_shape`.
     image_shape : tuple (height, width) or (height, width, channels), default=None
-        Of each row, whose features go row by row, channels last.
+        Shape of the image in each row of X, flattened row by row, channels last.
     prior_scale : float, default=1.0
-        Prior standard deviation of intercepts, and of weights times the root of the number of
-        inputs of their layer.
+        Prior standard deviation of the intercepts. That of the weights is `prior_scale` over the
+        square root of the number of inputs of their layer.
     clipping_norm : float, default=None
-        l2 bound on a row's gradient in all weights, each in units of its prior. None: 10;
-        if most rows are shortened, the residuals' standard deviation comes out too small.
+        l2 bound on a row's gradient with respect to all weights, in units of their priors. None:
+        10. If most rows are clipped, the residual standard deviation is underestimated.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: that of 2048 expected rows.
+        Probability with which each row enters a batch. None: a rate at which 2048 rows are
+        expected.
     n_steps : int, default=None
         Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
     learning_rate : float, default=None
-        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see
+        Step size: for "dpvi", in units of the prior; for "sgld", as in
         `DPBayesianLogisticRegression`.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Of "sgld".
+        Step sizes of "sgld".
     n_posterior_samples : int, default=50
-        Posterior draws kept for predictions; of "sgld", iterates after the burn-in, evenly spaced.
+        Number of posterior draws kept for predictions; for "sgld", evenly spaced iterates after the
+        burn-in.
     random_state, verbose
         As in `DPBayesianLogisticRegression`.
 
     Attributes
     ----------
     coefs_, intercepts_ : lists of arrays
-        Posterior means of the weights and intercepts of each layer, in the usual units, as of
-        scikit-learn's networks: (n_in, n_out) and (n_out,); of convolutions (width, width,
-        channels, filters) and (filters,).
+        Posterior means of the weights and intercepts of each layer, shaped (n_in, n_out) and
+        (n_out,) as in scikit-learn; those of convolutions are shaped (width, width, channels,
+        filters) and (filters,).
     posterior_ : GaussianPosterior or DrawsPosterior
-        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and
-        intercepts come last.
+        Posterior of all parameters, in units of their priors, layer by layer. Within a layer the
+        weights are ordered by output, and intercepts come last.
     posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
-        Draws of it.
+        Draws from `posterior_`.
     n_layers_ : int
-        Layers, the inputs among them.
+        Number of layers, including the inputs.
     privacy_spent_ : PrivacySpent
         Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them:
-        weights of a network do not mix, as it is the same when its units change places, and its
-        predictions may have mixed all the same.
+        "sgld": R-hat and effective sample size of each weight. They raise no warning: hidden units
+        are exchangeable, so weights do not mix even if predictions do.
     n_iter_ : int
         Number of releases.
     n_features_in_, feature_names_in_
         As in scikit-learn.
     noise_std_ : float
-        Posterior mean of the residuals' standard deviation, in the units of y.
+        Posterior mean of the residual standard deviation, in the units of y.
 
     Notes
     -----
-    Rows are shortened by their own gradient, which pulls predictions away from responses that
-    surprise: intervals are of the clipped model. A row that holds NaN or infinity contributes
-    nothing.
+    Clipping gradients down-weights outlying responses, and intervals describe the clipped model. A
+    row with NaN or infinity contributes nothing.
 
     Examples
     --------
@@ -455,7 +460,9 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-1, 1, size=(5000, 1))
     >>> y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=5000)
-    >>> model = DPBayesianMLPRegressor((20,), "tanh", epsilon=2.0, bounds=((-1, 1), (-1.5, 1.5)), n_steps=300)
+    >>> model = DPBayesianMLPRegressor(
+    ...     (20,), "tanh", epsilon=2.0, bounds=((-1, 1), (-1.5, 1.5)), n_steps=300
+    ... )
     >>> bool(model.fit(X, y).score(X, y) > 0.8)
     True
     """
@@ -559,7 +566,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.noise_std_ = float(self._noise(self.posterior_samples_).mean())
 
     def _noise(self, draws: np.ndarray) -> np.ndarray:
-        """Standard deviation of the noise in each draw, in the units of y."""
+        """Residual standard deviation in each draw, in the units of y."""
         mean, sd = _LOG_NOISE
         log_noise = np.clip(mean + sd * draws[:, -1].astype(np.float64), -300, 300)
         return np.exp(log_noise) * self._scales.y_half

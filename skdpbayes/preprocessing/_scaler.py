@@ -20,24 +20,25 @@ if TYPE_CHECKING:
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
-    """Subtract each column's mean and divide by its standard deviation, both learned under differential privacy.
+    """Standardise columns by means and standard deviations learnt under differential privacy.
 
-    One release of first and second moments, of all rows. What lies outside of the bounds is cut, in
-    `fit` and in `transform`; a missing cell counts for nothing in its column, and stays missing.
+    The first and second moments of all rows are released once. Values outside the bounds are
+    clipped, in `fit` and in `transform`. A missing cell contributes nothing to its column, and
+    stays missing.
 
     Parameters
     ----------
     bounds : tuple (low, high), dict or Schema
-        Public bounds of the columns: numbers, or arrays with one for each column; or, for data
-        frames, a dict from each column's name to its pair; or a `Schema` that has them.
+        Public bounds of the columns: numbers, or arrays with one entry for each column; for data
+        frames, a dict from column names to pairs, or a `Schema` with bounds.
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` adds no noise.
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of rows.
     with_mean, with_std : bool, default=True
-        Whether to subtract means, and divide by standard deviations.
+        Whether to subtract means, and to divide by standard deviations.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too.
+        Neighbouring relation. ``"add_remove"`` is refused: the number of rows must be public.
     numerics : {"secure", "fast"}, default="secure"
         Arithmetic of sums and noise: integers, for which the guarantee is proved, or floating
         point.
@@ -51,7 +52,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
     Attributes
     ----------
     mean_, var_, scale_ : arrays of shape (n_features,)
-        With noise. A variance that the noise hides is set to what the noise could make of it.
+        Noisy means, variances and standard deviations. A variance below the noise level is replaced
+        by that level.
     privacy_spent_ : PrivacySpent
         Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
@@ -96,7 +98,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.random_state = random_state
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "scale_")
+        return "scale_" in vars(self)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn means and standard deviations.
@@ -155,7 +157,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         return self._reader().numeric(self, X, reset=False)
 
     def transform(self, X: Any) -> np.ndarray:
-        """Standardised columns; values outside of the bounds are cut there first.
+        """Standardise columns; values outside the bounds are clipped first.
 
         Parameters
         ----------
@@ -171,7 +173,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
             return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
     def inverse_transform(self, X: Any) -> np.ndarray:
-        """Columns in their own units."""
+        """Transform standardised columns back to their own units."""
         check_is_fitted(self)
         X = self._dense(X) * (self.scale_ if self.with_std else 1.0)
         return X + self.mean_ * bool(self.with_mean)
