@@ -31,50 +31,53 @@ from skdpbayes.privacy import PrivacyLedger
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
-_BLOCK = 1024  # rows at a time
-_CLIP = 1.0
+_BLOCK = 1024  # rows processed at a time
+_CLIP = 1.0  # default clipping norm
 
 
 class DPVariationalAutoencoder(
     DensityScoreMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator
 ):
-    """Variational auto-encoder under (epsilon, delta)-differential privacy (Kingma and Welling 2014).
+    """Variational auto-encoder under (epsilon, delta)-differential privacy.
 
-    A generative model of rows of values between 0 and 1, such as images: latent variables are
-    standard normal, one network (the decoder) makes probabilities of the features from them, and
-    another (the encoder) tells where the latent variables of a row are. Encoder and decoder are
-    private, and so is what `sample` draws; what `transform` and `score_samples` say of rows is not.
-    What that means, and against whom, is as for `DPBayesianLogisticRegression`.
+    A generative model of rows with values between 0 and 1, such as images (Kingma and Welling
+    2014). Latent variables are standard normal; one network, the decoder, maps them to
+    probabilities of the features, and another, the encoder, maps a row to the approximate posterior
+    of its latent variables. Encoder, decoder and `sample` are private; `transform` and
+    `score_samples` do not protect the rows that they are given. The guarantee is that of
+    `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
     n_components : int, default=10
-        Latent variables. Under privacy few do better than many.
+        Number of latent variables. Under privacy, few usually do better than many.
     hidden_layer_sizes : sequence of int, default=(400,)
-        Units of each hidden layer of the encoder; the decoder has them in reverse.
+        Number of units in each hidden layer of the encoder; the decoder reverses the order.
     activation : {"softplus", "tanh", "relu", "logistic", "identity"}, default="softplus"
-        Of the hidden units.
+        Activation function of the hidden units.
     epsilon, delta : float, default=1.0 and 1e-5
         Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
     solver : {"dpvi"}, default="dpvi"
-        Adam on the clipped and noisy gradient of the evidence lower bound. Weights are points:
-        "na-dpvi", "sgld" and "vips", which ask for a posterior of them, are refused.
+        Adam on the clipped and noisy gradient of the evidence lower bound. Weights are point
+        estimates, so "na-dpvi", "sgld" and "vips" are refused: they need a posterior of the
+        weights.
     adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`.
     convolutions : sequence of (filters, width, stride), default=()
-        Convolutions in front of the encoder, without padding; they need `image_shape`. The decoder
-        is dense.
+        Convolutions before the encoder, without padding; they need `image_shape`. The decoder is
+        dense.
     image_shape : tuple (height, width) or (height, width, channels), default=None
-        Of each row, whose features go row by row, channels last.
+        Shape of the image in each row of X, flattened row by row, channels last.
     clipping_norm : float, default=None
-        l2 bound on a row's gradient in all weights, each in units of its size at the start. None:
-        1.
+        l2 bound on a row's gradient with respect to all weights, in units of their initial scale.
+        None: 1.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: that of 1024 expected rows.
+        Probability with which each row enters a batch. None: a rate at which 1024 rows are
+        expected.
     n_steps : int, default=None
         Number of releases. None: 1000.
     learning_rate : float, default=None
-        Size of a step, in units of the weights' size at the start. None: 0.05.
+        Step size, in units of the weights' initial scale. None: 0.05.
     random_state, verbose
         As in `DPBayesianLogisticRegression`.
 
@@ -93,9 +96,9 @@ class DPVariationalAutoencoder(
 
     Notes
     -----
-    Values of X are cut to between 0 and 1 and taken for probabilities. A row with NaN or infinity
-    contributes nothing in `fit`, without a word. The noise of a row's latent variables is a
-    function of the row and of a public key: it does not tell which other rows there are.
+    Values of X are clipped to [0, 1] and treated as probabilities. A row with NaN or infinity
+    contributes nothing in `fit`, without a warning. The noise in a row's latent variables is a
+    function of the row and a public key, so that it does not depend on other rows.
 
     Examples
     --------
@@ -162,7 +165,7 @@ class DPVariationalAutoencoder(
         self.verbose = verbose
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "coefs_")
+        return "coefs_" in vars(self)
 
     # ------------------------------------------------------------------ fitting
 
@@ -235,18 +238,17 @@ class DPVariationalAutoencoder(
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. A row with NaN or infinity has those of no row at all, zero, with a
-            warning.
+            Not protected. A row with NaN or infinity has the prior means, zero, with a warning.
         """
         return self._encoded(X)[0]
 
     def inverse_transform(self, X: Any) -> np.ndarray:
-        """Probabilities of the features, of shape (n_samples, n_features), given latent variables."""
+        """Probabilities of the features given latent variables, (n_samples, n_features)."""
         check_is_fitted(self)
         return expit(self._run_layers(*self._decoder, np.asarray(X, np.float64)))
 
     def reconstruct(self, X: Any) -> np.ndarray:
-        """Probabilities of the features given what rows tell of latent variables, shaped as X."""
+        """Probabilities of the features at the latent means of rows, shaped like X."""
         return self.inverse_transform(self.transform(X))
 
     def sample(
@@ -278,27 +280,26 @@ class DPVariationalAutoencoder(
         X : array-like or sparse matrix of shape (n_samples, n_features)
             Not protected.
         n_draws : int, default=10
-            Of the latent variables of each row.
+            Number of draws of the latent variables of each row.
         random_state : None, int or numpy.random.Generator
 
         Returns
         -------
         bound : array of shape (n_samples,)
-            NaN for a row that holds one, or an infinity.
+            NaN for a row with NaN or infinity.
         """
         check_number("n_draws", n_draws, 1, integral=True, closed=True)
         mean, log_sd, rows, known = self._encoded(X)
         rng = np.random.default_rng(random_state)
         bound = -(mean**2 + np.exp(2 * log_sd) - 1 - 2 * log_sd).sum(axis=1) / 2
-        # The same noise for all rows: a row's score does not depend on which others are scored with
-        # it.
+        # All rows share the noise, so that a row's score does not depend on the other rows.
         for noise in rng.standard_normal((n_draws, mean.shape[1])):
             logits = self._run_layers(*self._decoder, mean + np.exp(log_sd) * noise)
             bound += (rows * logits - np.logaddexp(0, logits)).sum(axis=1) / n_draws
         return np.where(known, bound, np.nan)
 
     def _encoded(self, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Means and log standard deviations of the latent variables, rows, and which are known."""
+        """Latent means, latent log standard deviations, rows, and whether each row is finite."""
         check_is_fitted(self)
         rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
         if not known.all():

@@ -23,17 +23,17 @@ from skdpbayes.privacy import PrivacyLedger
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
-_BLOCK = 1000  # rows of a prediction at a time
+_BLOCK = 1000  # rows predicted at a time
 
 
 class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
-    """Sigmoid belief network with one layer of hidden units, under (epsilon, delta)-differential privacy.
+    """Sigmoid belief network with one hidden layer, under (epsilon, delta)-differential privacy.
 
-    A generative model of binary rows, in the place of `sklearn.neural_network.BernoulliRBM`: hidden
-    units are on or off independently, and each visible unit is on with a probability whose logit is
-    linear in the hidden ones. What is private, and against whom, is as for
-    `DPBayesianLogisticRegression`. What `transform`, `score_samples` and `reconstruct` say of rows
-    is not private; `sample` is.
+    A generative model of binary rows, instead of `sklearn.neural_network.BernoulliRBM`. Hidden
+    units are independent Bernoulli variables, and the logit of each visible unit's probability is
+    linear in the hidden units. The guarantee is that of `DPBayesianLogisticRegression`. `sample` is
+    private; `transform`, `score_samples` and `reconstruct` do not protect the rows that they are
+    given.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of rows.
     solver : {"vips"}, default="vips"
-        Variational Bayes by noisy sums of expected statistics.
+        Variational Bayes from noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.
@@ -56,11 +56,11 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
     sampling_rate : float, default=None
-        Probability with which each row enters a round. None: 1, all rows.
+        Probability with which each row enters a round. None: 1.
     n_steps : int, default=None
-        Number of releases, the mean of all rows first. None: 6, or 31 without noise.
+        Number of releases, including the first, the mean of all rows. None: 6, or 31 without noise.
     n_posterior_samples : int, default=100
-        Posterior draws in `posterior_samples_`.
+        Number of posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
         None draws keys from the operating system. Any other value makes the noise reproducible,
         which voids the guarantee: for tests only.
@@ -72,11 +72,12 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     components_ : array of shape (n_components, n_features)
         Posterior mean of the weights.
     intercept_visible_ : array of shape (n_features,)
-        Logits of the visible units where all hidden ones are off.
+        Logits of the visible units if all hidden units are off.
     intercept_hidden_ : array of shape (n_components,)
         Logits of the hidden units.
     posterior_ : WeightsPosterior
-        Of weights and centred intercepts, ravelled, with ``mean``, ``std`` and ``sample``.
+        Posterior of weights and centred intercepts, flattened, with ``mean``, ``std`` and
+        ``sample``.
     posterior_samples_ : dict
         `n_posterior_samples` draws of `sample_posterior`, computed at each access.
     n_iter_ : int
@@ -92,8 +93,8 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
 
     Notes
     -----
-    Values of X between 0 and 1 are taken for probabilities, and others are cut to that range. A row
-    with NaN or infinity contributes nothing in `fit`, without a word.
+    Values of X are clipped to [0, 1] and treated as probabilities. A row with NaN or infinity
+    contributes nothing in `fit`, without a warning.
 
     Examples
     --------
@@ -192,12 +193,18 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     def sample_posterior(
         self, n_samples: int = 100, random_state: int | np.random.Generator | None = None
     ) -> dict[str, np.ndarray]:
-        """Posterior draws of ``"components"`` and ``"intercept_visible"``, shaped as the attributes, first axis draws.
+        """Posterior draws of the weights and the visible units' intercepts.
 
         Parameters
         ----------
         n_samples : int, default=100
         random_state : None, int or numpy.random.Generator
+
+        Returns
+        -------
+        draws : dict
+            ``"components"`` and ``"intercept_visible"``: draws shaped like the attributes, with a
+            first axis of length `n_samples`.
         """
         draws = self._fresh_draws(n_samples, random_state)
         draws = draws.reshape(n_samples, -1, len(self.components_) + 1)
@@ -208,13 +215,12 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     # --------------------------------------------------------------------- rows
 
     def transform(self, X: Any) -> np.ndarray:
-        """Probabilities that the hidden units are on, given rows (mean field).
+        """Mean-field probabilities that the hidden units are on, given rows.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. A row with NaN or infinity has the probabilities of no row at all, with a
-            warning.
+            Not protected. A row with NaN or infinity has the prior probabilities, with a warning.
 
         Returns
         -------
@@ -223,12 +229,12 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         return self._hidden_and_bound(X)[0]
 
     def inverse_transform(self, X: Any) -> np.ndarray:
-        """Probabilities of the visible units, of shape (n_samples, n_features), given hidden ones."""
+        """Probabilities of the visible units given hidden units, (n_samples, n_features)."""
         check_is_fitted(self)
         return expit(np.asarray(X, np.float64) @ self.components_ + self.intercept_visible_)
 
     def reconstruct(self, X: Any) -> np.ndarray:
-        """Probabilities of the visible units given what rows tell of the hidden ones, shaped as X."""
+        """Probabilities of the visible units at the hidden probabilities of rows, shaped like X."""
         return self.inverse_transform(self.transform(X))
 
     def _log_volume(self, facts: Facts) -> float:
@@ -238,8 +244,8 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     def score_samples(self, X: Any) -> np.ndarray:
         """Lower bound of the log-likelihood of each row, in nats.
 
-        That of Jaakkola and Jordan with a tangent for each row and unit, under mean-field hidden
-        units.
+        The bound is that of Jaakkola and Jordan, with a tangent for each row and visible unit, and
+        mean-field hidden units.
 
         Parameters
         ----------
@@ -249,7 +255,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         Returns
         -------
         bound : array of shape (n_samples,)
-            NaN for a row that holds one, or an infinity.
+            NaN for a row with NaN or infinity.
         """
         return self._hidden_and_bound(X)[1]
 
@@ -267,12 +273,11 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         check_number("n_samples", n_samples, 0, integral=True)
         rng = np.random.default_rng(random_state)
         hidden = rng.random((n_samples, len(self.components_))) < expit(self.intercept_hidden_)
-        return (
-            rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)
-        ).astype(np.int8)
+        visible = rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)
+        return visible.astype(np.int8)
 
     def _hidden_and_bound(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """What `transform` and `score_samples` return."""
+        """Hidden probabilities and the bound of each row."""
         check_is_fitted(self)
         rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
         if not known.all():
@@ -285,11 +290,14 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         return hidden, bound
 
     def _mean_field(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Hidden probabilities, each row by itself, and the bound at them; damped steps, since all move at once."""
+        """Hidden probabilities of each row, and the bound there.
+
+        All units are updated at once, so the steps are damped.
+        """
         weights, prior = self.components_.T, self.intercept_hidden_
         squares, given = weights**2, (y - 0.5) @ weights + prior
         logits = np.broadcast_to(prior, given.shape)
-        for step in [0.4] * 20 + [0.25] * 20 + [0]:  # the last, 0, for all at the final logits
+        for step in [0.4] * 20 + [0.25] * 20 + [0]:  # the last step evaluates the final logits
             hidden = expit(logits)
             mean = hidden @ weights.T + self.intercept_visible_
             root = np.sqrt(mean**2 + (hidden * (1 - hidden)) @ squares.T)

@@ -32,8 +32,8 @@ _PARAMETERS = """epsilon : float, default=1.0
         Privacy failure probability; well below one over the number of rows."""
 
 _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
-        One release of a bounded statistic and the exact posterior given it, noise included; or the gradient solvers
-        (see `DPBayesianLogisticRegression`).
+        "vips" releases a bounded statistic once and gives the exact posterior of it, noise
+        included. The others are the gradient solvers (see `DPBayesianLogisticRegression`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. "vips" needs a public number of rows and refuses ``"add_remove"``.
     numerics : {"secure", "fast"}, default="secure"
@@ -44,9 +44,9 @@ _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
-        Of the gradient solvers, as in `DPBayesianLogisticRegression`.
+        Parameters of the gradient solvers, as in `DPBayesianLogisticRegression`.
     n_posterior_samples : int, default=1000
-        Posterior draws kept for predictions.
+        Number of posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
         None draws keys from the operating system. Any other value makes the noise reproducible,
         which voids the guarantee: for tests only.
@@ -62,7 +62,7 @@ _ATTRIBUTES = """posterior_samples_ : array of shape (n_posterior_samples, n_par
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Of the solver.
+        Diagnostics of the solver.
     n_features_in_, feature_names_in_, n_iter_
         As in scikit-learn."""
 
@@ -73,7 +73,7 @@ def _described(cls):
 
 
 class _FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
-    """What the families share; subclasses give a model, records, and densities."""
+    """Base of the families; subclasses give a model, records, and densities."""
 
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_")
 
@@ -103,7 +103,7 @@ class _FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
-        if self.solver != "vips":  # over the unconstrained parameter
+        if self.solver != "vips":  # the posterior is of the unconstrained parameter
             self.posterior_ = MappedPosterior(self.posterior_, type(plan.model).constrained)
             draws = plan.model.constrained(draws)
         self._set_parameter(plan, draws)
@@ -136,7 +136,7 @@ class _FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     def sample(
         self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
     ) -> np.ndarray:
-        """Rows from the posterior predictive, each with a posterior draw of its own.
+        """Rows from the posterior predictive distribution, each from a separate posterior draw.
 
         Parameters
         ----------
@@ -158,17 +158,18 @@ class DPGammaExponential(_FamilyEstimator):
     """Exponential waiting times with a Gamma prior on their rates, under differential privacy.
 
     ``x_j ~ Exponential(rate_j)``, ``rate_j ~ Gamma(prior_shape, prior_rate)``, independently for
-    each feature. A value above `upper` is censored there, and counted as such: no bias comes of it.
+    each feature. The likelihood accounts for the censoring of values above `upper`, which therefore
+    causes no bias.
 
     Parameters
     ----------
     {parameters}
     prior_shape, prior_rate : float, default=1.0
-        Of the Gamma prior (its mean is their ratio). They say in which units the data are: set
-        them.
+        Shape and rate of the Gamma prior, whose mean is their ratio. They set the units of the
+        data, so the defaults rarely fit.
     upper : float, default=None
-        Public bound at which values are censored. None takes the one with the narrowest posterior
-        that the prior lets expect, which does not look at the data.
+        Public bound at which values are censored. None takes the bound with the narrowest expected
+        posterior under the prior, without looking at the data.
     {solver}
 
     Attributes
@@ -176,7 +177,7 @@ class DPGammaExponential(_FamilyEstimator):
     rate_ : array of shape (n_features,)
         Posterior mean.
     upper_ : float
-        The bound used.
+        Censoring bound of the fit.
     {attributes}
 
     Examples
@@ -264,23 +265,23 @@ class DPGammaExponential(_FamilyEstimator):
         return math.log(self.upper or 2 * self.prior_rate / self.prior_shape)
 
     def _best_upper(self, facts: Facts) -> float:
-        """Bound that minimises the posterior variance of the log rate, averaged over the prior."""
+        """Bound with the largest posterior precision of the log rate, averaged over the prior."""
         prior = stats.gamma(self.prior_shape, scale=1 / self.prior_rate)
         rates = prior.ppf((np.arange(64) + 0.5) / 64)[:, None]
-        rates = np.maximum(rates, 1e-6 * rates[-1])  # priors that are nearly improper reach to zero
+        rates = np.maximum(rates, 1e-6 * rates[-1])  # nearly improper priors reach down to zero
         n = facts.n_rows
-        if n is None:  # then there is nothing to weigh
+        if n is None:  # information and noise cannot be compared
             return 2 * self.prior_rate / self.prior_shape
         upper = np.geomspace(0.05 / rates[-1, 0], 40 / rates[0, 0], 400)
         t = rates * upper
-        information = -np.expm1(-t) - t * np.exp(-t)  # minus d mean / d log rate, times the rate
+        information = -np.expm1(-t) - t * np.exp(-t)  # -(d mean / d log rate) * rate
         square = 2 * special.gammainc(2, t)
         variance = np.maximum(square - np.expm1(-t) ** 2, 0)
         one = Settings.of(self._parameters(), self._defaults).noise(1, 1.0).noise_multiplier
         noise = one * t / 2 * math.sqrt(facts.n_features)
         precision = (n * information) ** 2 / (n * variance + noise**2) + self.prior_shape
         gain = np.log(precision).mean(axis=0)
-        # The least of those that are as good: sums of float32 lose what lies far below the bound.
+        # Of nearly equal bounds the smallest, since float32 sums lose values far below the bound.
         return float(upper[np.argmax(gain >= gain.max() - 0.005)])
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
@@ -311,7 +312,7 @@ class DPBetaBernoulli(_FamilyEstimator):
     ----------
     {parameters}
     prior_a, prior_b : float, default=1.0
-        Of the Beta prior.
+        Parameters of the Beta prior.
     {solver}
 
     Attributes
@@ -409,22 +410,24 @@ class DPBetaBernoulli(_FamilyEstimator):
 
 @_described
 class DPDirichletCategorical(_FamilyEstimator):
-    """One categorical column with a Dirichlet prior on the probabilities, under differential privacy.
+    """One categorical column with a Dirichlet prior, under differential privacy.
 
     Parameters
     ----------
     {parameters}
     categories : array-like of shape (n_categories,) or Schema, default=None
-        The public set of categories; a `Schema` of one column has it. None takes it from X, which
-        is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
-        Values outside of it make a row contribute nothing.
+        Public set of categories, or a `Schema` of one column. None takes the categories from X,
+        which is not private: it warns, and `privacy_spent_` records that the guarantee does not
+        hold. A row with another value contributes nothing.
     concentration : float or array-like of shape (n_categories,), default=1.0
-        Of the Dirichlet prior, in the order of `categories` (sorted, if those are taken from X).
+        Concentration of the Dirichlet prior, in the order of `categories` (sorted, if they are
+        taken from X).
     {solver}
 
     Attributes
     ----------
     categories_ : array of shape (n_categories,)
+        Sorted categories.
     probability_ : array of shape (n_categories,)
         Posterior mean.
     {attributes}
@@ -505,13 +508,13 @@ class DPDirichletCategorical(_FamilyEstimator):
             concentration = np.broadcast_to(np.asarray(self.concentration, np.float32), len(labels))
         except ValueError:
             raise ValueError(
-                f"concentration must be a number or one for each category, got {self.concentration!r}."
+                "concentration must be a number or one for each category, got "
+                f"{self.concentration!r}."
             ) from None
         public = self._reader().public()
         if public is not None:  # `categories_` are sorted
-            concentration = concentration[
-                np.argsort(np.asarray(np.asarray(public).tolist()), kind="stable")
-            ]
+            order = np.argsort(np.asarray(np.asarray(public).tolist()), kind="stable")
+            concentration = concentration[order]
         if not (np.isfinite(concentration) & (concentration > 0)).all():
             raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
         model = DirichletCategorical(concentration.copy())

@@ -30,10 +30,10 @@ _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 def hierarchical_logistic(
     x: Any, group: Any, y: Any = None, *, group_features: Any, prior_scale: Any, group_scale: Any
 ) -> None:
-    """Logistic regression with weights for each group, whose prior mean depends on what is known of the group.
+    """Logistic regression with group weights whose prior mean is linear in group features.
 
-    The model of d3p's section 3.3 (Prediger et al. 2021, equation 5 and listing 4);
-    ``group_scale=None`` gives the spread of the groups about that mean a half-normal prior.
+    The model is that of Prediger et al. (2021), section 3.3, equation 5 and listing 4.
+    ``group_scale=None`` gives the spread of the groups about the prior mean a half-normal prior.
     """
     import jax.numpy as jnp
     import numpyro
@@ -54,24 +54,24 @@ def hierarchical_logistic(
 
 
 class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator):
-    """Hierarchical logistic regression under (epsilon, delta)-differential privacy, for two classes.
+    """Hierarchical binary logistic regression under (epsilon, delta)-differential privacy.
 
-    Each group (hospital, country, school) has weights of its own, drawn about a mean that is linear
-    in what is known of the group: groups with few rows borrow from the others, ``w_g ~ N(M z_g,
-    group_scale^2)``, ``M ~ N(0, prior_scale^2)``. Rows, with the group that they belong to, are
-    private; the groups and what is known of them are public.
+    Each group (hospital, country, school) has separate weights ``w_g ~ N(M z_g, group_scale^2)``,
+    whose prior mean is linear in the group's features ``z_g``, with ``M ~ N(0, prior_scale^2)``.
+    Groups with few rows borrow strength from the others. Rows and their group memberships are
+    private; the groups and their features are public.
 
     Parameters
     ----------
     groups : int, array-like of shape (n_groups,) or Schema
-        The public set of groups; a number stands for ``0, 1, ...``, a schema for the categories of
-        `group_column`. Rows of another group contribute nothing, and are predicted by the mean of a
-        group like the average of all.
+        Public set of groups. A number stands for ``0, 1, ...``, a schema for the categories of
+        `group_column`. Rows of other groups contribute nothing; predictions for them use the prior
+        mean at the average group features.
     group_features : array-like of shape (n_groups, n_group_features), default=None
-        What is known of each group, in the order of `groups`; a constant column is added. None:
-        only that.
+        Public features of each group, in the order of `groups`; a constant is added. None: the
+        constant alone.
     group_column : int or str, default=-1
-        Column of X that holds the group.
+        Position or name of the column of X that holds the group.
     epsilon, delta, solver, adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`; "vips" is refused.
     classes : array-like of shape (2,), Schema or Outcome, default=None
@@ -80,12 +80,14 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it.
-        None means the square root of the number of features.
+        None: the square root of the number of features.
     fit_intercept : bool, default=True
+        Whether each group has an intercept.
     prior_scale : float, default=1.0
-        Standard deviation of the prior of the effects of group features on weights.
+        Prior standard deviation of the effects of group features on weights.
     group_scale : float, default=1.0
-        Standard deviation of weights about their mean. None: learnt, with a half-normal prior.
+        Standard deviation of a group's weights about their prior mean. None: it is learnt, with a
+        half-normal prior.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains,
     n_posterior_samples
         As in `DPNumPyroModel`.
@@ -95,13 +97,15 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     Attributes
     ----------
     coef_ : array of shape (n_groups, n_features)
-        Posterior mean of the weights of each group; `n_features` without the column of groups.
+        Posterior mean of the weights of each group; `n_features` excludes the column of groups.
     intercept_ : array of shape (n_groups,)
+        Posterior mean of the intercepts.
     classes_, groups_ : arrays
+        Sorted labels of classes and of groups.
     posterior_samples_ : dict
         Draws of ``"weights"``, ``"effects"`` and, if it is learnt, ``"group_scale"``.
     posterior_, privacy_spent_, diagnostics_, n_iter_, n_features_in_, feature_names_in_
-        As of `DPNumPyroModel`.
+        As in `DPNumPyroModel`.
 
     Examples
     --------
@@ -111,7 +115,8 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     >>> group, x = rng.integers(0, 3, 3000), rng.normal(size=(3000, 2))
     >>> logits = (x * np.array([[2, 0], [1, 1], [0, 2]])[group]).sum(axis=1)
     >>> y = (logits + rng.logistic(size=3000) > 0).astype(int)
-    >>> model = DPHierarchicalLogisticRegression(3, epsilon=2.0, classes=[0, 1]).fit(np.column_stack([x, group]), y)
+    >>> model = DPHierarchicalLogisticRegression(3, epsilon=2.0, classes=[0, 1])
+    >>> model = model.fit(np.column_stack([x, group]), y)
     >>> model.coef_.shape
     (3, 2)
     """
@@ -252,7 +257,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.intercept_ = mean[:, d] if self.fit_intercept else np.zeros(len(self.groups_))
 
     def _groups_and_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Labels of groups, sorted, and what is known of them, with a constant column."""
+        """Sorted labels of the groups, and their features with a constant column."""
         number = isinstance(self.groups, int | np.integer) and not isinstance(self.groups, bool)
         labels = np.arange(self.groups) if number else self.groups
         if isinstance(labels, Schema):
@@ -263,15 +268,13 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
                 )
             labels = list(own.categories)
         groups = declared_labels(labels, "groups")
-        table = (
-            np.zeros((len(groups), 0))
-            if self.group_features is None
-            else np.asarray(self.group_features, float)
-        )
+        table = np.zeros((len(groups), 0))
+        if self.group_features is not None:
+            table = np.asarray(self.group_features, float)
         if table.ndim != 2 or len(table) != len(groups) or not np.isfinite(table).all():
             raise ValueError(
-                f"group_features must be finite, with one row for each of the {len(groups)} groups; got an array of "
-                f"shape {table.shape}."
+                "group_features must be finite, with one row for each of the "
+                f"{len(groups)} groups; got an array of shape {table.shape}."
             )
         order = np.argsort(np.asarray(np.asarray(labels).tolist()), kind="stable")
         return groups, np.column_stack([table[order], np.ones(len(groups))]).astype(np.float32)

@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     """Bayesian Gaussian mixture, under (epsilon, delta)-differential privacy.
 
-    Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The start
-    comes from two releases of its own, the moments of all rows and a sketch of them, and never from
-    the rows themselves (``docs/solvers/vips-mixtures.md``). From there sums of expected statistics, or of
-    gradients, are released in a fixed number of rounds. What is private, and against whom, is as
-    for `DPBayesianLogisticRegression`.
+    Replaces `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The starting values
+    come from two releases, the moments of all rows and a sketch of them
+    (``docs/solvers/vips-mixtures.md``). After that, a fixed number of rounds releases sums of
+    expected statistics, or of gradients. The guarantee is that of `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -43,23 +42,24 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of rows.
     n_components : int, default=1
+        Number of components.
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
-        The fewer numbers there are, the less noise each has.
+        Structure of the covariances, as in scikit-learn. Fewer numbers mean less noise in each.
     bounds : tuple (low, high), dict or Schema, default=None
-        Public ranges of the features, each end a number or an array of shape (n_features,); or, for
-        data frames, a dict from each column's name to its pair; or a `Schema` that has them. A row
-        far outside counts less, and one that is finite but huge (1e30) for no more than one bounded
-        contribution to each release, of no meaning; the others are not altered. Bounds up to about
-        twice too wide cost little, since only the first release depends on them; far wider ones, or
-        ones that cut much of the data off, ruin a fit of a few thousand rows (`converged_` is a
-        sign). None takes the ranges from the data, which is not private: it warns, and
-        `privacy_spent_` records that the guarantee does not hold.
+        Public ranges of the features, each end a number or an array of shape (n_features,); for
+        data frames, a dict from column names to pairs, or a `Schema` with bounds. Rows far outside
+        are down-weighted, and the others are not altered. A huge value (1e30) makes a bounded but
+        meaningless contribution to each release. Bounds up to about twice too wide cost little,
+        since only the first release depends on them. Far wider ones, or ones that cut off much of
+        the data, ruin a fit of a few thousand rows (`converged_` is a sign). None takes the ranges
+        from the data, which is not private: it warns, and `privacy_spent_` records that the
+        guarantee does not hold.
     solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
-        ``"vips"`` is variational Bayes by noisy sums of expected statistics: quick, but its
-        intervals are too narrow where components overlap. The others know no labels: they climb or
-        sample the likelihood in which those are summed out, so that their intervals include what
-        labels cost. ``"dpvi"`` and ``"na-dpvi"`` give normal posteriors around the start that was
-        found, ``"sgld"`` a chain from there, which takes many rows and steps.
+        "vips" is variational Bayes from noisy sums of expected statistics: quick, but its intervals
+        are too narrow if components overlap. The others use the likelihood with the component
+        labels summed out, so that their intervals include the uncertainty of the labels. "dpvi" and
+        "na-dpvi" give normal posteriors around the starting values; "sgld" runs a chain from there,
+        which needs many rows and steps.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, so that it
         is estimated from the releases, and `sampling_rate` must be given.
@@ -71,41 +71,42 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
     weight_concentration_prior : float, default=1.0
-        Of the Dirichlet prior of the weights, for each component.
+        Concentration of the Dirichlet prior of the weights, for each component.
     mean_prior : array-like of shape (n_features,), default=None
-        None: the mean of all rows, as released.
+        Mean of the normal prior of the means. None: the released mean of all rows.
     mean_precision_prior : float, default=1.0
-        The mean of a component has a normal prior with its covariance over this number.
+        The normal prior of a component's mean has the component's covariance over this number.
     covariance_prior : float or array-like of shape (n_features, n_features), default=None
-        Scatter of the inverse Wishart prior, as in scikit-learn but a matrix for every covariance
-        type. None: `degrees_of_freedom_prior` times the covariance of all rows, as released, over
+        Scatter matrix of the inverse Wishart prior; unlike in scikit-learn a matrix for every
+        covariance type. A number stands for a multiple of the identity. None:
+        `degrees_of_freedom_prior` times the released covariance of all rows, over
         ``n_components ** (2 / n_features)``.
     degrees_of_freedom_prior : float, default=None
-        None: the number of features.
+        Degrees of freedom of the inverse Wishart prior. None: the number of features.
     reg_covar : float, default=1e-6
-        Added to variances in each round of ``solver="vips"``.
+        Added to variances in each round of "vips".
     means_init : array-like of shape (n_components, n_features), default=None
         Public starting means. With them, or with one component, nothing is spent on a sketch.
     weights_init : array-like of shape (n_components,), default=None
-        Public starting weights, with `means_init` only. None: equal ones.
+        Public starting weights; they need `means_init`. None: equal weights.
     sampling_rate : float, default=None
-        Probability with which each row enters a round. None: 1, all rows, with ``solver="vips"``;
-        of the others, so many that 65 536 (``"na-dpvi"``: 131 072) are expected.
+        Probability with which each row enters a round. None: 1 with "vips"; otherwise a rate at
+        which 65 536 rows ("na-dpvi": 131 072) are expected.
     n_steps : int, default=None
-        Number of releases, the two for the start included (one, if there is no sketch). None: after
-        those 6 rounds (``"vips"``), 60 (``"dpvi"``), 20 (``"na-dpvi"``) or 2000 (``"sgld"``).
+        Number of releases, including the two for the starting values (one without a sketch). None:
+        these and 6 ("vips"), 60 ("dpvi"), 20 ("na-dpvi") or 2000 ("sgld") rounds.
     clipping_norm : float, default=None
-        Of a row's gradient, in coordinates in which components are about standard normal; not for
-        ``"vips"``. None: its usual norm. What clipping takes off is corrected for, as if rows were
-        of the mixture that was found.
+        l2 bound on a row's gradient, in coordinates in which components are roughly standard
+        normal; not for "vips". None: the typical norm of a gradient. The bias of clipping is
+        corrected as if rows came from the mixture of the starting values.
     learning_rate : float, default=None
-        Of ``"dpvi"`` and ``"sgld"``, as in `DPBayesianLogisticRegression`.
+        Step size of "dpvi" and "sgld", as in `DPBayesianLogisticRegression`.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
-        Of ``"dpvi"``: full rank up to 300 parameters.
+        Covariance of the normal posterior of "dpvi". "auto" is full rank up to 300 parameters.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Of ``"sgld"``.
+        Step sizes of "sgld".
     n_posterior_samples : int, default=1000
-        Posterior draws kept.
+        Number of posterior draws kept.
     random_state : None, int, RandomState or Generator, default=None
         None draws keys from the operating system. Any other value makes the noise reproducible,
         which voids the guarantee: for tests only.
@@ -115,24 +116,25 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     Attributes
     ----------
     weights_ : array of shape (n_components,)
-        Posterior mean; at the mean of the logarithms, but for ``solver="vips"``.
+        Posterior mean with "vips"; with the other solvers, the weights at the posterior mean of
+        their logarithms.
     means_ : array of shape (n_components, n_features)
         Posterior mean.
     covariances_, precisions_, precisions_cholesky_
-        Of the shapes that scikit-learn gives them for each `covariance_type`; inverse of the mean
-        precision.
+        `precisions_` is the posterior mean of the precisions, and `covariances_` its inverse. Shapes
+        are those of scikit-learn for each `covariance_type`.
     weight_concentration_, mean_precision_, degrees_of_freedom_ : arrays of shape (n_components,)
-        Of the posterior, as in `BayesianGaussianMixture`; with ``solver="vips"`` only.
+        Parameters of the posterior, as in `BayesianGaussianMixture`; with "vips" only.
     posterior_samples_ : dict
         Draws ``"weights"``, ``"means"`` and ``"covariances"`` (matrices for every type), with a
         first axis of length `n_posterior_samples`.
     posterior_
-        Of the same, ravelled, in the units in which `bounds` are -1 and 1, with ``mean``, ``std``,
-        ``covariance`` and ``sample``.
+        Posterior of these parameters, flattened, in the units in which `bounds` are -1 and 1, with
+        ``mean``, ``std``, ``covariance`` and ``sample``.
     converged_ : bool
-        Whether in the last round no mean moved by more than a tenth of its component's standard
-        deviation. A function of what was released; the number of rounds does not depend on it. With
-        ``solver="vips"`` only.
+        Whether no mean moved by more than a tenth of its component's standard deviation in the last
+        round. It is a function of the releases and does not affect the number of rounds. With
+        "vips" only.
     n_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
@@ -140,20 +142,19 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Estimated number of rows, and what the solver has to say: of ``"vips"`` the standard
-        deviation of the noise in the sums, of ``"sgld"`` R-hat and effective sample sizes.
+        Estimated number of rows, and diagnostics of the solver: for "vips" the standard deviation
+        of the noise in the sums, for "sgld" R-hat and effective sample sizes.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
     Notes
     -----
-    There is no `lower_bound_`: the bound of the training rows was not released. `score`, `bic`,
-    `aic` and `predict` are of the rows that they are given, which they do not protect; so is what
-    `fit_predict` returns.
+    There is no `lower_bound_`, since the bound of the training rows is not released. `score`,
+    `bic`, `aic`, `predict` and `fit_predict` do not protect the rows that they are given.
 
-    Posterior draws include the noise of privacy to first order. With ``solver="vips"`` they do not
-    include what labels that are not known cost (variational Bayes does not), so that intervals of
-    components that overlap are too narrow.
+    Posterior draws include the privacy noise to first order. With "vips" they do not include the
+    uncertainty of the component labels, as is usual in variational Bayes, so that intervals of
+    overlapping components are too narrow.
 
     Examples
     --------
@@ -170,19 +171,23 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     """
 
     _declared = ("bounds",)
-    _dims: ClassVar = {"weights": ("component",), "means": ("component", "feature"),
-                       "covariances": ("component", "feature", "other_feature")}  # fmt: skip
+    _dims: ClassVar = {
+        "weights": ("component",),
+        "means": ("component", "feature"),
+        "covariances": ("component", "feature", "other_feature"),
+    }
     _defaults = Defaults(
         schedules={"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)},
         rounds=(6, 6),
-        opening_shares=(0.05, 0.4),  # of moments and sketch
+        opening_shares=(0.05, 0.4),  # for moments and sketch
         learning_rates=(0.05, 0.05),
     )
     _fitted = (
-        *PosteriorEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
-        "precisions_cholesky_", "weight_concentration_", "mean_precision_", "degrees_of_freedom_", "converged_",
-        "_scales",
-    )  # fmt: skip
+        *PosteriorEstimator._fitted,
+        *("posterior_samples_", "weights_", "means_", "covariances_", "precisions_"),
+        *("precisions_cholesky_", "weight_concentration_", "mean_precision_"),
+        *("degrees_of_freedom_", "converged_", "_scales"),
+    )
 
     def __init__(
         self,
@@ -335,13 +340,14 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return Task(model, self._gradient_bounds(d))
 
     def _gradient_bounds(self, d: int) -> Bounds:
-        """What a usual row does to the log-likelihood, in the coordinates of `MarginalMixture`."""
+        """Bounds of a typical row, in the coordinates of `MarginalMixture`."""
         square = 1 + 3 * d + (d * (d - 1) / 2 if self.covariance_type in ("full", "tied") else 0)
         score = math.sqrt(square) if math.isfinite(self.epsilon) else 1e3
-        return Bounds(
-            score, score**2 / 2, float(self.n_components), clip=score,
-            mean_curvature=4.0 * min(1, 2 / self.n_components) * (d if self.covariance_type == "spherical" else 1),
-        )  # fmt: skip
+        mean_curvature = 4.0 * min(1, 2 / self.n_components)
+        if self.covariance_type == "spherical":
+            mean_curvature *= d
+        precision = float(self.n_components)
+        return Bounds(score, score**2 / 2, precision, clip=score, mean_curvature=mean_curvature)
 
     def _start_weights(self) -> np.ndarray:
         """`weights_init`, or equal weights."""
@@ -426,14 +432,12 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         factor = self.precisions_cholesky_
         if self.covariance_type == "spherical":
             return factor[:, None, None] * np.eye(d)
-        return (
-            factor[:, :, None] * np.eye(d)
-            if self.covariance_type == "diag"
-            else np.broadcast_to(factor, (k, d, d))
-        )
+        if self.covariance_type == "diag":
+            return factor[:, :, None] * np.eye(d)
+        return np.broadcast_to(factor, (k, d, d))
 
     def _log_joint(self, X: Any) -> np.ndarray:
-        """Log weight plus log density of each component, (n, K); a row that is not finite gives NaN."""
+        """Log weight plus log density of each component, (n, K); NaN for rows that are not finite."""
         check_is_fitted(self)
         X = self._reader().numeric(self, X, reset=False).astype(np.float64)
         X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, np.nan)
@@ -450,7 +454,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Returns
         -------
         log_density : array of shape (n_samples,)
-            NaN for a row that holds one, or an infinity.
+            NaN for a row with NaN or infinity.
         """
         return special.logsumexp(self._log_joint(X), axis=1)
 
@@ -462,7 +466,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         X : array-like of shape (n_samples, n_features)
             Not protected.
         n_samples : int, default=100
-            Draws to take, at most; evenly spaced, as those of a chain are near their neighbours.
+            Largest number of draws, taken evenly spaced, since neighbours in a chain are correlated.
 
         Returns
         -------
@@ -481,12 +485,12 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return special.logsumexp(each, axis=0) - math.log(len(each))
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probability of each component, of shape (n_samples, n_components); `weights_` for a row that is not finite.
+        """Probability of each component, of shape (n_samples, n_components).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Not protected.
+            Not protected. A row with NaN or infinity gets `weights_`.
         """
         log = self._log_joint(X)
         null = np.isnan(log).any(axis=1)
@@ -503,7 +507,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return self.predict_proba(X).argmax(axis=1)
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
-        """Fit, and return the most probable component of each row: labels that are **not** private."""
+        """Fit, and return the most probable component of each row, which is **not** private."""
         return self.fit(X, y).predict(X)
 
     def _n_parameters(self) -> int:
@@ -512,12 +516,12 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return int(free[self.covariance_type] + k * d + k - 1)
 
     def bic(self, X: Any) -> float:
-        """Bayesian information criterion on rows, which it does not protect; the lower the better."""
+        """Bayesian information criterion of X, which is not protected; lower is better."""
         log = self.score_samples(X)
         return float(-2 * log.sum() + self._n_parameters() * math.log(len(log)))
 
     def aic(self, X: Any) -> float:
-        """Akaike information criterion on rows, which it does not protect; the lower the better."""
+        """Akaike information criterion of X, which is not protected; lower is better."""
         return float(-2 * self.score_samples(X).sum() + 2 * self._n_parameters())
 
     def sample(

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class DPLatentDirichletAllocation(DecompositionEstimator):
-    """Topics of documents by private variational Bayes, under (epsilon, delta)-differential privacy.
+    """Topic model fitted by variational Bayes, under (epsilon, delta)-differential privacy.
 
-    Takes the place of `sklearn.decomposition.LatentDirichletAllocation`. One row of X, a document's
-    counts of words, is one record: the topics, everything else that the fitted estimator exposes
-    and every noisy sum released on the way are (epsilon, delta)-differentially private with respect
-    to one document. The vocabulary, the columns of X, must be public: one that is taken from the
-    documents tells what is in them. What `transform` says of documents is not private.
+    Replaces `sklearn.decomposition.LatentDirichletAllocation`. The unit of privacy is one document,
+    a row of word counts in X: the fitted estimator with all its attributes, and every noisy sum
+    released during the fit, are (epsilon, delta)-differentially private. The vocabulary (the
+    columns of X) must be public; a vocabulary taken from the documents reveals their words.
+    `transform` does not protect the documents that it is given.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     topic_word_prior : float, default=None
         Concentration of the Dirichlet prior of a topic's words. None: ``1 / n_components``.
     solver : {"vips"}, default="vips"
-        Variational Bayes by noisy sums of expected statistics.
+        Variational Bayes from noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of documents is private too, and
         `sampling_rate` must be given.
@@ -60,19 +60,20 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
     max_document_norm : float, default=1.0
-        l2 norm to which the expected counts of a document, by topic and word, are shortened. At the
-        default nearly every document is, so that long ones count for no more than short ones, and
-        there is least noise.
+        l2 bound on a document's expected counts by topic and word. At the default, nearly every
+        document is scaled down to it, so that long documents count no more than short ones, and the
+        noise is smallest.
     sampling_rate : float, default=None
-        Probability with which each document enters a round. None: 1, all documents.
+        Probability with which each document enters a round. None: 1.
     n_steps : int, default=None
-        Number of releases, of which two lead to a start. None: 6, or 32 without noise.
+        Number of releases, including two for the starting values. None: 6, or 32 without noise.
     max_doc_update_iter : int, default=100
+        Largest number of iterations in `transform`, `score` and `perplexity`, as in scikit-learn.
+        `fit` runs a fixed number.
     mean_change_tol : float, default=1e-3
-        Of `transform`, `score` and `perplexity`, as in scikit-learn. `fit` takes a fixed number of
-        iterations.
+        Tolerance that stops these iterations, as in scikit-learn.
     n_posterior_samples : int, default=100
-        Posterior draws in `posterior_samples_`.
+        Number of posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
         None draws keys from the operating system. Any other value makes the noise reproducible,
         which voids the guarantee: for tests only.
@@ -82,19 +83,20 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
-        Counts of each word in each topic, the prior included: parameters of the Dirichlet posterior
-        given the posterior mean of the counts. Documents that were shortened count for less than
-        all their words.
+        Counts of each word in each topic, plus the prior: parameters of the Dirichlet posterior at
+        the posterior mean of the counts. A document that is scaled down counts for fewer words than
+        it has.
     topics_ : array of shape (n_components, n_features)
         Posterior mean of each topic's distribution of words.
     exp_dirichlet_component_ : array of shape (n_components, n_features)
         Exponential of the expected logarithm of the topics.
     doc_topic_prior_, topic_word_prior_ : float
+        Concentrations of the priors.
     posterior_ : TopicsPosterior
-        Of the topics, ravelled, with ``mean``, ``std`` and ``sample``.
+        Posterior of the topics, flattened, with ``mean``, ``std`` and ``sample``.
     posterior_samples_ : dict
-        Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features); made anew each
-        time.
+        Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features), computed at
+        each access.
     n_iter_, n_batch_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
@@ -108,10 +110,11 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     Notes
     -----
-    There is no `bound_`: the bound of the training documents was not released. `score` and
-    `perplexity` are of the documents that they are given, which they do not protect.
+    There is no `bound_`, since the bound of the training documents is not released. `score` and
+    `perplexity` do not protect the documents that they are given.
 
-    A document that holds a NaN, an infinity or a negative count is empty in `fit`, without a word.
+    A document with NaN, infinity or a negative count is treated as empty in `fit`, without a
+    warning.
 
     Examples
     --------
@@ -130,14 +133,14 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     _record = "document"
     _defaults = Defaults(rounds=(4, 30), opening_shares=(0.4, 0.15), opening_words="{} releases go")
 
-    # `normalize` is an option, not metadata that comes with rows: `transform` asks for none to be
-    # routed to it.
     _dims: ClassVar = {"topics": ("topic", "feature")}
+    # `normalize` is an option, not metadata of rows, so it is not routed.
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _fitted = (
-        *DecompositionEstimator._fitted, "topics_", "exp_dirichlet_component_", "n_batch_iter_", "doc_topic_prior_",
-        "topic_word_prior_",
-    )  # fmt: skip
+        *DecompositionEstimator._fitted,
+        *("topics_", "exp_dirichlet_component_", "n_batch_iter_"),
+        *("doc_topic_prior_", "topic_word_prior_"),
+    )
 
     def __init__(
         self,
@@ -210,15 +213,19 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        for name in ("doc_topic_prior", "topic_word_prior"):
-            check_number(name, getattr(self, name), 1e-6, 1e6, none=True, closed=True)
+        priors = {
+            "doc_topic_prior": self.doc_topic_prior,
+            "topic_word_prior": self.topic_word_prior,
+        }
+        for name, prior in priors.items():
+            check_number(name, prior, 1e-6, 1e6, none=True, closed=True)
         check_number("max_document_norm", self.max_document_norm, 1e-6, 1e6, closed=True)
         check_number("max_doc_update_iter", self.max_doc_update_iter, 0, 10**6, integral=True)
         check_number("mean_change_tol", self.mean_change_tol, 0, 1e6, closed=True)
 
-    def _prior(self, name: str) -> float:
-        value = getattr(self, name)
-        return 1 / self.n_components if value is None else float(value)
+    def _prior(self, given: float | None) -> float:
+        """Concentration of a prior, from its parameter."""
+        return 1 / self.n_components if given is None else float(given)
 
     def _reader(self) -> Reader:
         return Documents()
@@ -232,8 +239,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             n_words=d,
             n_components=int(self.n_components),
             n_paired=d if d <= 512 else 256,
-            doc_topic_prior=np.float32(self._prior("doc_topic_prior")),
-            topic_word_prior=np.float32(self._prior("topic_word_prior")),
+            doc_topic_prior=np.float32(self._prior(self.doc_topic_prior)),
+            topic_word_prior=np.float32(self._prior(self.topic_word_prior)),
             document_norm=np.float32(self.max_document_norm if private else 2.0**20),
             private=np.float32(private),
         )
@@ -244,10 +251,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
         super()._finish(plan, outcome)
         self.n_batch_iter_ = self.n_iter_
-        self.doc_topic_prior_, self.topic_word_prior_ = (
-            self._prior("doc_topic_prior"),
-            self._prior("topic_word_prior"),
-        )
+        self.doc_topic_prior_ = self._prior(self.doc_topic_prior)
+        self.topic_word_prior_ = self._prior(self.topic_word_prior)
         self.components_ = self.posterior_.counts + self.topic_word_prior_
         total = self.components_.sum(axis=1, keepdims=True)
         self.topics_ = self.components_ / total
@@ -281,11 +286,11 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. A document with NaN, infinity or a negative count is taken for an empty
-            one, with a warning.
+            Not protected. A document with NaN, infinity or a negative count is treated as empty,
+            with a warning.
         normalize : bool, default=True
-            False: the concentrations of the Dirichlet posterior instead; they sum to the number of
-            words and the prior.
+            False returns the concentrations of the Dirichlet posterior instead, which sum to the
+            number of words plus the prior.
 
         Returns
         -------
@@ -294,12 +299,12 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         return self._scikit_learn().transform(self._documents(X), normalize=normalize)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Variational bound of the log-likelihood of all documents, as scikit-learn has it."""
+        """Variational bound of the log-likelihood of all documents, as in scikit-learn."""
         del y
         return float(self._scikit_learn().score(self._documents(X)))
 
     def perplexity(self, X: Any) -> float:
-        """Exponential of minus the bound per word, as scikit-learn has it; the lower the better."""
+        """Exponential of minus the bound per word, as in scikit-learn; lower is better."""
         return float(self._scikit_learn().perplexity(self._documents(X)))
 
     _scorings = ("log_density",)
@@ -308,9 +313,10 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         return math.log(facts.n_features)
 
     def _log_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log probability per word of half of each document, given its other half; NaN for one without words.
+        """Log probability per word of half of each document, given the other half.
 
-        Counts are halved; of an odd one the larger half is taken from columns of even number.
+        Counts are split evenly; of an odd count, even columns give the larger part. NaN for a
+        document without words.
         """
         del y
         X, _ = counted(as_numeric(X))
@@ -326,17 +332,17 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     def completion_perplexity(
         self, X: Any, random_state: int | np.random.Generator | None = 0
     ) -> float:
-        """Perplexity of half of the words of each document, given its other half.
+        """Perplexity of half of the words of each document, given the other half.
 
-        Unlike `perplexity` it is the likelihood of words that the proportions have not seen, by the
-        mean topics: models can be compared by it whose bounds are not equally tight.
+        Unlike `perplexity`, it uses the likelihood of held-out words at the mean topics, so that it
+        can compare models whose bounds are not equally tight.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Counts, which must be integers. Not protected.
+            Integer counts. Not protected.
         random_state : None, int or numpy.random.Generator, default=0
-            Of the split, which is at random for each word.
+            Randomness of the split, in which each word falls into either half.
 
         Returns
         -------
@@ -367,13 +373,14 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         rows, null = counted(self._reader().numeric(self, X, reset=False))
         if null.any():
             warnings.warn(
-                f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are taken for empty.",
+                f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are "
+                "taken for empty.",
                 stacklevel=3,
             )
         return sparse.csr_matrix(rows, dtype=np.float64)
 
     def _scikit_learn(self) -> Any:
-        """scikit-learn's model with these topics, which knows what follows from them."""
+        """Model of scikit-learn with these topics, for inference about documents."""
         from sklearn.decomposition import LatentDirichletAllocation
 
         check_is_fitted(self)
@@ -382,13 +389,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             max_doc_update_iter=self.max_doc_update_iter,
             mean_change_tol=self.mean_change_tol,
         )
-        names = (
-            "components_",
-            "exp_dirichlet_component_",
-            "doc_topic_prior_",
-            "topic_word_prior_",
-            "n_features_in_",
-        )
-        for name in names:
-            setattr(model, name, getattr(self, name))
+        model.components_ = self.components_
+        model.exp_dirichlet_component_ = self.exp_dirichlet_component_
+        model.doc_topic_prior_ = self.doc_topic_prior_
+        model.topic_word_prior_ = self.topic_word_prior_
+        model.n_features_in_ = self.n_features_in_
         return model
