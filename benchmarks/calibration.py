@@ -52,9 +52,11 @@ TARGET = {0.1: 0.030, 0.3: 0.013, 1.0: 0.012}
 class _WithNaive(DPBayesianLogisticRegression):
     """Keeps, beside its posterior, the naive one: the same mean, and a covariance without the noise of the releases."""
 
-    def _set_posterior(self, model, solver, state, rng):
-        self.naive_ = solver.posterior(model, state._replace(noise=np.zeros_like(state.noise)))
-        return super()._set_posterior(model, solver, state, rng)
+    def _finish(self, plan, outcome):
+        state = outcome.state
+        noiseless = state._replace(noise=np.zeros_like(state.noise))
+        self.naive_ = plan.solver.posterior(plan.model, noiseless)
+        super()._finish(plan, outcome)
 
     def naive(self, seed: int) -> DPBayesianLogisticRegression:
         """This fit with draws of the naive posterior."""

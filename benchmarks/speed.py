@@ -122,20 +122,21 @@ def ours(
 
     n, d = X.shape
     estimator = DPBayesianLogisticRegression(
+        classes=[0, 1],
+        data_norm=1.2 * d**0.5,
         sampling_rate=SAMPLING_RATE * N_RECORDS / n,
         n_steps=n_steps,
         fit_intercept=False,
         guide=guide,
         numerics=numerics,
     )
-    model, bounds = estimator._model(d, 2, 1.2 * d**0.5)
-    solver, spec = estimator._plan_solver(model, bounds, n)
+    plan = estimator.plan(n, d)
     records = jax.device_put(pack_records(x=X, y=y.astype(np.int32)))
 
     def timed() -> float:
         keys = fit_keys(None)
         start = time.perf_counter()
-        jax.block_until_ready(run(keys, model, solver, spec, records))
+        jax.block_until_ready(run(keys, plan.model, plan.solver, plan.spec, records))
         return time.perf_counter() - start
 
     return timed

@@ -74,10 +74,10 @@ def replicate(
     rows, length = ROWS[kind]
     norm = length * math.sqrt(d)
     estimator = DPBayesianLogisticRegression(
-        epsilon, solver=solver, classes=[0, 1], prior_df=prior_df
+        epsilon, solver=solver, classes=[0, 1], data_norm=norm, prior_df=prior_df
     )
-    model, bounds = estimator._model(d, 2, norm)
-    planned, spec = estimator._plan_solver(model, bounds, n)
+    plan = estimator.plan(n, d)
+    model, planned, spec = plan.model, plan.solver, plan.spec
 
     def moments(state: Any) -> tuple[Any, Any]:
         if solver == "vips":

@@ -404,6 +404,7 @@ def test_groups_of_a_schema():
     model = DPHierarchicalLogisticRegression(groups=PEOPLE, classes=PEOPLE, group_column="city")
     groups, _ = model._groups_and_table()
     assert groups.tolist() == ["Bergen", "Oslo"]
+    assert model.plan(100).report.schema == PEOPLE.to_dict()  # the schema names the columns
     table = pd.DataFrame({"age": ["40", "x"], "children": [1, 1.5], "city": ["Oslo", "Rome"]})
     rows, codes = model._reader().rows_and_groups(model, table, reset=True)
     np.testing.assert_array_equal(rows, [[40, 1], [45, np.nan]])

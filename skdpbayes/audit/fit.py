@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from sklearn.base import clone
 
 from skdpbayes import inference
-from skdpbayes.estimators._base import Outcome, PrivateEstimator, draws_rng
+from skdpbayes.estimators._base import Outcome, PrivateEstimator, draws_rng, runs_by
 from skdpbayes.mechanism.draws import Draw
 from skdpbayes.mechanism.keys import FitKeys, fit_keys
 from skdpbayes.mechanism.private_sum import noisy_count, private_sum
@@ -24,7 +24,7 @@ class Fit:
     """The plan of a fit, and the records that it would read."""
 
     def __init__(self, estimator: PrivateEstimator, X: Any, y: Any = None) -> None:
-        self.estimator = clone(estimator)
+        self.estimator, self._given = clone(estimator), (X,) if y is None else (X, y)
         self.plan, self._rows = self.estimator._prepared(X, y)
         self.model, self.solver, self.spec = self.plan.model, self.plan.solver, self.plan.spec
 
@@ -49,11 +49,13 @@ class Fit:
         return noisy_count(self.keys(seed).counting, self.records.usable, self.spec)
 
     def finished(self, seed: int, state: Any, usable: NoisyCount | None) -> dict[str, Any]:
-        """Fitted attributes that follow from a final state and the number of usable records."""
+        """Attributes that `fit` sets, given a final state and the number of usable records."""
         outcome = Outcome(jax.device_get(state), draws_rng(self.keys(seed).solver), usable)
-        self.estimator._adopt(self.plan, outcome)
-        own = self.estimator.get_params()
-        return {name: value for name, value in vars(self.estimator).items() if name not in own}
+        fitted = clone(self.estimator)
+        with runs_by(lambda estimator, plan, rows: outcome):
+            fitted.fit(*self._given)
+        own = fitted.get_params()
+        return {name: value for name, value in vars(fitted).items() if name not in own}
 
 
 def multipliers(fit: Fit) -> np.ndarray:

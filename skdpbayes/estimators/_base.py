@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -45,6 +47,22 @@ class Outcome(NamedTuple):
     state: Any
     rng: np.random.Generator
     usable: NoisyCount | None
+
+
+Runner = Callable[["PrivateEstimator", "Plan", Rows], Outcome]
+_RUNNER: ContextVar[Runner] = ContextVar(
+    "runner", default=lambda estimator, plan, rows: estimator._charged_run(plan, rows)
+)
+
+
+@contextmanager
+def runs_by(runner: Runner) -> Iterator[None]:
+    """Fits of this context end in `runner`, in the place of a charge and a run: for audits."""
+    token = _RUNNER.set(runner)
+    try:
+        yield
+    finally:
+        _RUNNER.reset(token)
 
 
 def draws_rng(solver_keys: Any) -> np.random.Generator:
@@ -228,7 +246,9 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         return make_plan(settings, facts, task, told, made_up, costly=self._costly_records)
 
     def _parameters(self) -> dict[str, Any]:
-        return {**self.get_params(deep=False), **self._fixed}
+        """Parameters by name, also those that the constructor of a subclass passes on."""
+        own = {name: x for name, x in vars(self).items() if name[0] != "_" and name[-1] != "_"}
+        return {**self.get_params(deep=False), **own, **self._fixed}
 
     def _public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """Public facts of the report: parameters, and shapes as far as the adjacency allows."""
@@ -253,6 +273,12 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
     def _fit(self, X: Any, y: Any = None) -> None:
         """Read rows, plan, charge, run and set the fitted attributes."""
         plan, rows = self._prepared(X, y)
+        outcome = _RUNNER.get()(self, plan, rows)
+        self._warn_if_few_are_usable(rows.facts, outcome.usable)
+        self._adopt(plan, outcome)
+
+    def _charged_run(self, plan: Plan, rows: Rows) -> Outcome:
+        """Charge the ledger, forget an earlier fit, and run."""
         self._charge(plan.report)
         self._warn_before(rows.facts)
         if self._parameters().get("verbose"):
@@ -260,9 +286,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         for name in self._fitted:  # an interrupted refit leaves no old model beside a new report
             self.__dict__.pop(name, None)
         self.privacy_spent_ = plan.report  # before the first noise: an interrupted fit counts
-        outcome = self._run(plan, rows)
-        self._warn_if_few_are_usable(rows.facts, outcome.usable)
-        self._adopt(plan, outcome)
+        return self._run(plan, rows)
 
     def _adopt(self, plan: Plan, outcome: Outcome) -> None:
         """Set all fitted attributes, from the plan and the outcome of its run."""

@@ -44,14 +44,19 @@ class GroupedRows(Reader):
 
     def declared(self, shape: Shape) -> Facts:
         """The declared classes, and the fields of the model."""
-        names = list(range(shape.n_features)) if shape.names is None else list(shape.names)
-        place_of(self.group_column, names)
+        self._place(shape)
         fields = (
             Field("x", (shape.n_features - 1 + self.intercept,), "float32"),
             Field("group", (), "int32"),
             Field("y", (), "int32"),
         )
         return Facts(replace(shape, fields=fields), labels=declared_classes(self.classes))
+
+    def _place(self, shape: Shape) -> int:
+        """Position of the column of groups, by the names of the table or else of the schema."""
+        schema = Declared.of_columns(self.columns).schema
+        names = shape.names or (range(shape.n_features) if schema is None else schema.names)
+        return place_of(self.group_column, list(names))
 
     def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
         """Fields ``x``, ``group`` and ``y``; null rows are NaN."""
@@ -70,8 +75,7 @@ class GroupedRows(Reader):
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Rows of one half, all of the first group and the first class."""
         X = np.full((n_rows, shape.n_features), 0.5, object)
-        names = list(range(shape.n_features)) if shape.names is None else list(shape.names)
-        X[:, place_of(self.group_column, names)] = self.groups[0]
+        X[:, self._place(shape)] = self.groups[0]
         return X, np.full(n_rows, declared_classes(self.classes)[0])
 
     def rows_and_groups(self, owner: Any, X: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
 from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.plans.gradients import plan_guided, plan_na_dpvi, plan_point, plan_sgld
@@ -21,6 +22,7 @@ from skdpbayes.plans.settings import Bounds, Planned, Settings
 from skdpbayes.plans.statistics import (
     opening_shares,
     plan_logistic,
+    plan_moments,
     plan_one_release,
     plan_rounds,
 )
@@ -171,6 +173,7 @@ register(
         "Noisy sufficient statistics: one release, or rounds of expected ones.",
         (
             (LogisticRegression, plan_logistic),
+            (ColumnMoments, plan_moments),
             (HasNoisyPosterior, plan_one_release),
             (HasStatistics, plan_rounds),
         ),

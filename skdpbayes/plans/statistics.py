@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from skdpbayes.solvers.vips_rounds import StatisticsRounds
 if TYPE_CHECKING:
     from skdpbayes.models.base import ConjugateModel, StatisticsModel
     from skdpbayes.models.logistic import LogisticRegression
+    from skdpbayes.models.moments import ColumnMoments
 
 
 def plan_one_release(
@@ -32,6 +33,18 @@ def plan_one_release(
     settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     settings.refuse_private_n()
     assert n is not None
+    return _released_once(settings, model, n)
+
+
+def plan_moments(
+    settings: Settings, model: ColumnMoments, bounds: Bounds, n: int | None
+) -> Planned:
+    """The summed moments of columns, once; they count the records, whose number may be private."""
+    del bounds, n
+    return _released_once(settings, model, 0)
+
+
+def _released_once(settings: Settings, model: Any, n: int) -> Planned:
     solver = one_release(model, n)
     spec = settings.spec(settings.noise(1, 1.0).steps)
     return Planned(solver, spec, float(solver.clipping_norm))

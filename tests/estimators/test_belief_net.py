@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from whitebox import assert_replayed, one_program
 
 from skdpbayes import DPSigmoidBeliefNet, inference
+from skdpbayes.estimators._base import Outcome, draws_rng
 from skdpbayes.mechanism import records
 from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.privacy import compose
@@ -281,14 +282,13 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(fits, compiled_as_
     model = estimator().fit(X)
     again = estimator()
     again.n_features_in_ = J
-    planned = again._model(J)
-    solver, spec = again._plan_solver(planned, None, N)
-    keys, example = fit_keys(0), {"y": np.zeros(J, np.float32), "known": np.float32(0)}
+    plan, solver_keys = again.plan(N, J), fit_keys(0).solver
+    example = {"y": np.zeros(J, np.float32), "known": np.float32(0)}
     state = jax.device_get(
-        inference.replay(fits[-1][-1], keys.solver, planned, solver, spec, example)
+        inference.replay(fits[-1][-1], solver_keys, plan.model, plan.solver, plan.spec, example)
     )
-    again._set_posterior(planned, solver, state, again._draws_rng(keys))
-    assert_replayed(model, again)
+    again._adopt(plan, Outcome(state, draws_rng(solver_keys), model.usable_records_))
+    assert_replayed(model, again, without=())
 
 
 CELLS = [np.nan, None, np.inf, -np.inf, 1e300, -1e300, 1e-320, "text", [1], 2**70, 1j, 0.0, 1.0]
@@ -317,7 +317,7 @@ def test_one_row_moves_each_release_by_at_most_the_noise_unit(fits):
 def test_the_noise_of_a_round_is_what_the_report_says(fits):
     """Of null rows every release is noise alone; and the posterior's scales are those of the last average."""
     model = estimator(n_steps=MOST).fit(np.full_like(X, np.nan))
-    blocks, spent = model._model(J).blocks(), model.privacy_spent_
+    blocks, spent = model.plan(N, J).model.blocks(), model.privacy_spent_
     sizes = [J * (K + 1), (K + 1) ** 2]
     # Blocks lie in a release by name: the hidden units' first.
     unit = np.repeat(

@@ -13,6 +13,8 @@ from sklearn.exceptions import NotFittedError
 from whitebox import recorded
 
 from skdpbayes import DPBetaBernoulli, DPDirichletCategorical, DPGammaExponential, inference
+from skdpbayes.estimators._base import Outcome, draws_rng
+from skdpbayes.intake.classified import CategoryColumn
 from skdpbayes.intake.labels import codes
 from skdpbayes.intake.packing import pack_records
 from skdpbayes.mechanism.keys import fit_keys
@@ -248,7 +250,7 @@ REFUSED = [
         "Use adjacency='zero_out'.* or another solver, with a sampling_rate",
     ),
     ({"n_chains": 2}, "n_chains=2 needs solver='sgld'"),
-    ({"solver": "nuts"}, "solver must be one of 'vips', 'dpvi', 'na-dpvi', 'sgld'"),
+    ({"solver": "nuts"}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld', 'vips'"),
     ({"epsilon": -1}, r"epsilon must be a number in \(0, inf\], got -1"),
 ]
 
@@ -291,7 +293,7 @@ class NoLength(list):
 def test_a_row_that_cannot_be_asked_for_its_category_has_none():
     model = estimator("dirichlet")
     rows = [["b"], NoLength(["b"]), [], ["a", "b"], "b", None, ("a",)]
-    assert codes(model._column(rows, reset=True), np.array(LETTERS)).tolist() == [
+    assert codes(CategoryColumn().column(model, rows, reset=True), np.array(LETTERS)).tolist() == [
         1,
         1,
         -1,
@@ -419,7 +421,7 @@ def test_one_row_moves_the_release_by_at_most_its_bound(name):
             table[17, j] = cell
         with recorded() as kept:
             model = estimator(name).fit(table)
-        bound = model._model(N)[0].statistic_bound() if name == "gamma" else BOUNDS[name]
+        bound = model.plan(*X.shape).model.statistic_bound() if name == "gamma" else BOUNDS[name]
         out = np.asarray(kept[-1], np.float64)
         assert out.shape == (1, size) and np.isfinite(out).all()
         return out[0] / bound
@@ -479,13 +481,12 @@ def test_the_posterior_follows_from_the_release_and_the_solver_key(name, compile
     with recorded() as kept:
         model = estimator(name).fit(DATA[name])
     again = estimator(name)
-    again.n_features_in_, again._categories = model.n_features_in_, np.array(LETTERS)
-    planned, bounds = again._model(N)
-    solver, spec = again._plan_solver(planned, bounds, N)
-    keys = fit_keys(0)
+    plan, solver_keys = again.plan(N, model.n_features_in_), fit_keys(0).solver
     example = {
         "x": np.zeros(model.n_features_in_, np.float32) if name != "dirichlet" else np.int32(0)
     }
-    state = jax.device_get(inference.replay(kept[-1], keys.solver, planned, solver, spec, example))
-    draws = again._set_posterior(planned, solver, state, again._draws_rng(keys))
-    np.testing.assert_array_equal(draws, model.posterior_samples_)
+    state = jax.device_get(
+        inference.replay(kept[-1], solver_keys, plan.model, plan.solver, plan.spec, example)
+    )
+    again._adopt(plan, Outcome(state, draws_rng(solver_keys), None))
+    np.testing.assert_array_equal(again.posterior_samples_, model.posterior_samples_)

@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 from whitebox import recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
+from skdpbayes.estimators._base import Outcome, draws_rng
 from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.privacy import PrivacyLeakWarning
 
@@ -189,12 +190,14 @@ def test_the_posterior_of_one_release_follows_from_it_and_the_solver_key(
     X, y = data
     with recorded() as kept:
         fit = once().fit(X, y)
-    (model, bounds), keys = once()._sums_model(3), fit_keys(0)
-    solver, spec = once()._plan_solver(model, bounds, len(y))
+    again, solver_keys = once(), fit_keys(0).solver
+    plan = again.plan(len(y), 3)
     example = {"x": np.zeros(4, np.float32), "y": np.float32(0)}
-    state = jax.device_get(inference.replay(kept[-1], keys.solver, model, solver, spec, example))
-    draws = once()._set_posterior(model, solver, state, once()._draws_rng(keys))
-    np.testing.assert_array_equal(fit._in_units(draws)["coef"], fit.posterior_samples_["coef"])
+    state = jax.device_get(
+        inference.replay(kept[-1], solver_keys, plan.model, plan.solver, plan.spec, example)
+    )
+    again._adopt(plan, Outcome(state, draws_rng(solver_keys), None))
+    np.testing.assert_array_equal(again.posterior_samples_["coef"], fit.posterior_samples_["coef"])
 
 
 def test_the_noise_of_one_release_is_the_one_reported(data):

@@ -481,7 +481,7 @@ PARAMETERS_OF_ONE_SOLVER = [
     ({"step_schedule": "decreasing"}, "step_schedule='decreasing' needs solver='sgld'"),
     ({"guide": "mean_field", "solver": "sgld"}, "guide='mean_field' needs solver='dpvi'"),
     ({"n_steps": 1}, "n_steps=1 is too few"),
-    ({"learning_rate": 0.1, "solver": "na-dpvi"}, "'na-dpvi' has no such thing"),
+    ({"learning_rate": 0.1, "solver": "na-dpvi"}, "'na-dpvi' has no such parameter"),
 ]
 
 

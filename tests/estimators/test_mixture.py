@@ -292,10 +292,13 @@ REFUSED = [
         {"covariance_type": "round"},
         "covariance_type must be one of 'full', 'tied', 'diag', 'spherical'",
     ),
-    ({"solver": "gibbs"}, "solver must be one of 'vips', 'dpvi', 'na-dpvi', 'sgld', got 'gibbs'"),
+    ({"solver": "gibbs"}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld', 'vips', got 'gibbs'"),
     ({"clipping_norm": 1.0}, "clipping_norm=1.0 needs another solver"),
     ({"learning_rate": 0.1}, "learning_rate=0.1 needs another solver"),
-    ({"guide": "mean_field"}, "guide='mean_field' needs solver='dpvi'; 'vips' has no such thing"),
+    (
+        {"guide": "mean_field"},
+        "guide='mean_field' needs solver='dpvi'; 'vips' has no such parameter",
+    ),
     (
         {"step_schedule": "decreasing", "solver": "dpvi"},
         "step_schedule='decreasing' needs solver='sgld'",
@@ -429,7 +432,7 @@ def test_one_row_moves_the_first_release_by_at_most_the_noise_unit(fits):
         model = estimator(**GIVEN).fit(table)
         out.append(np.float64(fits[-1][-1])[0, :7])
     assert np.isfinite(out).all()
-    (moments,) = model._model(model._scales).openings()
+    (moments,) = model.plan(N, 2).model.openings()
     unit = np.repeat([b.clipping_norm / b.share**0.5 for b in moments.blocks.values()], [1, 2, 4])
     moved = np.linalg.norm((np.array(out) - out[0]) / unit, axis=1)
     assert moved.max() <= 1 + 1e-4 and moved.max() > 0.9
@@ -441,7 +444,7 @@ def test_one_row_moves_the_first_release_by_at_most_the_noise_unit(fits):
 def test_the_noise_of_a_round_is_what_the_report_says(fits):
     """Of null rows every release is noise alone; and the scales that posteriors assume are those of the last rounds."""
     model = estimator(n_steps=MOST, **GIVEN).fit(np.full_like(X, np.nan))
-    planned, spent = model._model(model._scales), model.privacy_spent_
+    planned, spent = model.plan(N, 2).model, model.privacy_spent_
     unit = np.repeat(
         [b.clipping_norm / b.share**0.5 for b in planned.blocks().values()], [3, 6, 12]
     )

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,10 @@ from sklearn.base import clone
 from whitebox import assert_given_the_same, assert_replayed, one_program, planned, replay_mixture
 
 from skdpbayes import DPGaussianMixture
+from skdpbayes.facts import Shape
 from skdpbayes.models.mixtures.marginal import MarginalMixture
+from skdpbayes.plans import registry
+from skdpbayes.plans.settings import Settings
 from skdpbayes.privacy import AccountingError, compose
 
 pytestmark = [
@@ -86,7 +90,7 @@ def test_without_noise_it_is_the_posterior_of_the_marginal_likelihood(solver, fi
     X = rows(0)
     priors = {"mean_prior": np.zeros(2), "covariance_prior": 0.5}
     model = estimator(solver, np.inf, n_steps=61, **priors).fit(X)
-    planned, start = model._model(model._scales), model.posterior_.function
+    planned, start = model.plan(N, 2).model, model.posterior_.function
     with jax.enable_x64(True):
         given = MarginalMixture(
             "spherical", 2, 2, 1.0, 1.0, 2.0, np.zeros(2), np.float64(planned.covariance_prior), np.full(2, 0.5),
@@ -131,9 +135,9 @@ def test_plans_spend_what_is_asked_for_and_give_openings_their_shares(solver, pa
         model = estimator(solver, adjacency=adjacency, sampling_rate=rate, **parameters)
         if (solver, adjacency) == ("sgld", "add_remove"):
             model.learning_rate = 1e-9
-        model.n_features_in_ = 2
-        own = model._model((np.zeros(2), np.full(2, 4.0)))
-        _, spec = model._plan_solver(own, model._gradient_bounds(), n)
+        task = model._task(model._reader().declared(Shape(n, 2)))
+        own, settings = task.model, Settings.of(model._parameters(), model._defaults)
+        spec = registry.planned(settings, own, task.bounds, n).spec
         spent = compose(spec.composed(), adjacency).epsilon(model.delta)
         assert spent <= 1 and (spent > 0.99 or model.learning_rate is not None)
         multipliers = np.repeat(
@@ -144,7 +148,7 @@ def test_plans_spend_what_is_asked_for_and_give_openings_their_shares(solver, pa
         if (
             adjacency == "zero_out"
         ):  # all rows, so that one round with the whole budget is the sum of all
-            shares = (model._plan_noise(1, rate).noise_multiplier / multipliers[:openings]) ** 2
+            shares = (settings.noise(1, rate).noise_multiplier / multipliers[:openings]) ** 2
             np.testing.assert_allclose(shares, [0.05, 0.4][:openings], rtol=2e-3)
 
 
@@ -158,11 +162,9 @@ def test_a_step_that_would_need_less_noise_than_privacy_is_refused():
 
 def test_a_plan_that_would_overspend_is_not_run(monkeypatch):
     model = estimator("na-dpvi")
-    plan = DPGaussianMixture._plan_noise
+    noise = Settings.noise
     monkeypatch.setattr(
-        DPGaussianMixture,
-        "_plan_noise",
-        lambda self, *rest: plan(clone(self).set_params(epsilon=1.1), *rest),
+        Settings, "noise", lambda self, *rest: noise(replace(self, epsilon=1.1), *rest)
     )
     with pytest.raises(
         AccountingError, match=r"would spend epsilon=1\.\d+ where epsilon=1 was asked for"

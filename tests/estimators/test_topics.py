@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from whitebox import assert_replayed, one_program
 
 from skdpbayes import DPLatentDirichletAllocation, inference
+from skdpbayes.estimators._base import Outcome, draws_rng
 from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.models.base import NORM
 
@@ -302,11 +303,10 @@ def test_the_fit_follows_from_the_releases_and_the_solver_key(fits, compiled_as_
     releases = fits[-1][-1]
     again = estimator()
     again.n_features_in_ = V
-    planned = again._model(V)
-    solver, spec = again._plan_solver(planned, None, N)
-    keys = fit_keys(0)
+    plan, solver_keys = again.plan(N, V), fit_keys(0).solver
     nothing = {"columns": np.full(LONGEST, V, np.int32), "values": np.zeros(LONGEST, np.float32)}
-    state = jax.device_get(inference.replay(releases, keys.solver, planned, solver, spec, nothing))
-    again.n_iter_ = spec.n_steps
-    again._set_posterior(planned, solver, state, again._draws_rng(keys))
-    assert_replayed(model, again, without=("privacy_spent_", "usable_records_"))
+    state = jax.device_get(
+        inference.replay(releases, solver_keys, plan.model, plan.solver, plan.spec, nothing)
+    )
+    again._adopt(plan, Outcome(state, draws_rng(solver_keys), model.usable_records_))
+    assert_replayed(model, again, without=())

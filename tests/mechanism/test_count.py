@@ -10,13 +10,13 @@ from scipy import sparse, stats
 from sklearn.base import clone
 
 from skdpbayes import DPBayesianLogisticRegression, DPBetaBernoulli
-from skdpbayes.estimators import _base
 from skdpbayes.intake.packing import pack_ragged, pack_records
 from skdpbayes.mechanism import integer_noise as lattice
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.mechanism.private_sum import noisy_count
 from skdpbayes.mechanism.spec import MechanismSpec
+from skdpbayes.plans.settings import Settings
 from skdpbayes.preprocessing import check_data
 from skdpbayes.privacy import GaussianSteps, NoisyCount, compose
 
@@ -171,9 +171,13 @@ def fitted():
     return DPBetaBernoulli(epsilon=2.0, solver="vips").fit(BITS)
 
 
+def settings(model):
+    return Settings.of(model._parameters(), model._defaults)
+
+
 def test_a_fit_accounts_for_it(fitted):
     spent = fitted.privacy_spent_
-    count = fitted._count_step()
+    count = settings(fitted).count()
     assert spent.along == (count,) and spent.releases == (*spent.steps, count)
     assert count.noise_multiplier == pytest.approx(fitted.usable_records_.std, rel=1e-4)
     assert spent.epsilon <= 2 and spent.epsilon == pytest.approx(
@@ -225,7 +229,7 @@ def test_rows_that_cannot_be_used_are_warned_of(fitted):
 def test_rows_with_mistyped_labels_cannot_be_used():
     for classes, usable in ((["ill", "well"], 400), (["Ill", "well"], 200), (["Ill", "Well"], 0)):
         model = DPBayesianLogisticRegression(classes=classes)
-        assert model._pack(*model._validate(X, LABELS)[:3], 1.0).usable.sum() == usable
+        assert model._reader().read(model, X, LABELS).pack().usable.sum() == usable
 
 
 def test_nothing_is_said_where_the_number_of_rows_is_private(monkeypatch):
@@ -257,8 +261,8 @@ def test_the_non_private_look_agrees():
 
 
 def test_a_share_of_one_hundredth(fitted):
-    alone = _base.PrivateEstimator._plan_noise
-    assert alone(fitted, 1, 1.0).along == (fitted._count_step(),)
+    own = settings(fitted)
+    assert own.noise(1, 1.0).along == (own.count(),)
     precision = [1 / block.noise_multiplier**2 for block in fitted.privacy_spent_.releases]
     assert precision[-1] / sum(precision) == pytest.approx(0.01, rel=0.01)
 

@@ -106,10 +106,10 @@ def test_noise_of_ordinary_records_is_the_noise_of_null_ones():
 def test_plans_do_not_know_the_number_of_records_under_add_remove():
     for parameters in ({"solver": "dpvi"}, {"solver": "sgld", "learning_rate": 1e-6}):
         model = DPBayesianLogisticRegression(
-            adjacency="add_remove", sampling_rate=0.5, n_steps=20, **parameters
+            adjacency="add_remove", sampling_rate=0.5, n_steps=20, classes=[0, 1], **parameters
         )
-        first, second = (model._plan_solver(*model._model(3, 2, 1.0), n) for n in (400, 399))
-        assert str(first) == str(second)
+        first, second = (model.plan(n, 3) for n in (400, 399))
+        assert str((first.solver, first.spec)) == str((second.solver, second.spec))
 
 
 def test_a_fit_leaves_nothing_else_behind():

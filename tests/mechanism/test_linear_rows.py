@@ -7,6 +7,7 @@ from cases import solvers_of
 from whitebox import public_attributes, recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
+from skdpbayes.estimators._base import Outcome, draws_rng
 from skdpbayes.mechanism.keys import fit_keys
 
 N = 300
@@ -79,18 +80,13 @@ def test_all_that_is_fitted_follows_from_the_releases(solver, compiled_as_users_
     with recorded() as kept:
         fit = estimator(solver).fit(rows, Y)
     again = estimator(solver)
-    again.n_features_in_, again.n_iter_ = 2, fit.n_iter_
-    again._scales = again._scaling(np.zeros((N, 2)), np.zeros(N))[0]
-    model, bounds = again._sums_model(2) if solver == "vips" else again._model(2)
-    plan, spec = again._plan_solver(model, bounds, N)
-    again.privacy_spent_ = again._report(
-        spec, float(plan.clipping_norm), public=again._public_facts(N)
-    )
+    again.n_features_in_, plan = 2, again.plan(N, 2)
     example = {"x": np.zeros(3, np.float32), "y": np.float32(0)}
     keys = fit_keys(0)
-    again.usable_records_ = fit.usable_records_  # a release itself
-    state = jax.device_get(inference.replay(kept[-1], keys.solver, model, plan, spec, example))
-    again._set_coefficients(model, again._set_posterior(model, plan, state, again._draws_rng(keys)))
+    how = keys.solver, plan.model, plan.solver, plan.spec
+    state = jax.device_get(inference.replay(kept[-1], *how, example))
+    usable = fit.usable_records_  # a release itself
+    again._adopt(plan, Outcome(state, draws_rng(keys.solver), usable))
     want, got = public_attributes(fit), public_attributes(again)
     assert want.keys() == got.keys()
     for name in want:
@@ -101,10 +97,10 @@ def test_all_that_is_fitted_follows_from_the_releases(solver, compiled_as_users_
 def test_each_row_is_packed_by_itself(intercept):
     model = estimator("vips", fit_intercept=intercept)
     for rows, responses in tables():
-        scales = model._scaling(rows, responses)[0]
-        packed = model._pack(rows, responses, scales)
+        packed = model._reader().read(model, rows, responses).pack()
         for i in (0, 1, 17):
-            alone = model._pack(rows[i : i + 1], responses[i : i + 1], scales)
+            one = slice(i, i + 1)
+            alone = model._reader().read(model, rows[one], responses[one]).pack()
             for name in packed.fields:
                 np.testing.assert_array_equal(packed.fields[name][i], alone.fields[name][0])
         null = ~(np.isfinite(rows).all(axis=1) & np.isfinite(responses))

@@ -164,7 +164,7 @@ def test_fits_are_charged_before_they_run_and_refused_before_they_look(monkeypat
     assert [GaussianSteps(**step) for step in entry["steps"]] == list(model.privacy_spent_.releases)
     assert entry["label"] == "DPBetaBernoulli"
     before = pickle.dumps(model.posterior_), model.privacy_spent_
-    monkeypatch.setattr(model, "_pack", None)  # would fail
+    monkeypatch.setattr(type(model._reader()), "pack", None)  # would fail
     with pytest.raises(BudgetError, match=r"is left\. Nothing was run\. A fit on all rows"):
         model.set_params(epsilon=0.49).fit(X)
     assert (pickle.dumps(model.posterior_), model.privacy_spent_) == before

@@ -38,13 +38,12 @@ def test_without_noise_it_is_the_exact_posterior_of_linear_regression(compiled_q
     assert model.noise_std_ == pytest.approx(np.sqrt(b / a), rel=0.03)
 
 
-def simulator_of(estimator, planned, draw):
+def simulator_of(planned, draw):
     """A simulator of a coefficient, data and a whole private fit, with its posterior and one that ignores the noise.
 
     `draw` makes the coefficient, its place among the parameters, and records, from a key.
     """
-    model, bounds = planned
-    solver, spec = estimator._plan_solver(model, bounds, N)
+    model, solver, spec = planned.model, planned.solver, planned.spec
 
     def simulator(key):
         of_data, of_fit, of_draws = jax.random.split(key, 3)
@@ -78,11 +77,11 @@ def one_slope():
         )
         return slope, 1, {"x": x, "y": y}
 
-    return simulator_of(estimator, estimator._model(1), draw)
+    return simulator_of(estimator.plan(N, 1), draw)
 
 
 def one_logit():
-    estimator = DPBayesianLogisticRegression(0.1, solver="na-dpvi", classes=[0, 1])
+    estimator = DPBayesianLogisticRegression(0.1, solver="na-dpvi", classes=[0, 1], data_norm=2.0)
 
     def draw(key):
         parts = jax.random.split(key, 3)
@@ -93,7 +92,7 @@ def one_logit():
         y = jax.random.uniform(parts[2], (N,)) < jax.nn.sigmoid(x @ weights)
         return weights[0], 0, {"x": x, "y": y.astype(jnp.int32)}
 
-    return simulator_of(estimator, estimator._model(2, 2, 2.0), draw)
+    return simulator_of(estimator.plan(N, 2), draw)
 
 
 @pytest.mark.parametrize("problem", [one_slope, pytest.param(one_logit, marks=pytest.mark.slow)])
@@ -205,10 +204,9 @@ def test_fitted_attributes_follow_from_the_releases(compiled_as_users_do):
     X = rng.uniform(-1, 1, size=(300, 2))
     y = X @ [1.0, -1.0] + 0.3 * rng.normal(size=300)
     estimator = DPBayesianLinearRegression(1.0, bounds=((-1, 1), (-3, 3)), random_state=5).fit(X, y)
-    model, bounds = estimator._model(2)
-    solver, spec = estimator._plan_solver(model, bounds, 300)
-    keys = random.fit_keys(5)
-    records = estimator._pack(X, y, estimator._scaling(X, y)[0])
+    plan, rows = estimator._prepared(X, y)
+    model, solver, spec = plan.model, plan.solver, plan.spec
+    keys, records = random.fit_keys(5), rows.pack()
     releases = inference.run(keys, model, solver, spec, records, keep_releases=True)[1]
     example = {"x": jnp.zeros(3, jnp.float32), "y": jnp.float32(0)}
     replayed = inference.replay(releases, keys.solver, model, solver, spec, example)

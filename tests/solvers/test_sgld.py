@@ -89,7 +89,7 @@ def test_a_step_too_large_is_refused_with_the_largest_allowed(compiled_quickly):
     with pytest.raises(ValueError, match="learning_rate=5 is too large for epsilon=1") as error:
         estimator(learning_rate=5.0, **how).fit(X, Y)
     largest = float(re.search(r"At most (\S+) is allowed", str(error.value)).group(1))
-    count = estimator()._count_step()
+    count = estimator().plan(*X.shape).spec.count
     noise = calibrate_noise(1.0, 1e-5, 0.2, 50, along=[count]).noise_multiplier
     assert largest == pytest.approx(step_size(noise, 0.2, 0.7), rel=1e-4)
     spent = estimator(learning_rate=0.999 * largest, **how).fit(X, Y).privacy_spent_

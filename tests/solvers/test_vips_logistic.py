@@ -120,8 +120,8 @@ def test_fitted_attributes_follow_from_the_releases(compiled_as_users_do):
     X, y = problem(n=300)
     with recorded() as kept:
         estimator = fit(X, y, random_state=5)
-    model, bounds = estimator._model(3, 2, NORM)
-    solver, spec = estimator._plan_solver(model, bounds, 300)
+    plan = estimator.plan(300, 3)
+    model, solver, spec = plan.model, plan.solver, plan.spec
     keys = random.fit_keys(5)
     example = {"x": jnp.zeros(4, jnp.float32), "y": jnp.int32(0)}
     replayed = jax.device_get(inference.replay(kept[-1], keys.solver, model, solver, spec, example))
@@ -287,8 +287,8 @@ def test_a_weight_looks_at_the_length_of_a_row_alone():
     estimator = DPBayesianLogisticRegression(
         0.5, classes=[0, 1], solver="vips", data_norm=2.0, fit_intercept=False
     )
-    model, bounds = estimator._model(2, 2, 2.0)
-    solver, spec = estimator._plan_solver(model, bounds, 10)
+    plan = estimator.plan(10, 2)
+    model, solver, spec = plan.model, plan.solver, plan.spec
     with jax.enable_x64(True):
         first, later = solver.rounds(model, spec.traced())
         state = solver.init(model, None)
@@ -313,16 +313,15 @@ def test_what_runs_is_what_is_charged_and_no_more(adjacency, n_steps):
     estimator = DPBayesianLogisticRegression(
         0.7, classes=[0, 1], solver="vips", adjacency=adjacency, n_steps=n_steps, data_norm=NORM
     )
-    model, bounds = estimator._model(3, 2, NORM)
-    _, spec = estimator._plan_solver(model, bounds, 100)
+    spec = estimator.plan(100, 3).spec
     assert spec.n_steps == n_steps
     assert 0.69 < compose(spec.composed(), adjacency).epsilon(1e-5) <= 0.7
 
 
 def test_a_row_that_is_not_finite_is_a_null_row():
     rows = [[np.nan, 1.0], [np.inf, 0.0], [0.5, 0.5]]
-    estimator = DPBayesianLogisticRegression(classes=[0, 1], solver="vips")
-    packed = estimator._pack(np.array(rows), np.array([1, 0, 1]), np.array([0, 1]), 1.0)
+    estimator = DPBayesianLogisticRegression(classes=[0, 1], solver="vips", data_norm=1.0)
+    packed = estimator._reader().read(estimator, np.array(rows), np.array([1, 0, 1])).pack()
     assert packed.fields["y"][:3].tolist() == [-1, -1, 1]
 
 
@@ -349,12 +348,11 @@ def test_units_of_columns_do_not_matter(compiled_quickly):
 @pytest.mark.parametrize("solver", ["vips", "na-dpvi"])
 def test_before_any_release_the_posterior_is_the_prior(solver):
     estimator = DPBayesianLogisticRegression(
-        classes=[0, 1], solver=solver, prior_df=4.0, prior_scale=2.0
+        classes=[0, 1], solver=solver, prior_df=4.0, prior_scale=2.0, data_norm=NORM
     )
-    model, bounds = estimator._model(3, 2, NORM)
-    plan, _ = estimator._plan_solver(model, bounds, 100)
+    plan = estimator.plan(100, 3)
     with jax.enable_x64(True):
-        state = plan.init(model, None)
+        state = plan.solver.init(plan.model, None)
         variance = (
             state.covariance if solver == "na-dpvi" else jnp.linalg.inv(state.given.precision)
         )
@@ -365,12 +363,12 @@ def test_before_any_release_the_posterior_is_the_prior(solver):
 def test_where_the_fitted_are_asked_is_a_draw_of_the_posterior_and_without_noise_its_mean():
     X, y = problem(n=500)
     estimator = fit(X, y)
-    model, bounds = estimator._model(3, 2, NORM)
-    plan, spec = estimator._plan_solver(model, bounds, 500)
+    plan = estimator.plan(500, 3)
+    model, solver = plan.model, plan.solver
     with jax.enable_x64(True):
-        mechanism = jax.tree.map(jnp.asarray, spec.traced())
-        ask = jax.jit(jax.vmap(plan.rounds(model, mechanism)[1].point, (None, 0)))
-        state = plan.init(model, None)
+        mechanism = jax.tree.map(jnp.asarray, plan.spec.traced())
+        ask = jax.jit(jax.vmap(solver.rounds(model, mechanism)[1].point, (None, 0)))
+        state = solver.init(model, None)
         points, given = ask(state, jax.random.split(jax.random.key(0), 4000))
         mean, covariance = np.asarray(given.mean[0]), np.linalg.inv(given.precision[0])
         centred = np.asarray(points) - mean
