@@ -110,7 +110,7 @@ class DPVariationalAutoencoder(
     >>> model = DPVariationalAutoencoder(2, (20,), epsilon=2.0, n_steps=300).fit(X)
     >>> model.transform(X[:3]).shape
     (3, 2)
-    >>> bool((model.reconstruct(X).round() == X).mean() > 0.8)  # half of them without latent variables
+    >>> bool((model.reconstruct(X).round() == X).mean() > 0.8)  # 0.5 without latent variables
     True
     """
 

@@ -155,7 +155,7 @@ class BayesianClassifierMixin(ClassifierMixin):
     def sample_posterior_predictive(
         self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
     ) -> np.ndarray:
-        """Labels from the posterior predictive; each of `n_samples` posterior draws labels all rows.
+        """Labels of all rows from the posterior predictive, one set for each posterior draw.
 
         Returns
         -------

@@ -45,8 +45,8 @@ def network(
         shape = tuple(image_shape or ())
         if len(shape) not in (2, 3) or math.prod(shape) != d:
             raise ValueError(
-                "convolutions need image_shape, (height, width) or (height, width, channels), whose "
-                f"product is the number of features, {d}; got {image_shape!r}."
+                "convolutions need image_shape, (height, width) or (height, width, channels), "
+                f"whose product is the number of features, {d}; got {image_shape!r}."
             )
         height, breadth, channels = (*shape, 1)[:3]
         for convolution in convolutions:

@@ -121,8 +121,8 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     means_ : array of shape (n_components, n_features)
         Posterior mean.
     covariances_, precisions_, precisions_cholesky_
-        `precisions_` is the posterior mean of the precisions, and `covariances_` its inverse. Shapes
-        are those of scikit-learn for each `covariance_type`.
+        `precisions_` is the posterior mean of the precisions, and `covariances_` its inverse, with
+        the shapes that scikit-learn has for each `covariance_type`.
     weight_concentration_, mean_precision_, degrees_of_freedom_ : arrays of shape (n_components,)
         Parameters of the posterior, as in `BayesianGaussianMixture`; with "vips" only.
     posterior_samples_ : dict
@@ -437,7 +437,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return np.broadcast_to(factor, (k, d, d))
 
     def _log_joint(self, X: Any) -> np.ndarray:
-        """Log weight plus log density of each component, (n, K); NaN for rows that are not finite."""
+        """Log weight plus log density of each component, (n, K); NaN for non-finite rows."""
         check_is_fitted(self)
         X = self._reader().numeric(self, X, reset=False).astype(np.float64)
         X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, np.nan)
@@ -466,7 +466,8 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         X : array-like of shape (n_samples, n_features)
             Not protected.
         n_samples : int, default=100
-            Largest number of draws, taken evenly spaced, since neighbours in a chain are correlated.
+            Largest number of draws. They are evenly spaced, since neighbours in a chain are
+            correlated.
 
         Returns
         -------

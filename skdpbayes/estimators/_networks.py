@@ -99,7 +99,7 @@ class NetworkEstimator(PosteriorEstimator):
         )
 
     def _set_weights(self, draws: np.ndarray, layers: tuple[Layer, ...]) -> None:
-        """Set draws and usual weights; columns of `draws` after the weights are other parameters."""
+        """Set draws and usual weights; further columns of `draws` are other parameters."""
         self.posterior_samples_, self._layers = np.asarray(draws, np.float32), layers
         self.coefs_, self.intercepts_ = usual_weights(
             layers, split_weights(self.posterior_.mean, layers)

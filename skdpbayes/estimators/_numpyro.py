@@ -129,7 +129,7 @@ class ProgramEstimator(PosteriorEstimator):
 
 
 def _separated(public: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Arguments that shape the model, and numeric ones, which are traced and compile nothing anew."""
+    """Arguments that shape the model, and numeric ones, which are traced."""
     constants, arrays = {}, {}
     for name, value in public.items():
         if isinstance(value, np.integer):  # shapes may depend on it
@@ -231,13 +231,14 @@ class DPNumPyroModel(ProgramEstimator):
 
     Examples
     --------
+    >>> import jax.numpy as jnp
     >>> import numpy as np, numpyro, numpyro.distributions as dist
     >>> from skdpbayes import DPNumPyroModel
     >>> def model(x, y=None):
     ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
     ...     with numpyro.plate("data", len(x)):
-    ...         numpyro.sample("y", dist.Poisson(numpyro.deterministic("rate", jnp.exp(x @ w))), obs=y)
-    >>> import jax.numpy as jnp
+    ...         rate = numpyro.deterministic("rate", jnp.exp(x @ w))
+    ...         numpyro.sample("y", dist.Poisson(rate), obs=y)
     >>> X = np.random.default_rng(0).normal(size=(2000, 2))
     >>> y = np.random.default_rng(1).poisson(np.exp(X @ [0.5, -0.5]))
     >>> fitted = DPNumPyroModel(model, epsilon=1.0, random_state=0).fit(X, y)

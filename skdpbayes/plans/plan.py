@@ -89,15 +89,14 @@ class Plan:
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Standard deviation of the noise over the clipping norm, for each piece of the schedule."""
+        """Standard deviation of the noise over the clipping norm, by piece of the schedule."""
         return tuple(piece.noise_multiplier for piece in self.spec.steps)
 
     def expected_seconds(self, n_rows: int | None = None) -> float:
         """Seconds that the rounds of a fit take on this machine, without compilation.
 
-        A few rounds are run on synthetic rows. This compiles the program, which the fit then reuses.
-        If the time depends on the rows (lengths of documents, sparsity), the result is a rough
-        guess.
+        A few rounds run on synthetic rows. This compiles the program, which the fit then reuses. If
+        the time depends on the rows (lengths of documents, sparsity), the result is a rough guess.
 
         Parameters
         ----------
