@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._base import Outcome, PrivateEstimator, solvers_of
 from skdpbayes.estimators._densities import DensityScoreMixin
-from skdpbayes.estimators._layered import (
+from skdpbayes.estimators._networks import (
     layer_sizes,
     network,
     split_weights,

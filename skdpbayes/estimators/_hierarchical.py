@@ -14,7 +14,7 @@ from skdpbayes.checks import check_number
 from skdpbayes.declarations import declared_labels, schema_of
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
-from skdpbayes.estimators._numpyro import ProgramEstimator
+from skdpbayes.estimators._program import ProgramEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.groups import GroupedRows, place_of

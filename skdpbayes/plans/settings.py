@@ -232,9 +232,10 @@ class Settings:
     def refuse(self, *names: str) -> None:
         """Raise a `ValueError` if a parameter is set that releases of statistics do not take."""
         for name in names:
-            if getattr(self, name) is not None:
+            value = vars(self)[name]
+            if value is not None:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} needs another solver: solver='vips' releases "
+                    f"{name}={value!r} needs another solver: solver='vips' releases "
                     "bounded statistics of all records."
                 )
 
