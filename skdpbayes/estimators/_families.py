@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _PARAMETERS = """epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows."""
+        Probability with which the privacy bound may fail; well below one over the number of
+        rows."""
 
 _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         "vips" releases a bounded statistic once and gives the exact posterior of it, noise

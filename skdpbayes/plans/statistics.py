@@ -39,7 +39,7 @@ def plan_one_release(
 def plan_moments(
     settings: Settings, model: ColumnMoments, bounds: Bounds, n: int | None
 ) -> Planned:
-    """The summed moments of columns, once; they count the records, whose number may be private."""
+    """One release of the moments of columns, which also counts the records."""
     del bounds, n
     return _released_once(settings, model, 0)
 

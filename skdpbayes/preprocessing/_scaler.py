@@ -38,7 +38,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
     with_mean, with_std : bool, default=True
         Whether to subtract means, and to divide by standard deviations.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighbouring relation. ``"add_remove"`` is refused: the number of rows must be public.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too.
     numerics : {"secure", "fast"}, default="secure"
         Arithmetic of sums and noise: integers, for which the guarantee is proved, or floating
         point.
