@@ -681,3 +681,28 @@ def test_a_candidate_without_a_guarantee_voids_that_of_the_search():
     assert any(
         "bounds=None" in why for why in search._planned(search._check(), X[:50], None).voided_by
     )
+
+
+def test_three_candidates_are_calibrated_without_a_fit(monkeypatch):
+    """A search charges what plans cost; nothing is packed or run before it."""
+    from skdpbayes.estimators._base import PrivateEstimator
+
+    class Charged(Exception):
+        pass
+
+    def charged(self, plan):
+        raise Charged(plan)
+
+    def none(*how, **options):
+        pytest.fail("a fit was begun")
+
+    monkeypatch.setattr(DPRandomizedSearchCV, "_charge", charged)
+    for name in ("_fit", "_charged_run", "_run", "_adopt"):
+        monkeypatch.setattr(PrivateEstimator, name, none)
+    monkeypatch.setattr("skdpbayes.inference._run", none)
+    monkeypatch.setattr("skdpbayes.intake.packing.pack_records", none)
+    model = DPBayesianLogisticRegression(classes=[0, 1], solver="vips")
+    with pytest.raises(Charged) as error:
+        DPRandomizedSearchCV(model, {"n_steps": [1, 4, 11]}, n_iter=2).fit(X, Y)
+    (plan,) = error.value.args
+    assert plan.epsilon <= 1.0 and len(plan.selection.runs) == 4  # those and the score
