@@ -1,4 +1,4 @@
-"""What every private estimator does, once: read rows, plan, charge, run, set attributes."""
+"""Base of the private estimators: read rows, plan, charge, run, set attributes."""
 
 from __future__ import annotations
 
