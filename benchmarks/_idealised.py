@@ -1,4 +1,4 @@
-"""A private loop as a function of a key that may be batched, for simulations of many fits in one program.
+"""A private loop as a function of a key that may be batched: many fits in one program.
 
 The noise is made of floating-point numbers and each batch has all records: the loop is that of
 ``numerics="fast", sampling_rate=1``, with noise from a generator inside of the program.
@@ -20,7 +20,7 @@ from skdpbayes.mechanism.spec import MechanismSpec
 
 
 def final_state(key: Any, records: Any, model: Any, solver: Any, spec: MechanismSpec) -> Any:
-    """State of the solver after all steps of a private run; to be called under ``jax.enable_x64(True)``."""
+    """Final state of the solver in a private run; call it under ``jax.enable_x64(True)``."""
     if spec.sampling_rate != 1:
         raise ValueError("Only runs on all records can be batched.")
     mechanism = jax.tree.map(jnp.asarray, replace(spec, numerics="fast").traced())

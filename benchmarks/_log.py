@@ -1,4 +1,4 @@
-"""Where a benchmark's figures go: JSON lines under ``results/``, each with the commit that it ran on."""
+"""Logs of benchmarks: JSON lines under ``results/``, each with its commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _git(*words: str) -> str | None:
 
 
 def context() -> dict[str, Any]:
-    """Describe what ran: commit, whether the tree had changes, versions. No names of machines or people."""
+    """Commit, whether the tree had changes, and versions. No names of machines or people."""
     try:
         commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
     except FileNotFoundError:  # No git here, as in an unpacked archive.

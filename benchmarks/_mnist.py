@@ -35,7 +35,7 @@ def load(holdout: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def gradient_histograms(X: np.ndarray) -> np.ndarray:
-    """Histograms of oriented gradients (Dalal and Triggs 2005) of images in rows: nine directions, in 2x2 cells of 4x4.
+    """Histograms of oriented gradients (Dalal and Triggs 2005): nine directions, 2x2 cells of 4x4.
 
     A function of one image, which knows nothing of the others: it costs no privacy. Each of the 36
     blocks has a norm below one.

@@ -1,4 +1,4 @@
-"""Where a trace of noisy gradients has its zero: a Bayesian regression that needs sums of the trace only.
+"""Zero of a trace of noisy gradients: a Bayesian regression on sums of the trace.
 
 Near its optimum x* a loss has gradient ``A (x - x*)``. With a diagonal A, what a private run
 releases is, for each coordinate by itself (NA-DPVI, equations 20 and A60),
@@ -11,7 +11,8 @@ rounds n, two means and three second moments (`TraceSums`). With ``b = kappa a``
 omega^2`` and ``D = W + n b^2 r``, x* is integrated out:
 
     x* | v, omega ~ N(p - n r b h / D, r W / D),   h = mean(g) - b (mean(x) - p)
-    log p(v, omega | trace) = -(v - m)^2 / (2 s^2) - omega^2 / (2 scale^2) - (n - 1)/2 log W - 1/2 log D
+    log p(v, omega | trace) = -(v - m)^2 / (2 s^2) - omega^2 / (2 scale^2) - (n - 1)/2 log W
+                              - 1/2 log D
         - (Sgg - 2 b Sxg + b^2 Sxx) / (2 W) - n h^2 / (2 D) + constant
 
 which leaves one or two dimensions for a grid (`exact`). `laplace` and `nuts`, which the paper uses,
@@ -30,15 +31,11 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_PANELS, _OMEGA_PANELS = (
-    96,
-    12,
-)  # of the final grid in v and omega, eight nodes each; with omega, half of those in v
+# Panels of the final grid in v and omega, with eight nodes each; with omega, half of those in v.
+_PANELS, _OMEGA_PANELS = 96, 12
 _REFINED = 256, 48  # nodes, in v and omega, of the grid that locates the mass
-_NEGLIGIBLE, _OMEGA_NEGLIGIBLE = (
-    45.0,
-    28.0,
-)  # log densities below the maximum (v can have a tail of any length)
+# Log densities this far below the maximum are negligible (v can have a tail of any length).
+_NEGLIGIBLE, _OMEGA_NEGLIGIBLE = 45.0, 28.0
 _TINY = 1e-300
 
 
@@ -202,7 +199,7 @@ class _Rows:
         return self.p - self.n * r * b * h / D, r * W / D
 
     def first_grids(self) -> tuple[Array, Array]:
-        """Grids wide enough to hold the mass, with nodes wherever the prior or the likelihood may have a peak."""
+        """Grids that hold the mass, with nodes wherever prior or likelihood may have a peak."""
         steps = np.linspace(-9, 9, 49)
         sxx = np.maximum(self.sxx, _TINY)
         slope = self.sxg / sxx
@@ -231,7 +228,7 @@ class _Rows:
 
 
 def _interpolate(at: Array, x: Array, y: Array) -> Array:
-    """Row by row, y at `at` (the same in all rows, in [0, 1]); x increases from 0 to 1 in each row."""
+    """y at `at` (the same in all rows, in [0, 1]), row by row; x increases from 0 to 1."""
     offset = 2.0 * np.arange(len(x))[:, None]
     right = np.searchsorted((x + offset).ravel(), (at + offset).ravel()).reshape(len(x), -1)
     right = np.clip(right - x.shape[1] * np.arange(len(x))[:, None], 1, x.shape[1] - 1)
@@ -244,7 +241,7 @@ def _interpolate(at: Array, x: Array, y: Array) -> Array:
 def _equidistributed(
     grid: Array, log_densities: tuple[Array, ...], n: int, negligible: float
 ) -> Array:
-    """`n` points of each row that follow unnormalised densities, their fourth roots, and the changes of those roots.
+    """`n` points of each row from unnormalised densities, their fourth roots and their changes.
 
     The roots cover tails. Their changes find the edge of a plateau: the prior's tail, where a is
     too small for the trace to see.
@@ -275,7 +272,7 @@ def _equidistributed(
 
 
 class _Panels(NamedTuple):
-    """Gauss-Legendre nodes on consecutive panels, (rows, nodes); node k stands for the cell `left` + [0, `weight`]."""
+    """Gauss-Legendre nodes on consecutive panels; node k has the cell `left` + [0, `weight`]."""
 
     nodes: Array
     weight: Array
@@ -324,7 +321,7 @@ class ExactPosterior:
         self.omega_mean = np.sum(probability.sum(axis=2) * omega.nodes, axis=1).reshape(rows.shape)
 
     def sample(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
-        """`n` draws of (x*, a), two arrays of shape (n, ..., d): a cell of the grid, a point in it, x* given both."""
+        """`n` draws of (x*, a), of shape (n, ..., d): a cell, a point in it, x* given both."""
         rows, n_v = len(self._probability), self._probability.shape[2]
         reached = np.cumsum(self._probability.reshape(rows, -1), axis=1)
         reached /= reached[:, -1:]
@@ -382,7 +379,7 @@ def exact(regression: Regression) -> ExactPosterior:
 
 
 class LaplacePosterior:
-    """Normal approximation of (v, x*) at the mode; attributes and methods as those of `ExactPosterior`."""
+    """Normal approximation of (v, x*) at the mode, with the interface of `ExactPosterior`."""
 
     def __init__(self, rows: _Rows, mode: Array, v_sd: Array, slope: Array):
         self._rows, self._mode, self._v_sd, self._slope = rows, mode, v_sd, slope
@@ -404,7 +401,7 @@ class LaplacePosterior:
 
 
 def laplace(regression: Regression) -> LaplacePosterior:
-    """Laplace's approximation in (v, x*), the coordinates in which the prior is normal: no Jacobian enters.
+    """Laplace's approximation in (v, x*), where the prior is normal and needs no Jacobian.
 
     Given v the posterior of x* is normal, so the joint mode lies on x* = E[x* | v], and minus the
     inverse Hessian follows from derivatives of the density along that line.
@@ -492,7 +489,7 @@ def nuts(
     n_chains: int = 4,
     seed: int = 0,
 ) -> DrawsPosterior:
-    """Posterior by the No-U-Turn sampler over v, x* (and log omega) of all coordinates, given the sums.
+    """Posterior by the No-U-Turn sampler over v, x* (and log omega), given the sums.
 
     The joint density is written out here without integrating anything, which makes it a check of
     `exact`. Coordinates are centred and scaled by Laplace's approximation, which leaves the target

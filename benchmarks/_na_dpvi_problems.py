@@ -1,4 +1,4 @@
-"""Simulated problems with known truth and known posterior: Tables 1 and 2 of the NA-DPVI paper (its section 4, H.5).
+"""Simulated problems of Tables 1 and 2 of the NA-DPVI paper (section 4, H.5), with known truth.
 
 And the model of its Table 3, whose records are real.
 
@@ -102,7 +102,7 @@ class DirichletCategorical:
         return record[:2] - jax.nn.softmax(jnp.append(theta, 0.0))[:2]
 
     def mean_scores(self, thetas, noise, record):
-        """Means over draws of the score and of its product with the noise, without forming each draw's score."""
+        """Means over draws of the score and of its product with the noise, in closed form."""
         p = jax.nn.softmax(jnp.pad(thetas, ((0, 0), (0, 1))), axis=1)[:, :2]
         return record[:2] - jnp.mean(p, axis=0), record[:2] * jnp.mean(noise, axis=0) - jnp.mean(
             p * noise, axis=0
@@ -124,7 +124,7 @@ class DirichletCategorical:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class LinearRegression:
-    """``s2 ~ InverseGamma(20, 1/2)``, ``w ~ N(0, 4 s2 I)``, ``y ~ N(w'(x, 1), s2)``, ten standard normal columns in x.
+    """``s2 ~ InverseGamma(20, 1/2)``, ``w ~ N(0, 4 s2 I)``, ``y ~ N(w'(x, 1), s2)``, normal x.
 
     A record is ``(x, 1, y)``; the last parameter is that of s2.
     """
@@ -151,7 +151,7 @@ class LinearRegression:
         )
 
     def mean_scores(self, thetas, noise, record):
-        """Means over draws of the score and of its product with the noise, without forming each draw's score."""
+        """Means over draws of the score and of its product with the noise, in closed form."""
         s2, last = jax.nn.softplus(thetas[:, 11]), jnp.arange(12) == 11
         residual = -(jnp.where(last, -1, thetas) @ record) / s2
         of_s2 = (residual**2 - 1 / s2) / 2 * jax.nn.sigmoid(thetas[:, 11])
@@ -186,7 +186,7 @@ class LinearRegression:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class LogisticRegression:
-    """``w ~ N(0, I)``, ``y ~ Bernoulli(sigmoid(w'x))``. A record is ``(x, y)``, the constant column in x."""
+    """``w ~ N(0, I)``, ``y ~ Bernoulli(sigmoid(w'x))``. Records are ``(x, y)``, with a constant."""
 
     size: int
 
@@ -204,7 +204,7 @@ class LogisticRegression:
         return (record[-1] - jax.nn.sigmoid(record[:-1] @ theta)) * record[:-1]
 
     def mean_scores(self, thetas, noise, record):
-        """Means over draws of the score and of its product with the noise, without forming each draw's score."""
+        """Means over draws of the score and of its product with the noise, in closed form."""
         x, residual = record[:-1], record[-1] - jax.nn.sigmoid(thetas @ record[:-1])
         return jnp.mean(residual) * x, (residual @ noise) / len(thetas) * x
 

@@ -30,7 +30,7 @@ _DRAWS = 10  # of theta inside of each record's loss
 
 
 class TraceState(NamedTuple):
-    """Variational parameters (mu, u), and the sums of the trace after the rounds that are dropped."""
+    """Variational parameters (mu, u), and sums of the trace after the rounds dropped."""
 
     phi: Any
     sums: TraceSums
@@ -111,7 +111,7 @@ class Published:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Aligned(Published):
-    """DPVIm (Jalko et al. 2023): only the gradient in mu is released, and that in u follows from it.
+    """DPVIm (Jalko et al. 2023): only the gradient in mu is released; that in u follows from it.
 
     The paper does not say with which step sizes. Here mu takes the published steps and u takes
     those of the standard deviation (its gradient over sigmoid(u)), so that the noise moves both
@@ -150,7 +150,7 @@ def solver(
     noise_multiplier: float,
     n_records: int = N_RECORDS,
 ) -> Published:
-    """Step sizes by the paper's heuristic, ``sqrt(2) lambda_c / (sigma C sqrt(T d))``, d released dimensions."""
+    """Step sizes by the paper's heuristic, ``sqrt(2) lambda_c / (sigma C sqrt(T d))``."""
     n, aligned = model.size, kind is Aligned
     released = n if aligned else 2 * n
     beta = np.repeat([1.0, 1.0 if aligned else settings.beta_u], n)
@@ -166,7 +166,7 @@ def solver(
 
 
 def regression(state: TraceState, settings: Settings, noise_multiplier: float, beta) -> Regression:
-    """The regression of a run's trace with the paper's priors (H.3), which use the trace a second time.
+    """Regression of a run's trace with the paper's priors (H.3), which use the trace twice.
 
     H.3 prints the variance of a least-squares slope where it should print its standard deviation.
     Taken literally, the prior of v is hundreds of times wider than the slope, half of it means no
@@ -183,7 +183,7 @@ def regression(state: TraceState, settings: Settings, noise_multiplier: float, b
 def fit(
     kind: type[Published], model, settings: Settings, epsilon: float, delta: float, records, rng
 ) -> Any:
-    """Private runs on each of several sets of records, (R, n_records, ...): final states, and their regressions."""
+    """Private runs on several sets of records, (R, n_records, ...): final states, regressions."""
     sigma = calibrate_noise(epsilon, delta, SAMPLING_RATE, N_STEPS).noise_multiplier
     spec = MechanismSpec((GaussianSteps(sigma, SAMPLING_RATE, N_STEPS),))
     own = solver(kind, model, settings, sigma, records.shape[1])

@@ -1,4 +1,4 @@
-"""Peers for the benchmarks beside them: an environment of its own for each, and scripts that run there.
+"""Peers of the benchmarks: an environment for each, and scripts that run there.
 
 An environment is made from ``benchmarks/peers/NAME.lock`` and needs Python 3.11.
 """
@@ -77,7 +77,7 @@ def clean_environment() -> dict[str, str]:
 def run(
     python: Path, script: str, arrays: dict[str, Any], plan: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What a script released, one record a fit, in the order of the plan; `arrays` have an axis of data sets first."""
+    """Releases of a script, one record a fit, in the order of the plan; `arrays` by data set."""
     with tempfile.TemporaryDirectory() as folder:
         data, entries = Path(folder) / "data.npz", Path(folder) / "plan.json"
         np.savez(data, **arrays)
@@ -90,7 +90,7 @@ def run(
 
 
 class Worker:
-    """A script that answers a line of JSON with another, so that peers take turns with what runs here.
+    """A script that answers lines of JSON, so that peers and our code take turns.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class Worker:
                 return json.loads(line)
         raise Unavailable(
             f"{Path(self._process.args[1]).name} ended with status {self._process.wait()}"
-        )  # type: ignore[index]
+        )
 
     def close(self) -> None:
         """End the script."""

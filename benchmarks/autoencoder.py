@@ -28,7 +28,7 @@ PAPER = {"n_components": 50, "hidden_layer_sizes": (400,)}
 
 
 def mnist(holdout: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images of values between 0 and 1 to fit, and binarised ones (each pixel drawn once) to score."""
+    """Images with values between 0 and 1 to fit, and binarised ones (drawn once) to score."""
     X, _, X_test, _ = _mnist.load(holdout)
     train, test = (rows.astype(np.float32) / 255 for rows in (X, X_test))
     return train, (np.random.default_rng(1).random(test.shape) < test).astype(np.float32)
@@ -57,7 +57,7 @@ def private(images: np.ndarray, epsilon: float, n_steps: int, batch: int, **para
 
 
 def seconds_per_epoch(images: np.ndarray, numerics: str) -> float:
-    """Of private batches of 128, all that `fit` does included: the faster of two fits after one that compiles."""
+    """Seconds of a private epoch, all of `fit` included: the faster of two after a warm-up."""
     times = []
     for _ in range(3):
         start = time.perf_counter()
@@ -67,7 +67,7 @@ def seconds_per_epoch(images: np.ndarray, numerics: str) -> float:
 
 
 def numpyro_seconds_per_epoch(images: np.ndarray) -> float:
-    """NumPyro's own example of an auto-encoder, of the same size, one compiled loop an epoch; not private."""
+    """NumPyro's example of an auto-encoder of the same size, one loop an epoch; not private."""
     import jax
     import jax.numpy as jnp
     import numpyro
@@ -120,7 +120,7 @@ def numpyro_seconds_per_epoch(images: np.ndarray) -> float:
 
 
 def formed_gradients(images: np.ndarray, scored: np.ndarray, n_steps: int) -> tuple[float, float]:
-    """Losses after a few steps: by products that are not formed, and by gradients of every record."""
+    """Losses after a few steps: by implicit products, and by gradients of every record."""
     import jax
 
     from skdpbayes.models.networks.autoencoder import Autoencoder
@@ -154,7 +154,8 @@ def main() -> None:
     train, test = mnist(options.holdout)
     epsilon, record = true_epsilon(), {"holdout": options.holdout}
     print(
-        f"Noise multiplier {SIGMA}, batches of {BATCH}, {EPOCHS} epochs: epsilon {epsilon:.3f} at delta 1/{N}"
+        f"Noise multiplier {SIGMA}, batches of {BATCH}, {EPOCHS} epochs: epsilon {epsilon:.3f} at "
+        f"delta 1/{N}"
     )
     if "speed" in options.parts:
         fast = seconds_per_epoch(train, "fast")

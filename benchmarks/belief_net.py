@@ -1,4 +1,4 @@
-"""Private sigmoid belief networks on binarised MNIST, as in section 7 of the VIPS paper: ``make bench-belief-net``.
+"""Private sigmoid belief networks on MNIST (VIPS paper, section 7): ``make bench-belief-net``.
 
 Images are black and white at a threshold of one half; the folder that ``SKDPBAYES_DATA_HOME`` names
 holds them as ``mnist.npz``. Fits see the training images and are scored on the test images, or,
@@ -49,14 +49,14 @@ def private(images: Images, hidden: int, epsilon: float, seed: int) -> Any:
 
 
 def independent(images: Images) -> tuple[float, float]:
-    """Log-likelihood and share of pixels guessed right where pixels are independent; not private."""
+    """Log-likelihood and share of right pixels, if pixels are independent; not private."""
     p = np.clip(images.train.mean(axis=0), 0.5 / len(images.train), 1 - 0.5 / len(images.train))
     nats = images.test @ np.log(p) + (1 - images.test) @ np.log1p(-p)
     return float(nats.mean()), float(((p > 0.5) == images.test).mean())
 
 
 def restricted_boltzmann(images: Images, hidden: int, seed: int) -> tuple[float, float]:
-    """Share of pixels that scikit-learn's BernoulliRBM reconstructs after ten passes, not private; and seconds."""
+    """Share of pixels that scikit-learn's BernoulliRBM reconstructs (ten passes), and seconds."""
     from scipy.special import expit
     from sklearn.neural_network import BernoulliRBM
 
@@ -72,7 +72,7 @@ def restricted_boltzmann(images: Images, hidden: int, seed: int) -> tuple[float,
 def run(
     images: Images, hidden: int, epsilons: tuple[float, ...], seeds: int, fit=private
 ) -> tuple[list[dict[str, Any]], dict[float, Any]]:
-    """Fit and score at each level with each seed of noise; one record a line, and the last model of each level."""
+    """Fit and score at each level with each noise seed; records, and last model of each level."""
     records, models = [], {}
     for epsilon in epsilons:
         record: dict[str, Any] = {
@@ -96,13 +96,14 @@ def row_of(record: dict[str, Any]) -> list[str]:
     """Table row: means, and half of the range where there are several fits."""
     nats, pixels = np.array(record["nats"]), np.array(record["pixels"])
     return [
-        f"{record['hidden']} hidden, epsilon {record['epsilon']}", f"{nats.mean():.2f} ±{np.ptp(nats) / 2:.2f}",
+        f"{record['hidden']} hidden, epsilon {record['epsilon']}",
+        f"{nats.mean():.2f} ±{np.ptp(nats) / 2:.2f}",
         f"{pixels.mean():.4f} ±{np.ptp(pixels) / 2:.4f}", f"{np.median(record['seconds']):.1f}",
     ]  # fmt: skip
 
 
 def paper_table() -> str:
-    """The paper's settings: the epsilon that it claims, and the one that holds for its noise (one pass, delta 1e-4)."""
+    """Epsilon that the paper claims, and epsilon of its noise (one pass, delta 1e-4)."""
     rows = []
     for hidden in (50, 100):
         for batch in (50, 100, 200):
@@ -114,7 +115,7 @@ def paper_table() -> str:
 
 
 def draw(models: dict[float, Any], path: Path) -> Path:
-    """Write the weights of 40 hidden units at each level as pictures, those with the largest weights first."""
+    """Write pictures of the weights of 40 hidden units at each level, largest weights first."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(len(models), 1, figsize=(10, 2.9 * len(models)), squeeze=False)
@@ -184,7 +185,8 @@ def main() -> None:
     print(f"\nOn {scored}, delta {DELTA:g}: mean and half of the range of {options.seeds} fits.\n")
     print(_log.table(["model", "bound, nats", "pixels right", "s/fit"], rows))
     print(
-        f"\nEpsilon at the paper's settings, one pass over the images, delta 1e-4.\n\n{paper_table()}"
+        "\nEpsilon at the paper's settings, one pass over the images, delta "
+        f"1e-4.\n\n{paper_table()}"
     )
     record = {
         "seeds": options.seeds,

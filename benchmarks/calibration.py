@@ -1,4 +1,4 @@
-"""Calibration of predictions on Adult, Table 3 and Figure 4 of the NA-DPVI paper: ``make bench-calibration``.
+"""Calibration on Adult, NA-DPVI paper, Table 3 and Figure 4: ``make bench-calibration``.
 
 Beside bench-utility the only program that may read Adult's test split to judge defaults, so each
 run is appended to ``results/calibration.jsonl`` with its commit. ``--holdout`` splits the training
@@ -50,7 +50,7 @@ TARGET = {0.1: 0.030, 0.3: 0.013, 1.0: 0.012}
 
 
 class _WithNaive(DPBayesianLogisticRegression):
-    """Keeps, beside its posterior, the naive one: the same mean, and a covariance without the noise of the releases."""
+    """Keeps the naive posterior too: same mean, covariance without the noise of the releases."""
 
     def _finish(self, plan, outcome):
         state = outcome.state
@@ -67,7 +67,7 @@ class _WithNaive(DPBayesianLogisticRegression):
 
 
 def _fitted(kind: type, problem: Problem, epsilon: float, seed: int, **parameters: Any) -> Any:
-    """Our estimator with default parameters, fitted; `parameters` choose the solver, the rest are public facts."""
+    """Our fitted estimator with default parameters; `parameters` choose the solver."""
     estimator = kind(
         epsilon=epsilon,
         delta=DELTA,
@@ -97,7 +97,7 @@ def na_dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
 
 
 def published(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
-    """The paper's recipe: one private run, its trace read in three ways; and DPVIm's averaged iterate."""
+    """The paper's recipe: one private run, its trace read three ways; and DPVIm's average."""
     from benchmarks._na_dpvi_collapsed import exact, laplace
     from benchmarks._na_dpvi_problems import adult as model_of
     from benchmarks._na_dpvi_recipe import Aligned, Published, fit
@@ -166,14 +166,13 @@ def run(
     contenders: Iterable[str],
     repeats: int,
 ) -> list[dict[str, Any]]:
-    """Fit and score; one record for each level and line (infinity: not private), with every repeat's values."""
+    """Fit and score; one record for each level and line (infinity: not private)."""
     records: dict[tuple[float, str], dict[str, Any]] = {}
     problem = None
     runs = [(e, PRIVATE[name]) for e in epsilons for name in contenders] + [(math.inf, not_private)]
     for seed in range(repeats):
-        if (
-            problem is None or problem_of is not adult
-        ):  # Adult is the same rows for every seed: read once.
+        # Adult has the same rows for every seed: read it once.
+        if problem is None or problem_of is not adult:
             problem = problem_of(seed)
         for epsilon, contender in runs:
             start = time.perf_counter()
@@ -232,7 +231,7 @@ def report(records: list[dict[str, Any]], *, with_paper: bool) -> str:
 
 
 def draw(records: list[dict[str, Any]], path: Path) -> list[Path]:
-    """Write the paper's Figure 4: frequency observed, and its error, against predicted probability, at each level.
+    """Write the paper's Figure 4: observed frequency and its error against predicted probability.
 
     Lines are means over repeats and bands their standard deviations; in grey, what calibrated
     predictions give by chance in 95% of the cases, for the first line of each level.
@@ -305,10 +304,12 @@ def main() -> None:
     split = "holdout" if options.holdout else "test"
     records = run(problem_of, options.epsilons, options.contenders, options.repeats)
     print(
-        f"\nAdult, {split} split: RMSE of calibration over ten bins, mean of {options.repeats} fits and standard"
+        f"\nAdult, {split} split: RMSE of calibration over ten bins, mean of {options.repeats} "
+        "fits and standard"
     )
     print(
-        f"deviation. Private lines: (epsilon, {DELTA:g}). The paper does not say which bins it takes; its figures"
+        f"deviation. Private lines: (epsilon, {DELTA:g}). The paper does not say which bins it "
+        "takes; its figures"
     )
     print("stand under equal widths. perfect: calibrated predictions with the same probabilities.")
     if options.holdout:
@@ -316,14 +317,14 @@ def main() -> None:
     print(f"\n{report(records, with_paper=not options.holdout)}")
     name = "calibration_holdout" if options.holdout else "calibration"
     pictures = draw(records, _log.ROOT / "results" / name)
-    loggable = [
-        {**record, "epsilon": f"{record['epsilon']:g}"} for record in records
-    ]  # JSON has no infinity.
+    # JSON has no infinity.
+    loggable = [{**record, "epsilon": f"{record['epsilon']:g}"} for record in records]
     path = _log.append(
         "calibration", {"split": split, "repeats": options.repeats, "records": loggable}
     )
     print(
-        f"\nPictures: {', '.join(p.name for p in pictures)}. Appended to {path.relative_to(_log.ROOT)}"
+        f"\nPictures: {', '.join(p.name for p in pictures)}. Appended to "
+        f"{path.relative_to(_log.ROOT)}"
     )
 
 

@@ -209,7 +209,7 @@ def script(name: str) -> str:
     return str(_peers.PEERS / name)
 
 
-# --- Speed --------------------------------------------------------------------------------------------------
+# --- Speed ----------------------------------------------------------------------------------------
 
 
 def steps(run: Run) -> list[Line]:
@@ -297,7 +297,7 @@ def adult_arrays() -> dict[str, Any]:
 
 
 def adult_fits(run: Run) -> list[Line]:
-    """Seconds of first and second fits of Adult in new processes, and programs that are compiled again."""
+    """Seconds of first and second fits of Adult in new processes, and recompilations."""
     turns: dict[str, list[dict[str, float]]] = {"dpvi": [], "diffprivlib": []}
     peer = "diffprivlib (no posterior)"
     with tempfile.TemporaryDirectory() as folder:
@@ -377,7 +377,7 @@ def imports(run: Run) -> list[Line]:
 
 
 def noise_aware(run: Run) -> list[Line]:
-    """CPU seconds of NA-DPVI: the posterior given the trace of their linear regression, and a whole fit of Adult."""
+    """CPU seconds of NA-DPVI: posterior given a trace, and a whole fit of Adult."""
     arrays = adult_arrays()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "adult.npz"
@@ -415,7 +415,7 @@ def noise_aware(run: Run) -> list[Line]:
 
 
 def own_postprocessing() -> float:
-    """CPU seconds of our posterior given the trace of the paper's recipe, linear regression, 4000 draws."""
+    """CPU seconds of our posterior given the trace of the paper's recipe, 4000 draws."""
     from benchmarks import na_dpvi
     from benchmarks._na_dpvi_collapsed import exact
     from benchmarks._na_dpvi_recipe import Published
@@ -445,8 +445,10 @@ def same_posterior(answer: dict[str, Any]) -> str:
     ]
     gap, width = np.abs(draws.mean(axis=0) - x["mean"]) / x["sd"], draws.std(axis=0) / x["sd"]
     return (
-        f"NA-DPVI: our posterior of the authors' trace differs from their NUTS in means by {np.median(gap):.2f} "
-        f"(median) and {gap.max():.2f} (largest) of its standard deviations; widths over theirs {np.median(width):.2f}"
+        "NA-DPVI: our posterior of the authors' trace differs from their NUTS in means by "
+        f"{np.median(gap):.2f} (median) "
+        f"and {gap.max():.2f} (largest) of its standard deviations; widths over theirs "
+        f"{np.median(width):.2f}"
     )
 
 
@@ -471,13 +473,13 @@ def autoencoders(run: Run) -> list[Line]:
     ]
 
 
-# --- Utility ------------------------------------------------------------------------------------------------
+# --- Utility --------------------------------------------------------------------------------------
 
 
 def noisy_gradient_descent(
     problem: Problem, epsilon: float, seed: int, n_steps: int = 100
 ) -> dict[str, float]:
-    """Untuned, full batch: rows and a constant on a scale where gradients have length 1 at most, and steps of 4.
+    """Untuned, full batch: rows scaled so that gradients have length 1 at most, and steps of 4.
 
     Private if one row is exchanged for any other, which moves a sum by 2.
     """
@@ -551,7 +553,7 @@ def best(found: NDArray[np.float64], level: int, metric: int) -> NDArray[np.floa
 def score_line(
     name: str, ours: list[float], theirs: Any, peer: str, target: float | None = None
 ) -> Line:
-    """Line of an accuracy or an AUC by seed; level within two standard errors of the differences by seed."""
+    """Line of an accuracy or AUC by seed; a tie is a difference within two standard errors."""
     own, other = np.asarray(ours, float), np.asarray(theirs, float)
     error = (own - other).std(ddof=1) / math.sqrt(len(own)) if len(own) == len(other) > 1 else 0.0
     figures = float(own.mean()), (float(other.mean()) if len(other) else None)
@@ -561,7 +563,7 @@ def score_line(
 
 
 def target_of(task: str, epsilon: float) -> dict[str, float]:
-    """What is to be reached: a figure that says so, or the best of what peers were once measured at."""
+    """The target: a figure that says so, or the best that was measured for peers."""
     frozen = dict(utility.TASKS[task].peers.get(epsilon, []))
     if "to reach" in frozen:
         return frozen["to reach"]
@@ -572,7 +574,7 @@ def target_of(task: str, epsilon: float) -> dict[str, float]:
 
 
 def classification(run: Run, tasks: tuple[str, ...] = TASKS) -> list[Line]:
-    """Accuracy and AUC on the test splits, ours with default parameters; appended to the log of bench-utility."""
+    """Test accuracy and AUC with default parameters; appended to the log of bench-utility."""
     lines: list[Line] = []
     log: list[dict[str, Any]] = []
     for task in tasks:
@@ -652,7 +654,7 @@ PARTS: dict[str, list[Callable[[Run], list[Line]]]] = {
 }
 
 
-# --- Output -------------------------------------------------------------------------------------------------
+# --- Output ---------------------------------------------------------------------------------------
 
 
 def table(lines: list[Line]) -> str:
@@ -720,7 +722,8 @@ def main() -> None:
             lines += measure(run)
             print(f"{part}, {measure.__name__}: {time.perf_counter() - start:.0f} s", flush=True)
     print(
-        f"\n{options.seeds} seeds. Ratio: the peer's figure over ours, of scores their distances from 1.\n"
+        f"\n{options.seeds} seeds. Ratio: the peer's figure over ours, of scores their distances "
+        "from 1.\n"
     )
     print(table(lines))
     print("\n".join(_skipped))

@@ -35,7 +35,7 @@ ONE_HOT = [(3_000, 0.3), (3_000, 1.0), (30_000, 1.0)]
 def standardised_error(
     X: NDArray[np.float64], truth: NDArray[np.float64], rng: np.random.Generator, **parameters: Any
 ) -> NDArray[np.float64]:
-    """(estimate - truth) / posterior standard deviation of one private fit; the intercept is last in `truth`."""
+    """(estimate - truth) / posterior standard deviation; the intercept is last in `truth`."""
     from skdpbayes import DPBayesianLogisticRegression
 
     y = (rng.uniform(size=len(X)) < expit(X @ truth[:-1] + truth[-1])).astype(int)
@@ -44,7 +44,7 @@ def standardised_error(
 
 
 def one_hot_errors(n: int, epsilon: float, fits: int, **parameters: Any) -> NDArray[np.float64]:
-    """As `standardised_errors`, for columns collinear with the intercept and coefficients drawn from the prior."""
+    """As `standardised_errors`, for columns collinear with the intercept, truth from the prior."""
     errors = []
     for seed in range(fits):
         rng = np.random.default_rng(seed)
@@ -110,7 +110,8 @@ def main() -> None:
         "sd of errors",
     ]
     print(
-        f"95% intervals of {solver}, {fits} data sets a line; errors in posterior standard deviations.\n"
+        f"95% intervals of {solver}, {fits} data sets a line; errors in posterior standard "
+        "deviations.\n"
     )
     print(_log.table(header, rows))
 

@@ -1,4 +1,4 @@
-"""Held-out AUC of private hierarchical logistic regression beside d3p's: ``make bench-d3p-hierarchical``.
+"""AUC of hierarchical logistic regression beside d3p's: ``make bench-d3p-hierarchical``.
 
 The setting is that of d3p's Figures 4 and 5 (Prediger et al. 2021, section 5.3): 500 rows of five
 features in three groups, as many held out, delta 1/500, ten fits a level. The paper has no numbers
@@ -88,7 +88,7 @@ class Problem:
 
 
 def figure_data(seed: int, n: int) -> Problem:
-    """Data as the authors' script draws them, from NumPy's old generator; those of the figures are of seed 0."""
+    """Data as the authors' script draws them (NumPy's old generator); figures have seed 0."""
     rng = np.random.RandomState(seed)
     x, group, features = rng.randn(2, n, 5), rng.randint(0, 3, (2, n)), np.eye(3)
     effects = rng.randn(5, 3)
@@ -177,7 +177,7 @@ def exact_noise(level: float, n: int) -> float:
 def compare(
     python: Path, data: list[Problem], levels: tuple[float, ...], fits: int
 ) -> list[dict[str, Any]]:
-    """Fit both sides to each data set in turn, as many fits a level as asked for; a record a line of the table.
+    """Fit both sides to each data set in turn; one record for each line of the table.
 
     Records without noise have no epsilon.
     """
@@ -255,7 +255,7 @@ def rows_of(records: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def charges(n: int, levels: tuple[float, ...]) -> list[list[str]]:
-    """A row a level: d3p's noise as published, its cost by exact accounting, and the noise that costs the level."""
+    """For each level: d3p's published noise, its exact cost, and the noise for the level."""
     rows = []
     for level, noise in (
         (level, PUBLISHED_NOISE[n][level]) for level in levels if level in PUBLISHED_NOISE[n]
@@ -276,8 +276,9 @@ def charges(n: int, levels: tuple[float, ...]) -> list[list[str]]:
 def coverage(
     n: int, data_norm: float | None, level: float, solver: str, fits: int
 ) -> dict[str, Any]:
-    """Of data sets drawn from the model: per fit, the share of weights in their 95% intervals, and the mean width of
-    these relative to the prior's.
+    """Coverage of 95% intervals of weights, and their mean width relative to the prior's.
+
+    The data sets are drawn from the model; figures are by fit.
     """
     record: dict[str, Any] = {
         "rows": n,
@@ -298,9 +299,16 @@ def coverage(
         y = (rng.uniform(size=n) < expit((x * weights[group]).sum(axis=1))).astype(int)
         start = time.perf_counter()
         model = DPHierarchicalLogisticRegression(
-            3, features, epsilon=level, delta=1 / n, solver=solver, classes=[0, 1], data_norm=data_norm,
-            fit_intercept=False, random_state=seed,
-        ).fit(np.column_stack([x, group]), y)  # fmt: skip
+            3,
+            features,
+            epsilon=level,
+            delta=1 / n,
+            solver=solver,
+            classes=[0, 1],
+            data_norm=data_norm,
+            fit_intercept=False,
+            random_state=seed,
+        ).fit(np.column_stack([x, group]), y)
         record["seconds"].append(time.perf_counter() - start)
         low, high = np.quantile(model.posterior_samples_["weights"], [0.025, 0.975], axis=0)
         prior = 2 * 1.96 * np.sqrt((table**2).sum(axis=1) + 1)
@@ -311,7 +319,7 @@ def coverage(
 
 
 def coverage_row(record: dict[str, Any]) -> list[str]:
-    """Table row: settings, coverage with its standard error, width, and how large estimates are beside the truth."""
+    """Table row: settings, coverage and its standard error, width, size of the estimates."""
     covered = np.array(record["covered"])
     error = covered.std(ddof=1) / len(covered) ** 0.5 if len(covered) > 1 else np.nan
     norm = "default" if record["data_norm"] is None else f"{record['data_norm']:g}"
@@ -369,7 +377,8 @@ def main() -> None:
     if chosen:
         python = _peers.environment("d3p", options.python, options.env)
         print(
-            "\nNoise of d3p as published, epsilon that it costs (a row replaced, set to zero), exact noise.\n"
+            "\nNoise of d3p as published, epsilon that it costs (a row replaced, set to zero), "
+            "exact noise.\n"
         )
         print(_log.table(["", "published", "replaced", "set to zero", "exact"], charges(n, levels)))
     for part in chosen:
@@ -378,7 +387,8 @@ def main() -> None:
         )
         print(f"\nAUC of {n} held-out rows after {n}; {titles[part]}, {options.fits} fits a line.")
         print(
-            "Ahead of d3p as published (without noise: of d3p): difference of medians, mean difference.\n"
+            "Ahead of d3p as published (without noise: of d3p): difference of medians, mean "
+            "difference.\n"
         )
         print(
             _log.table(
@@ -390,7 +400,8 @@ def main() -> None:
         lines = [(*setting, solver) for setting in COVERAGE for solver in ("dpvi", "na-dpvi")]
         logged["coverage"] = [coverage(*line, options.coverage_fits) for line in lines]
         print(
-            f"\nGroups' weights in their 95% intervals, {options.coverage_fits} data sets a line; width beside that of"
+            f"\nGroups' weights in their 95% intervals, {options.coverage_fits} data sets a line; "
+            "width beside that of"
         )
         print("the prior's; slope of estimates on the truth.\n")
         header = ["", "rows", "data_norm", "epsilon", "covered", "width", "slope", "s/fit"]

@@ -47,25 +47,27 @@ Array = NDArray[np.float64]
 # From the authors' results file (GMM/results.pickle and mog_preds_advi.p), the means of five runs
 # that Figure 7 shows.
 FIGURE = {0.1: -4.477, 0.316: -4.400, 1.0: -4.314, 3.16: -4.264, 10.0: -4.237}
+# Jälkö et al. (2017).
 FIGURE_EARLIER = {
     0.1: -6.671,
     0.316: -5.340,
     1.0: -4.695,
     3.16: -4.404,
     10.0: -4.287,
-}  # Jälkö et al. (2017)
+}
+# As the authors' script computes it.
 FIGURE_NOISE = {
     0.1: 18.716,
     0.316: 6.628,
     1.0: 2.736,
     3.16: 1.4057,
     10.0: 0.8887,
-}  # what the authors' script computes
+}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How d3p is run. The clipping norm is of a row's gradient, the prior the scale of the means'."""
+    """Settings of d3p. The clipping norm is for a row's gradient, the prior for the means."""
 
     iterations: int = 1000
     batch: int = 6
@@ -87,7 +89,7 @@ def tuned(level: float) -> Setting:
 
 
 def score(weights: Array, means: Array, scales: Array, Z: Array) -> Array:
-    """Log density of each row of `Z`, shape (n, d), under a spherical mixture; `scales` are standard deviations."""
+    """Log density of each row of `Z` under a spherical mixture; `scales` are deviations."""
     squares = ((Z[:, None, :] - means) ** 2).sum(axis=2) / scales**2
     return logsumexp(
         np.log(weights) - squares / 2 - Z.shape[1] * np.log(scales * np.sqrt(2 * np.pi)), axis=1
@@ -95,7 +97,7 @@ def score(weights: Array, means: Array, scales: Array, Z: Array) -> Array:
 
 
 def score_of_release(release: dict[str, Any], Z: Array) -> float:
-    """Mean log density of held-out rows: the better of what the median gives and what the draws do."""
+    """Mean log density of held-out rows: the better one of the median and the draws."""
 
     def sites(of: str) -> list[Array]:
         return [np.array(release[of][name]) for name in ("weights", "means", "scales")]
@@ -107,12 +109,12 @@ def score_of_release(release: dict[str, Any], Z: Array) -> float:
 
 
 def score_of_ours(model: Any, Z: Array) -> float:
-    """Mean log density of held-out rows at the fitted parameters, by scikit-learn's names of them."""
+    """Mean log density of held-out rows at the fitted parameters (scikit-learn's names)."""
     return float(score(model.weights_, model.means_, np.sqrt(model.covariances_), Z).mean())
 
 
 def figure_data() -> tuple[Array, Array]:
-    """The 2000 rows and the 100 held-out ones of Figure 7, from NumPy's old generator with seed 123."""
+    """The 2000 rows and 100 held-out ones of Figure 7 (NumPy's old generator, seed 123)."""
     rng, problem = np.random.RandomState(123), five_clusters()
 
     def draw(n: int) -> Array:
@@ -132,7 +134,7 @@ def compare(
     fits: int,
     published_only: bool = False,
 ) -> list[dict[str, Any]]:
-    """Fit both sides to each data set in turn, as many fits a level as asked for; one record a line of the table."""
+    """Fit both sides to each data set in turn; one record for each line of the table."""
     problem = five_clusters()
     k, n = len(problem.weights), problem.n_train
     plan: list[dict[str, Any]] = []
@@ -177,9 +179,11 @@ def compare(
     for level in levels:
         records.append(ours("ours", level, lambda X, i, level=level: private(problem, X, level, i)))
         theirs = ours(
-            "ours, of their NumPyro model", level,
-            lambda X, i, level=level: their_model(X, k, level, problem.delta, i), lambda model, Z: model.score(Z),
-        )  # fmt: skip
+            "ours, of their NumPyro model",
+            level,
+            lambda X, i, level=level: their_model(X, k, level, problem.delta, i),
+            lambda model, Z: model.score(Z),
+        )
         records.append(theirs)
     records.append(ours("not private, 20 starts", None, lambda X, i: not_private(problem, X, i)))
     records.append(ours("not private, one cluster", None, one_cluster))
@@ -189,7 +193,7 @@ def compare(
 
 
 def spherical_mixture(rows: Any, k: int) -> None:
-    """d3p's model: that of ``benchmarks/peers/d3p_fits.py``, with NumPyro's own mixture in the place of its class."""
+    """d3p's model as in ``benchmarks/peers/d3p_fits.py``, with NumPyro's own mixture."""
     import jax.numpy as jnp
     import numpyro
     import numpyro.distributions as dist
@@ -246,7 +250,7 @@ def row_of(record: dict[str, Any]) -> list[str]:
 
 
 def figure_rows(records: list[dict[str, Any]], levels: tuple[float, ...]) -> list[list[str]]:
-    """Of the figure's data, a row a level: what was published, d3p here, ours, and what d3p's noise really costs."""
+    """By level, on the figure's data: published, d3p here, ours, exact cost of d3p's noise."""
     scores = {(record["line"], record["epsilon"]): np.array(record["score"]) for record in records}
     rows = []
     for level in levels:
@@ -296,7 +300,8 @@ def main() -> None:
         data.append((problem.draw(rng, problem.n_train), problem.draw(rng, N_TEST)))
     records = compare(python, data, levels, options.seeds)
     print(
-        f"\nMean log-likelihood of {N_TEST} held-out rows; over {options.seeds} data sets of 2000 rows.\n"
+        f"\nMean log-likelihood of {N_TEST} held-out rows; over {options.seeds} data sets of 2000 "
+        "rows.\n"
     )
     header = ["", "mean", "median", "best", "worst", "s/fit"]
     print(_log.table(header, [row_of(record) for record in records]))
@@ -306,7 +311,8 @@ def main() -> None:
     if known:
         figure = compare(python, [figure_data()], known, 5, published_only=True)
         print(
-            "\nThe figure's own data, with 100 held-out rows; five fits a level. Last: epsilon that its noise costs.\n"
+            "\nThe figure's own data, with 100 held-out rows; five fits a level. Last: epsilon "
+            "that its noise costs.\n"
         )
         header = [
             "",

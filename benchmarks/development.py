@@ -1,4 +1,4 @@
-"""Utility of the defaults where they may be tuned: simulated problems, and rows held out of Adult's train split.
+"""Utility of the defaults where they may be tuned: simulated problems, held-out training rows.
 
 ``python -m benchmarks.development --epsilons 0.1 1 --seeds 2``. Test splits that we report on are
 never read here.
@@ -19,7 +19,7 @@ LARGEST = 100_000  # rows of the largest problem in the default selection
 
 
 def adult_held_out(seed: int, kept: float = 0.75) -> Problem:
-    """A share of Adult's training rows, in an order that the seed decides, and the others to predict."""
+    """A share of Adult's training rows, chosen by the seed, and the others to predict."""
     whole = adult(seed)
     order = np.random.default_rng(seed).permutation(len(whole.X_train))
     cut = int(kept * len(order))

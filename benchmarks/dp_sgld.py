@@ -1,4 +1,4 @@
-"""Step sizes, Adult and MNIST as in Li et al. (2019, DP-SGLD), with exact accounting: ``make bench-dp-sgld``.
+"""Li et al. (2019, DP-SGLD) with exact accounting: ``make bench-dp-sgld``.
 
 * ``steps``: Figures 1 and 2, the largest first step that a budget allows, constant and decreasing,
   beside the bound of Wang, Fienberg and Smola (2015); in the paper's units (``N h``).
@@ -49,7 +49,7 @@ QUOTED = [("DP-SGD", "0.5", "90.00%"), ("DP-SGD", "8", "97.00%"), ("CGNMax", "1.
 
 
 def steps() -> list[list[str]]:
-    """Largest first steps in the paper's setting: N=50 000, T=10 000, L=1, delta 1e-5, all records in each step."""
+    """Largest first steps in the paper's setting: N=50 000, T=10 000, L=1, full batch."""
     from skdpbayes.privacy import step_size_bound, wang_step_size_bound
 
     n, own = 50_000, {"n_steps": 10_000}
@@ -70,13 +70,12 @@ def steps() -> list[list[str]]:
 
 
 def paper_setting() -> tuple[float, float]:
-    """Noise multiplier of the paper's MNIST setting (step .3, batch 128, clip .3, 20 epochs), and its epsilon."""
+    """Noise multiplier and epsilon of the paper's MNIST setting (step .3, batch 128, clip .3)."""
     from skdpbayes.privacy import GaussianSteps, compose
 
     n, batch, eta, clip = 60_000, 128, 0.3, 0.3
-    sigma = math.sqrt(eta / n) / (
-        eta * clip / batch
-    )  # noise of variance eta/N on eta times a mean of clipped gradients
+    # Noise of variance eta/N is added to eta times a mean of clipped gradients.
+    sigma = math.sqrt(eta / n) / (eta * clip / batch)
     return sigma, compose((GaussianSteps(sigma, batch / n, 20 * n // batch),), "zero_out").epsilon(
         1e-5
     )
@@ -111,11 +110,10 @@ def adult(seeds: int, holdout: bool) -> list[list[str]]:
 
 
 def features(name: str, X: np.ndarray) -> np.ndarray:
-    """What a network takes of images: pixels in standard units of all, by constants, or histograms of gradients."""
+    """Inputs of a network: pixels standardised by constants, or histograms of gradients."""
     if name == "histograms":
-        return _mnist.gradient_histograms(X) * np.float32(
-            6
-        )  # rows of norm below 36, the root of 1296
+        # Rows of norm below 36, the root of 1296.
+        return _mnist.gradient_histograms(X) * np.float32(6)
     return (X / np.float32(255) - 0.13) / 0.31
 
 
@@ -145,10 +143,17 @@ def mnist(
             for solver in solvers:
                 start = time.perf_counter()
                 model = DPBayesianMLPClassifier(
-                    activation="tanh", epsilon=epsilon, classes=range(10), data_norm=60.0, numerics="fast",
-                    sampling_rate=batch / len(y), n_steps=epochs * len(y) // batch, random_state=0,
-                    **NETWORKS[name], **SOLVERS[solver],
-                )  # fmt: skip
+                    activation="tanh",
+                    epsilon=epsilon,
+                    classes=range(10),
+                    data_norm=60.0,
+                    numerics="fast",
+                    sampling_rate=batch / len(y),
+                    n_steps=epochs * len(y) // batch,
+                    random_state=0,
+                    **NETWORKS[name],
+                    **SOLVERS[solver],
+                )
                 model.fit(X, y)
                 seconds = time.perf_counter() - start
                 proba = model.predict_proba(X_test)
@@ -213,7 +218,8 @@ def main() -> None:
     if "mnist" in options.parts:
         sigma, epsilon = paper_setting()
         print(
-            f"The paper's MNIST setting has noise multiplier {sigma:.2f}, epsilon {epsilon:.3f} (claimed .99; 99.21%)"
+            f"The paper's MNIST setting has noise multiplier {sigma:.2f}, epsilon {epsilon:.3f} "
+            "(claimed .99; 99.21%)"
         )
         record["paper"] = sigma, epsilon
         record["mnist"] = mnist(

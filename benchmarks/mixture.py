@@ -1,4 +1,4 @@
-"""Held-out log-likelihood of private Gaussian mixtures, beside non-private ones and the true density.
+"""Held-out log-likelihood of private Gaussian mixtures, non-private ones and the truth.
 
 ``make bench-mixture``, or with a choice: ``make bench-mixture MIXTURE_ARGS="--problems five --seeds
 3"``. The first problem is that of d3p's Figure 7 (Prediger et al. 2021, section 5.4), which is that
@@ -22,7 +22,8 @@ import numpy as np
 
 from benchmarks import _log
 
-N_TEST = 20_000  # rows that are held out: the original's 100 would say little of differences of a hundredth
+# Held-out rows: the original's 100 are too few to show differences of a hundredth.
+N_TEST = 20_000
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,19 @@ def five_clusters() -> Mixture:
     """d3p's Figure 7: means at the origin and at (+-2, +-2), variances 1/2, equal weights."""
     means = np.array([[0, 0], [2, 2], [-2, -2], [-2, 2], [2, -2]], float)
     return Mixture(
-        np.full(5, 0.2), means, np.tile(np.eye(2) / 2, (5, 1, 1)), 2000, 1e-3, (-6.0, 6.0), "spherical",
+        np.full(5, 0.2),
+        means,
+        np.tile(np.eye(2) / 2, (5, 1, 1)),
+        2000,
+        1e-3,
+        (-6.0, 6.0),
+        "spherical",
         (0.1, 0.316, 1.0, 3.16, 10.0),
-    )  # fmt: skip
+    )
 
 
 def _turned(seed: int, k: int, d: int, weights: np.ndarray, n: int, apart: float) -> Mixture:
-    """K components with full covariances of standard deviations .5 to 1.5, their means at least `apart`."""
+    """K components with full covariances of deviations .5 to 1.5, means at least `apart`."""
     rng = np.random.default_rng(seed)
     means: list[np.ndarray] = []
     while len(means) < k:
@@ -136,7 +143,7 @@ def not_private(problem: Mixture, X: np.ndarray, seed: int) -> Any:
 def run(
     name: str, epsilons: tuple[float, ...] | None, seeds: int, fit=private
 ) -> list[dict[str, Any]]:
-    """Fit and score at each level with each seed (of rows and of noise); one record a line of the table."""
+    """Fit and score at each level with each seed; one record for each line of the table."""
     problem = PROBLEMS[name]()
     levels = epsilons or problem.epsilons
     records: dict[str, dict[str, Any]] = {}
@@ -168,7 +175,7 @@ def _timed(fit, problem, *arguments, test):
 
 
 def covered(problem: Mixture, model: Any) -> float:
-    """Share of true weights, means and variances within their central 90% intervals; NaN if the model has none."""
+    """Coverage of 90% intervals of weights, means and variances; NaN if there are none."""
     from scipy.optimize import linear_sum_assignment
 
     if not hasattr(model, "posterior_samples_"):
@@ -186,11 +193,12 @@ def covered(problem: Mixture, model: Any) -> float:
 
 
 def row_of(record: dict[str, Any]) -> list[str]:
-    """Table row: mean and standard error of the log-likelihood, how far it is below the true density's, coverage."""
+    """Table row: log-likelihood and its standard error, distance from the truth, coverage."""
     score, gap = np.array(record["score"]), np.array(record["gap"])
     error = score.std(ddof=1) / len(score) ** 0.5 if len(score) > 1 else math.nan
     return [
-        f"{record['problem']}: {record['line']}", f"{score.mean():.3f} ±{error:.3f}", f"{gap.mean():.3f}",
+        f"{record['problem']}: {record['line']}",
+        f"{score.mean():.3f} ±{error:.3f}", f"{gap.mean():.3f}",
         f"{np.median(gap):.3f}", f"{gap.max():.3f}", f"{np.mean(record['covered']):.2f}",
         f"{np.median(record['seconds']):.2f}",
     ]  # fmt: skip
@@ -224,7 +232,8 @@ def main() -> None:
         )
         print(f"{name}: done", flush=True)
     print(
-        f"\nMean log-likelihood of {N_TEST} held-out rows over {options.seeds} fits, and nats below the true density;"
+        f"\nMean log-likelihood of {N_TEST} held-out rows over {options.seeds} fits, and nats "
+        "below the true density;"
         "\nshare of the true weights, means and variances in their 90% intervals.\n"
     )
     header = ["problem", "log-likelihood", "below truth", "median", "worst", "covered", "s/fit"]

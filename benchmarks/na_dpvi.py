@@ -37,14 +37,15 @@ Array = NDArray[np.float64]
 
 RESULTS = Path(__file__).parent / "results" / "na_dpvi"
 DELTA, N_DRAWS, BLOCK = 1e-5, 4_000, 20
-KEPT = 250  # draws of a posterior that are kept for TARP and coverage, which are exact with few draws too
+# Draws of a posterior kept for TARP and coverage, which are exact with few draws too.
+KEPT = 250
 PAPER_K = 500  # replicates of one TARP repetition in the paper
 SHORT, FULL = 100, 2_000  # replicates of a cell
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A problem at a privacy level, and the paper's TARP errors there (none where the paper has no such cell)."""
+    """A problem at a privacy level, and the paper's TARP errors, where it has them."""
 
     problem: str
     epsilon: float
@@ -144,7 +145,7 @@ def published(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Arr
 
 
 def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
-    """DPVIm: aligned gradients, and the averaged iterate; with the spread of mu's iterates, around either iterate.
+    """DPVIm: aligned gradients, averaged iterate, and the spread of mu's iterates.
 
     The spread is how DPVIm accounts for noise. It is that of the last iterate, and too wide around
     the average.
@@ -168,7 +169,7 @@ def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
 def _own(
     cell: Cell,
 ) -> tuple[dict[str, Any], Callable[[Any], tuple[Any, ...]], Callable[[Any], Array]]:
-    """Our estimators with the cell's prior, by line; what of the records they fit; unconstrained draws of a fit."""
+    """Our estimators with the cell's prior, by line; rows to fit; unconstrained draws."""
     import skdpbayes
     from benchmarks._na_dpvi_collapsed import softplus_inverse
 
@@ -222,7 +223,7 @@ def log_ratios(p: Array) -> Array:
 
 
 def own(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
-    """Our estimators as a user has them: defaults, the cell's prior and privacy level, public bounds."""
+    """Our estimators with defaults, the cell's prior and privacy level, and public bounds."""
     from sklearn.base import clone
 
     from skdpbayes.privacy import PrivacyLeakWarning
@@ -230,9 +231,8 @@ def own(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
     estimators, fields, unconstrained = _own(cell)
     lines: dict[str, list[Array]] = {name: [] for name in estimators}
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", PrivacyLeakWarning
-        )  # Of seeds; each fit has its own, and none is the data's.
+        # About seeds: each fit has its own, and none is the data's.
+        warnings.simplefilter("ignore", PrivacyLeakWarning)
         for records in data.records:
             for name, estimator in estimators.items():
                 fit = clone(estimator).set_params(random_state=int(rng.integers(2**63)))
@@ -250,7 +250,7 @@ CONTENDERS: dict[str, Contender] = {
 
 
 def figures(draws: Array, truth: Array) -> dict[str, Array]:
-    """What is kept of a block, for each replicate and coordinate: scores of all draws, and some of the draws.
+    """Record of a block, for each replicate and coordinate: scores, and some of the draws.
 
     Replicates whose draws are not finite are left out; the table's K tells.
     """
@@ -388,8 +388,8 @@ def _band(n_replicates: int, n_curves: int = 1) -> str:
 
 
 HEADER = [
-    "line", "K", "paper", f"K={PAPER_K}", "whitened", "perfect", "marginal", "perfect", "worst", "covered", "worst",
-    "sd", "ratio", "CRPS", "mean z", "sd of z",
+    "line", "K", "paper", f"K={PAPER_K}", "whitened", "perfect", "marginal", "perfect", "worst",
+    "covered", "worst", "sd", "ratio", "CRPS", "mean z", "sd of z",
 ]  # fmt: skip
 
 
@@ -431,11 +431,16 @@ def score(
 def report(found: dict[Cell, dict[str, Scored]]) -> str:
     """All tables."""
     parts = [
-        "K: replicates with a posterior that is finite. TARP error (RMSE over 99 levels) of all coordinates, whitened:",
-        f"the paper's, ours in groups of K={PAPER_K} and with all K, beside the central 95% of a perfect posterior's",
-        "with as many; mean TARP error of the marginals, beside that of perfect and independent ones, and the worst;",
-        "coverage of central 90% intervals, mean and worst coordinate; median posterior standard deviation, and its",
-        "ratio to that without privacy; mean CRPS; of z = (posterior mean - truth) / posterior standard deviation, the",
+        "K: replicates with a posterior that is finite. TARP error (RMSE over 99 levels) of all "
+        "coordinates, whitened:",
+        f"the paper's, ours in groups of K={PAPER_K} and with all K, beside the central 95% of a "
+        "perfect posterior's",
+        "with as many; mean TARP error of the marginals, beside that of perfect and independent "
+        "ones, and the worst;",
+        "coverage of central 90% intervals, mean and worst coordinate; median posterior standard "
+        "deviation, and its",
+        "ratio to that without privacy; mean CRPS; of z = (posterior mean - truth) / posterior "
+        "standard deviation, the",
         "mean in the coordinate where it is farthest from zero, and the standard deviation.",
         f"With K={PAPER_K} a perfect posterior's TARP error is in {_band(PAPER_K)}.",
     ]
@@ -448,7 +453,7 @@ def report(found: dict[Cell, dict[str, Scored]]) -> str:
 
 
 def draw(found: dict[Cell, dict[str, Scored]]) -> list[Path]:
-    """Write the paper's Figures 2 and 3: coverage, and its error, against the level; a panel for each cell."""
+    """Write the paper's Figures 2 and 3: coverage and its error against the level, by cell."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

@@ -1,4 +1,4 @@
-"""Pictures of what private models find: components of a mixture, topics, weights of a belief network.
+"""Pictures of private models: components of a mixture, topics, weights of a belief network.
 
 ``make bench-pictures`` draws ``mixture.png``, ``topics.png`` and ``weights.png``, or those that are
 named. The mixture is simulated and shown with its rows; topics of the 20 Newsgroups and weights of
@@ -26,7 +26,7 @@ N_TOPICS, N_WORDS = 8, 10
 
 
 def mixture(epsilon: float) -> Any:
-    """Overlapping components, of radius two standard deviations: true ones, and posterior draws of two solvers."""
+    """Overlapping components, radius two deviations: the truth, and draws of two solvers."""
     problem = five_clusters()
     X = problem.draw(np.random.default_rng(0), problem.n_train)
     figure, axes = plt.subplots(1, 2, figsize=(11, 5.4), sharex=True, sharey=True)
@@ -38,7 +38,8 @@ def mixture(epsilon: float) -> Any:
         _ellipses(axis, problem.means, problem.covariances, color=ORANGE, linewidth=2)
         axis.set(title=f"solver={solver!r}", aspect="equal", xlim=(-5, 5), ylim=(-5, 5))
     figure.suptitle(
-        f"Five components at epsilon {epsilon:g}, from {len(X)} rows: 20 posterior draws (blue), the truth (orange)"
+        f"Five components at epsilon {epsilon:g}, from {len(X)} rows: 20 posterior draws (blue), "
+        "the truth (orange)"
     )
     return figure
 
@@ -51,7 +52,7 @@ def _ellipses(axis, means, covariances, **style):
 
 
 def topics_of_news(epsilon: float) -> Any:
-    """The words of topics that are likelier in them than elsewhere by most, with central 90% intervals."""
+    """The most distinctive words of topics, with central 90% intervals."""
     corpus = topics.newsgroups(holdout=False)
     model = topics.private(corpus, epsilon, 0)
     draws = model.sample_posterior(200, random_state=0)["topics"]
@@ -60,7 +61,8 @@ def topics_of_news(epsilon: float) -> Any:
     largest = np.argsort(-model.components_.sum(axis=1))[:N_TOPICS]
     figure, axes = plt.subplots(2, N_TOPICS // 2, figsize=(13, 7), constrained_layout=True)
     print(
-        f"20 Newsgroups at epsilon {epsilon:g}: the {N_TOPICS} largest of {corpus.n_components} topics"
+        f"20 Newsgroups at epsilon {epsilon:g}: the {N_TOPICS} largest of {corpus.n_components} "
+        "topics"
     )
     for axis, topic in zip(axes.ravel(), largest, strict=True):
         top = np.argsort(-lift[topic])[:N_WORDS][::-1]
@@ -88,7 +90,8 @@ def weights(epsilon: float) -> Any:
         )
         axis.axis("off")
     figure.suptitle(
-        f"Binarised MNIST at epsilon {epsilon:g}: weights of 50 hidden units, and 20 images that they make"
+        f"Binarised MNIST at epsilon {epsilon:g}: weights of 50 hidden units, and 20 images that "
+        "they make"
     )
     return figure
 

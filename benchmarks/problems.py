@@ -1,4 +1,4 @@
-"""Frozen problems: the peers' tasks, on which we report, and simulated ones, on which defaults may be tuned.
+"""Frozen problems: the peers' tasks, for reports, and simulated ones, for tuning defaults.
 
 The two lists share nothing. A figure that is reported on :data:`PEER_TASKS` (or on Adult's test
 split) says something only as long as no default was chosen there; defaults are chosen on
@@ -39,8 +39,8 @@ def clip_rows(X: Array, norm: float) -> Array:
     return X * np.minimum(1.0, norm / np.maximum(lengths, np.finfo(float).tiny))
 
 
-# --- The peers' tasks ---------------------------------------------------------------------------------------
-# Labels are drawn from the rows as they were before the clip. Where the wording leaves an order of draws open
+# --- The peers' tasks -----------------------------------------------------------------------------
+# Labels are drawn from the rows before the clip. Where the wording leaves an order of draws open
 # it is features, weights, labels.
 
 
@@ -71,7 +71,7 @@ def digits_0(seed: int) -> Problem:
 
 
 def synth_a(seed: int) -> Problem:
-    """Draw 30000 + 10000 Gaussian rows, d=50, weights of norm 2.5 new for each seed, intercept .5."""
+    """30000 + 10000 Gaussian rows, d=50, weights of norm 2.5 drawn by seed, intercept .5."""
     rng = np.random.RandomState(1000 + seed)
     X = rng.standard_normal((40_000, 50))
     w = rng.standard_normal(50)
@@ -80,7 +80,7 @@ def synth_a(seed: int) -> Problem:
 
 
 def synth_b(seed: int) -> Problem:
-    """Draw 30000 + 10000 Gaussian rows, d=50, the same weights of norm 2 for every seed, no intercept."""
+    """30000 + 10000 Gaussian rows, d=50, weights of norm 2 for all seeds, no intercept."""
     w = np.random.default_rng(7).standard_normal(50)
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((40_000, 50))
@@ -101,9 +101,9 @@ PEER_TASKS: dict[str, Callable[[int], Problem]] = {
 }
 
 
-# --- Simulated problems for development ---------------------------------------------------------------------
-# A family draws rows given the generator, their number and the number of columns. What a family needs to know
-# of its columns (rates, loadings) it draws from a generator of its own, seeded by the number of columns: the
+# --- Simulated problems for development -----------------------------------------------------------
+# A family draws rows given the generator, their number and the number of columns. It draws the
+# constants of its columns (rates, loadings) from another generator, seeded by their number: the
 # population is part of the problem, and only rows and weights change with the seed.
 
 Family = Callable[[np.random.Generator, int, int], Array]
@@ -137,12 +137,12 @@ def _heavy_tailed(rng: np.random.Generator, n: int, d: int) -> Array:
 
 
 def _scales(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Gaussian columns whose standard deviations run from 1 down to .03: forgotten standardisation."""
+    """Gaussian columns with standard deviations from 1 down to .03: no standardisation."""
     return rng.standard_normal((n, d)) * np.geomspace(1.0, 0.03, d)
 
 
 def _one_hot(rng: np.random.Generator, n: int, d: int) -> Array:
-    """Five categorical variables with unequal levels, one-hot encoded: every row has norm sqrt(5)."""
+    """Five categorical variables with unequal levels, one-hot encoded: rows of norm sqrt(5)."""
     sizes = [len(part) for part in np.array_split(np.arange(d), 5)]
     population = np.random.default_rng(d)
     blocks = []

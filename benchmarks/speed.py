@@ -1,4 +1,4 @@
-"""Microseconds per step: our private fit beside NumPyro's non-private variational inference, in one run.
+"""Microseconds per step of our private fit and of NumPyro's non-private one, in one run.
 
 ``make bench-speed``. Bayesian logistic regression, N=32561, d=105, expected batch 326, one thread,
 warm. Absolute times move from machine to machine and with whatever else runs, so the contenders
@@ -109,7 +109,7 @@ def ours(
     guide: str = "mean_field",
     numerics: str = "secure",
 ) -> Callable[[], float]:
-    """Set up the private loop that `fit` runs, with all that it does per step and nothing that it does once.
+    """Set up the private loop of `fit`, with all work per step and without work done once.
 
     The expected batch is the same whatever the number of records.
     """
@@ -143,7 +143,7 @@ def ours(
 
 
 def d3p(X: Float32, y: NDArray[np.int64], n_steps: int, python: Path) -> Callable[[], float]:
-    """Set up d3p's steps, in an environment of its own, on the same core; private, by its fixed-size sampler."""
+    """Set up d3p's private steps, with its fixed-size sampler, in its own environment."""
     worker = _peers.Worker([str(python), str(_peers.PEERS / "d3p_steps.py")], {"x": X, "y": y})
     return lambda: worker.ask(n_steps=n_steps, batch=BATCH)["seconds"]
 
@@ -163,7 +163,7 @@ CONTENDERS: dict[str, Contender] = {
 def measure(
     runs: dict[Any, Callable[[], float]], n_steps: int, rounds: int
 ) -> dict[Any, list[float]]:
-    """Microseconds per step of what was set up, turn by turn; the first turn compiles and is dropped."""
+    """Microseconds per step, turn by turn; the first turn compiles and is dropped."""
     turns: dict[Any, list[float]] = {name: [] for name in runs}
     for _ in range(rounds + 1):
         for name, run in runs.items():
@@ -172,7 +172,7 @@ def measure(
 
 
 def by_size(sizes: list[int], n_steps: int, rounds: int, numerics: str) -> dict[int, list[float]]:
-    """Microseconds per step of ours with each number of records, the expected batch being the same."""
+    """Microseconds per step with each number of records, for the same expected batch."""
     rng = np.random.default_rng(0)
     runs = {}
     for n in sizes:

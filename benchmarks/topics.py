@@ -62,7 +62,7 @@ def simulated(*, holdout: bool, n_train: int = 20_000, n_test: int = 2_000) -> C
 
 
 def newsgroups(*, holdout: bool) -> Corpus:
-    """20 Newsgroups by date, the vocabulary of Hoffman, Blei and Bach (2010); a document's order is the archive's."""
+    """20 Newsgroups by date, in archive order; vocabulary of Hoffman, Blei and Bach (2010)."""
     home = Path(os.environ.get("SKDPBAYES_DATA_HOME") or ".")
     counts = sparse.csr_array(sparse.load_npz(home / "20news_hoffman_counts.npz"), dtype=float)
     words = (home / "20news_hoffman_vocab.txt").read_text("utf-8").split()
@@ -96,7 +96,7 @@ def not_private(corpus: Corpus, seed: int, **parameters: Any) -> Any:
 
 
 def completion(topics: np.ndarray, proportions: Callable[[Any], np.ndarray], test: Any) -> float:
-    """Perplexity of half of the words of each document given the other half; of any model, the same halves."""
+    """Perplexity of half of each document's words given the other half, the same for all models."""
     rng = np.random.default_rng(0)
     test = sparse.csr_matrix(test, dtype=float)
     test.sum_duplicates()
@@ -119,7 +119,7 @@ def of_model(model: Any, test: Any) -> float:
 
 
 def references(corpus: Corpus) -> dict[str, float]:
-    """What needs no fit: uniform, the frequencies of the training words, and the truth where it is known."""
+    """Baselines without a fit: uniform, training frequencies, and the truth if it is known."""
     test = corpus.test
     frequency = np.asarray(corpus.train.sum(axis=0)).ravel() + EXTRA
     found = {"uniform": float(test.shape[1])}
@@ -188,7 +188,7 @@ def run(
 
 
 def row_of(record: dict[str, Any]) -> list[str]:
-    """Table row: perplexity and its standard error, share of the gap that is closed, seconds, times scikit-learn's."""
+    """Table row: perplexity and its standard error, share of the gap closed, seconds, ratio."""
     scores = np.array(record["perplexity"])
     error = f" ±{scores.std(ddof=1) / len(scores) ** 0.5:.1f}" if len(scores) > 1 else ""
     seconds = f"{np.median(record['seconds']):.1f}" if "seconds" in record else ""
@@ -196,13 +196,14 @@ def row_of(record: dict[str, Any]) -> list[str]:
         f"{record[name]:.2f}" if name in record else "" for name in ("closed", "ratio")
     )
     return [
-        f"{record['corpus']}: {record['line']}", f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
+        f"{record['corpus']}: {record['line']}",
+        f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
         closed, seconds, ratio,
     ]  # fmt: skip
 
 
 def top_words(model: Any, words: list[str], n: int = 8) -> list[str]:
-    """A line for each topic: its most frequent words, and a 90% interval of the first one's probability."""
+    """A line for each topic: its most frequent words, with a 90% interval for the first."""
     draws = model.sample_posterior(300, 0)["topics"]
     lines = []
     for k, topic in enumerate(model.topics_):
@@ -251,7 +252,8 @@ def main() -> None:
             continue
         if options.topics is not None:
             print(
-                f"\n{name}, epsilon {options.topics:g}: the first word's probability with a 90% interval, and words.\n"
+                f"\n{name}, epsilon {options.topics:g}: the first word's probability with a 90% "
+                "interval, and words.\n"
             )
             print("\n".join(top_words(private(corpus, options.topics, 0), corpus.words)))
             continue
@@ -260,8 +262,10 @@ def main() -> None:
     if not records:
         return
     print(
-        f"\nCompletion perplexity, delta {DELTA:g}: mean and standard error over fits, the worst, the share closed of "
-        "the gap\nfrom the unigram to scikit-learn's online fit, seconds of a fit and over those of the online fit.\n"
+        f"\nCompletion perplexity, delta {DELTA:g}: mean and standard error over fits, the worst, "
+        "the share closed of the gap\nfrom the unigram to scikit-learn's online fit, "
+        "seconds of a fit and over those "
+        "of the online fit.\n"
     )
     print(
         _log.table(

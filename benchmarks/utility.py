@@ -29,7 +29,7 @@ METRICS = ("accuracy", "auc", "log_loss")
 
 @dataclass(frozen=True)
 class Task:
-    """Problems by seed, levels to run them at, and by level what peers reached: (name, figures) pairs."""
+    """Problems by seed, levels to run, and by level the figures of peers: (name, figures)."""
 
     problem: Callable[[int], Problem]
     epsilons: tuple[float, ...]
@@ -37,7 +37,7 @@ class Task:
 
 
 def adult(seed: int) -> Problem:
-    """Adult in its original split, encoded with public constants; the seed only changes the fit's noise."""
+    """Adult in its original split, encoded with constants; the seed changes only the noise."""
     from skdpbayes.datasets import adult_preprocessor, load_adult
 
     data = load_adult()
@@ -139,7 +139,7 @@ TASKS: dict[str, Task] = {
 
 
 def make_estimator(epsilon: float, problem: Problem, seed: int, **parameters: Any) -> Any:
-    """Build the estimator under test: default parameters (but for `parameters`), and the public facts of the task."""
+    """Build the estimator under test: defaults, `parameters`, and the task's public facts."""
     from skdpbayes import DPBayesianLogisticRegression
 
     return DPBayesianLogisticRegression(
@@ -170,7 +170,7 @@ def run(
     seeds: int,
     make: Callable[[float, Problem, int], Any] = make_estimator,
 ) -> list[dict[str, Any]]:
-    """Fit and score a task at each level with each seed; one record a level, with every seed's values."""
+    """Fit and score a task at each level with each seed; one record for each level."""
     task = TASKS[name]
     records = [
         {"task": name, "epsilon": e, "delta": DELTA, "seconds": [], **{m: [] for m in METRICS}}
@@ -178,9 +178,8 @@ def run(
     ]
     problem = None
     for seed in range(seeds):
-        if (
-            problem is None or task.problem is not adult
-        ):  # Adult is the same rows for every seed: read once.
+        # Adult has the same rows for every seed: read it once.
+        if problem is None or task.problem is not adult:
             problem = task.problem(seed)
         for record in records:
             estimator = make(record["epsilon"], problem, seed)

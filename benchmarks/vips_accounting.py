@@ -1,4 +1,4 @@
-"""Noise and privacy at the settings of Variational Bayes in Private Settings: ``make bench-vips-accounting``.
+"""Noise and privacy in the settings of the VIPS paper: ``make bench-vips-accounting``.
 
 It takes about a minute. The paper is arXiv:1611.00340, in the version that accounts by concentrated
 privacy. What it does not state is marked with a star in the tables. ``docs/vips-paper.md`` says
@@ -93,7 +93,7 @@ def logistic(epsilon: float) -> Setting:
 def sbn(
     epsilon: float, batch: int, hidden: int, rounds: int | None = None, delta: float = 1e-4
 ) -> Setting:
-    """Section 7: 60 000 images, ``5 + J + K`` releases per round, of which K (those of xi^(1)) see no data.
+    """Section 7: 60 000 images, ``5 + J + K`` releases a round, K of them without data (xi^(1)).
 
     Neither rounds nor delta are stated: one pass over the data and delta of the other experiments,
     unless given.
@@ -154,7 +154,7 @@ def holds(setting: Setting, multiplier: float) -> float:
 
 
 def holds_text(setting: Setting, multiplier: float) -> str:
-    """`holds`, or a lower bound where there is so little noise that the loss needs too large a grid."""
+    """`holds`, or a lower bound if noise is so small that the loss needs too large a grid."""
     if multiplier < 0.08:
         return f">{at_least(setting, multiplier):.3g}"
     return f"{holds(setting, multiplier):.3g}"
@@ -204,7 +204,7 @@ def needed(setting: Setting) -> dict[str, float]:
 
 
 def sbn_statistics(y: NDArray[np.float64], weight: float, hidden: int) -> list[NDArray[np.float64]]:
-    """Expected statistics of one image, in the paper's order without the second, over their sensitivities.
+    """Expected statistics of one image over their sensitivities (without the paper's second).
 
     By equations 53, 55 and 56 with the posterior at a point: all weights are `weight` over
     `hidden`, all biases c of pixels are minus `weight`, and b = 0.
@@ -230,7 +230,7 @@ def sbn_statistics(y: NDArray[np.float64], weight: float, hidden: int) -> list[N
 
 
 def sbn_distance(weight: float, hidden: int = 50) -> float:
-    """Distance of a white from a black image in all 789 statistics, over its bound; tends to 1 for large weights."""
+    """Distance of a white from a black image, over its bound; tends to 1 for large weights."""
     white, black = (sbn_statistics(np.full(PIXELS, shade), weight, hidden) for shade in (1.0, 0.0))
     squares = [np.sum((a - b) ** 2) for a, b in zip(white, black, strict=True)]
     return math.sqrt(sum(squares) / (5 + PIXELS))
@@ -239,12 +239,12 @@ def sbn_distance(weight: float, hidden: int = 50) -> float:
 def total_noise(
     sensitivities: NDArray[np.float64], sizes: NDArray[np.float64], shares: NDArray[np.float64]
 ) -> float:
-    """Summed squared noise of all entries in units of the squared joint multiplier: ``sum_b d_b Delta_b^2 / p_b``."""
+    """Squared noise of all entries over the squared multiplier: ``sum_b d_b Delta_b^2 / p_b``."""
     return float(np.sum(sizes * sensitivities**2 / shares))
 
 
 def sbn_noise(hidden: int) -> dict[str, float]:
-    """Summed squared noise at the same joint multiplier: the paper's 789 blocks, and three blocks with best shares."""
+    """Squared noise at one joint multiplier: the paper's 789 blocks, and three optimal ones."""
     J, K = float(PIXELS), float(hidden)
     sensitivity = np.sqrt([K, J, J / 16, J * K / 16, J * K, *[K * K / 16] * PIXELS])
     size = np.array([K, J, J, J * K, J * K, *[K * K] * PIXELS])
@@ -407,7 +407,10 @@ def batch_table(epsilon: float) -> None:
                 f"{noise / s.rate / math.sqrt(s.rounds):.3g}",
             ]
         )
-    title = f"LDA, epsilon {epsilon:g}: standard deviation of the noise in the average of T estimates of the full sum"
+    title = (
+        f"LDA, epsilon {epsilon:g}: standard deviation of the noise in the average of T estimates "
+        "of the full sum"
+    )
     _print(f"{title}, over L", ["S", "T", "noise multiplier", "of the average"], rows)
 
 

@@ -1,4 +1,4 @@
-"""Coverage of the intervals of logistic regression by `vips` (or `na-dpvi`): ``make bench-vips-coverage``.
+"""Coverage of intervals of logistic regression by `vips`: ``make bench-vips-coverage``.
 
 Coefficients are drawn from the prior, then rows, labels, and a whole private fit; all replicates of
 a line run in one compiled program. The naive posterior is that of the same releases as if they had
@@ -70,7 +70,7 @@ _BATCHED_UP_TO = 12  # columns: XLA has been seen to hang on batches of larger m
 def replicate(
     solver: str, epsilon: float, kind: str, n: int, d: int, prior_df: float | None = None
 ) -> Callable[[Any], Any]:
-    """Simulate from a key: (truth, draws), the draws being (mean; standard deviation; naive standard deviation)."""
+    """Simulate from a key: truth, and draws (mean; deviation; naive deviation)."""
     rows, length = ROWS[kind]
     norm = length * math.sqrt(d)
     estimator = DPBayesianLogisticRegression(
@@ -118,7 +118,7 @@ def coverage(
     prior_df: float | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Coverage of 95% intervals by coordinate, honest and naive, and their width beside the spread of the errors."""
+    """Coverage of 95% intervals by coordinate, honest and naive; width beside errors."""
     truth, found = simulate(
         replicate(solver, epsilon, kind, n, d, prior_df),
         replicates,
@@ -189,7 +189,8 @@ def main() -> None:
         "s",
     ]
     print(
-        f"\n95% intervals of {options.solver}, {options.replicates} fits a line; least and most by coefficient.\n"
+        f"\n95% intervals of {options.solver}, {options.replicates} fits a line; least and most by "
+        "coefficient.\n"
     )
     print(_log.table(header, rows))
 

@@ -32,9 +32,9 @@ DARK, BLUE, ORANGE, GREY = "#222222", "#1f6fb2", "#d1603d", "#9a9a9a"
 class Task:
     """A table with its public facts: labels, bound on rows, preparation.
 
-    The second label is the event. `effects` are the combinations of coefficients to show: a name, and
-    the weight of each prepared column; `remark` names the baseline. `about` describes a person by the
-    raw columns.
+    The second label is the event. `effects` are the combinations of coefficients to show: a name,
+    and the weight of each prepared column; `remark` names the baseline. `about` describes a person
+    by the raw columns.
     """
 
     title: str
@@ -169,7 +169,7 @@ def odds_ratios(task: Task, model: Pipeline, coefficients: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class Effect:
-    """Posterior median and 95% credible interval of an odds ratio, and the non-private odds ratio."""
+    """Posterior median and 95% interval of an odds ratio, and the non-private odds ratio."""
 
     name: str
     median: float
@@ -237,7 +237,8 @@ def draw(task: Task, model: Pipeline, reference: Pipeline, path: str) -> None:
     if not model[-1].privacy_spent_.guarantee_holds:
         promise = "seeded, so NOT private"
     figure.suptitle(
-        f"{task.title}: Bayesian logistic regression of {len(task.y_train)} {task.people}, {promise}",
+        f"{task.title}: Bayesian logistic regression of {len(task.y_train)} {task.people}, "
+        f"{promise}",
         fontsize=13, fontweight="bold", x=0.01, ha="left",
     )  # fmt: skip
 
@@ -323,7 +324,8 @@ def main(arguments: list[str] | None = None) -> None:
 
     task = TASKS[options.data]()
     print(
-        f"{task.title}: {len(task.y_train)} {task.people} to learn from, {len(task.y_test)} to test on."
+        f"{task.title}: {len(task.y_train)} {task.people} to learn from, {len(task.y_test)} to "
+        "test on."
     )
     print(f"Fitting with epsilon={options.epsilon:g}, delta={DELTA:g} ...", flush=True)
     private = DPBayesianLogisticRegression(

@@ -73,7 +73,8 @@ print(f"{'':8} {'coverage':>9} {'width':>7} {'CRPS':>7}")
 for name, found in draws.items():
     coverage = marginal_coverage(found, truths, 0.9).coverage.mean()
     print(
-        f"{name:8} {coverage:9.3f} {interval_width(found).mean():7.2f} {crps(found, truths).mean():7.3f}"
+        f"{name:8} {coverage:9.3f} {interval_width(found).mean():7.2f} "
+        f"{crps(found, truths).mean():7.3f}"
     )
 
 # %%

@@ -128,9 +128,8 @@ truth = np.zeros((4, len(words)))
 for k in range(4):
     truth[k, 10 * k : 10 * k + 10] = 0.7 * rng.dirichlet(np.full(10, 2.0))
     truth[k, 40:] = 0.3 * rng.dirichlet(np.full(10, 5.0))
-counts = rng.poisson(
-    40 * rng.dirichlet(np.full(4, 0.25), 5000) @ truth
-)  # 5000 documents of forty words
+# 5000 documents of about forty words.
+counts = rng.poisson(40 * rng.dirichlet(np.full(4, 0.25), 5000) @ truth)
 
 models = {
     "LatentDirichletAllocation": LatentDirichletAllocation(4, random_state=0).fit(counts),

@@ -88,7 +88,8 @@ for _ in range(2000):  # a Gibbs sampler
     spreads.append(spread)
 shrunk = np.array(shrunk[500:])
 print(
-    f"spread between hospitals, found by the meta-analysis: {np.mean(spreads[500:]):.2f} (in truth {SPREAD})"
+    f"spread between hospitals, found by the meta-analysis: {np.mean(spreads[500:]):.2f} (in truth "
+    f"{SPREAD})"
 )
 
 # %%
@@ -127,7 +128,8 @@ for ax, (name, found) in zip(panels, draws.items(), strict=True):
     )
     ax.plot(place, truth[:, 0], "x", color="0.1", ms=5, label="truth")
     ax.set_title(
-        f"{name}: of all weights, error {error:.2f} (rms), intervals that hold the truth {held:.0%}",
+        f"{name}: of all weights, error {error:.2f} (rms), intervals that hold the truth "
+        f"{held:.0%}",
         loc="left",
     )
     ax.set_ylabel("weight of age")

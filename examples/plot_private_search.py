@@ -27,10 +27,8 @@ rng = np.random.default_rng(0)
 coef = np.concatenate([[3.0, -2.0], np.zeros(18)])
 X = rng.uniform(-1, 1, size=(8000, 20))
 y = (rng.random(8000) < expit(X @ coef)).astype(int)
-(X, X_new), (y, y_new) = (
-    np.split(X, [4000]),
-    np.split(y, [4000]),
-)  # the second half is to judge by, not to fit
+# The second half is held out for the comparison.
+(X, X_new), (y, y_new) = np.split(X, [4000]), np.split(y, [4000])
 
 model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1], data_norm=20**0.5, random_state=0)
 grid = {"prior_scale": [0.01, 0.1, 1.0, 10.0], "solver": ["dpvi", "vips"]}

@@ -30,9 +30,8 @@ SPREADS = np.array([[9.0, 10.0, 0.5], [8.0, 14.0, 0.45], [5.0, 9.0, 0.3]])
 rng = np.random.default_rng(0)
 group = rng.choice(3, size=5000, p=SHARES)
 shock = rng.normal(size=(5000, 3))
-shock[:, 1] = (
-    0.6 * shock[:, 0] + 0.8 * shock[:, 1]
-)  # within each group blood pressure rises with age
+# Within each group blood pressure rises with age.
+shock[:, 1] = 0.6 * shock[:, 0] + 0.8 * shock[:, 1]
 table = np.clip(MEANS[group] + SPREADS[group] * shock, LOW, HIGH)
 
 # %%
@@ -101,7 +100,8 @@ print(f"{'':20}{'and blood pressure':>22}{'income over 12':>17}{'99.5%':>14}")
 for name, rows in panels.items():
     low, high = np.quantile(rows[:, 0], [0.005, 0.995])
     print(
-        f"{name:20}{np.corrcoef(rows.T)[0, 1]:22.2f}{np.mean(rows[:, 2] > 12):17.3f}{low:8.0f} to {high:3.0f}"
+        f"{name:20}{np.corrcoef(rows.T)[0, 1]:22.2f}{np.mean(rows[:, 2] > 12):17.3f}{low:8.0f} to "
+        f"{high:3.0f}"
     )
 
 # %%

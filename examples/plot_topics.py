@@ -35,7 +35,10 @@ THEMES = {
     "infection": "hiv partner viral antiretroviral chlamydia condom swab antibiotic fever travel",
     "cancer": "tumour chemotherapy radiotherapy lump stage mammogram oncology biopsy node surgery",
 }
-COMMON = "history review daily refer letter exam dose normal seen home mild married works pain blood test"
+COMMON = (
+    "history review daily refer letter exam dose normal seen home mild married works pain blood"
+)
+COMMON += " test"
 words = np.array(" ".join([*THEMES.values(), COMMON]).split())
 rng = np.random.default_rng(0)
 truth = np.zeros((10, len(words)))
@@ -80,7 +83,8 @@ fig.suptitle("Ten private topics (epsilon 1, delta 1e-5, per letter)")
 
 held = (low <= truth[theme]) & (truth[theme] <= high)
 print(
-    f"Of the intervals of words of the theme, {held[truth[theme] > 0.02].mean():.0%} hold the truth."
+    f"Of the intervals of words of the theme, {held[truth[theme] > 0.02].mean():.0%} hold the "
+    "truth."
 )
 
 # %%

@@ -1,7 +1,7 @@
 """``python -m skdpbayes``, or ``skdpbayes``: privacy accounting in a shell.
 
-It reads no records, writes no files and does not load JAX. What it prints in words is rounded
-towards caution; with ``--json`` it has all digits.
+It reads no records, writes no files and does not load JAX. Text is rounded to the safe side;
+``--json`` prints all digits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsFloat, TypeAlias
 
 from skdpbayes._version import __version__
 from skdpbayes.privacy.accounting._steps import ADJACENCIES, GaussianSteps
@@ -37,11 +37,15 @@ _ACCOUNTANTS = {
     "none": "a round has no noise",
 }
 
-Answer = tuple[dict[str, Any], str]
+Answer: TypeAlias = tuple[dict[str, Any], str]
+"""What a command prints: for ``--json``, and as text."""
+
+Tpr: TypeAlias = Callable[[float], SupportsFloat]
+"""Largest true positive rate of an attack, by its false positive rate."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
@@ -59,23 +63,19 @@ def noise(args: argparse.Namespace) -> Answer:
         "steps": _dicts(found.steps),
         "crosscheck": found.crosscheck.to_dict(),
     }
+    size = f"{rounded(found.noise_multiplier)} (standard deviation over the clipping norm)"
+    steps = found.steps[0]
     return record, _table(
-        (
-            "noise multiplier",
-            f"{rounded(found.noise_multiplier)} (standard deviation over the clipping norm)",
-        ),
+        ("noise multiplier", size),
         ("epsilon", f"{rounded(found.epsilon)} at most, at delta {rounded(found.delta, 6)}"),
-        (
-            "releases",
-            f"{found.steps[0].steps} rounds, sampling rate {found.steps[0].sampling_rate:g}",
-        ),
+        ("releases", f"{steps.steps} rounds, sampling rate {steps.sampling_rate:g}"),
         ("neighbours", _neighbours(found.adjacency)),
         ("cross-check", str(found.crosscheck)),
     )
 
 
 def epsilon(args: argparse.Namespace) -> Answer:
-    """Epsilon of rounds that were fixed in advance."""
+    """Epsilon of a fixed schedule of rounds."""
     from skdpbayes.privacy import baselines, compose
 
     curve = compose(_schedule(args), args.adjacency)
@@ -106,23 +106,23 @@ def meaning(args: argparse.Namespace) -> Answer:
     from skdpbayes.privacy import compose
 
     about: dict[str, Any]
-    tpr: Callable[..., Any]
+    tpr: Tpr
     if args.epsilon is None:
         if args.delta is not None or args.gaussian:
             raise ValueError(
-                "--delta and --gaussian go with --epsilon; a schedule has attack rates without them."
+                "--delta and --gaussian go with --epsilon; a schedule has attack rates without "
+                "them."
             )
         curve = compose(_schedule(args), args.adjacency or ADJACENCIES[0])
         about = {"steps": _dicts(curve.steps), "adjacency": curve.adjacency}
         rows = [*_releases(curve.steps), ("neighbours", _neighbours(curve.adjacency))]
         tpr, advantage = curve.tpr, curve.advantage()
     else:
-        if any(
-            value is not None
-            for value in (args.noise_multiplier, args.sampling_rate, args.steps, args.adjacency)
-        ):
+        schedule = (args.noise_multiplier, args.sampling_rate, args.steps, args.adjacency)
+        if any(value is not None for value in schedule):
             raise ValueError(
-                "--epsilon and --delta are given instead of a schedule and its adjacency: give one of both."
+                "--epsilon and --delta are given instead of a schedule and its adjacency: give "
+                "one of both."
             )
         supposed, tpr, advantage = _promise(args.epsilon, args.delta, args.gaussian)
         about = {"epsilon": args.epsilon, "delta": args.delta, "supposed": supposed}
@@ -167,13 +167,15 @@ def report(args: argparse.Namespace) -> Answer:
             raise ValueError("it is a ledger, which `skdpbayes ledger` reads.")
         if "run_epsilon" in record:
             raise ValueError(
-                "it is the report of a private search, which lists no rounds to check: read it as JSON."
+                "it is the report of a private search, which lists no rounds to check: read it "
+                "as JSON."
             )
         spent = PrivacySpent.from_dict(record)
     again = spent.epsilon_at(spent.delta)
     if again > 1.01 * spent.epsilon:  # accountants of other versions differ by less
         raise ValueError(
-            f"{args.file} claims epsilon={spent.epsilon:g} at delta={spent.delta:g}, but its steps spend {again:g}."
+            f"{args.file} claims epsilon={spent.epsilon:g} at delta={spent.delta:g}, but its "
+            f"steps spend {again:g}."
         )
     elsewhere = [(delta, spent.epsilon_at(delta)) for delta in args.delta]
     record = spent.to_dict() | {
@@ -187,11 +189,12 @@ def report(args: argparse.Namespace) -> Answer:
         else f"GUARANTEE VOID: {'; '.join(spent.voided_by)}."
     )
     factor = rounded(math.exp(spent.epsilon) if spent.epsilon < 700.0 else math.inf)
+    delta, change = rounded(spent.delta, 6), _NEIGHBOURS[spent.adjacency]
     text = "\n".join(
         (
-            f"(epsilon {rounded(spent.epsilon)}, delta {rounded(spent.delta, 6)})-differential privacy. {holds}",
-            f"With {_NEIGHBOURS[spent.adjacency].replace('record', spent.unit)}, any set of results has at most\n"
-            f"{factor} times the probability that it had, plus {rounded(spent.delta, 6)}.\n",
+            f"(epsilon {rounded(spent.epsilon)}, delta {delta})-differential privacy. {holds}",
+            f"With {change.replace('record', spent.unit)}, any set of results has at most\n"
+            f"{factor} times the probability that it had, plus {delta}.\n",
             _table(*spent._rows()),
             "\nThe same fit at other deltas:",
             _table(
@@ -204,7 +207,7 @@ def report(args: argparse.Namespace) -> Answer:
 
 
 def ledger(args: argparse.Namespace) -> Answer:
-    """A saved `PrivacyLedger`, which stays as it is."""
+    """A saved `PrivacyLedger`; it is not changed."""
     from skdpbayes.privacy import PrivacyLedger
     from skdpbayes.privacy.ledger import stored_json
 
@@ -224,9 +227,8 @@ def ledger(args: argparse.Namespace) -> Answer:
     }
     if book.plan is None:
         record["affordable_epsilon"] = book.affordable_epsilon()
-        left = (
-            f"a fit on all rows may take epsilon {rounded(record['affordable_epsilon'], up=False)}"
-        )
+        may = rounded(record["affordable_epsilon"], up=False)
+        left = f"a fit on all rows may take epsilon {may}"
     else:
         left = f"{len(book.plan) - len(entries)} of {len(book.plan)} planned fits"
     text = _table(
@@ -244,10 +246,8 @@ def ledger(args: argparse.Namespace) -> Answer:
     return record, text
 
 
-def _promise(
-    epsilon: float, delta: float | None, gaussian: bool
-) -> tuple[str, Callable[[float], Any], float]:
-    """Who is supposed to promise (epsilon, delta), true positive rates and advantage."""
+def _promise(epsilon: float, delta: float | None, gaussian: bool) -> tuple[str, Tpr, float]:
+    """Supposed mechanism with (epsilon, delta), its true positive rates and its advantage."""
     from skdpbayes.privacy import compose
     from skdpbayes.privacy.accounting._curve import tpr_bound
     from skdpbayes.privacy.accounting._gaussian import gaussian_mu
@@ -260,11 +260,14 @@ def _promise(
     if gaussian:
         sigma = 1.0 / gaussian_mu(epsilon, check_delta(delta))
         curve = compose(GaussianSteps(sigma, 1.0, 1))
-        which = f"one Gaussian release that is just ({epsilon:g}, {delta:g})-private; others may give attackers more"
+        which = (
+            f"one Gaussian release that is just ({epsilon:g}, {delta:g})-private; others may give "
+            "attackers more"
+        )
         return which, curve.tpr, curve.advantage()
     if delta != 0.0:
         check_delta(delta)
-    # Both directions of the trade-off meet where errors of the two kinds are equally likely.
+    # The two branches of the trade-off curve meet where both error rates are equal.
     error = (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
     which = f"nothing but ({epsilon:g}, {delta:g})-privacy: bounds for every such mechanism"
     return which, functools.partial(tpr_bound, epsilon=epsilon, delta=delta), 1.0 - 2.0 * error
@@ -283,7 +286,8 @@ def _schedule(args: argparse.Namespace) -> list[GaussianSteps]:
     for name, values in columns.items():
         if len(values) not in (1, blocks):
             raise ValueError(
-                f"--steps has {blocks} blocks and {name} {len(values)}: give one value, or one a block."
+                f"--steps has {blocks} blocks and {name} {len(values)}: give one value, or one a "
+                "block."
             )
     noise, rates = (values * blocks if len(values) == 1 else values for values in columns.values())
     return [GaussianSteps(*block) for block in zip(noise, rates, args.steps, strict=True)]
@@ -312,7 +316,8 @@ def _releases(steps: Sequence[GaussianSteps]) -> list[tuple[str, str]]:
     return [
         (
             "then" if i else "releases",
-            f"{block.steps} rounds, sampling rate {block.sampling_rate:g}, noise multiplier {block.noise_multiplier:g}",
+            f"{block.steps} rounds, sampling rate {block.sampling_rate:g}, noise multiplier "
+            f"{block.noise_multiplier:g}",
         )
         for i, block in enumerate(steps)
     ]
@@ -379,7 +384,8 @@ def _parser() -> argparse.ArgumentParser:
             "--noise-multiplier",
             type=float,
             required=required,
-            help="standard deviation of the noise over the clipping norm; one for each block of rounds, or one for all",
+            help="standard deviation of the noise over the clipping norm; one for each block of "
+            "rounds, or one for all",
             **several,
         )
         own.add_argument("--sampling-rate", type=rate, help=f"{rate_help}; likewise", **several)
@@ -415,7 +421,8 @@ def _parser() -> argparse.ArgumentParser:
     own = command(
         meaning,
         "what attackers can do, given --epsilon and --delta, or a schedule",
-        "--epsilon 1 --delta 1e-5\n  skdpbayes meaning --noise-multiplier 4 --sampling-rate 0.01 --steps 10000",
+        "--epsilon 1 --delta 1e-5\n"
+        "  skdpbayes meaning --noise-multiplier 4 --sampling-rate 0.01 --steps 10000",
     )
     own.add_argument("--epsilon", type=float)
     own.add_argument("--delta", type=float, help="0 for pure differential privacy")
@@ -469,7 +476,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0. What is wrong ends the process with status 2, and a line on standard error.
+        0. An error ends the process with status 2 and one line on standard error.
     """
     from skdpbayes.privacy import AccountingError
 

@@ -1,10 +1,9 @@
-"""Exact posteriors, to compare private ones with; nothing here is private."""
+"""Exact posteriors for comparison with private ones; nothing here is private."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from sklearn.utils.validation import check_X_y
 
@@ -14,10 +13,10 @@ __all__ = ["logistic_gibbs"]
 
 
 def logistic_gibbs(
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    prior_scale: Any = 1.0,
+    prior_scale: ArrayLike = 1.0,
     fit_intercept: bool = True,
     data_norm: float | None = None,
     n_draws: int = 1000,
@@ -28,16 +27,16 @@ def logistic_gibbs(
     """NOT PRIVATE: draws from the exact posterior of Bayesian logistic regression.
 
     .. warning::
-       **This is not differentially private.** No noise is added: the draws, and all that is
+       **This is not differentially private.** No noise is added: the draws, and everything
        computed from them, reveal rows of `X` and `y`. Use it on public or simulated data.
 
-    The reference that private posteriors are compared with: the model of
-    `DPBayesianLogisticRegression` for two classes, where coefficients and intercept have
-    independent normal priors of mean zero.
+    The draws are a reference for private posteriors: the model is that of
+    `DPBayesianLogisticRegression` for two classes, with independent normal priors of mean zero for
+    coefficients and intercept.
 
-    A Gibbs sampler (Polson, Scott and Windle 2013): given coefficients, every row has a Polya-Gamma
-    variable, and given these the coefficients are normal. There is nothing to tune; an iteration
-    costs ``n_samples * n_columns**2``.
+    The Gibbs sampler of Polson, Scott and Windle (2013) alternates between a Polya-Gamma variable
+    of each row given the coefficients, and normal coefficients given these. There is nothing to
+    tune; an iteration costs ``n_samples * n_columns**2``.
 
     Parameters
     ----------
@@ -49,13 +48,14 @@ def logistic_gibbs(
     fit_intercept : bool, default=True
         Append a column of ones.
     data_norm : float, default=None
-        Scale longer rows down to this norm (the ones not counted), as the private estimator does,
-        whose model is one of such rows. None leaves rows as they are.
+        Scale longer rows down to this norm (the column of ones not counted), as the private
+        estimator does. None leaves rows as they are.
     n_draws : int, default=1000
-        Of each chain, after `n_burn` more that are dropped.
+        Number of draws of each chain.
     n_burn : int, default=500
+        Number of draws of each chain that are dropped first.
     n_chains : int, default=4
-        One after the other, each with a starting point drawn from the prior.
+        Chains run one after the other. Each starts at a draw from the prior.
     random_state : None, int or numpy.random.Generator
 
     Returns
@@ -70,8 +70,8 @@ def logistic_gibbs(
     ImportError
         If `polyagamma` is not installed: ``pip install skdpbayes[reference]``.
     ValueError
-        If an argument is out of range, `y` holds anything but 0 and 1, or `X` anything that is not
-        a finite number.
+        If an argument is out of range, `y` has values other than 0 and 1, or `X` has values that
+        are not finite numbers.
 
     References
     ----------
@@ -99,8 +99,8 @@ def logistic_gibbs(
     ):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value!r}.")
-    X, y = check_X_y(X, y, dtype=np.float64)
-    if not np.isin(y, [0, 1]).all():
+    rows, outcomes = check_X_y(X, y, dtype=np.float64)
+    if not np.isin(outcomes, [0, 1]).all():
         raise ValueError(
             "y must hold 0 and 1 (or False and True) only; for labels, pass y == positive_label."
         )
@@ -111,11 +111,11 @@ def logistic_gibbs(
         if not np.all(np.asarray(number) > 0):
             raise ValueError(f"{name} must be positive, got {number!r}.")
     if data_norm is not None:
-        X, _ = bounded_rows(X, data_norm, intercept=False)
-    rows = np.column_stack([X, np.ones(len(X))]) if fit_intercept else X
+        rows, _ = bounded_rows(rows, data_norm, intercept=False)
+    rows = np.column_stack([rows, np.ones(len(rows))]) if fit_intercept else rows
     scale = np.broadcast_to(np.asarray(prior_scale, np.float64), rows.shape[1:])
     streams = np.random.default_rng(random_state).spawn(n_chains)
-    return np.stack([_chain(rows, y, scale, n_draws, n_burn, rng) for rng in streams])
+    return np.stack([_chain(rows, outcomes, scale, n_draws, n_burn, rng) for rng in streams])
 
 
 def _chain(

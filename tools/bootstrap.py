@@ -40,12 +40,14 @@ CAUSES = (
             "Connection refused",
             "Network is unreachable",
         ),
-        "the package registry cannot be reached. Check the network (or the proxy, or the index that "
+        "the package registry cannot be reached. Check the network (or the proxy, or the index "
+        "that "
         "`pip config list` shows) and run make again; what was downloaded is kept in pip's cache.",
     ),
     (
         ("No matching distribution found",),
-        "the registry did not offer that package for this Python and system. If it is the first of the "
+        "the registry did not offer that package for this Python and system. If it is the first of "
+        "the "
         "list, the registry (see `pip config list`) was most likely not reached at all.",
     ),
 )
@@ -80,7 +82,8 @@ def check_python():
             missing.append(name)
     if missing:
         stop(
-            f"{sys.executable} has no module {' and no module '.join(missing)}, so it cannot make an "
+            f"{sys.executable} has no module {' and no module '.join(missing)}, so it cannot make "
+            "an "
             f"environment with pip. On Debian and Ubuntu: apt install python3-venv "
             f"(or python{found[0]}.{found[1]}-venv)."
         )
@@ -97,7 +100,7 @@ def _runs(name):
 
 
 def python_of_the_system():
-    """The Python behind this one, which may be that of the environment that is about to be made anew."""
+    """The Python behind this one, which may belong to the environment about to be replaced."""
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
@@ -106,7 +109,8 @@ def make(env, lock, package):
     root = Path(__file__).resolve().parents[1]
     content = [sys.version, str(env), lock.read_text()]
     if package:
-        import tomllib  # Here, because an older Python must come as far as the message that it is too old.
+        # Here, because an older Python must come as far as the message that it is too old.
+        import tomllib
 
         metadata = tomllib.loads((root / "pyproject.toml").read_text())
         content.append(json.dumps([metadata["project"], metadata["build-system"]]))
@@ -116,7 +120,8 @@ def make(env, lock, package):
         return
     if env.exists() and not (env / MARKER).is_file():
         stop(
-            f"{env} exists and make did not make it. Move it away, or run make with VENV=another-folder."
+            f"{env} exists and make did not make it. Move it away, or run make with "
+            "VENV=another-folder."
         )
 
     # Another lock's whole environment of the same Python is added to; anything else is started
@@ -139,7 +144,8 @@ def make(env, lock, package):
         )
         if created.returncode:
             stop(
-                f"{python} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install python3-venv."
+                f"{python} -m venv failed:\n{created.stdout}\nOn Debian and Ubuntu: apt install "
+                "python3-venv."
             )
     kept = {other.name: other.read_text() for other in others if other.is_file()}
     for name in kept:  # Not whole while pip is at work.

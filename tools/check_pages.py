@@ -95,7 +95,7 @@ def findings(html):
 
 
 def main(folder):
-    """Print what was found on the pages in `folder`; return their number and that of the findings."""
+    """Print the findings on the pages in `folder`; return the numbers of pages and findings."""
     pages = sorted(Path(folder).rglob("*.html"))
     found = [(page, *finding) for page in pages for finding in findings(page.read_text("utf-8"))]
     for page, what, context in found:

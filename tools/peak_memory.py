@@ -27,7 +27,7 @@ def together(process):
 
 
 def measured(command):
-    """Exit status of a command, and the peak of its memory in bytes (None where it cannot be measured)."""
+    """Exit status of a command, and its peak memory in bytes (None if it cannot be measured)."""
     process = psutil.Popen(command)
     peak, over = 0, threading.Event()
 

@@ -29,7 +29,7 @@ def attacks() -> None:
 
 
 def price() -> None:
-    """What privacy costs on the survey of the demo. The seed makes the picture the same on every machine."""
+    """Price of privacy on the survey. The seed makes the picture the same on every machine."""
     data = load_fair()
     model = DPBayesianLogisticRegression(
         classes=data.classes, data_norm=data.data_norm, random_state=0
@@ -37,9 +37,15 @@ def price() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivacyLeakWarning)  # of the seed; the table is public
         display = PrivacyUtilityDisplay.from_estimator(
-            make_pipeline(fair_preprocessor(), model), data.X_train, data.y_train, data.X_test, data.y_test,
-            scoring="roc_auc", n_repeats=10, reference=make_pipeline(fair_preprocessor(), LogisticRegression()),
-        )  # fmt: skip
+            make_pipeline(fair_preprocessor(), model),
+            data.X_train,
+            data.y_train,
+            data.X_test,
+            data.y_test,
+            scoring="roc_auc",
+            n_repeats=10,
+            reference=make_pipeline(fair_preprocessor(), LogisticRegression()),
+        )
     display.ax_.set(ylabel=f"AUC, survey on affairs, {len(data.y_train)} rows")
     _save(display.figure_, "price.png")
 

@@ -1,4 +1,4 @@
-"""What is worth tracking from commit to commit: steps, warm fits, programs compiled, a calibration, the import."""
+"""Figures tracked over commits: steps, warm fits, compilations, a calibration, the import."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ class Step:
 
 
 class Programs:
-    """Programs that XLA compiles, in a process of its own: for a first fit, and for another of other parameters."""
+    """Programs that XLA compiles in a fresh process: first fit, and one with other parameters."""
 
     params = (SOLVERS,)
     param_names = ("solver",)

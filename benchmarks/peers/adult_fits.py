@@ -59,7 +59,7 @@ def search(X, y, norm):
 
 
 def fits(make, started, X, y, norm):
-    """Seconds since the start of the process to the end of the first fit, and of a second one, of fewer rows."""
+    """Seconds from the start of the process to the ends of a first fit and a smaller second."""
     make(norm).fit(X, y)
     found = {"first": time.time() - started, "cpu": time.process_time()}
     seen = compilations() if make is not diffprivlib else []

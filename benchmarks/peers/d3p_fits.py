@@ -1,4 +1,4 @@
-"""Gaussian mixtures by d3p 0.2.0: runs in d3p's own environment, and is started by ``benchmarks.d3p_mixture``.
+"""Gaussian mixtures by d3p 0.2.0, in d3p's own environment, for ``benchmarks.d3p_mixture``.
 
 The data are ``rows``, of shape (sets, n, d); what d3p released are medians and draws.
 
@@ -30,7 +30,7 @@ N_DRAWS = 50
 
 
 def model(rows, k, n, prior):
-    """Spherical mixture of k components; `rows` is a batch out of n, `prior` the scale of the prior of means."""
+    """Spherical mixture of k components; `rows` is a batch of n, `prior` the scale of the means."""
     weights = sample("weights", dist.Dirichlet(jnp.ones(k)))
     means = sample("means", dist.Normal(0.0, prior).expand((k, rows.shape[1])).to_event(2))
     scales = sample("scales", dist.InverseGamma(1.0, 1.0).expand((k,)).to_event(1))
@@ -40,7 +40,7 @@ def model(rows, k, n, prior):
 
 @functools.cache
 def fitter(k, n, iterations, batch, clip, rate, prior):
-    """The guide, and a compiled fit of it: rows, key and noise to parameters. Noise varies without compiling anew."""
+    """The guide, and its compiled fit: rows, key and noise to parameters; noise is traced."""
     guide = AutoDiagonalNormal(model)
 
     @jax.jit

@@ -29,7 +29,7 @@ from numpyro.optim import Adam
 
 
 def model(x, y, group, features, n):
-    """Logistic regression whose weights are drawn for each group; `x`, `y` and `group` are a batch out of n."""
+    """Logistic regression with weights by group; `x`, `y` and `group` are a batch of n."""
     shape = x.shape[1], features.shape[1]
     effects = sample("effects", dist.Normal(0.0, 4.0).expand(shape).to_event(2))
     with plate("groups", len(features)):
@@ -51,7 +51,7 @@ def guide(x, y, group, features, n):
 
 @functools.cache
 def fitter(n, iterations, batch, clip, rate, private):
-    """A compiled fit: rows, features, key and noise to parameters. Noise varies without compiling anew."""
+    """A compiled fit: rows, features, key and noise to parameters; noise is traced."""
 
     @jax.jit
     def fit(rows, features, key, noise):

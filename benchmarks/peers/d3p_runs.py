@@ -1,4 +1,4 @@
-"""Fits that are planned elsewhere: what the scripts share that ``benchmarks._peers.run`` starts for d3p."""
+"""Planned fits: common part of the scripts that ``benchmarks._peers.run`` starts for d3p."""
 
 import json
 import sys

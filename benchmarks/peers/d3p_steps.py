@@ -1,4 +1,4 @@
-"""Steps of logistic regression by d3p 0.2.0, for ``benchmarks.speed``: runs in d3p's own environment.
+"""Steps of logistic regression by d3p 0.2.0, in its own environment, for ``benchmarks.speed``.
 
 ``python d3p_steps.py data.npz`` has ``x``, of shape (n, d), and ``y``; each line of JSON on
 standard input, such as ``{"n_steps": 1000, "batch": 326}``, is answered with the seconds of that

@@ -1,4 +1,4 @@
-"""Logistic regression by diffprivlib 0.6.6 for ``benchmarks.comparison``: runs in diffprivlib's own environment.
+"""Logistic regression by diffprivlib 0.6.6, in its own environment, for comparison.
 
 ``python diffprivlib_fits.py data.npz`` has ``X``, ``y``, ``X_test``, ``y_test`` and ``norm``; each
 line of JSON on standard input, ``{"epsilons": [...], "cs": [...], "seed": 0}``, is answered with

@@ -1,4 +1,4 @@
-"""Seconds that a library takes to import beyond scikit-learn: ``python import_time.py MODULE NAME HEAVY...``.
+"""Seconds to import a library after scikit-learn: ``import_time.py MODULE NAME HEAVY...``.
 
 ``from MODULE import NAME`` after scikit-learn's logistic regression; HEAVY are modules to look for
 afterwards. Prints a line of JSON.

@@ -21,8 +21,8 @@ from unittest.mock import MagicMock
 folder, data = sys.argv[1:]
 sys.path.insert(0, folder)
 for name in (
-    "matplotlib", "matplotlib.pyplot", "opacus", "opacus.accountants", "opacus.accountants.utils", "pandas",
-    "sklearn", "sklearn.calibration", "tueplots",
+    "matplotlib", "matplotlib.pyplot", "opacus", "opacus.accountants", "opacus.accountants.utils",
+    "pandas", "sklearn", "sklearn.calibration", "tueplots",
 ):  # fmt: skip
     sys.modules[name] = MagicMock()
 
@@ -72,8 +72,10 @@ def posterior(request):
         "n": np.full(x.shape[1], len(x)), "mean_x": x.mean(axis=0), "mean_g": g.mean(axis=0),
         "sxx": (dx * dx).sum(axis=0), "sxg": (dx * dg).sum(axis=0), "sgg": (dg * dg).sum(axis=0),
         "noise_variance": (request["noise"] * own.clipping_threshold / scale) ** 2,
-        "v_mean": tracker.hessian_prior_mean, "v_sd": tracker.hessian_prior_std, "prior_mean": tracker.phi_prior_mean,
-        "mean": tracker.optimal_phi_samples.mean(axis=0), "sd": tracker.optimal_phi_samples.std(axis=0),
+        "v_mean": tracker.hessian_prior_mean, "v_sd": tracker.hessian_prior_std,
+        "prior_mean": tracker.phi_prior_mean,
+        "mean": tracker.optimal_phi_samples.mean(axis=0),
+        "sd": tracker.optimal_phi_samples.std(axis=0),
     }  # fmt: skip
     lists = {name: np.asarray(values, float).tolist() for name, values in found.items()}
     return {"run_cpu": run, "nuts_cpu": nuts, "kappa": own.sampling_rate, **lists}

@@ -1,4 +1,4 @@
-"""Seconds to find the noise of a budget, cold, after imports: ``noise_calibration.py LIBRARY EPSILON DELTA Q T``.
+"""Seconds to calibrate noise, cold: ``noise_calibration.py LIBRARY EPSILON DELTA Q T``.
 
 Runs in the environment that has the library, skdpbayes, d3p or dp_accounting, and prints a line of
 JSON. d3p's default accountant is of one exchanged record, the others' of one that is added or

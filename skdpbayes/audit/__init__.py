@@ -1,4 +1,4 @@
-"""Does an estimator keep its promise? White-box checks of what it runs, and attacks."""
+"""Audit of an estimator: white-box checks of its fit, and an attack."""
 
 from skdpbayes.audit.auditing import AuditReport, audit
 

@@ -1,9 +1,11 @@
-"""A distinguishing attack on whole fits, and the lower bound on epsilon that its rates of error imply."""
+"""A distinguishing attack on whole fits, and the lower bound on epsilon that it implies."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -13,24 +15,49 @@ from scipy import stats
 
 from skdpbayes import inference
 from skdpbayes.audit.fit import contribution, multipliers, units
-from skdpbayes.mechanism.private_sum import private_sum
-from skdpbayes.privacy.accounting import compose
+from skdpbayes.mechanism.draws import Draws
+from skdpbayes.mechanism.private_sum import Query, Release, private_sum
+from skdpbayes.mechanism.records import Records, Tree
+from skdpbayes.mechanism.spec import Block, Mechanism
+from skdpbayes.models.base import Model
+from skdpbayes.privacy.accounting import PrivacyCurve, compose
+from skdpbayes.privacy.report import PrivacySpent
+from skdpbayes.solvers.base import Solver
+
+if TYPE_CHECKING:
+    from skdpbayes.audit.fit import Fit
 
 _AT_A_TIME = 250  # trials in one call of the compiled program
-_LEAST_NOISE = 0.1  # noise multiplier below which the accountant is not asked
+_LEAST_NOISE = 0.1  # smallest noise multiplier given to the accountant
 
 
 @jax.jit
-def _attacks(keys, draws, states, records, target, index, bounds, model, solver, mechanism, sigmas):
-    """Some steps of trials, and in each step the log-likelihood ratio of the target's being there."""
+def _attacks(
+    keys: jax.Array,
+    draws: Draws,
+    states: Tree,
+    records: Records,
+    target: Records,
+    index: np.int32,
+    bounds: np.ndarray,
+    model: Model,
+    solver: Solver,
+    mechanism: Mechanism,
+    sigmas: np.ndarray,
+) -> tuple[Tree, jax.Array]:
+    """Run some steps of all trials: states, and log-likelihood ratios for the target."""
 
-    def one(key, indices, starts, noise, state):
+    def one(
+        key: jax.Array, indices: jax.Array, starts: jax.Array, noise: jax.Array, state: Tree
+    ) -> tuple[Tree, jax.Array]:
         own = draws._replace(indices=indices, starts=starts, noise=noise)
 
-        def release(query, blocks, step):
+        def release(query: Query, blocks: Mapping[str, Block], step: jax.Array) -> Release:
             return private_sum(query, blocks, mechanism, own.at(step), step, records)
 
-        def observe(query, blocks, step, release):
+        def observe(
+            query: Query, blocks: Mapping[str, Block], step: jax.Array, release: Release
+        ) -> jax.Array:
             moved = contribution(
                 query, blocks, mechanism, step, target, index, bounds, own.at(step).noise
             )
@@ -50,8 +77,10 @@ def _attacks(keys, draws, states, records, target, index, bounds, model, solver,
     return jax.vmap(one)(keys, draws.indices, draws.starts, draws.noise, states)
 
 
-def log_likelihood_ratios(side, target, record, n_trials, seed):
-    """Log-likelihood ratio, of the target's record being there, of fits of one side."""
+def log_likelihood_ratios(
+    side: Fit, target: Fit, record: int, n_trials: int, seed: int
+) -> np.ndarray:
+    """Log-likelihood ratios of "the target's record is there", for fits of one side."""
     out = []
     with jax.enable_x64(True):
         mechanism, records = jax.device_put(side.spec.traced()), jax.device_put(side.records)
@@ -87,21 +116,23 @@ def log_likelihood_ratios(side, target, record, n_trials, seed):
                         }
                     )
                     states, ratios = _attacks(
-                        own, stacked, states, records, jax.device_put(target.records), index, bounds, side.model,
-                        side.solver, mechanism, sigmas,
+                        own, stacked, states, records, jax.device_put(target.records), index,
+                        bounds, side.model, side.solver, mechanism, sigmas,
                     )  # fmt: skip
                     total = total + np.asarray(ratios)
             out.append(total)
     return np.concatenate(out)[:n_trials]
 
 
-def _place(fit, record):
-    """Where among the records the row stands: documents are sorted by length, and all others are empty."""
+def _place(fit: Fit, record: int) -> np.int32:
+    """Place of the row among the records; documents are sorted by length, so there it is last."""
     return np.int32(int(fit.records.n_records) - 1 if fit.records.widths else record)
 
 
-def _limits(sides, threshold, confidence):
-    """Upper limit of the rate of false positives and lower limit of that of true ones (Clopper and Pearson)."""
+def _limits(
+    sides: Sequence[np.ndarray], threshold: float, confidence: float
+) -> tuple[float, float]:
+    """Upper limit of the false and lower limit of the true positive rate (Clopper-Pearson)."""
     each = (1 - confidence) / 2
     (false, n), (true, m) = (((side > threshold).sum(), len(side)) for side in sides)
     high = stats.beta.ppf(1 - each, false + 1, n - false) if false < n else 1.0
@@ -109,20 +140,21 @@ def _limits(sides, threshold, confidence):
     return float(high), float(low)
 
 
-def epsilon_lower_bound(claim, statistics, confidence):
-    """Rates of the attack, at the threshold that a quarter of the trials chose, and the epsilon that they imply.
+def epsilon_lower_bound(
+    claim: PrivacySpent, statistics: Sequence[np.ndarray], confidence: float
+) -> tuple[float, float, float]:
+    """False and true positive rate of the attack, and the epsilon that they imply.
 
-    That is the epsilon of the claimed steps with the least noise for which the attack is known to
-    beat their curve.
+    A quarter of the trials choose the threshold. The epsilon is that of the claimed steps with the
+    least noise among those whose trade-off curve the attack beats.
     """
     choosing = [side[: len(side) // 4] for side in statistics]
     judged = [side[len(side) // 4 :] for side in statistics]
-    factors = (
-        2 ** np.r_[3:1:12j, 0.95:-1:80j, -1.1:-3:12j]
-    )  # ever less noise, finely where it is about right
+    # Decreasing noise, on a fine grid around the claimed one.
+    factors = 2 ** np.r_[3:1:12j, 0.95:-1:80j, -1.1:-3:12j]
     curves = [_with_noise_wrong_by(claim, factor) for factor in factors]
 
-    def beaten(fpr, tpr):
+    def beaten(fpr: np.ndarray | float, tpr: np.ndarray | float) -> np.ndarray | int:
         return sum(np.asarray(curve.tpr(fpr)) < tpr for curve in curves)
 
     candidates = np.unique(np.quantile(np.concatenate(choosing), np.linspace(0.02, 0.98, 49)))
@@ -132,7 +164,7 @@ def epsilon_lower_bound(claim, statistics, confidence):
     return fpr, tpr, curves[n - 1].epsilon(claim.delta) if n else 0.0
 
 
-def _with_noise_wrong_by(claim, factor):
+def _with_noise_wrong_by(claim: PrivacySpent, factor: float) -> PrivacyCurve:
     sizes = [max(factor * piece.noise_multiplier, _LEAST_NOISE) for piece in claim.steps]
     return compose(
         [

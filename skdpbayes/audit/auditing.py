@@ -1,8 +1,7 @@
-"""Does an estimator keep its promise? White-box checks of what it runs, and a lower bound on epsilon by attack.
+"""Audit of an estimator: white-box checks of its fit, and a lower bound on epsilon by an attack.
 
-Everything here looks at releases, noise and batches of an estimator's own fit, as an adversary
-never could; it is for test data. The checks say where a mechanism is wrong, the lower bound how
-much it gives away.
+An audit sees the releases, noise and batches of a fit, which no adversary could; it is for test
+data. The checks locate an error of a mechanism, and the lower bound measures its effect.
 """
 
 from __future__ import annotations
@@ -10,22 +9,23 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from skdpbayes.audit.attack import epsilon_lower_bound, log_likelihood_ratios
 from skdpbayes.audit.checks import Check, run_checks
 from skdpbayes.audit.fit import Fit
 from skdpbayes.estimators._base import PrivateEstimator
-from skdpbayes.privacy.accounting import compose
+from skdpbayes.intake.rows import dense
+from skdpbayes.privacy.accounting import PrivacyCurve, compose
 from skdpbayes.privacy.report import rounded
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What `audit` found.
+    """Result of `audit`.
 
     Attributes
     ----------
@@ -36,17 +36,17 @@ class AuditReport:
         Claimed by `privacy_spent_`.
     adjacency : str
     epsilon_lower_bound : float
-        With confidence `confidence` the fit is not (epsilon', delta)-private for a lower epsilon',
-        *if* it is a sampled Gaussian mechanism of the claimed rounds whose noise may be wrong by a
-        factor: the attack's rates are compared with the trade-off curves of these.
+        With confidence `confidence`, the fit is not (epsilon', delta)-private for any smaller
+        epsilon'. This assumes a sampled Gaussian mechanism of the claimed rounds whose noise may be
+        wrong by a factor: the attack's rates are compared with its trade-off curves.
     pure_lower_bound : float
-        The same without any such assumption, ``log((tpr - delta) / fpr)``; it cannot exceed
-        ``log(n_trials)`` by much, however bad the mechanism.
+        The same without this assumption, ``log((tpr - delta) / fpr)``. It cannot exceed
+        ``log(n_trials)`` by much, however bad the mechanism is.
     fpr, tpr : float
-        Of the attack, in trials that did not choose its threshold: upper and lower confidence
-        limits.
+        Upper and lower confidence limits of the attack's rates, in trials that did not choose its
+        threshold.
     n_trials : int
-        Fits with the record, and as many without.
+        Number of fits with the record, and as many without.
     confidence : float
     random_state : int
         Seed of the first trial.
@@ -58,7 +58,8 @@ class AuditReport:
     >>> import numpy as np
     >>> from skdpbayes import DPGammaExponential
     >>> from skdpbayes.audit import audit
-    >>> report = audit(DPGammaExponential(), np.full((20, 1), 10.0), n_trials=0)  # the checks without the attack
+    >>> # The checks without the attack:
+    >>> report = audit(DPGammaExponential(), np.full((20, 1), 10.0), n_trials=0)
     >>> report.passed, [check.name for check in report.checks]
     (True, ['conditions', 'norm', 'inclusion', 'noise', 'count', 'replay'])
     """
@@ -76,14 +77,14 @@ class AuditReport:
     confidence: float
     random_state: int
     statistics: tuple[np.ndarray, np.ndarray] = field(repr=False, compare=False)
-    curve: Any = field(repr=False, compare=False)  # PrivacyCurve of the claim
+    curve: PrivacyCurve = field(repr=False, compare=False)
+    """Curve of the claim."""
 
     @property
     def passed(self) -> bool:
         """Whether every check passed and the lower bound is not above the claim."""
-        return (
-            all(check.passed for check in self.checks) and self.epsilon_lower_bound <= self.epsilon
-        )
+        kept = self.epsilon_lower_bound <= self.epsilon
+        return kept and all(check.passed for check in self.checks)
 
     def __str__(self) -> str:
         lines = [f"{self.estimator}: {'passed' if self.passed else 'FAILED'}"]
@@ -91,13 +92,8 @@ class AuditReport:
             f"  {check.name:10} {'ok  ' if check.passed else 'FAIL'} {check.detail}"
             for check in self.checks
         ]
-        kept = (
-            "FAIL"
-            if self.epsilon_lower_bound > self.epsilon
-            else "ok  "
-            if self.epsilon_lower_bound
-            else "?   "
-        )
+        kept = "ok  " if self.epsilon_lower_bound else "?   "
+        kept = "FAIL" if self.epsilon_lower_bound > self.epsilon else kept
         lines.append(
             f"  {'epsilon':10} {kept} at least {rounded(self.epsilon_lower_bound, 3, up=False)} "
             f"(without assumptions {rounded(self.pure_lower_bound, 3, up=False)}), "
@@ -110,51 +106,59 @@ class AuditReport:
 
 
 def audit(
-    estimator, X, y=None, *, record=0, n_trials=5000, confidence=0.95, random_state=0
+    estimator: PrivateEstimator,
+    X: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    record: int = 0,
+    n_trials: int = 5000,
+    confidence: float = 0.95,
+    random_state: int = 0,
 ) -> AuditReport:
-    """Audit what an estimator runs when it is fitted, on data that need not be protected.
+    """Audit the fit of an estimator, on data that need no protection.
 
     **The audit itself is not private**: it looks at batches, noise and contributions. Take test
     data.
 
-    Checks, of the estimator's own fit on ``(X, y)``:
+    The checks of the estimator's own fit on ``(X, y)``:
 
-    - *conditions*: its report says that the guarantee holds;
-    - *norm*: each row's contribution to each release, rows of infinities, huge and denormal numbers
-      among them, is finite and at most as long as the clipping norm, all blocks of a release
-      together;
+    - *conditions*: the report says that the guarantee holds;
+    - *norm*: the contribution of each row to each release, all blocks together, is finite and at
+      most as long as the clipping norm; rows of infinities, huge and denormal numbers are tried
+      too;
     - *inclusion*: rows enter batches independently, with the probability that is accounted for;
-    - *noise*: on a table of missing values, what is released is noise of the scale that is
-      accounted for, normal, and independent between values and rounds;
-    - *replay*: a fit on a table of missing values that is given the releases of the fit on ``X``
-      has the same fitted attributes, bit for bit: nothing else of the data is in them.
+    - *noise*: on a table of missing values, the releases are pure noise: normal, of the scale that
+      is accounted for, and independent between values and rounds;
+    - *count*: the number of usable records has the noise that is accounted for;
+    - *replay*: a fit on a table of missing values that gets the releases of the fit on ``X`` has
+      the same fitted attributes, bit for bit: they contain nothing else of the data.
 
-    The lower bound is a distinguishing attack on whole fits: all rows but one are null, and the
-    adversary, who sees all releases, computes the likelihood ratio of "the row is there" (as in
-    Nasr et al. 2023, white box). Rates of error are bounded by Clopper and Pearson's intervals and
-    compared with trade-off curves.
+    The lower bound comes from a distinguishing attack on whole fits. All rows but one are null. The
+    adversary sees all releases and computes the likelihood ratio of "the row is there" (white box,
+    as in Nasr et al. 2023). Clopper-Pearson limits of its error rates are compared with trade-off
+    curves.
 
     Parameters
     ----------
     estimator : estimator of this package
-        Not fitted, and not changed. Its ``random_state`` and ``ledger`` are not used.
+        It is not changed. Its ``random_state`` and ``ledger`` are ignored.
     X : array-like of shape (n_samples, n_features)
-        Numbers. Some tens of rows are enough, and make it fast.
+        Numbers. A few tens of rows are enough, and fast.
     y : array-like of shape (n_samples,), optional
     record : int, default=0
-        The row that the attack looks for. The bound is close to the claim if its contribution is as
-        long as the clipping norm in every round, so take an extreme row, or a small clipping norm.
+        The row that the attack looks for. The bound is close to the claim if the row's contribution
+        is as long as the clipping norm in every round: take an extreme row, or a small norm.
     n_trials : int, default=5000
-        Fits with that row, and as many without. A quarter of them choose the threshold. 1000 show
-        gross errors; epsilon near one needs 100 000. With 0 there are the checks alone.
+        Number of fits with that row, and as many without. A quarter of them choose the threshold.
+        1000 show gross errors; epsilon near one needs 100 000. 0 leaves out the attack.
     confidence : float, default=0.95
     random_state : int, default=0
-        Trials take the seeds that follow.
+        Seed of the first trial; the others take the seeds that follow.
 
     Returns
     -------
     AuditReport
-        ``print`` shows it; `passed` sums it up.
+        ``print`` shows it; `passed` is the verdict.
 
     Raises
     ------
@@ -177,9 +181,10 @@ def audit(
     """
     if not isinstance(estimator, PrivateEstimator):
         raise ValueError(
-            f"audit takes one private estimator of this package (a step of a pipeline), got {estimator!r}."
+            "audit takes one private estimator of this package (a step of a pipeline), got "
+            f"{estimator!r}."
         )
-    X = np.array(X.toarray() if hasattr(X, "toarray") else X, float)
+    X = np.array(dense(X), float)
     y = None if y is None else np.array(y)
     if X.ndim != 2 or not 0 <= record < len(X):
         raise ValueError(
@@ -187,7 +192,8 @@ def audit(
         )
     if not ((n_trials == 0 or n_trials >= 40) and 0 < confidence < 1):
         raise ValueError(
-            f"n_trials must be 0 or at least 40, confidence in (0, 1), got {n_trials} and {confidence}."
+            "n_trials must be 0 or at least 40, confidence in (0, 1), got "
+            f"{n_trials} and {confidence}."
         )
     null = np.full_like(X, np.nan)
     nearly_null = null.copy()
@@ -208,9 +214,9 @@ def audit(
         found = (holds, *run_checks(given, X, y, without, random_state))
         fpr, tpr, lower, statistics = 1.0, 0.0, 0.0, (np.zeros(0), np.zeros(0))
         if n_trials:
-            statistics = tuple(
-                log_likelihood_ratios(side, with_it, record, n_trials, random_state + i * n_trials)
-                for i, side in enumerate((without, with_it))
+            statistics = (
+                log_likelihood_ratios(without, with_it, record, n_trials, random_state),
+                log_likelihood_ratios(with_it, with_it, record, n_trials, random_state + n_trials),
             )
             fpr, tpr, lower = epsilon_lower_bound(claim, statistics, confidence)
     pure = math.log(max((tpr - claim.delta) / fpr, 1))

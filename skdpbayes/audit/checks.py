@@ -1,12 +1,13 @@
-"""The five white-box checks of an audit. Each says whether it passed, and a detail."""
+"""White-box checks of an audit. Each says whether it passed, and a detail."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,29 +16,36 @@ from scipy import stats
 
 from skdpbayes import inference
 from skdpbayes.audit.fit import Fit, along, contribution, multipliers, units
+from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.mechanism.private_sum import Query, Release
+from skdpbayes.mechanism.records import Records
+from skdpbayes.mechanism.spec import Block, Mechanism
+from skdpbayes.models.base import Model
 from skdpbayes.privacy.report import PrivacySpent
+from skdpbayes.solvers.base import Solver
 
-_SURE = 1e-9  # a test that a right mechanism fails with this probability fails it
-_AWKWARD = (
-    np.inf,
-    -np.inf,
-    1e300,
-    1e30,
-    1e-42,
-    -1e-300,
-)  # cells of rows that are tried beside those given
+Verdict: TypeAlias = tuple[bool, str]
+"""Whether a check passed, and a detail."""
+
+_SURE = 1e-9
+"""Significance level of each test: the probability that a correct mechanism fails it."""
+
+_AWKWARD = (np.inf, -np.inf, 1e300, 1e30, 1e-42, -1e-300)
+"""Cells that are tried besides those given."""
 
 
 class Check(NamedTuple):
-    """What one of the checks of an audit found."""
+    """Result of one check of an audit."""
 
     name: str
     passed: bool
     detail: str
 
 
-def run_checks(estimator, X, y, null, seed):
-    """All five, of fits on (X, y), on the same table with awkward rows, and on the null one."""
+def run_checks(
+    estimator: PrivateEstimator, X: np.ndarray, y: np.ndarray | None, null: Fit, seed: int
+) -> tuple[Check, ...]:
+    """Check fits on (X, y), on the same table with awkward rows, and on the null one."""
     awkward_X, awkward_y = X.copy(), y if y is None else y.copy()
     for i, cell in zip(range(1, len(X)), _AWKWARD, strict=False):
         awkward_X[-i] = cell
@@ -55,36 +63,44 @@ def run_checks(estimator, X, y, null, seed):
 
 
 @jax.jit
-def _longest(key, releases, noise, records, indices, bounds, model, solver, mechanism):
-    """Length of the longest contribution of any record in each step, if these released what is given."""
+def _longest(
+    key: jax.Array,
+    releases: np.ndarray,
+    noise: np.ndarray,
+    records: Records,
+    indices: np.ndarray,
+    bounds: np.ndarray,
+    model: Model,
+    solver: Solver,
+    mechanism: Mechanism,
+) -> jax.Array:
+    """Length of the longest contribution in each step, given the releases."""
 
-    def observe(query, blocks, step, release):
+    def observe(
+        query: Query, blocks: Mapping[str, Block], step: jax.Array, release: Release
+    ) -> jax.Array:
         del release
         one = partial(
             contribution, query, blocks, mechanism, step, records, bounds=bounds, noise=noise
         )
-        return jnp.max(jax.lax.map(lambda i: jnp.linalg.norm(one(index=i)), indices))[
-            None
-        ]  # NaN, if any is
+        longest = jnp.max(jax.lax.map(lambda i: jnp.linalg.norm(one(index=i)), indices))
+        return longest[None]  # NaN if any length is
 
     return along(key, releases, records, model, solver, mechanism, observe)[:, 0]
 
 
-def _norms(fits, releases, seed):
-    """Whether no record adds more to a release than its clipping norm."""
+def _norms(fits: Iterable[Fit], releases: np.ndarray, seed: int) -> Verdict:
+    """Whether no contribution is longer than the clipping norm."""
     longest = []
     for fit in fits:
         with jax.enable_x64(True):
-            indices, bounds = (
-                np.arange(int(fit.records.n_records), dtype=np.int32),
-                np.array(fit.records.bounds()),
-            )
-            noise = np.zeros(
-                releases.shape[-1], np.float32 if fit.spec.levels is None else np.int64
-            )
+            indices = np.arange(int(fit.records.n_records), dtype=np.int32)
+            bounds = np.array(fit.records.bounds())
+            dtype = np.float32 if fit.spec.levels is None else np.int64
+            noise = np.zeros(releases.shape[-1], dtype)
             lengths = _longest(
-                fit.keys(seed).solver[0], releases, noise, jax.device_put(fit.records), indices, bounds, fit.model,
-                fit.solver, jax.device_put(fit.spec.traced()),
+                fit.keys(seed).solver[0], releases, noise, jax.device_put(fit.records), indices,
+                bounds, fit.model, fit.solver, jax.device_put(fit.spec.traced()),
             )  # fmt: skip
             longest.append(float(jnp.max(lengths)))
     detail = "longest contribution {:.4f} of the clipping norm ({:.4f} with awkward rows)".format(
@@ -93,7 +109,7 @@ def _norms(fits, releases, seed):
     return bool(longest[0] > 0 and max(longest) <= 1 + 1e-5 and not np.isnan(longest).any()), detail
 
 
-def _inclusion(fit, seed, rounds=2000):
+def _inclusion(fit: Fit, seed: int, rounds: int = 2000) -> Verdict:
     """Whether batches are independent Bernoulli draws of all records."""
     rate, n = fit.plan.report.steps[0].sampling_rate, int(fit.records.n_records)
     spec = replace(fit.spec, steps=(replace(fit.spec.steps[0], steps=rounds),))
@@ -115,30 +131,36 @@ def _inclusion(fit, seed, rounds=2000):
     spread = (rounds - 1) * mask.sum(axis=1).var(ddof=1) / (n * rate * (1 - rate))
     tests.append(2 * min(stats.chi2.cdf(spread, rounds - 1), stats.chi2.sf(spread, rounds - 1)))
     centred = (mask - rate) / math.sqrt(rate * (1 - rate))
-    for later, sooner in (
-        (centred[1:], centred[:-1]),
-        (centred[:, 1:], centred[:, :-1]),
-    ):  # rounds, neighbours
+    rows, columns = (centred[1:], centred[:-1]), (centred[:, 1:], centred[:, :-1])
+    for later, sooner in (rows, columns):  # consecutive rounds, neighbouring records
         if later.size:
             tests.append(2 * stats.norm.sf(abs((later * sooner).sum()) / math.sqrt(later.size)))
-    return bool(
-        min(tests) > _SURE
-    ), f"rate {share:.4f}, should be {rate:.4f}; least p-value {min(tests):.2g}"
+    detail = f"rate {share:.4f}, should be {rate:.4f}; least p-value {min(tests):.2g}"
+    return bool(min(tests) > _SURE), detail
 
 
 @jax.jit
-def _precisions(key, releases, records, model, solver, mechanism):
-    """Inverse standard deviations, times the noise multiplier, of all values released; zero where nothing is."""
+def _precisions(
+    key: jax.Array,
+    releases: np.ndarray,
+    records: Records,
+    model: Model,
+    solver: Solver,
+    mechanism: Mechanism,
+) -> jax.Array:
+    """Noise multiplier over standard deviation of each released value; zero for padding."""
 
-    def observe(query, blocks, step, release):
+    def observe(
+        query: Query, blocks: Mapping[str, Block], step: jax.Array, release: Release
+    ) -> jax.Array:
         del query, step
         return 1 / units(blocks, release)
 
     return along(key, releases, records, model, solver, mechanism, observe)
 
 
-def _noise(fit, seed, most=200_000, runs=20):
-    """Whether a table of null records releases noise alone, of the right size."""
+def _noise(fit: Fit, seed: int, most: int = 200_000, runs: int = 20) -> Verdict:
+    """Whether a table of null records releases pure noise of the right size."""
     values: list[np.ndarray] = []
     sigmas, released = multipliers(fit), np.zeros(0, bool)
     while len(values) < runs * fit.spec.n_chains and sum(own.size for own in values) < most:
@@ -146,12 +168,8 @@ def _noise(fit, seed, most=200_000, runs=20):
         keys, (_, releases) = fit.keys(at), fit.run(at)
         for chain, own in enumerate(releases):
             with jax.enable_x64(True):
-                how = (
-                    jax.device_put(fit.records),
-                    fit.model,
-                    fit.solver,
-                    jax.device_put(fit.spec.traced()),
-                )
+                records, spec = jax.device_put(fit.records), jax.device_put(fit.spec.traced())
+                how = (records, fit.model, fit.solver, spec)
                 precisions = np.asarray(_precisions(keys.solver[chain], own, *how))
             values.append(own / sigmas[:, None] * precisions)
             released = precisions > 0  # the same values in every run
@@ -163,10 +181,11 @@ def _noise(fit, seed, most=200_000, runs=20):
         tail = np.minimum(stats.chi2.cdf(total, count), stats.chi2.sf(total, count))
         tests[f"size by {name}"] = float(2 * tail.min() * len(total))
     tests["normality"] = float(stats.kstest(drawn[present], "norm").pvalue)
-    for name, product in (
-        ("rounds", drawn[:, 1:] * drawn[:, :-1]),
-        ("values", drawn[..., 1:] * drawn[..., :-1]),
-    ):
+    products = {
+        "rounds": drawn[:, 1:] * drawn[:, :-1],
+        "values": drawn[..., 1:] * drawn[..., :-1],
+    }
+    for name, product in products.items():
         if product.size:
             size = abs(product.sum()) / math.sqrt(max(int(np.count_nonzero(product)), 1))
             tests[f"independence of {name}"] = float(2 * stats.norm.sf(size))
@@ -176,14 +195,15 @@ def _noise(fit, seed, most=200_000, runs=20):
     return tests[worst] > _SURE, detail
 
 
-def _count(fit, seed, runs=1000):
-    """Whether the number of usable records is released with the noise that is accounted for, new in each run."""
-    counts = [fit.usable(seed + i) for i in range(runs)]
-    if None in counts:
+def _count(fit: Fit, seed: int, runs: int = 1000) -> Verdict:
+    """Whether the number of usable records has fresh noise of the size accounted for."""
+    if fit.spec.count is None:
         return True, "not released"
-    errors = (
-        np.array([c.estimate for c in counts]) - np.count_nonzero(fit.records.usable)
-    ) / fit.spec.count.noise_multiplier
+    counts = [fit.usable(seed + i) for i in range(runs)]
+    estimates = np.array([np.nan if own is None else own.estimate for own in counts])
+    usable = fit.records.usable
+    errors = estimates - (0 if usable is None else int(np.count_nonzero(usable)))
+    errors = errors / fit.spec.count.noise_multiplier
     total = np.square(errors).sum()
     tests = [
         2 * min(stats.chi2.cdf(total, runs), stats.chi2.sf(total, runs)),
@@ -191,13 +211,12 @@ def _count(fit, seed, runs=1000):
         2 * stats.norm.sf(abs((errors[1:] * errors[:-1]).sum()) / math.sqrt(runs)),
     ]
     size = math.sqrt(total / runs)
-    return bool(
-        min(tests) > _SURE
-    ), f"noise {size:.4f} of what is accounted for; least p-value {min(tests):.2g}"
+    detail = f"noise {size:.4f} of what is accounted for; least p-value {min(tests):.2g}"
+    return bool(min(tests) > _SURE), detail
 
 
-def _replayed(fit, null, state, releases, seed):
-    """Whether releases and public values decide every fitted attribute."""
+def _replayed(fit: Fit, null: Fit, state: Any, releases: np.ndarray, seed: int) -> Verdict:
+    """Whether releases and public values determine every fitted attribute."""
     example = jax.tree.map(
         lambda x: np.zeros(x.shape[1:], x.dtype), jax.device_put(null.records).one()
     )
@@ -208,15 +227,12 @@ def _replayed(fit, null, state, releases, seed):
     usable = fit.usable(seed)
     one, other = fit.finished(seed, state, usable), null.finished(seed, again, usable)
     differing = sorted(name for name in {*one, *other} if not _same(one.get(name), other.get(name)))
-    detail = (
-        f"differ: {', '.join(differing)}"
-        if differing
-        else f"{len(one)} attributes follow from the releases"
-    )
-    return not differing, detail
+    if differing:
+        return False, f"differ: {', '.join(differing)}"
+    return True, f"{len(one)} attributes follow from the releases"
 
 
-def _same(one, other):
+def _same(one: Any, other: Any) -> bool:
     """Whether two objects hold the same bits."""
     if type(one) is not type(other):
         return False

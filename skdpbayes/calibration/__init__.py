@@ -1,8 +1,7 @@
-"""Are posteriors and predictions calibrated? Checks on simulated data, and scores.
+"""Calibration of posteriors and predictions: checks on simulated data, and scores.
 
-The checks read draws and truths as arrays, whoever made them; nothing here depends on how a
-posterior was found. Importing this package does not load JAX, which `simulate` needs. Pictures are
-in `skdpbayes.displays`.
+The checks take arrays of draws and truths, so they work with any posterior. Only `simulate` loads
+JAX. Pictures are in `skdpbayes.displays`.
 """
 
 from __future__ import annotations

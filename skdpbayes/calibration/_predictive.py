@@ -1,35 +1,44 @@
-"""Predicted probabilities beside the frequencies that come true."""
+"""Predicted probabilities beside observed frequencies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from skdpbayes.calibration._check import binomial_band, check_binary, check_count, check_open_unit
+from skdpbayes.calibration._check import (
+    Floats,
+    binomial_band,
+    check_binary,
+    check_count,
+    check_open_unit,
+)
+
+Strategy: TypeAlias = Literal["uniform", "quantile"]
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predicted probabilities in bins, beside the frequencies that came true.
+    """Predicted probabilities and observed frequencies, in bins.
 
     Attributes
     ----------
     edges : array of shape (n_bins + 1,)
-        Bin b holds the predictions in ``(edges[b], edges[b + 1]]``, the first bin its lower edge
-        too.
+        Bin b holds the predictions in ``(edges[b], edges[b + 1]]``; the first bin includes its
+        lower edge.
     predicted : array of shape (n_bins,)
-        Mean predicted probability; NaN in empty bins, as in the next three.
+        Mean predicted probability; this and the next three are NaN in empty bins.
     observed : array of shape (n_bins,)
         Fraction of outcomes that are 1.
     lower, upper : arrays of shape (n_bins,)
-        Consistency band: between these is, with probability `confidence` or more, the fraction
-        observed if predictions are calibrated.
+        Consistency band: if predictions are calibrated, `observed` lies in it with probability
+        `confidence` or more.
     count : array of int, shape (n_bins,)
         Number of predictions.
     confidence : float
-        Of the band, in each bin by itself.
+        Probability of the band, for each bin separately.
 
     Examples
     --------
@@ -42,23 +51,27 @@ class Reliability:
     (True, 1000)
     """
 
-    edges: np.ndarray
-    predicted: np.ndarray
-    observed: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    count: np.ndarray
+    edges: Floats
+    predicted: Floats
+    observed: Floats
+    lower: Floats
+    upper: Floats
+    count: NDArray[np.int64]
     confidence: float
 
 
 def calibration_error(
-    y_true: Any, proba: Any, *, n_bins: int = 10, strategy: str = "uniform", norm: str = "l1"
+    y_true: ArrayLike,
+    proba: ArrayLike,
+    *,
+    n_bins: int = 10,
+    strategy: Strategy = "uniform",
+    norm: Literal["l1", "rmse", "max"] = "l1",
 ) -> float:
-    """Distance between predicted probabilities and the frequencies that come true, over bins.
+    """Distance between predicted probabilities and observed frequencies, over bins.
 
-    Predictions are sorted into bins. In bin b let ``gap`` be the fraction of outcomes that are 1
-    minus the mean predicted probability, and ``n_b`` the number of predictions; empty bins do not
-    count.
+    In bin b let ``gap`` be the fraction of outcomes that are 1 minus the mean predicted
+    probability, and ``n_b`` the number of predictions; empty bins are left out.
 
     Parameters
     ----------
@@ -68,22 +81,22 @@ def calibration_error(
         Predicted probability of the outcome 1.
     n_bins : int, default=10
     strategy : {"uniform", "quantile"}, default="uniform"
-        Bins of equal width on [0, 1], or of (about) equally many predictions. Edges and bins are
+        Bins of equal width on [0, 1], or of about equal numbers of predictions. Edges and bins are
         those of scikit-learn's `calibration_curve`.
     norm : {"l1", "rmse", "max"}, default="l1"
         - ``"l1"``: sum over bins of ``n_b / n_samples * |gap|``, the usual expected calibration
           error;
-        - ``"rmse"``: ``sqrt(mean(gap^2))`` over non-empty bins, **all of the same weight**: the
+        - ``"rmse"``: ``sqrt(mean(gap^2))`` over non-empty bins, **all with the same weight**: the
           root mean square difference of the two arrays that `calibration_curve` returns, which
-          Alrawajfeh et al. (2025, table 3) call RMSE. A bin of a few predictions counts as much as
-          one of thousands;
+          Alrawajfeh et al. (2025, table 3) call RMSE. A bin with a few predictions counts as much
+          as one with thousands;
         - ``"max"``: the largest ``|gap|``.
 
     Returns
     -------
     float
-        0 is best. Chance alone makes it positive for calibrated predictions, the more the fewer
-        there are; `reliability` gives bands.
+        0 is best. For calibrated predictions it is positive by chance, more so if they are few;
+        `reliability` gives bands.
 
     Raises
     ------
@@ -100,7 +113,7 @@ def calibration_error(
     --------
     >>> from skdpbayes.calibration import calibration_error
     >>> y_true, proba = [0, 0, 1, 1, 1], [0.1, 0.1, 0.1, 0.9, 0.9]
-    >>> round(calibration_error(y_true, proba), 4)  # gaps of 1/3 - 0.1, three times, and of 1 - 0.9, twice
+    >>> round(calibration_error(y_true, proba), 4)  # three gaps of 1/3 - 0.1, two of 1 - 0.9
     0.18
     >>> round(calibration_error(y_true, proba, norm="rmse"), 4)
     0.1795
@@ -120,14 +133,14 @@ def calibration_error(
 
 
 def reliability(
-    y_true: Any,
-    proba: Any,
+    y_true: ArrayLike,
+    proba: ArrayLike,
     *,
     n_bins: int = 10,
-    strategy: str = "uniform",
+    strategy: Strategy = "uniform",
     confidence: float = 0.95,
 ) -> Reliability:
-    """Compare predicted probabilities with the frequencies that come true, bin by bin.
+    """Compare predicted probabilities with observed frequencies, bin by bin.
 
     Parameters
     ----------
@@ -183,7 +196,7 @@ def reliability(
     return Reliability(edges, predicted, observed, lower, upper, count, confidence)
 
 
-def _bins(proba: np.ndarray, n_bins: int, strategy: str) -> tuple[np.ndarray, np.ndarray]:
+def _bins(proba: Floats, n_bins: int, strategy: Strategy) -> tuple[Floats, NDArray[np.int64]]:
     """Edges of the bins, and the bin of each prediction."""
     edges = np.linspace(0.0, 1.0, check_count(n_bins, "n_bins") + 1)
     if strategy == "quantile":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from skdpbayes.calibration._check import (
+    Floats,
+    RandomState,
     binomial_band,
     check_count,
     check_draws_and_truth,
@@ -19,7 +21,7 @@ from skdpbayes.calibration._check import (
 
 @dataclass(frozen=True)
 class RankHistogram:
-    """Ranks of truths among draws, counted, beside what right posteriors give.
+    """Histogram of the ranks of truths among draws, and the band of exact posteriors.
 
     Attributes
     ----------
@@ -30,72 +32,73 @@ class RankHistogram:
         Bin b holds the ranks from ``edges[b]`` to ``edges[b + 1] - 1``.
     counts : array of int, shape (n_parameters, n_bins)
     expected : array of shape (n_bins,)
-        Mean counts under right posteriors; they differ where the bins do not hold equally many
-        ranks.
+        Expected counts for exact posteriors; they differ if bins hold unequal numbers of ranks.
     lower, upper : arrays of shape (n_bins,)
         Pointwise band of the counts: binomial quantiles.
     p_value : array of shape (n_parameters,)
         Of the chi-square test of uniform ranks.
     confidence : float
-        Of the band.
+        Probability of the band.
 
     Examples
     --------
     >>> import numpy as np
     >>> from skdpbayes.calibration import simulation_based_calibration
     >>> rng = np.random.default_rng(0)
-    >>> found = simulation_based_calibration(rng.normal(size=(300, 99, 1)), rng.normal(size=(300, 1)))
+    >>> truth, draws = rng.normal(size=(300, 1)), rng.normal(size=(300, 99, 1))
+    >>> found = simulation_based_calibration(draws, truth)
     >>> int(found.counts.sum()), found.n_draws
     (300, 99)
     """
 
-    ranks: np.ndarray
+    ranks: NDArray[np.int64]
     n_draws: int
-    edges: np.ndarray
-    counts: np.ndarray
-    expected: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
-    p_value: np.ndarray
+    edges: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    expected: Floats
+    lower: Floats
+    upper: Floats
+    p_value: Floats
     confidence: float
 
 
-def tied_ranks(values: np.ndarray, truth: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Number of values (along axis 0) below the truth; a truth tied with some takes a random place among them.
+def tied_ranks(values: Floats, truth: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Number of values (along axis 0) below the truth; ties are broken at random.
 
-    If the truth and the n values are exchangeable, this is uniform on 0, ..., n, ties or not.
+    If the truth and the n values are exchangeable, this is uniform on 0, ..., n, with ties or
+    without.
     """
     below, tied = (values < truth).sum(axis=0), (values == truth).sum(axis=0)
     return below + rng.integers(0, tied + 1)
 
 
 def simulation_based_calibration(
-    draws: Any,
-    truth: Any,
+    draws: ArrayLike,
+    truth: ArrayLike,
     bins: int | None = None,
     *,
     confidence: float = 0.95,
-    random_state: Any = None,
+    random_state: RandomState = None,
 ) -> RankHistogram:
     """Rank each truth among the draws of its posterior (simulation-based calibration).
 
-    If truths come from the prior, data from the model, and draws are independent draws of the right
-    posterior, every rank is uniform on 0, ..., n_draws. A histogram in the shape of a U means that
-    posteriors are too narrow, of a hill that they are too wide, a slope that they are shifted.
+    If truths come from the prior, data from the model, and draws are independent draws of the exact
+    posterior, every rank is uniform on 0, ..., n_draws. A U-shaped histogram means that posteriors
+    are too narrow, a hump that they are too wide, and a slope that they are shifted.
 
     Parameters
     ----------
     draws : array-like of shape (n_replicates, n_draws, n_parameters)
-        Posterior draws. Draws of a Markov chain should be thinned first: ranks among correlated
-        draws are not uniform.
+        Posterior draws. Thin the draws of a Markov chain first: ranks among correlated draws are
+        not uniform.
     truth : array-like of shape (n_replicates, n_parameters)
-        The parameters from which the data of each replicate were drawn.
+        Parameters that generated the data of each replicate.
     bins : int, optional
-        Number of bins, at most n_draws + 1. By default about one for 20 replicates, from 2 to 20.
+        Number of bins, at most n_draws + 1. By default one for 20 replicates, from 2 to 20.
     confidence : float, default=0.95
-        Of the band of each count.
+        Probability of the band of each count.
     random_state : int, Generator or None
-        Orders a truth among draws that equal it; not used without ties.
+        Breaks ties between truths and draws.
 
     Returns
     -------
@@ -116,11 +119,11 @@ def simulation_based_calibration(
     >>> import numpy as np
     >>> from skdpbayes.calibration import simulation_based_calibration
     >>> rng = np.random.default_rng(0)
-    >>> mean = rng.normal(size=(400, 1))  # of posteriors with standard deviation 1
+    >>> mean = rng.normal(size=(400, 1))  # posterior means; the standard deviation is 1
     >>> truth = mean + rng.normal(size=(400, 1))
-    >>> right = mean[:, None] + rng.normal(size=(400, 99, 1))
+    >>> exact = mean[:, None] + rng.normal(size=(400, 99, 1))
     >>> narrow = mean[:, None] + 0.5 * rng.normal(size=(400, 99, 1))
-    >>> bool(simulation_based_calibration(right, truth).p_value[0] > 0.01)
+    >>> bool(simulation_based_calibration(exact, truth).p_value[0] > 0.01)
     True
     >>> bool(simulation_based_calibration(narrow, truth).p_value[0] < 1e-6)
     True

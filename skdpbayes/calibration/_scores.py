@@ -1,20 +1,24 @@
-"""Scores of posterior draws: how near the truth, and how sure."""
+"""Scores of posterior draws: accuracy and width."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
-from skdpbayes.calibration._check import check_draws, check_draws_and_truth, check_open_unit
+from skdpbayes.calibration._check import (
+    Floats,
+    check_draws,
+    check_draws_and_truth,
+    check_open_unit,
+)
 
 
-def crps(draws: Any, truth: Any) -> np.ndarray:
+def crps(draws: ArrayLike, truth: ArrayLike) -> Floats:
     """Continuous ranked probability score of each posterior marginal; smaller is better.
 
     ``E|X - y| - E|X - X'| / 2`` for independent draws X, X' and the truth y, in the unit of the
-    parameter. It is a proper score: on average the right posterior has the smallest, so that it
-    tells apart posteriors that are all calibrated. A point gets its absolute error.
+    parameter. It is a proper score: the exact posterior has the smallest on average, so it ranks
+    posteriors that are all calibrated. The score of a point estimate is its absolute error.
 
     Parameters
     ----------
@@ -25,12 +29,12 @@ def crps(draws: Any, truth: Any) -> np.ndarray:
     Returns
     -------
     array of shape (n_replicates, n_parameters)
-        The fair estimate: unbiased for independent draws, however few, so that it may be negative.
+        The fair estimate: unbiased for any number of independent draws, so it may be negative.
 
     Raises
     ------
     ValueError
-        If shapes do not agree, a value is not finite, or there is one draw only.
+        If shapes do not agree, a value is not finite, or there is only one draw.
 
     References
     ----------
@@ -47,8 +51,8 @@ def crps(draws: Any, truth: Any) -> np.ndarray:
     n_replicates, n_draws, n_parameters = draws.shape
     if n_draws < 2:
         raise ValueError("crps needs at least 2 draws of each posterior, got 1.")
-    # Sorted, the sum of |x_i - x_j| over pairs i < j is a weighted sum: x_(i) is added i times and
-    # taken off n - 1 - i.
+    # The sum of |x_i - x_j| over pairs is linear in the sorted draws: x_(i) is added i times and
+    # subtracted n - 1 - i times.
     weights = (2 * np.arange(n_draws) - n_draws + 1) / (n_draws * (n_draws - 1))
     scores = np.empty((n_replicates, n_parameters))
     for k in range(n_replicates):  # one replicate at a time keeps the copies small
@@ -57,8 +61,8 @@ def crps(draws: Any, truth: Any) -> np.ndarray:
     return scores
 
 
-def interval_width(draws: Any, level: float = 0.9) -> np.ndarray:
-    """Widths of the equal-tailed credible intervals that `marginal_coverage` counts.
+def interval_width(draws: ArrayLike, level: float = 0.9) -> Floats:
+    """Widths of the equal-tailed credible intervals of `marginal_coverage`.
 
     Parameters
     ----------
@@ -87,17 +91,18 @@ def interval_width(draws: Any, level: float = 0.9) -> np.ndarray:
     return upper - lower
 
 
-def interval_ends(draws: np.ndarray, level: float) -> np.ndarray:
+def interval_ends(draws: Floats, level: float) -> Floats:
     """Ends of equal-tailed intervals, of shape (2, n_replicates, n_parameters).
 
-    Quantiles at position ``p (n_draws + 1)`` of the sorted draws, with which an interval of
-    independent draws holds one more draw with probability `level`; NumPy's default makes it ``level
-    (n_draws - 1) / (n_draws + 1)``.
+    Quantiles at position ``p (n_draws + 1)`` of the sorted draws: the interval then contains one
+    more independent draw with probability `level`. With NumPy's default the probability would be
+    ``level (n_draws - 1) / (n_draws + 1)``.
     """
     level = check_open_unit(level, "level")
     tail = (1.0 - level) / 2
     if tail * (draws.shape[1] + 1) < 1.0 - 1e-9:
+        least = int(np.ceil(1 / tail - 1 - 1e-6))
         raise ValueError(
-            f"intervals of level {level} need at least {int(np.ceil(1 / tail - 1 - 1e-6))} draws, got {draws.shape[1]}."
+            f"intervals of level {level} need at least {least} draws, got {draws.shape[1]}."
         )
     return np.quantile(draws, [tail, 1.0 - tail], axis=1, method="weibull")

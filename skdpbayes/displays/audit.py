@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from skdpbayes.audit import AuditReport
-from skdpbayes.displays.axes import DIAGONAL, axes
+from skdpbayes.displays.axes import DIAGONAL, Display
 from skdpbayes.privacy.card import rounded
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+    from numpy.typing import ArrayLike
 
-class AuditDisplay:
-    """The attack's rates of true and false positives beside the largest that the claim allows.
+    from skdpbayes.audit import AuditReport
+    from skdpbayes.estimators._base import PrivateEstimator
+
+
+class AuditDisplay(Display):
+    """True and false positive rates of the attack, beside the largest that the claim allows.
 
     Parameters
     ----------
@@ -25,7 +31,7 @@ class AuditDisplay:
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
     lines_ : list of matplotlib Line2D
-        The attack's curve, and the claim's.
+        Curves of the attack and of the claim.
 
     Examples
     --------
@@ -38,71 +44,57 @@ class AuditDisplay:
     2
     """
 
+    lines_: list[Line2D]
+
     def __init__(self, report: AuditReport) -> None:
+        if not len(report.statistics[0]):
+            raise ValueError("There were no trials: audit with n_trials > 0.")
         self.report = report
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: Any = None, *, ax: Any = None, **options: Any
-    ) -> AuditDisplay:
-        """Run `audit` and draw what it finds.
+        cls,
+        estimator: PrivateEstimator,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Self:
+        """Run `audit` and draw its result.
 
         Parameters
         ----------
         estimator, X, y
-            As `audit`'s.
+            As in `audit`.
         ax : matplotlib Axes, optional
         **options
-            Of `audit`.
+            Passed to `audit`.
 
         Returns
         -------
         AuditDisplay
+
+        Raises
+        ------
+        ValueError
+            If the options leave no trials.
         """
         from skdpbayes.audit import audit
 
         return cls(audit(estimator, X, y, **options)).plot(ax)
 
-    def plot(self, ax: Any = None) -> AuditDisplay:
-        """Draw into `ax`, or into a new figure, and return the display.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        ValueError
-            If the report has no trials.
-        """
-        without, with_it = self.report.statistics
-        if not len(without):
-            raise ValueError("There were no trials: audit with n_trials > 0.")
-        self.ax_, self.figure_ = axes(ax)
+    def _draw(self, ax: Axes) -> None:
+        report, (without, with_it) = self.report, self.report.statistics
         rates = np.linspace(0, 1, 101)
         thresholds = np.quantile(without, 1 - rates)
-        attack = self.ax_.plot(rates, [np.mean(with_it >= t) for t in thresholds], label="attack")
-        claim = self.ax_.plot(
-            rates,
-            self.report.curve.tpr(rates),
-            label=f"claim: epsilon {rounded(self.report.epsilon, 3)}",
-            **DIAGONAL,
-        )
-        self.ax_.plot(
-            self.report.fpr,
-            self.report.tpr,
-            "o",
-            color=attack[0].get_color(),
-            label="confidence limits",
-        )
-        self.ax_.set(
-            xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01)
-        )
-        self.ax_.set_title(
-            f"epsilon is at least {rounded(self.report.epsilon_lower_bound, 3, up=False)}"
-        )
-        self.ax_.legend(loc="lower right", frameon=False)
+        attack = ax.plot(rates, [np.mean(with_it >= t) for t in thresholds], label="attack")
+        label = f"claim: epsilon {rounded(report.epsilon, 3)}"
+        claim = ax.plot(rates, report.curve.tpr(rates), label=label, **DIAGONAL)
+        colour = attack[0].get_color()
+        ax.plot(report.fpr, report.tpr, "o", color=colour, label="confidence limits")
+        ax.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1))
+        ax.set_ylim(0, 1.01)
+        ax.set_title(f"epsilon is at least {rounded(report.epsilon_lower_bound, 3, up=False)}")
+        ax.legend(loc="lower right", frameon=False)
         self.lines_ = [*attack, *claim]
-        return self

@@ -1,19 +1,27 @@
-"""Pictures of the checks, in the manner of scikit-learn's displays."""
+"""Pictures of calibration: coverage, ranks and reliability."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from skdpbayes.calibration._coverage import Coverage, tarp_coverage
 from skdpbayes.calibration._predictive import Reliability, reliability
 from skdpbayes.calibration._ranks import RankHistogram, simulation_based_calibration
-from skdpbayes.displays.axes import BAND, COLOURS, DIAGONAL, axes
+from skdpbayes.displays.axes import BAND, COLOURS, DIAGONAL, Display
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
+    from matplotlib.lines import Line2D
+    from numpy.typing import ArrayLike
 
 
-class CoverageDisplay:
-    """Coverage against the level of credible regions, with the band of right posteriors.
+class CoverageDisplay(Display):
+    """Coverage against the level of credible regions, with the band of exact posteriors.
 
     Parameters
     ----------
@@ -34,20 +42,30 @@ class CoverageDisplay:
     >>> from skdpbayes.calibration import tarp_coverage
     >>> from skdpbayes.displays import CoverageDisplay
     >>> rng = np.random.default_rng(0)
-    >>> found = tarp_coverage(rng.normal(size=(300, 100, 2)), rng.normal(size=(300, 2)), random_state=0)
+    >>> truth, draws = rng.normal(size=(300, 2)), rng.normal(size=(300, 100, 2))
+    >>> found = tarp_coverage(draws, truth, random_state=0)
     >>> len(CoverageDisplay.from_coverage(found, names=["prior"]).lines_)
     1
     """
 
-    def __init__(self, coverage: Coverage, *, names: Any = None) -> None:
+    lines_: list[Line2D]
+
+    def __init__(self, coverage: Coverage, *, names: Sequence[str] | None = None) -> None:
         self.coverage = coverage
+        n_curves = len(np.atleast_2d(coverage.coverage))
+        if names is None:
+            names = [f"parameter {j}" for j in range(n_curves)] if n_curves > 1 else ["coverage"]
+        if len(names) != n_curves:
+            raise ValueError(
+                f"names must hold one name for each of the {n_curves} curves, got {len(names)}."
+            )
         self.names = names
 
     @classmethod
     def from_coverage(
-        cls, coverage: Coverage, *, names: Any = None, ax: Any = None
-    ) -> CoverageDisplay:
-        """Draw what `tarp_coverage` has found.
+        cls, coverage: Coverage, *, names: Sequence[str] | None = None, ax: Axes | None = None
+    ) -> Self:
+        """Draw a result of `tarp_coverage`.
 
         Parameters
         ----------
@@ -63,9 +81,15 @@ class CoverageDisplay:
 
     @classmethod
     def from_draws(
-        cls, draws: Any, truth: Any, *, names: Any = None, ax: Any = None, **options: Any
-    ) -> CoverageDisplay:
-        """Run `tarp_coverage` and draw what it finds.
+        cls,
+        draws: ArrayLike,
+        truth: ArrayLike,
+        *,
+        names: Sequence[str] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Self:
+        """Run `tarp_coverage` and draw its result.
 
         Parameters
         ----------
@@ -74,7 +98,7 @@ class CoverageDisplay:
         names : sequence of str, optional
         ax : matplotlib Axes, optional
         **options
-            Of `tarp_coverage`.
+            Passed to `tarp_coverage`.
 
         Returns
         -------
@@ -82,58 +106,25 @@ class CoverageDisplay:
         """
         return cls.from_coverage(tarp_coverage(draws, truth, **options), names=names, ax=ax)
 
-    def plot(self, ax: Any = None) -> CoverageDisplay:
-        """Draw into `ax`, or into a new figure, and return the display.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        ValueError
-            If there are not as many names as curves.
-        """
+    def _draw(self, ax: Axes) -> None:
         shown = self.coverage
-        curves = np.atleast_2d(shown.coverage)
-        names = self.names
-        if names is None:
-            names = (
-                [f"parameter {j}" for j in range(len(curves))] if len(curves) > 1 else ["coverage"]
-            )
-        if len(names) != len(curves):
-            raise ValueError(
-                f"names must hold one name for each of the {len(curves)} curves, got {len(names)}."
-            )
-        self.ax_, self.figure_ = axes(ax)
-        levels = np.concatenate([[0.0], shown.levels, [1.0]])  # coverage at 0 and 1 is 0 and 1
-
-        def full(curve):
-            return np.concatenate([[0.0], curve, [1.0]])
-
-        self.ax_.fill_between(
-            levels,
-            full(shown.lower),
-            full(shown.upper),
-            label=f"right posteriors, {shown.confidence:.0%}",
-            **BAND,
+        levels = _with_ends(shown.levels)
+        label = f"exact posteriors, {shown.confidence:.0%}"
+        ax.fill_between(
+            levels, _with_ends(shown.lower), _with_ends(shown.upper), label=label, **BAND
         )
-        self.ax_.plot([0, 1], [0, 1], **DIAGONAL)
+        ax.plot([0, 1], [0, 1], **DIAGONAL)
         self.lines_ = [
-            self.ax_.plot(levels, full(curve), label=str(name))[0]
-            for curve, name in zip(curves, names, strict=True)
+            ax.plot(levels, _with_ends(curve), label=str(name))[0]
+            for curve, name in zip(np.atleast_2d(shown.coverage), self.names, strict=True)
         ]
-        self.ax_.set(
-            xlabel="credible level",
-            ylabel="expected coverage",
-            xlim=(0, 1),
-            ylim=(0, 1),
-            aspect="equal",
-        )
-        self.ax_.legend(loc="upper left", frameon=False)
-        return self
+        ax.set(xlabel="credible level", ylabel="expected coverage", xlim=(0, 1), ylim=(0, 1))
+        ax.set_aspect("equal")
+        ax.legend(loc="upper left", frameon=False)
 
 
-class RankDisplay:
-    """Histogram of the ranks of one parameter, with the band of right posteriors.
+class RankDisplay(Display):
+    """Histogram of the ranks of one parameter, with the band of exact posteriors.
 
     Parameters
     ----------
@@ -154,17 +145,24 @@ class RankDisplay:
     >>> from skdpbayes.calibration import simulation_based_calibration
     >>> from skdpbayes.displays import RankDisplay
     >>> rng = np.random.default_rng(0)
-    >>> found = simulation_based_calibration(rng.normal(size=(300, 99, 1)), rng.normal(size=(300, 1)))
+    >>> truth, draws = rng.normal(size=(300, 1)), rng.normal(size=(300, 99, 1))
+    >>> found = simulation_based_calibration(draws, truth)
     >>> len(RankDisplay.from_histogram(found, name="mean").bars_) == found.counts.shape[1]
     True
     """
 
+    bars_: BarContainer
+
     def __init__(
         self, histogram: RankHistogram, *, parameter: int = 0, name: str | None = None
     ) -> None:
+        if not 0 <= parameter < len(histogram.counts):
+            raise ValueError(
+                f"parameter must be from 0 to {len(histogram.counts) - 1}, got {parameter!r}."
+            )
         self.histogram = histogram
         self.parameter = parameter
-        self.name = name
+        self.name = f"parameter {parameter}" if name is None else name
 
     @classmethod
     def from_histogram(
@@ -173,9 +171,9 @@ class RankDisplay:
         *,
         parameter: int = 0,
         name: str | None = None,
-        ax: Any = None,
-    ) -> RankDisplay:
-        """Draw what `simulation_based_calibration` has found.
+        ax: Axes | None = None,
+    ) -> Self:
+        """Draw a result of `simulation_based_calibration`.
 
         Parameters
         ----------
@@ -193,15 +191,15 @@ class RankDisplay:
     @classmethod
     def from_draws(
         cls,
-        draws: Any,
-        truth: Any,
+        draws: ArrayLike,
+        truth: ArrayLike,
         *,
         parameter: int = 0,
         name: str | None = None,
-        ax: Any = None,
+        ax: Axes | None = None,
         **options: Any,
-    ) -> RankDisplay:
-        """Run `simulation_based_calibration` and draw what it finds.
+    ) -> Self:
+        """Run `simulation_based_calibration` and draw its result.
 
         Parameters
         ----------
@@ -211,7 +209,7 @@ class RankDisplay:
         name : str, optional
         ax : matplotlib Axes, optional
         **options
-            Of `simulation_based_calibration`.
+            Passed to `simulation_based_calibration`.
 
         Returns
         -------
@@ -220,39 +218,23 @@ class RankDisplay:
         histogram = simulation_based_calibration(draws, truth, **options)
         return cls.from_histogram(histogram, parameter=parameter, name=name, ax=ax)
 
-    def plot(self, ax: Any = None) -> RankDisplay:
-        """Draw into `ax`, or into a new figure, and return the display.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        ValueError
-            If there is no such parameter.
-        """
+    def _draw(self, ax: Axes) -> None:
         shown = self.histogram
-        if not 0 <= self.parameter < len(shown.counts):
-            raise ValueError(
-                f"parameter must be from 0 to {len(shown.counts) - 1}, got {self.parameter!r}."
-            )
-        self.ax_, self.figure_ = axes(ax)
         edges = shown.edges / (shown.n_draws + 1)
-        # Heights are counts over what is expected, so that bins of unequal numbers of ranks
-        # compare.
-        heights = shown.counts[self.parameter] / shown.expected
-
-        def step(values):
-            return np.append(values, values[-1]) / np.append(shown.expected, shown.expected[-1])
-
-        self.ax_.fill_between(
+        # Counts are divided by their expectations, because bins may hold unequal numbers of ranks.
+        heights, lower, upper = (
+            counts / shown.expected
+            for counts in (shown.counts[self.parameter], shown.lower, shown.upper)
+        )
+        ax.fill_between(
             edges,
-            step(shown.lower),
-            step(shown.upper),
+            np.append(lower, lower[-1]),
+            np.append(upper, upper[-1]),
             step="post",
-            label=f"right posteriors, {shown.confidence:.0%}",
+            label=f"exact posteriors, {shown.confidence:.0%}",
             **BAND,
         )
-        self.bars_ = self.ax_.bar(
+        self.bars_ = ax.bar(
             edges[:-1],
             heights,
             np.diff(edges),
@@ -261,28 +243,21 @@ class RankDisplay:
             edgecolor=COLOURS[0],
             label="replicates",
         )
-        self.ax_.axhline(1.0, **DIAGONAL)
-        name = f"parameter {self.parameter}" if self.name is None else self.name
-        self.ax_.set(
-            xlabel=f"rank of {name} among the draws (as a fraction)",
-            ylabel="count / expected count",
-            xlim=(0, 1),
-        )
-        self.ax_.set_ylim(
-            0, 1.3 * max(heights.max(), (shown.upper / shown.expected).max())
-        )  # room for the legend
-        self.ax_.legend(loc="upper center", frameon=False, ncols=2)
-        return self
+        ax.axhline(1.0, **DIAGONAL)
+        ax.set(ylabel="count / expected count", xlim=(0, 1))
+        ax.set_xlabel(f"rank of {self.name} among the draws (as a fraction)")
+        ax.set_ylim(0, 1.3 * max(heights.max(), upper.max()))  # room for the legend
+        ax.legend(loc="upper center", frameon=False, ncols=2)
 
 
-class ReliabilityDisplay:
+class ReliabilityDisplay(Display):
     """Observed frequency against predicted probability, with the band of calibrated predictions.
 
     Parameters
     ----------
     reliability : Reliability
     name : str, optional
-        Name of what predicts.
+        Name of the model.
 
     Attributes
     ----------
@@ -296,19 +271,29 @@ class ReliabilityDisplay:
     >>> from skdpbayes.displays import ReliabilityDisplay
     >>> rng = np.random.default_rng(0)
     >>> proba = rng.random(1000)
-    >>> ReliabilityDisplay.from_predictions(rng.random(1000) < proba, proba, name="oracle").line_.get_label()
+    >>> happened = rng.random(1000) < proba
+    >>> display = ReliabilityDisplay.from_predictions(happened, proba, name="oracle")
+    >>> display.line_.get_label()
     'oracle'
     """
 
+    line_: Line2D
+
     def __init__(self, reliability: Reliability, *, name: str | None = None) -> None:
         self.reliability = reliability
-        self.name = name
+        self.name = "predictions" if name is None else name
 
     @classmethod
     def from_predictions(
-        cls, y_true: Any, proba: Any, *, name: str | None = None, ax: Any = None, **options: Any
-    ) -> ReliabilityDisplay:
-        """Run `reliability` and draw what it finds.
+        cls,
+        y_true: ArrayLike,
+        proba: ArrayLike,
+        *,
+        name: str | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Self:
+        """Run `reliability` and draw its result.
 
         Parameters
         ----------
@@ -319,7 +304,7 @@ class ReliabilityDisplay:
         name : str, optional
         ax : matplotlib Axes, optional
         **options
-            Of `reliability`.
+            Passed to `reliability`.
 
         Returns
         -------
@@ -330,30 +315,30 @@ class ReliabilityDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator: Any,
-        X: Any,
-        y: Any,
+        estimator: BaseEstimator,
+        X: ArrayLike,
+        y: ArrayLike,
         *,
         name: str | None = None,
-        ax: Any = None,
+        ax: Axes | None = None,
         **options: Any,
-    ) -> ReliabilityDisplay:
-        """Predict with a fitted classifier of two classes and draw how reliable it is.
+    ) -> Self:
+        """Draw the reliability of a fitted classifier of two classes.
 
         Not private when `X` and `y` are records to protect.
 
         Parameters
         ----------
         estimator : classifier
-            Fitted, with `predict_proba`; the probability is that of ``classes_[1]``.
+            Fitted, with `predict_proba`; its probability of ``classes_[1]`` is drawn.
         X : array-like or data frame of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
-            Labels, of the two classes.
+            Labels of the two classes.
         name : str, optional
-            The class of the estimator by default.
+            By default the class of the estimator.
         ax : matplotlib Axes, optional
         **options
-            Of `reliability`.
+            Passed to `reliability`.
 
         Returns
         -------
@@ -376,31 +361,19 @@ class ReliabilityDisplay:
         proba = np.asarray(estimator.predict_proba(X))[:, 1]
         return cls.from_predictions(labels == classes[1], proba, name=name, ax=ax, **options)
 
-    def plot(self, ax: Any = None) -> ReliabilityDisplay:
-        """Draw into `ax`, or into a new figure, and return the display.
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        """
+    def _draw(self, ax: Axes) -> None:
         shown = self.reliability
-        self.ax_, self.figure_ = axes(ax)
         filled = shown.count > 0
         predicted = shown.predicted[filled]
-        self.ax_.fill_between(
-            predicted,
-            shown.lower[filled],
-            shown.upper[filled],
-            label=f"calibrated, {shown.confidence:.0%}",
-            **BAND,
-        )
-        self.ax_.plot([0, 1], [0, 1], **DIAGONAL)
-        name = "predictions" if self.name is None else self.name
-        (self.line_,) = self.ax_.plot(predicted, shown.observed[filled], "o-", label=name)
-        self.ax_.set(
-            xlabel="mean predicted probability", ylabel="fraction observed", aspect="equal"
-        )
-        self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        self.ax_.legend(loc="upper left", frameon=False)
-        return self
+        label = f"calibrated, {shown.confidence:.0%}"
+        ax.fill_between(predicted, shown.lower[filled], shown.upper[filled], label=label, **BAND)
+        ax.plot([0, 1], [0, 1], **DIAGONAL)
+        (self.line_,) = ax.plot(predicted, shown.observed[filled], "o-", label=self.name)
+        ax.set(xlabel="mean predicted probability", ylabel="fraction observed", aspect="equal")
+        ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        ax.legend(loc="upper left", frameon=False)
+
+
+def _with_ends(curve: np.ndarray) -> np.ndarray:
+    """The curve with its ends: coverage at the levels 0 and 1 is 0 and 1."""
+    return np.concatenate([[0.0], curve, [1.0]])

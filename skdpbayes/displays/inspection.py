@@ -1,24 +1,33 @@
-"""Pictures of fitted models: credible intervals of parameters, and what privacy costs in predictions."""
+"""Pictures of fitted models: credible intervals of parameters, and scores against epsilon."""
 
 from __future__ import annotations
 
 import itertools
 import numbers
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
-from sklearn.base import clone, is_classifier, is_regressor
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.metrics import check_scoring
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.displays.axes import COLOURS, DIAGONAL, axes
+from skdpbayes.displays.axes import COLOURS, DIAGONAL, Display
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import LineCollection, PolyCollection
+    from matplotlib.lines import Line2D
 
 __all__ = ["PosteriorIntervalDisplay", "PrivacyUtilityDisplay"]
 
+Scorer: TypeAlias = Callable[[BaseEstimator, ArrayLike, ArrayLike | None], float]
 
-class PosteriorIntervalDisplay:
-    """Credible intervals of parameters, those with the largest medians first.
+
+class PosteriorIntervalDisplay(Display):
+    """Credible intervals of parameters, largest medians first.
 
     Parameters
     ----------
@@ -27,13 +36,13 @@ class PosteriorIntervalDisplay:
     names : sequence of str, optional
         One for each parameter.
     level : float or pair of float, default=(0.5, 0.95)
-        Of the thick and of the thin intervals, which are equal-tailed.
+        Probability of the thick and of the thin intervals, which are equal-tailed.
     reference : array-like, optional
-        Values to compare with, one for each parameter: the truth, or estimates without privacy.
+        One value for each parameter to compare with: the truth, or an estimate without privacy.
     max_shown : int, default=20
-        Most parameters that are shown.
+        Largest number of parameters shown.
     quantity : str, default="value"
-        What the values are, with their unit, to be written below them.
+        Label of the axis: the quantity and its unit.
 
     Attributes
     ----------
@@ -44,7 +53,7 @@ class PosteriorIntervalDisplay:
     medians_ : matplotlib Line2D
     reference_ : matplotlib Line2D or None
     shown_ : array of int
-        Which parameters are shown, from the top.
+        Indices of the parameters shown, from the top.
 
     Examples
     --------
@@ -56,22 +65,30 @@ class PosteriorIntervalDisplay:
     array([1, 0])
     """
 
+    lines_: list[LineCollection]
+    medians_: Line2D
+    reference_: Line2D | None
+    shown_: np.ndarray
+
     def __init__(
-        self, draws: Any, *, names: Any = None, level: Any = (0.5, 0.95), reference: Any = None, max_shown: int = 20,
+        self,
+        draws: ArrayLike,
+        *,
+        names: Iterable[str] | None = None,
+        level: float | Sequence[float] = (0.5, 0.95),
+        reference: ArrayLike | None = None,
+        max_shown: int = 20,
         quantity: str = "value",
-    ) -> None:  # fmt: skip
+    ) -> None:
         draws = np.asarray(draws, dtype=float)
         if draws.ndim < 2 or not draws.size:
             raise ValueError(f"draws must have shape (n_draws, n_parameters), got {draws.shape}.")
         self.draws = draws.reshape(len(draws), -1)
         n = self.draws.shape[1]
-        self.names = (
-            [f"parameter {j}" for j in range(n)] if names is None else [str(name) for name in names]
-        )
+        names = [f"parameter {j}" for j in range(n)] if names is None else names
+        self.names = [str(name) for name in names]
         self.level = tuple(sorted(np.atleast_1d(level).tolist()))
-        self.reference = (
-            None if reference is None else np.asarray(reference, dtype=float).reshape(-1)
-        )
+        self.reference = None if reference is None else np.asarray(reference, dtype=float).ravel()
         self.max_shown = max_shown
         self.quantity = quantity
         if len(self.names) != n:
@@ -87,9 +104,14 @@ class PosteriorIntervalDisplay:
 
     @classmethod
     def from_draws(
-        cls, draws: Any, *, names: Any = None, ax: Any = None, **options: Any
-    ) -> PosteriorIntervalDisplay:
-        """Draw intervals of any draws.
+        cls,
+        draws: ArrayLike,
+        *,
+        names: Iterable[str] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Self:
+        """Draw intervals of draws.
 
         Parameters
         ----------
@@ -97,7 +119,7 @@ class PosteriorIntervalDisplay:
         names : sequence of str, optional
         ax : matplotlib Axes, optional
         **options
-            Of the class: ``level``, ``reference``, ``max_shown``, ``quantity``.
+            Other parameters of the class.
 
         Returns
         -------
@@ -108,13 +130,13 @@ class PosteriorIntervalDisplay:
     @classmethod
     def from_estimator(
         cls,
-        estimator: Any,
+        estimator: BaseEstimator,
         *,
         parameter: str = "coef",
-        names: Any = None,
-        ax: Any = None,
+        names: Iterable[str] | None = None,
+        ax: Axes | None = None,
         **options: Any,
-    ) -> PosteriorIntervalDisplay:
+    ) -> Self:
         """Draw intervals of a fitted estimator's ``posterior_samples_``.
 
         Parameters
@@ -124,11 +146,10 @@ class PosteriorIntervalDisplay:
         parameter : str, default="coef"
             Key of ``posterior_samples_``, where that is a dict.
         names : sequence of str, optional
-            By default made of columns, classes, components and whatever else the axes of the draws
-            stand for.
+            By default made from the axes of the draws: columns, classes, components and others.
         ax : matplotlib Axes, optional
         **options
-            Of the class: ``level``, ``reference``, ``max_shown``, ``quantity``.
+            Other parameters of the class.
 
         Returns
         -------
@@ -140,7 +161,7 @@ class PosteriorIntervalDisplay:
             If there are no draws of that name.
         """
         check_is_fitted(estimator)
-        final = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+        final = _final(estimator)
         samples = getattr(final, "posterior_samples_", None)
         draws = samples.get(parameter) if isinstance(samples, dict) else samples
         if draws is None:
@@ -156,23 +177,14 @@ class PosteriorIntervalDisplay:
         options.setdefault("quantity", "coefficient" if parameter == "coef" else parameter)
         return cls(draws, names=names, **options).plot(ax)
 
-    def plot(self, ax: Any = None) -> PosteriorIntervalDisplay:
-        """Draw into `ax`, or into a new figure, and return the display.
+    def _figsize(self) -> tuple[float, float]:
+        return 6.4, 1.6 + 0.28 * min(len(self.names), self.max_shown)
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        """
+    def _draw(self, ax: Axes) -> None:
         medians = np.median(self.draws, axis=0)
         self.shown_ = np.argsort(-np.abs(medians), kind="stable")[: self.max_shown]
         places = np.arange(len(self.shown_))
-        self.ax_, self.figure_ = axes(ax, figsize=(6.4, 1.6 + 0.28 * len(places)))
-        self.ax_.axvline(0, **DIAGONAL)
+        ax.axvline(0, **DIAGONAL)
         self.lines_ = []
         widths = np.linspace(5, 1.5, len(self.level)) if len(self.level) > 1 else [3]
         for level, width in zip(self.level, widths, strict=True):
@@ -181,9 +193,9 @@ class PosteriorIntervalDisplay:
             )
             label = f"{100 * level:.3g}% interval"
             self.lines_.append(
-                self.ax_.hlines(places, low, high, linewidth=width, color=COLOURS[0], label=label)
+                ax.hlines(places, low, high, linewidth=width, color=COLOURS[0], label=label)
             )
-        (self.medians_,) = self.ax_.plot(
+        (self.medians_,) = ax.plot(
             medians[self.shown_],
             places,
             "o",
@@ -194,7 +206,7 @@ class PosteriorIntervalDisplay:
         )
         self.reference_ = None
         if self.reference is not None:
-            (self.reference_,) = self.ax_.plot(
+            (self.reference_,) = ax.plot(
                 self.reference[self.shown_],
                 places,
                 linestyle="none",
@@ -204,22 +216,21 @@ class PosteriorIntervalDisplay:
                 color=COLOURS[1],
                 label="reference",
             )
-        self.ax_.set_yticks(places, [self.names[j] for j in self.shown_])
-        self.ax_.set(ylim=(len(places) - 0.4, -0.6), xlabel=self.quantity)
+        ax.set_yticks(places, [self.names[j] for j in self.shown_])
+        ax.set(ylim=(len(places) - 0.4, -0.6), xlabel=self.quantity)
         if len(places) < len(medians):
-            self.ax_.set_title(
+            ax.set_title(
                 f"the {len(places)} largest of {len(medians)}", loc="left", fontsize="medium"
             )
-        self.ax_.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-        return self
+        ax.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
 
 
-class PrivacyUtilityDisplay:
+class PrivacyUtilityDisplay(Display):
     """Scores of private fits against epsilon.
 
-    **For public or simulated data.** Each of the fits spends its epsilon, and scores are computed
-    from raw rows without noise: on records to protect, neither the scores nor a choice of epsilon
-    by them is private.
+    **For public or simulated data.** Each fit spends its epsilon, and scores are computed from raw
+    rows without noise: on records to protect, neither the scores nor a choice of epsilon by them is
+    private.
 
     Parameters
     ----------
@@ -230,7 +241,7 @@ class PrivacyUtilityDisplay:
         Score without privacy.
     score_name : str, default="score"
     name : str, default="private"
-        Of what was fitted.
+        Name of the estimator.
 
     Attributes
     ----------
@@ -245,84 +256,98 @@ class PrivacyUtilityDisplay:
     Examples
     --------
     >>> from skdpbayes.displays import PrivacyUtilityDisplay
-    >>> display = PrivacyUtilityDisplay.from_scores([0.1, 1.0], [[0.6, 0.7], [0.8, 0.8]], reference=0.82)
+    >>> scores = [[0.6, 0.7], [0.8, 0.8]]
+    >>> display = PrivacyUtilityDisplay.from_scores([0.1, 1.0], scores, reference=0.82)
     >>> display.line_.get_ydata()
     array([0.65, 0.8 ])
     """
 
+    line_: Line2D
+    band_: PolyCollection
+    reference_line_: Line2D | None
+
     def __init__(
-        self, epsilons: Any, scores: Any, *, reference: float | None = None, score_name: str = "score",
+        self,
+        epsilons: ArrayLike,
+        scores: ArrayLike,
+        *,
+        reference: float | None = None,
+        score_name: str = "score",
         name: str = "private",
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.epsilons = np.asarray(epsilons, dtype=float)
         self.scores = np.asarray(scores, dtype=float)
         if self.epsilons.ndim != 1 or not np.all((self.epsilons > 0) & np.isfinite(self.epsilons)):
             raise ValueError(
                 f"epsilons must be a list of finite numbers above 0, got {epsilons!r}."
             )
-        if (
-            self.scores.ndim != 2
-            or self.scores.shape[0] != len(self.epsilons)
-            or not self.scores.size
-        ):
-            raise ValueError(
-                f"scores must have shape ({len(self.epsilons)}, n_repeats), got {self.scores.shape}."
-            )
+        n_epsilons, shape = len(self.epsilons), self.scores.shape
+        if len(shape) != 2 or shape[0] != n_epsilons or not self.scores.size:
+            raise ValueError(f"scores must have shape ({n_epsilons}, n_repeats), got {shape}.")
         self.reference = reference
         self.score_name = score_name
         self.name = name
 
     @classmethod
     def from_scores(
-        cls, epsilons: Any, scores: Any, *, reference: float | None = None, score_name: str = "score",
-        name: str = "private", ax: Any = None,
-    ) -> PrivacyUtilityDisplay:  # fmt: skip
-        """Draw scores that are known.
+        cls, epsilons: ArrayLike, scores: ArrayLike, *, ax: Axes | None = None, **options: Any
+    ) -> Self:
+        """Draw given scores.
 
         Parameters
         ----------
         epsilons : array-like of shape (n_epsilons,)
         scores : array-like of shape (n_epsilons, n_repeats)
-        reference : float, optional
-        score_name : str, default="score"
-        name : str, default="private"
         ax : matplotlib Axes, optional
+        **options
+            Other parameters of the class.
 
         Returns
         -------
         PrivacyUtilityDisplay
         """
-        return cls(epsilons, scores, reference=reference, score_name=score_name, name=name).plot(ax)
+        return cls(epsilons, scores, **options).plot(ax)
 
     @classmethod
     def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, X_test: Any, y_test: Any, *, epsilons: Any = (0.1, 0.3, 1.0, 3.0, 10.0),
-        scoring: Any = None, n_repeats: int = 3, reference: Any = None, param_name: str | None = None, ax: Any = None,
-    ) -> PrivacyUtilityDisplay:  # fmt: skip
+        cls,
+        estimator: BaseEstimator,
+        X: ArrayLike,
+        y: ArrayLike | None,
+        X_test: ArrayLike,
+        y_test: ArrayLike | None,
+        *,
+        epsilons: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0),
+        scoring: str | Scorer | None = None,
+        n_repeats: int = 3,
+        reference: BaseEstimator | None = None,
+        param_name: str | None = None,
+        ax: Axes | None = None,
+    ) -> Self:
         """Fit clones at each epsilon, score them on held-out rows, and draw.
 
-        **Not private**: ``len(epsilons) * n_repeats`` fits are made, and raw rows score them. Take
-        public or simulated data. An open ledger, or one of the estimator's, is charged with each
-        fit.
+        **Not private**: this makes ``len(epsilons) * n_repeats`` fits, and scores them on raw rows.
+        Take public or simulated data. Each fit is charged to the estimator's ledger, or to an open
+        one.
 
         Parameters
         ----------
         estimator : estimator of this package, or a pipeline that ends in one
             Not changed. With an integer as ``random_state``, repeats count up from it.
         X, y
-            Rows to fit; `y` may be None.
+            Training rows; `y` may be None.
         X_test, y_test
-            Rows that score.
+            Rows to score on.
         epsilons : sequence of float, default=(0.1, 0.3, 1.0, 3.0, 10.0)
         scoring : str or callable, optional
-            As scikit-learn takes it; None: the estimator's ``score``.
+            As in scikit-learn; None takes the estimator's ``score``.
         n_repeats : int, default=3
             Fits at each epsilon.
         reference : estimator, optional
-            One without privacy, of which a clone is fitted and scored once.
+            Estimator without privacy; a clone of it is fitted and scored once.
         param_name : str, optional
-            What epsilon is called, ``"step__epsilon"``; by default that of the estimator, or of a
-            pipeline's last step.
+            Name of the parameter epsilon, such as ``"step__epsilon"``; by default that of the
+            estimator, or of a pipeline's last step.
         ax : matplotlib Axes, optional
 
         Returns
@@ -336,12 +361,10 @@ class PrivacyUtilityDisplay:
         """
         if n_repeats < 1:
             raise ValueError(f"n_repeats must be at least 1, got {n_repeats!r}.")
+        final = _final(estimator)
         if param_name is None:
-            param_name = (
-                f"{estimator.steps[-1][0]}__epsilon"
-                if isinstance(estimator, Pipeline)
-                else "epsilon"
-            )
+            step = f"{estimator.steps[-1][0]}__" if isinstance(estimator, Pipeline) else ""
+            param_name = f"{step}epsilon"
         parameters = estimator.get_params()
         if param_name not in parameters:
             raise ValueError(
@@ -350,23 +373,19 @@ class PrivacyUtilityDisplay:
         seed_name = param_name.removesuffix("epsilon") + "random_state"
         seed = parameters.get(seed_name)
 
-        def score(model: Any) -> float:
+        def score(model: BaseEstimator) -> float:
             return check_scoring(model, scoring)(model.fit(X, y), X_test, y_test)
 
-        def private(epsilon: float, repeat: int) -> Any:
+        def private(epsilon: float, repeat: int) -> BaseEstimator:
             model = clone(estimator).set_params(**{param_name: epsilon})
-            # One seed for all repeats would make them the same fit.
-            return (
+            if isinstance(seed, numbers.Integral):  # else all repeats would be the same fit
                 model.set_params(**{seed_name: seed + repeat})
-                if isinstance(seed, numbers.Integral)
-                else model
-            )
+            return model
 
         scores = [
             [score(private(float(epsilon), repeat)) for repeat in range(n_repeats)]
             for epsilon in epsilons
         ]
-        final = estimator[-1] if isinstance(estimator, Pipeline) else estimator
         return cls.from_scores(
             epsilons,
             scores,
@@ -376,25 +395,13 @@ class PrivacyUtilityDisplay:
             ax=ax,
         )
 
-    def plot(self, ax: Any = None) -> PrivacyUtilityDisplay:
-        """Draw into `ax`, or into a new figure, and return the display.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        """
-        self.ax_, self.figure_ = axes(ax)
+    def _draw(self, ax: Axes) -> None:
         order = np.argsort(self.epsilons)
         epsilons, scores = self.epsilons[order], self.scores[order]
         n_repeats = scores.shape[1]
         label = f"{self.name}, mean and range of {n_repeats} fits" if n_repeats > 1 else self.name
-        (self.line_,) = self.ax_.plot(epsilons, scores.mean(axis=1), "o-", label=label)
-        self.band_ = self.ax_.fill_between(
+        (self.line_,) = ax.plot(epsilons, scores.mean(axis=1), "o-", label=label)
+        self.band_ = ax.fill_between(
             epsilons,
             scores.min(axis=1),
             scores.max(axis=1),
@@ -404,19 +411,22 @@ class PrivacyUtilityDisplay:
         )
         self.reference_line_ = None
         if self.reference is not None:
-            self.reference_line_ = self.ax_.axhline(
-                self.reference, label="without privacy", **DIAGONAL
-            )
-        self.ax_.set_xscale("log")
-        self.ax_.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
-        self.ax_.set_xticks([], minor=True)
-        self.ax_.set(xlabel="epsilon", ylabel=self.score_name)
-        self.ax_.legend(frameon=False, loc="lower right")
-        return self
+            self.reference_line_ = ax.axhline(self.reference, label="without privacy", **DIAGONAL)
+        ax.set_xscale("log")
+        ax.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        ax.set_xticks([], minor=True)
+        ax.set(xlabel="epsilon", ylabel=self.score_name)
+        ax.legend(frameon=False, loc="lower right")
 
 
-def _names(estimator: Any, final: Any, parameter: str, shape: tuple[int, ...]) -> list[str]:
-    """Names of parameters of that shape, of what their axes stand for; two classes have one row, without a name."""
+def _final(estimator: BaseEstimator) -> BaseEstimator:
+    return estimator[-1] if isinstance(estimator, Pipeline) else estimator
+
+
+def _names(
+    estimator: BaseEstimator, final: BaseEstimator, parameter: str, shape: tuple[int, ...]
+) -> list[str]:
+    """Names of the entries of a parameter, from its axes; a single row of classes has no name."""
     dims = final._dims.get(parameter, ())
     if len(dims) != len(shape):
         n = int(np.prod(shape))
@@ -427,35 +437,28 @@ def _names(estimator: Any, final: Any, parameter: str, shape: tuple[int, ...]) -
     for dim, size in zip(dims, shape, strict=True):
         if (dim, size) != ("class", 1):
             known = labels.get(dim)
-            axes.append(
-                [f"{dim} {j}" for j in range(size)]
-                if known is None
-                else [str(label) for label in known]
-            )
+            known = [f"{dim} {j}" for j in range(size)] if known is None else known
+            axes.append([str(label) for label in known])
     return [": ".join(each) for each in itertools.product(*axes)] if axes else [parameter]
 
 
-def _columns(estimator: Any) -> list[str] | None:
+def _columns(estimator: BaseEstimator) -> list[str] | None:
     try:
         if isinstance(estimator, Pipeline) and len(estimator) > 1:
             return list(estimator[:-1].get_feature_names_out())
     except (AttributeError, ValueError):  # a step that names no columns
         return None
     names = getattr(estimator, "feature_names_in_", None)
-    if names is None and hasattr(estimator, "n_features_in_"):
-        names = [f"x{j}" for j in range(estimator.n_features_in_)]
+    width = getattr(estimator, "n_features_in_", None)
+    if names is None and width is not None:
+        names = [f"x{j}" for j in range(width)]
     return None if names is None else list(names)
 
 
-def _score_name(scoring: Any, final: Any) -> str:
-    if isinstance(scoring, str):
-        return scoring.replace("_", " ")
+def _score_name(scoring: str | Scorer | None, final: BaseEstimator) -> str:
     if scoring is not None:
-        return getattr(scoring, "__name__", "score").replace("_", " ")
-    return (
-        "accuracy"
-        if is_classifier(final)
-        else "R squared"
-        if is_regressor(final)
-        else "mean log density"
-    )
+        name = scoring if isinstance(scoring, str) else getattr(scoring, "__name__", "score")
+        return name.replace("_", " ")
+    if is_classifier(final):
+        return "accuracy"
+    return "R squared" if is_regressor(final) else "mean log density"

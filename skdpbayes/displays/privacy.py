@@ -1,18 +1,29 @@
-"""Pictures of what was promised and of what is left, in the manner of scikit-learn's displays."""
+"""Pictures of guarantees, and of what is left of a budget."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import Pipeline
 
-from skdpbayes.displays.axes import COLOURS, DIAGONAL, LEFT, axes
+from skdpbayes.displays.axes import COLOURS, DIAGONAL, UNUSED, Display
 from skdpbayes.privacy.accounting import PrivacyCurve, baselines, compose
 from skdpbayes.privacy.accounting._steps import check_delta
 from skdpbayes.privacy.card import rounded
 from skdpbayes.privacy.ledger import PrivacyLedger
 from skdpbayes.privacy.report import PrivacySpent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
+    from matplotlib.lines import Line2D
+    from numpy.typing import ArrayLike
+
+Guarantee: TypeAlias = PrivacySpent | PrivacyCurve
 
 _EARLIER = {
     "linear": "basic composition",
@@ -21,63 +32,113 @@ _EARLIER = {
     "moments": "the moments accountant",
     "rdp": "Renyi divergences",
 }
-_DELTA = 1e-5  # at which a curve that reports none is named
+_DELTA = 1e-5  # labels the curves that come without a delta
 
 
-class _CurvesDisplay:
+class _CurvesDisplay(Display):
     """Curves of one or several guarantees; subclasses draw them."""
 
-    def __init__(self, spent: Any, *, names: Any = None) -> None:
-        self.spent = [spent] if isinstance(spent, (PrivacySpent, PrivacyCurve)) else list(spent)
+    lines_: list[Line2D]
+    points_: list[Line2D]
+
+    def __init__(
+        self,
+        spent: Guarantee | Iterable[Guarantee],
+        *,
+        names: str | Sequence[str] | None = None,
+    ) -> None:
+        self.spent = [spent] if isinstance(spent, Guarantee) else list(spent)
         for given in self.spent:
-            if not isinstance(given, (PrivacySpent, PrivacyCurve)):
+            if not isinstance(given, Guarantee):
                 raise ValueError(
-                    f"spent must be a PrivacySpent, a PrivacyCurve or a sequence of them, got {type(given).__name__}."
+                    "spent must be a PrivacySpent, a PrivacyCurve or a sequence of them, got "
+                    f"{type(given).__name__}."
                 )
         if not self.spent:
             raise ValueError("spent is empty: there is nothing to draw.")
         names = [names] if isinstance(names, str) else names
         if names is not None and len(names) != len(self.spent):
             raise ValueError(
-                f"names must hold one name for each of the {len(self.spent)} curves, got {len(names)}."
+                f"names must hold one name for each of the {len(self.spent)} curves, got "
+                f"{len(names)}."
             )
         self.names = names
 
-    @staticmethod
-    def _of_estimator(estimator: Any) -> tuple[list[Any], list[str]]:
-        estimator = estimator[-1] if hasattr(estimator, "steps") else estimator
-        spent = getattr(estimator, "privacy_spent_", None)
-        if not isinstance(spent, PrivacySpent):
-            raise ValueError(
-                f"{type(estimator).__name__} has no privacy_spent_ with a curve: take a fitted estimator of this "
-                "package, or a pipeline that ends in one."
-            )
-        if not spent.cumulative:
-            return [spent], [_in_words(spent)]
-        # Whoever has seen this fit may have seen the earlier ones of the same object.
-        every = compose(spent.cumulative + spent.releases, spent.adjacency)
-        whole = f"epsilon {rounded(spent.cumulative_epsilon, 3)} at delta {spent.delta:.3g}"
-        return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {whole}"]
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: BaseEstimator,
+        *,
+        names: str | Sequence[str] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Self:
+        """Draw the ``privacy_spent_`` of a fitted estimator.
+
+        If the estimator was fitted before, a second curve shows the total of all its fits.
+
+        Parameters
+        ----------
+        estimator : estimator of this package, or a pipeline that ends in one
+            Fitted.
+        names : sequence of str, optional
+        ax : matplotlib Axes, optional
+        **options
+            Other parameters of the class.
+
+        Returns
+        -------
+        A display of this class.
+
+        Raises
+        ------
+        ValueError
+            If the estimator reports no curve.
+        """
+        spent, own = _of_estimator(estimator)
+        return cls(spent, names=own if names is None else names, **options).plot(ax)
+
+    @classmethod
+    def from_spent(
+        cls,
+        spent: Guarantee | Iterable[Guarantee],
+        *,
+        names: str | Sequence[str] | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Self:
+        """Draw reports or curves.
+
+        Parameters
+        ----------
+        spent : PrivacySpent, PrivacyCurve or sequence of them
+        names : sequence of str, optional
+        ax : matplotlib Axes, optional
+        **options
+            Other parameters of the class.
+
+        Returns
+        -------
+        A display of this class.
+        """
+        return cls(spent, names=names, **options).plot(ax)
 
     def _labels(self) -> list[str]:
-        return (
-            [_in_words(given) for given in self.spent]
-            if self.names is None
-            else [str(name) for name in self.names]
-        )
+        if self.names is None:
+            return [_in_words(given) for given in self.spent]
+        return [str(name) for name in self.names]
 
 
 class PrivacyProfileDisplay(_CurvesDisplay):
-    """Epsilon against delta: a guarantee is a whole curve, of which a report names one point.
+    """Epsilon against delta: a guarantee is a whole curve, and a report names one point of it.
 
     Parameters
     ----------
     spent : PrivacySpent, PrivacyCurve or sequence of them
     names : sequence of str, optional
-        Names of the curves; by default what they promise.
+        Names of the curves; by default their epsilon and delta.
     earlier : bool, default=False
-        Draw also what the accountants of earlier papers say (`baselines`), for the first of
-        `spent`.
+        Also draw the bounds of earlier accountants (`baselines`) for the first of `spent`.
 
     Attributes
     ----------
@@ -100,63 +161,30 @@ class PrivacyProfileDisplay(_CurvesDisplay):
     'delta'
     """
 
-    def __init__(self, spent: Any, *, names: Any = None, earlier: bool = False) -> None:
+    earlier_lines_: dict[str, Line2D]
+
+    def __init__(
+        self,
+        spent: Guarantee | Iterable[Guarantee],
+        *,
+        names: str | Sequence[str] | None = None,
+        earlier: bool = False,
+    ) -> None:
         super().__init__(spent, names=names)
         self.earlier = earlier
 
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, *, names: Any = None, earlier: bool = False, ax: Any = None
-    ) -> PrivacyProfileDisplay:
-        """Draw the ``privacy_spent_`` of a fitted estimator, and beside it that of all fits if there were earlier ones.
-
-        Parameters
-        ----------
-        estimator : estimator of this package
-            Fitted.
-        names : sequence of str, optional
-        earlier : bool, default=False
-        ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        PrivacyProfileDisplay
-
-        Raises
-        ------
-        ValueError
-            If the estimator reports no curve.
-        """
-        spent, own = cls._of_estimator(estimator)
-        return cls(spent, names=own if names is None else names, earlier=earlier).plot(ax)
-
-    @classmethod
-    def from_spent(
-        cls, spent: Any, *, names: Any = None, earlier: bool = False, ax: Any = None
-    ) -> PrivacyProfileDisplay:
-        """Draw reports or curves.
-
-        Parameters
-        ----------
-        spent : PrivacySpent, PrivacyCurve or sequence of them
-        names : sequence of str, optional
-        earlier : bool, default=False
-        ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        PrivacyProfileDisplay
-        """
-        return cls(spent, names=names, earlier=earlier).plot(ax)
-
-    def plot(self, ax: Any = None, *, deltas: Any = None) -> PrivacyProfileDisplay:
+    def plot(self, ax: Axes | None = None, *, deltas: ArrayLike | None = None) -> Self:
         """Draw into `ax`, or into a new figure, and return the display.
 
         Parameters
         ----------
         ax : matplotlib Axes, optional
         deltas : array-like, optional
-            At which the curves are evaluated; from 1e-10 to 0.01 by default.
+            Deltas at which the curves are evaluated; from 1e-10 to 0.01 by default.
+
+        Returns
+        -------
+        The display itself.
 
         Raises
         ------
@@ -165,54 +193,51 @@ class PrivacyProfileDisplay(_CurvesDisplay):
         ValueError
             If a delta is not in (0, 1).
         """
-        deltas = (
-            np.geomspace(1e-10, 1e-2, 41)
-            if deltas is None
-            else [check_delta(delta) for delta in deltas]
-        )
-        self.ax_, self.figure_ = axes(ax)
+        given = np.geomspace(1e-10, 1e-2, 41) if deltas is None else np.asarray(deltas)
+        self._deltas = [check_delta(delta) for delta in given.tolist()]
+        return super().plot(ax)
+
+    def _draw(self, ax: Axes) -> None:
+        deltas = self._deltas
         self.lines_, self.points_, self.earlier_lines_ = [], [], {}
         for given, label in zip(self.spent, self._labels(), strict=True):
             epsilons = [_epsilon_at(given, delta) for delta in deltas]
-            (line,) = self.ax_.plot(deltas, epsilons, label=label)
+            (line,) = ax.plot(deltas, epsilons, label=label)
             self.lines_.append(line)
             if isinstance(given, PrivacySpent) and math.isfinite(given.epsilon):
-                self.points_ += self.ax_.plot(
-                    given.delta, given.epsilon, "o", color=line.get_color()
-                )
+                self.points_ += ax.plot(given.delta, given.epsilon, "o", color=line.get_color())
         if self.earlier:
             first = self.spent[0]
             steps = first.releases if isinstance(first, PrivacySpent) else first.steps
             tables = [baselines(steps, delta, first.adjacency) for delta in deltas]
             for (name, words), colour in zip(_EARLIER.items(), COLOURS[1:], strict=False):
                 values = [table[name] for table in tables]
-                (self.earlier_lines_[name],) = self.ax_.plot(
+                (self.earlier_lines_[name],) = ax.plot(
                     deltas, values, "--", color=colour, linewidth=1, label=f"by {words}"
                 )
-            self.ax_.set_yscale("log")
+            ax.set_yscale("log")
         else:
-            self.ax_.set_ylim(bottom=0)
-        self.ax_.set(xscale="log", xlabel="delta", ylabel="epsilon")
-        self.ax_.legend(frameon=False, fontsize="small")
-        return self
+            ax.set_ylim(bottom=0)
+        ax.set(xscale="log", xlabel="delta", ylabel="epsilon")
+        ax.legend(frameon=False, fontsize="small")
 
 
 class TradeOffDisplay(_CurvesDisplay):
-    """The best attack that a guarantee leaves: true positives against false positives.
+    """The best attack that a guarantee allows: true positives against false positives.
 
-    The attack decides whether one given record was used, and knows everything else. A fit may well
-    allow less than what is drawn; none allows more.
+    The attack decides whether one given record was used, and knows everything else. The curves are
+    upper bounds: a fit may allow less.
 
     Parameters
     ----------
     spent : PrivacySpent, PrivacyCurve or sequence of them
     names : sequence of str, optional
-        Names of the curves; by default what they promise.
+        Names of the curves; by default their epsilon and delta.
     fpr : float or None, default=0.01
-        False positive rate at which the legend says the largest true positive rate, and a point
-        marks it.
+        False positive rate at which a point marks the largest true positive rate, and the legend
+        states it.
     scale : {"linear", "log"}, default="linear"
-        Of both axes. The logarithmic one shows the attacks that are hardly ever wrong.
+        Scale of both axes. The logarithmic one shows the attacks that are hardly ever wrong.
 
     Attributes
     ----------
@@ -225,6 +250,11 @@ class TradeOffDisplay(_CurvesDisplay):
     guessing_line_ : matplotlib Line2D
         The diagonal.
 
+    Raises
+    ------
+    ValueError
+        If a report has overheads that its curve cannot carry (`PrivacySpent.compose`).
+
     Examples
     --------
     >>> from skdpbayes.displays import TradeOffDisplay
@@ -235,8 +265,15 @@ class TradeOffDisplay(_CurvesDisplay):
     2
     """
 
+    guessing_line_: Line2D
+
     def __init__(
-        self, spent: Any, *, names: Any = None, fpr: float | None = 0.01, scale: str = "linear"
+        self,
+        spent: Guarantee | Iterable[Guarantee],
+        *,
+        names: str | Sequence[str] | None = None,
+        fpr: float | None = 0.01,
+        scale: Literal["linear", "log"] = "linear",
     ) -> None:
         super().__init__(spent, names=names)
         if fpr is not None and not 0 < fpr < 1:
@@ -245,131 +282,52 @@ class TradeOffDisplay(_CurvesDisplay):
             raise ValueError(f"scale must be 'linear' or 'log', got {scale!r}.")
         self.fpr = fpr
         self.scale = scale
-
-    @classmethod
-    def from_estimator(
-        cls,
-        estimator: Any,
-        *,
-        names: Any = None,
-        fpr: float | None = 0.01,
-        scale: str = "linear",
-        ax: Any = None,
-    ) -> TradeOffDisplay:
-        """Draw the ``privacy_spent_`` of a fitted estimator, and beside it that of all fits if there were earlier ones.
-
-        Parameters
-        ----------
-        estimator : estimator of this package
-            Fitted.
-        names : sequence of str, optional
-        fpr : float or None, default=0.01
-        scale : {"linear", "log"}, default="linear"
-        ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        TradeOffDisplay
-
-        Raises
-        ------
-        ValueError
-            If the estimator reports no curve.
-        """
-        spent, own = cls._of_estimator(estimator)
-        return cls(spent, names=own if names is None else names, fpr=fpr, scale=scale).plot(ax)
-
-    @classmethod
-    def from_spent(
-        cls,
-        spent: Any,
-        *,
-        names: Any = None,
-        fpr: float | None = 0.01,
-        scale: str = "linear",
-        ax: Any = None,
-    ) -> TradeOffDisplay:
-        """Draw reports or curves.
-
-        Parameters
-        ----------
-        spent : PrivacySpent, PrivacyCurve or sequence of them
-        names : sequence of str, optional
-        fpr : float or None, default=0.01
-        scale : {"linear", "log"}, default="linear"
-        ax : matplotlib Axes, optional
-
-        Returns
-        -------
-        TradeOffDisplay
-        """
-        return cls(spent, names=names, fpr=fpr, scale=scale).plot(ax)
-
-    def plot(self, ax: Any = None) -> TradeOffDisplay:
-        """Draw into `ax`, or into a new figure, and return the display.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        ValueError
-            If a report has overheads that its curve cannot carry (`PrivacySpent.compose`).
-        """
-        curves = [
+        self._curves = [
             given.compose() if isinstance(given, PrivacySpent) else given for given in self.spent
         ]
-        self.ax_, self.figure_ = axes(ax)
+
+    def _draw(self, ax: Axes) -> None:
         low = 1e-4 if self.scale == "log" else 0.0
         # Curves are steep near zero, in linear scale too.
         rates = np.unique([low, 1.0, *np.geomspace(1e-4, 1, 61), *np.linspace(low, 1, 61)])
-        self.lines_, self.points_ = [], []
-        for curve, label in zip(curves, self._labels(), strict=True):
-            if self.fpr is not None:
-                found = curve.tpr(self.fpr)
-                label += f"; finds {rounded(100 * float(found), 3)}%"
-            (line,) = self.ax_.plot(rates, curve.tpr(rates), label=label)
+        self.lines_, self.points_, title = [], [], None
+        for curve, label in zip(self._curves, self._labels(), strict=True):
+            if self.fpr is None:
+                self.lines_ += ax.plot(rates, curve.tpr(rates), label=label)
+                continue
+            found = float(curve.tpr(self.fpr))
+            label += f"; finds {rounded(100 * found, 3)}%"
+            (line,) = ax.plot(rates, curve.tpr(rates), label=label)
             self.lines_.append(line)
-            if self.fpr is not None:
-                self.points_ += self.ax_.plot(self.fpr, found, "o", color=line.get_color())
-        (self.guessing_line_,) = self.ax_.plot([low, 1], [low, 1], label="guessing", **DIAGONAL)
-        self.ax_.set(
-            xlabel="false positive rate of the attack",
-            ylabel="true positive rate, at most",
-            aspect="equal",
-        )
+            self.points_ += ax.plot(self.fpr, found, "o", color=line.get_color())
+            title = f"best attack with {100 * self.fpr:.3g}% false positives"
+        (self.guessing_line_,) = ax.plot([low, 1], [low, 1], label="guessing", **DIAGONAL)
+        ax.set(xlabel="false positive rate of the attack", ylabel="true positive rate, at most")
+        ax.set_aspect("equal")
         if self.scale == "log":
-            self.ax_.set(xscale="log", yscale="log", xlim=(low, 1), ylim=(low, 1.1))
+            ax.set(xscale="log", yscale="log", xlim=(low, 1), ylim=(low, 1.1))
         else:
-            self.ax_.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        title = (
-            None if self.fpr is None else f"best attack with {100 * self.fpr:.3g}% false positives"
-        )
-        self.ax_.legend(
+            ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        ax.legend(
             loc="lower right", frameon=False, fontsize="small", title=title, title_fontsize="small"
         )
-        return self
 
 
-class LedgerDisplay:
-    """What each fit has taken of a budget, one below the other, and what is left.
+class LedgerDisplay(Display):
+    """Share of a budget that each fit has taken, one below the other, and the share that is left.
 
     Parameters
     ----------
     ledger : PrivacyLedger
     max_shown : int, default=12
-        Most fits with a bar of their own; the earliest ones share one if there are more.
+        Largest number of fits with a bar of their own; if there are more, the earliest share one.
 
     Attributes
     ----------
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
     bars_ : matplotlib BarContainer
-        One for each fit that is shown, and the last one for what is left; widths in percent of the
-        budget.
+        One for each fit shown, and the last one for what is left; widths in percent of the budget.
 
     Examples
     --------
@@ -382,6 +340,8 @@ class LedgerDisplay:
     True
     """
 
+    bars_: BarContainer
+
     def __init__(self, ledger: PrivacyLedger, *, max_shown: int = 12) -> None:
         if max_shown < 1:
             raise ValueError(f"max_shown must be at least 1, got {max_shown!r}.")
@@ -390,8 +350,8 @@ class LedgerDisplay:
 
     @classmethod
     def from_ledger(
-        cls, ledger: PrivacyLedger, *, max_shown: int = 12, ax: Any = None
-    ) -> LedgerDisplay:
+        cls, ledger: PrivacyLedger, *, max_shown: int = 12, ax: Axes | None = None
+    ) -> Self:
         """Draw a ledger as it is now.
 
         Parameters
@@ -406,72 +366,75 @@ class LedgerDisplay:
         """
         return cls(ledger, max_shown=max_shown).plot(ax)
 
-    def plot(self, ax: Any = None) -> LedgerDisplay:
-        """Draw into `ax`, or into a new figure, and return the display.
+    def _figsize(self) -> tuple[float, float]:
+        names, _ = self._shares()
+        return 6.4, 1.4 + 0.36 * (len(names) + 1)
 
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-
-        Raises
-        ------
-        ImportError
-            If matplotlib is not installed.
-        """
-        ledger = self.ledger
-        charges = ledger.shares
-        names = [
-            label.replace("(", "\n(") or "(no label)" for label, _ in charges
-        ]  # of a search: what it fits, below
+    def _shares(self) -> tuple[list[str], list[float]]:
+        """Names and percentages of the bars of fits."""
+        charges = self.ledger.shares
+        # The label of a search, "Search(Estimator)", goes on two lines.
+        names = [label.replace("(", "\n(") or "(no label)" for label, _ in charges]
         shares = [100 * share for _, share in charges]
-        more = max(len(shares) - self.max_shown, 0)
-        if more:
-            more += 1  # one bar is theirs
+        if len(shares) > self.max_shown:
+            more = len(shares) - self.max_shown + 1  # their common bar counts too
             names[:more], shares[:more] = [f"{more} earlier fits"], [math.fsum(shares[:more])]
-        left = max(0.0, 100 - math.fsum(shares))
-        widths = [*shares, left]
+        return names, shares
+
+    def _draw(self, ax: Axes) -> None:
+        ledger, (names, shares) = self.ledger, self._shares()
+        widths = [*shares, max(0.0, 100 - math.fsum(shares))]
         starts = np.concatenate([[0.0], np.cumsum(widths)[:-1]])
-        self.ax_, self.figure_ = axes(ax, figsize=(6.4, 1.4 + 0.36 * len(widths)))
-        self.bars_ = self.ax_.barh(
-            range(len(widths)),
-            widths,
-            left=starts,
-            color=[COLOURS[0]] * len(shares) + [LEFT],
-            height=0.7,
-        )
-        for place, (start, width) in enumerate(zip(starts, widths, strict=True)):
-            text, inside = f"{rounded(width, 3, up=place < len(shares))}%", width > 12
+        places = range(len(widths))
+        colours = [COLOURS[0]] * len(shares) + [UNUSED]
+        self.bars_ = ax.barh(places, widths, left=starts, color=colours, height=0.7)
+        for place, start, width in zip(places, starts, widths, strict=True):
+            is_fit, inside = place < len(shares), width > 12
             x, side = (start + width / 2, "center") if inside else (start + width + 1, "left")
-            if not inside and x > 88:  # there is no room on the right
+            if not inside and x > 88:  # no room on the right
                 x, side = start - 1, "right"
-            white = inside and place < len(shares)
-            self.ax_.text(
+            ax.text(
                 x,
                 place,
-                text,
+                f"{rounded(width, 3, up=is_fit)}%",
                 ha=side,
                 va="center",
-                color="white" if white else "black",
+                color="white" if inside and is_fit else "black",
                 fontsize="small",
             )
-        self.ax_.set_yticks(range(len(widths)), [*names, "left"])
-        self.ax_.set(xlim=(0, 100), ylim=(len(widths) - 0.4, -0.6))
+        ax.set_yticks(places, [*names, "left"])
+        ax.set(xlim=(0, 100), ylim=(len(widths) - 0.4, -0.6))
         budget = f"epsilon {rounded(ledger.epsilon)} at delta {rounded(ledger.delta, 3)}"
-        self.ax_.set_xlabel(f"percent of the budget: {budget}", loc="right")
+        ax.set_xlabel(f"percent of the budget: {budget}", loc="right")
         title = f"spent: epsilon {rounded(ledger.spent_epsilon)}"
         if ledger.plan is None:
-            title += (
-                f"; a fit on all rows may take {rounded(ledger.affordable_epsilon(), up=False)}"
-            )
-        self.ax_.set_title(title, loc="right", fontsize="medium")
-        return self
+            left = rounded(ledger.affordable_epsilon(), up=False)
+            title += f"; a fit on all rows may take {left}"
+        ax.set_title(title, loc="right", fontsize="medium")
 
 
-def _epsilon_at(given: PrivacySpent | PrivacyCurve, delta: float) -> float:
+def _of_estimator(estimator: BaseEstimator) -> tuple[list[Guarantee], list[str]]:
+    """Guarantees of a fitted estimator, and their names."""
+    estimator = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    spent = getattr(estimator, "privacy_spent_", None)
+    if not isinstance(spent, PrivacySpent):
+        raise ValueError(
+            f"{type(estimator).__name__} has no privacy_spent_ with a curve: take a fitted "
+            "estimator of this package, or a pipeline that ends in one."
+        )
+    if not spent.cumulative:
+        return [spent], [_in_words(spent)]
+    # Whoever has seen this fit may have seen the earlier ones of the same object.
+    every = compose(spent.cumulative + spent.releases, spent.adjacency)
+    whole = f"epsilon {rounded(spent.cumulative_epsilon, 3)} at delta {spent.delta:.3g}"
+    return [spent, every], [f"this fit: {_in_words(spent)}", f"with earlier fits: {whole}"]
+
+
+def _epsilon_at(given: Guarantee, delta: float) -> float:
     return given.epsilon_at(delta) if isinstance(given, PrivacySpent) else given.epsilon(delta)
 
 
-def _in_words(given: PrivacySpent | PrivacyCurve) -> str:
+def _in_words(given: Guarantee) -> str:
     if isinstance(given, PrivacyCurve):
         return f"epsilon {rounded(given.epsilon(_DELTA), 3)} at delta {_DELTA:g}"
     void = "" if given.guarantee_holds else " (guarantee void)"

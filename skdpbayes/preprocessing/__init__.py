@@ -1,9 +1,8 @@
-"""Preparation of columns that learns nothing from the rows, or spends budget when it does.
+"""Preparation of columns from public facts, or under differential privacy.
 
-A scaler that is fitted to the data before a private model tells of the data without noise. The
-transformers here take public bounds and categories, or are private;
-`skdpbayes.pipelines.check_pipeline` names every step that is neither. `check_data` is not private,
-and says what a private fit must not.
+A scaler that is fitted before a private model reveals rows without noise. The transformers here
+take public bounds and categories, or are private; `skdpbayes.pipelines.check_pipeline` names every
+step that is neither. `check_data` is not private: it reports what a private fit must not.
 """
 
 from __future__ import annotations

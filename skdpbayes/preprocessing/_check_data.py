@@ -1,14 +1,16 @@
-"""A look at data before a fit, which is not private."""
+"""Faults of data before a fit; not private."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from sklearn.base import RegressorMixin
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.pipeline import Pipeline
 
 from skdpbayes.cells import as_category
 from skdpbayes.declarations import Declared, schema_of
@@ -16,20 +18,22 @@ from skdpbayes.intake.columns import numbers
 from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.intake.rows import dense
 from skdpbayes.intake.tables import frame_of, is_sequence
+from skdpbayes.preprocessing._public import RawRows
 
 Parameters: TypeAlias = Mapping[str, Any]
+Labels: TypeAlias = Iterable[object] | None
 
 
 @dataclass(frozen=True)
 class DataReport:
     """Findings of `check_data`.
 
-    They tell of single rows: do not publish them.
+    They reveal single rows: do not publish them.
 
     Attributes
     ----------
     findings : tuple of str
-        Empty if there is nothing to say.
+        Empty if there is no fault.
 
     Examples
     --------
@@ -52,21 +56,23 @@ class DataReport:
         return "\n".join(["Not private, for your eyes only:", *lines])
 
 
-def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
-    """Find faults in data, which private estimators never name.
+def check_data(
+    X: RawRows, y: Labels = None, *, estimator: BaseEstimator | None = None
+) -> DataReport:
+    """Find faults in data that private estimators never report.
 
-    **This is not private**: its findings depend on single rows. A private `fit` cannot raise on a
-    missing value or an unknown label, since the error would tell that the row is there; it leaves
-    the row out. This function counts the rows and values that would be left out, shortened or cut.
-    Use it where you may look at the data, and publish nothing of it.
+    **This is not private**: its findings depend on single rows. A private `fit` must not raise an
+    error on a missing value or an unknown label, since the error would reveal the row; it leaves
+    the row out. This function counts the rows and values that would be left out, shortened or
+    clipped. Use it where you may look at the data, and publish nothing of it.
 
     Parameters
     ----------
     X : array-like, data frame or sparse matrix of shape (n_samples, n_features)
     y : array-like of shape (n_samples,), optional
     estimator : estimator of this package, optional
-        Its ``classes``, ``data_norm``, ``bounds`` (or the `Schema` that is one of them) and
-        ``delta`` are held against the data.
+        The data are compared with its ``classes``, ``data_norm``, ``bounds`` (or a `Schema` in
+        their place) and ``delta``.
 
     Returns
     -------
@@ -87,7 +93,7 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     - 1 of 3 labels are not among classes, and their rows will be left out, such as 'Yes'
     - epsilon=1 with 3 rows and 2 columns: the result will be mostly noise
     """
-    if hasattr(estimator, "steps"):
+    if isinstance(estimator, Pipeline):
         raise ValueError(
             "Check what the model is given: "
             "check_data(pipeline[:-1].transform(X), y, estimator=pipeline[-1])."
@@ -108,10 +114,10 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     ]
     schema = next((own for own in schemas if own is not None), None)
     width = None
-    if is_sequence(X):  # of most rows, which a private fit must not ask
-        width = Counter(
-            len(row) for row in X if isinstance(row, list | tuple | np.ndarray)
-        ).most_common(1)[0][0]
+    if isinstance(X, Sequence) and is_sequence(X):
+        # The most frequent one, which a private fit must not look at.
+        lengths = (len(row) for row in X if isinstance(row, list | tuple | np.ndarray))
+        width = Counter(lengths).most_common(1)[0][0]
     rows = dense(numbers(X, schema, width)).astype(float)
     return DataReport(
         tuple(
@@ -122,7 +128,7 @@ def check_data(X: Any, y: Any = None, *, estimator: Any = None) -> DataReport:
     )
 
 
-def _cells(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
+def _cells(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     del y
     bad = ~np.isfinite(X).all(axis=1)
     if bad.any():
@@ -138,7 +144,7 @@ def _name(j: np.integer | int, parameters: Parameters) -> str:
     return repr(parameters["names"][j]) if parameters["names"] else str(j)
 
 
-def _norms(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
+def _norms(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     del y
     norm = parameters.get("data_norm")
     if norm is None:
@@ -159,7 +165,7 @@ def _norms(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
         )
 
 
-def _bounds(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
+def _bounds(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     declared = parameters.get("bounds")
     if not isinstance(declared, Declared):
         return
@@ -168,7 +174,7 @@ def _bounds(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
         yield from _outside("y", np.asarray(y, float), *declared.response)
 
 
-def _outside(name: str, values: np.ndarray, low: Any, high: Any) -> Iterator[str]:
+def _outside(name: str, values: np.ndarray, low: ArrayLike, high: ArrayLike) -> Iterator[str]:
     outside = (values < low) | (values > high)
     if outside.any():
         yield (
@@ -177,7 +183,7 @@ def _outside(name: str, values: np.ndarray, low: Any, high: Any) -> Iterator[str
         )
 
 
-def _columns(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
+def _columns(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     del y
     with np.errstate(all="ignore"):
         known = np.isfinite(X)
@@ -187,15 +193,15 @@ def _columns(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
         yield f"columns {', '.join(_name(j, parameters) for j in constant)} are constant"
 
 
-def _labels(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
+def _labels(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     classes = parameters.get("classes")
     if y is None or classes is None:
         return
     declared = Declared.of_classes(classes)
-    classes, labels = declared.labels, list(y)
+    classes, given = declared.labels, list(y)
     if declared.outcome is not None:
-        labels = [as_category(label, classes[0]) for label in labels]
-    labels = as_labels(labels)
+        given = [as_category(label, classes[0]) for label in given]
+    labels = as_labels(given)
     unknown = codes(labels, np.unique(np.asarray(classes))) < 0
     if unknown.any():
         often = Counter(map(repr, labels[unknown])).most_common(5)
@@ -208,7 +214,7 @@ def _labels(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
             yield f"no row has the label {label!r}"
 
 
-def _budget(X: np.ndarray, y: Any, parameters: Parameters) -> Iterator[str]:
+def _budget(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     del y
     delta = parameters.get("delta")
     if delta is None:

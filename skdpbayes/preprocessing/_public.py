@@ -1,17 +1,19 @@
-"""Transformers by public bounds and categories; `fit` looks at the columns' names and number only.
+"""Transformers with public bounds and categories; `fit` reads only the columns' names and number.
 
-No content of a cell raises or changes another row. A cell that is not a number becomes NaN, which
-private estimators take for a row that is not there.
+No cell raises an error or changes another row. A cell that is not a number becomes NaN, and private
+estimators treat its row as absent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Self, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes.cells import objects
@@ -23,19 +25,28 @@ from skdpbayes.intake.rows import bounded_rows
 from skdpbayes.intake.tables import Numbers, SparseTable, as_table, named
 from skdpbayes.schema import Schema
 
+RawRows: TypeAlias = ArrayLike | Sequence[Sequence[object]] | sparse.sparray | sparse.spmatrix
+"""Rows as users have them: data frames, arrays, lists of cells, sparse matrices."""
+
+Ends: TypeAlias = tuple[ArrayLike, ArrayLike]
+DeclaredBounds: TypeAlias = Ends | Mapping[str, tuple[float, float]] | Schema
+DeclaredCategories: TypeAlias = (
+    Mapping[str, Sequence[object]] | Sequence[Sequence[object]] | Sequence[object] | Schema
+)
+
 
 class _Public(TransformerMixin, BaseEstimator):
     """Base: `fit` checks parameters against the columns, and keeps only their names and number."""
 
     _sparse = False
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.string = True
         tags.input_tags.sparse = self._sparse
         return tags
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: RawRows, y: object = None) -> Self:
         """Check the parameters against the columns; nothing is learned.
 
         Parameters
@@ -48,16 +59,20 @@ class _Public(TransformerMixin, BaseEstimator):
         self
         """
         del y
-        self._columns(X, reset=True)
+        self._check_columns(X)
         self._check_parameters()
         return self
+
+    def _check_columns(self, X: RawRows) -> None:
+        """Keep the number and the names of the columns."""
+        self._numeric(X, reset=True)
 
     def _check_parameters(self) -> None:
         """Raise a `ValueError` unless the parameters fit the columns."""
         raise NotImplementedError
 
     def _declared(self) -> Declared:
-        """Bounds, categories or a schema that parameters declare of the columns of X."""
+        """Bounds, categories or schema of the columns, from the parameters."""
         return Declared.of_columns(None)
 
     def _width(self, *, reset: bool) -> int | None:
@@ -68,7 +83,8 @@ class _Public(TransformerMixin, BaseEstimator):
         """Names of the columns, if X was a data frame."""
         return vars(self).get("feature_names_in_")
 
-    def _columns(self, X: Any, *, reset: bool) -> Any:
+    def _numeric(self, X: RawRows, *, reset: bool) -> Numbers:
+        """Rows as numbers, with the columns checked."""
         numeric = numbers(X, self._declared().schema, self._width(reset=reset))
         if sparse.issparse(numeric) and not self._sparse:
             raise TypeError(
@@ -84,13 +100,12 @@ class _Public(TransformerMixin, BaseEstimator):
 class NormClipper(OneToOneFeatureMixin, _Public):
     """Shorten rows whose Euclidean norm exceeds a public bound.
 
-    A row with a NaN or an infinity becomes NaN, which private estimators take for a row that is not
-    there.
+    A row with a NaN or an infinity becomes NaN, and private estimators treat it as absent.
 
     Parameters
     ----------
     norm : float, default=1.0
-        Largest norm of a row; give the next estimator the same as its ``data_norm``.
+        Largest norm of a row; give the same ``data_norm`` to the next estimator.
 
     Attributes
     ----------
@@ -113,7 +128,7 @@ class NormClipper(OneToOneFeatureMixin, _Public):
     def _check_parameters(self) -> None:
         check_number("norm", self.norm, 0, 1e30)
 
-    def transform(self, X: Any) -> Numbers:
+    def transform(self, X: RawRows) -> Numbers:
         """Rows of norm at most `norm`.
 
         Parameters
@@ -125,7 +140,7 @@ class NormClipper(OneToOneFeatureMixin, _Public):
         X_new : float array, or CSR array if X is sparse
         """
         check_is_fitted(self)
-        rows, null = bounded_rows(self._columns(X, reset=False), float(self.norm), intercept=False)
+        rows, null = bounded_rows(self._numeric(X, reset=False), float(self.norm), intercept=False)
         if sparse.issparse(rows):
             rows.data[np.repeat(null, np.diff(rows.indptr))] = np.nan
         else:
@@ -134,21 +149,20 @@ class NormClipper(OneToOneFeatureMixin, _Public):
 
 
 class BoundedScaler(OneToOneFeatureMixin, _Public):
-    """Map public bounds of each column to a common range; other values go to the nearer end.
+    """Map public bounds of each column to a common range; values outside are clipped.
 
-    It is `sklearn.preprocessing.MinMaxScaler` with bounds that are declared and not learned.
+    It is `sklearn.preprocessing.MinMaxScaler` with declared bounds instead of learned ones.
 
     Parameters
     ----------
     bounds : tuple (low, high), dict or Schema
-        Numbers, or arrays with one for each column; or, for data frames, a dict from each column's
-        name to its pair; or a `Schema` that has them, whose values of missing cells are taken as
-        well.
+        Numbers, or arrays with one for each column; for data frames also a dict from each column's
+        name to its pair; or a `Schema`, whose values for missing cells are used too.
     feature_range : tuple (low, high), default=(0, 1)
     missing : float, array-like of shape (n_features,), or dict, default=None
-        Public value, in the units of the column, that takes the place of a cell that is no number:
-        a usual one that is known from elsewhere; for data frames a dict from each column's name to
-        its own. None leaves it NaN, which private estimators take for a row that is not there.
+        Public value, in the units of the column, that replaces a cell that is not a number: a
+        typical one, known from elsewhere. For data frames also a dict by column name. None leaves
+        NaN, and private estimators treat the row as absent.
 
     Attributes
     ----------
@@ -166,9 +180,9 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
 
     def __init__(
         self,
-        bounds: Any = (0.0, 1.0),
+        bounds: DeclaredBounds = (0.0, 1.0),
         feature_range: tuple[float, float] = (0.0, 1.0),
-        missing: Any = None,
+        missing: ArrayLike | Mapping[str, float] | None = None,
     ) -> None:
         self.bounds = bounds
         self.feature_range = feature_range
@@ -199,6 +213,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         return values
 
     def _map(self) -> tuple[np.ndarray, np.ndarray, float, float]:
+        """Lower and upper bounds of the columns, and both ends of `feature_range`."""
         low, high = self._declared().bounds(self.n_features_in_, self._names())
         try:
             start, end = (float(value) for value in self.feature_range)
@@ -210,7 +225,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
             )
         return low, high, start, end
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: RawRows) -> np.ndarray:
         """Columns in `feature_range`; cells that are not numbers are NaN, or the value `missing`.
 
         Parameters
@@ -223,32 +238,32 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
         """
         check_is_fitted(self)
         with np.errstate(all="ignore"):
-            values = self._columns(X, reset=False).astype(np.float64)
+            values = self._numeric(X, reset=False).astype(np.float64)
         low, high, start, end = self._map()
         values = np.where(np.isnan(values), self._instead(), values)
         with np.errstate(all="ignore"):
             return start + (np.clip(values, low, high) - low) / (high - low) * (end - start)
 
-    def inverse_transform(self, X: Any) -> np.ndarray:
-        """Values within their bounds, from those within `feature_range`."""
+    def inverse_transform(self, X: ArrayLike) -> np.ndarray:
+        """Columns in their own units."""
         check_is_fitted(self)
         low, high, start, end = self._map()
-        X = numbers(X, None, self.n_features_in_).astype(np.float64)
-        return low + (X - start) / (end - start) * (high - low)
+        values = numbers(X, None, self.n_features_in_).astype(np.float64)
+        return low + (values - start) / (end - start) * (high - low)
 
 
 class CategoryEncoder(_Public):
     """One-hot encoding by public categories; all other cells become zeros.
 
-    It is `sklearn.preprocessing.OneHotEncoder` with declared categories that no cell can make raise
-    or warn. A missing cell becomes zeros too, so that a row of missing cells is still a row.
+    It is `sklearn.preprocessing.OneHotEncoder` with declared categories: no cell raises an error or
+    a warning. A missing cell becomes zeros too, so a row of missing cells still counts as a row.
 
     Parameters
     ----------
     categories : dict, list of lists, list or Schema
-        For data frames, a dict from each column's name to its categories; for arrays, the
-        categories of each column, or those of all: texts, numbers or dates. Or a `Schema` that has
-        them, whose values of missing cells take the place of unknown ones.
+        Texts, numbers or dates. For data frames, a dict from each column's name to its categories;
+        for arrays, the categories of each column, or of all. Or a `Schema`, whose values for
+        missing cells replace unknown ones.
 
     Attributes
     ----------
@@ -262,10 +277,10 @@ class CategoryEncoder(_Public):
     [[0.0, 1.0], [0.0, 0.0]]
     """
 
-    def __init__(self, categories: Any) -> None:
+    def __init__(self, categories: DeclaredCategories) -> None:
         self.categories = categories
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
         return tags
@@ -274,6 +289,7 @@ class CategoryEncoder(_Public):
         self._lists()
 
     def _lists(self) -> list[np.ndarray]:
+        """Categories of each column."""
         return self._declared().categories(self.n_features_in_, self._names())
 
     def _declared(self) -> Declared:
@@ -286,7 +302,11 @@ class CategoryEncoder(_Public):
         each = isinstance(given, list | tuple) and isinstance(given[0], list | tuple | np.ndarray)
         return len(given) if each else None
 
-    def _columns(self, X: Any, *, reset: bool) -> list[np.ndarray]:
+    def _check_columns(self, X: RawRows) -> None:
+        self._cells(X, reset=True)
+
+    def _cells(self, X: RawRows, *, reset: bool) -> list[np.ndarray]:
+        """Cells of each column, with the columns checked."""
         schema = self._declared().schema
         if schema is not None:
             self._declared().categories(len(schema.columns))  # refuses columns without categories
@@ -302,7 +322,7 @@ class CategoryEncoder(_Public):
             columns = [as_declared(cells, own) for cells, own in pairs]
         return [objects(cells) for cells in columns]
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: RawRows) -> np.ndarray:
         """Zeros, and a one for the category of each cell.
 
         Parameters
@@ -314,15 +334,14 @@ class CategoryEncoder(_Public):
         X_new : float array of shape (n_samples, n_categories)
         """
         check_is_fitted(self)
-        columns = self._columns(X, reset=False)
         out = []
-        for column, own in zip(columns, self._lists(), strict=True):
+        for column, own in zip(self._cells(X, reset=False), self._lists(), strict=True):
             code = codes(column, own)
             out.append((code[:, None] == np.arange(len(own))).astype(np.float64))
         return np.concatenate(out, axis=1)
 
-    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns: the column's, an underscore, the category's."""
+    def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
+        """Names of the output: column, underscore, category."""
         check_is_fitted(self)
         own = self._names()
         names = input_features if own is None else own

@@ -7,7 +7,6 @@ from whitebox import (
     CHECKS,
     SOLVERS,
     applies,
-    check_keys,
     check_memory,
     check_number_of_records,
     check_replay,
@@ -18,17 +17,6 @@ QUICK = [check for check in CHECKS if check not in (check_replay, check_memory)]
 ALWAYS = ("dpvi", "sgld")  # solvers that compile quickly
 
 
-def marks_of(check, solver):
-    """Slow, but for the solvers that compile quickly; and what a check cannot read yet."""
-    marks = [] if solver in ALWAYS or check is check_number_of_records else [pytest.mark.slow]
-    if check is check_keys and solver not in ALWAYS:
-        # Without a mutant it fails as well, so that its mutants of these solvers show nothing.
-        marks.append(
-            pytest.mark.xfail(reason="batches are read from gradient rounds", strict=False)
-        )
-    return marks
-
-
 @pytest.mark.parametrize(
     ("check", "solver"),
     [
@@ -36,7 +24,9 @@ def marks_of(check, solver):
             check,
             solver,
             id=f"{check.__name__}-{solver}",
-            marks=marks_of(check, solver),
+            marks=[]
+            if solver in ALWAYS or check is check_number_of_records
+            else [pytest.mark.slow],
         )
         for check in QUICK
         for solver in SOLVERS
