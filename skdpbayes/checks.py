@@ -28,7 +28,7 @@ def check_number(
     Parameters
     ----------
     closed, open_above : bool
-        Whether `low` itself is allowed, and `high` is not.
+        Whether `low` itself is allowed; whether `high` itself is not.
     """
     kind: Any = numbers.Integral if integral else numbers.Real
     if none and value is None:
@@ -51,7 +51,7 @@ def check_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 
 def check_name(what: str, name: object) -> str:
-    """The words for an item of a schema, as "column 'age'"; its name must be a text."""
+    """Description of an item of a schema, such as "column 'age'"; its name must be a text."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError(f"Each {what} needs a name, a text that is not empty; got {name!r}.")
     return f"{what} {name!r}"
@@ -93,7 +93,7 @@ def check_bounds(own: str, bounds: Any) -> tuple[float, float]:
 
 
 def check_values(own: str, what: str, values: Any, least: int) -> tuple[Value, ...]:
-    """Public values, all texts, all numbers or all Booleans, none twice."""
+    """Distinct public values: all texts, all numbers or all Booleans."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
         raise ValueError(f"{own}: {what} must be a list, got {values!r}.")
     found = tuple(value.item() if isinstance(value, np.generic) else value for value in values)

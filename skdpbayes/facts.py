@@ -1,4 +1,4 @@
-"""Public facts about the rows of a fit: all that its plan may depend on."""
+"""Public facts about the rows of a fit: everything that its plan may depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Field(NamedTuple):
-    """One array of a NumPyro model's records: its name, the shape of one record in it, its dtype."""
+    """One array of a NumPyro model's records: name, shape of one record, dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -25,7 +25,7 @@ class Scales(NamedTuple):
     centre, half : array of shape (n_features,)
         Centre and half of the range of each column.
     y_centre, y_half : array of shape (1,)
-        Of the response; zero and one without any.
+        Centre and half range of the response; zero and one if there is none.
     """
 
     centre: np.ndarray
@@ -41,12 +41,12 @@ class Shape:
     Attributes
     ----------
     n_rows : int or None
-        None where the adjacency keeps the number of rows private.
+        None if the adjacency keeps the number of rows private.
     n_features : int
     names : tuple of str or None
-        Of the columns of a data frame.
+        Names of the columns of a data frame.
     fields : tuple of Field
-        Of a NumPyro model's records; empty for other tables.
+        Arrays of a NumPyro model's records; empty for other tables.
     """
 
     n_rows: int | None
@@ -62,7 +62,7 @@ def _never(array: np.ndarray) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """A table's shape, and what parameters declare of it (or what was taken from it).
+    """Shape of a table, and what is declared of it or was taken from it.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Facts:
     voided_by : tuple of str
         Reasons that void the guarantee, such as a range that was taken from the rows.
     shares : callable ``array -> bool``
-        Whether an array lies in the rows' memory: a matter of addresses, not of values.
+        Whether an array shares memory with the rows; it compares addresses, not values.
     """
 
     shape: Shape
@@ -93,11 +93,11 @@ class Facts:
         return self.shape.n_features
 
     def own_labels(self) -> np.ndarray:
-        """Labels, of tables that have some."""
+        """Labels of a table that has labels."""
         assert self.labels is not None
         return self.labels
 
     def own_scales(self) -> Scales:
-        """Scales, of tables that have some."""
+        """Scales of a table that has scales."""
         assert self.scales is not None
         return self.scales

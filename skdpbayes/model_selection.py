@@ -1,9 +1,9 @@
-"""Private choice of hyper-parameters, and what a search of scikit-learn's costs.
+"""Private choice of hyper-parameters.
 
-`sklearn.model_selection.GridSearchCV` fits many times and publishes scores on the rows themselves:
-it is not private, and `search_spent` says how far. `DPRandomizedSearchCV` is: it makes a random
-number of private runs and releases the best by a private score, which costs little more than one
-run (Papernot and Steinke 2022).
+`sklearn.model_selection.GridSearchCV` is not private: it fits many times, and publishes scores on
+the rows themselves. `DPRandomizedSearchCV` is private: it makes a random number of private runs and
+releases the best one by a private score, which costs little more than one run (Papernot and Steinke
+2022).
 """
 
 from __future__ import annotations
@@ -11,94 +11,97 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.callback import CallbackSupportMixin
 from sklearn.model_selection import ParameterGrid
-from sklearn.utils import _safe_indexing
+from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._base import PrivateEstimator, check_ledger, diagram_and_card
 from skdpbayes.intake.scores import scores
 from skdpbayes.plans.settings import SEEDED
-from skdpbayes.privacy import GaussianSteps, Selection
+from skdpbayes.privacy import GaussianSteps, PrivacyLedger, Selection
 from skdpbayes.privacy.selection import SelectionSpent
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _MOST_CANDIDATES = 200
 _WORST = -math.inf
-_NOT_FOR_ARITHMETIC = 1 - 1e-6  # share of epsilon; integer arithmetic adds far less than the rest
+_NOT_FOR_ARITHMETIC = 1 - 1e-6  # share of epsilon; integer arithmetic needs far less than the rest
 
 
 class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     """Choose hyper-parameters under differential privacy.
 
-    A random number of times, a candidate is drawn from a public grid, fitted to a random part of
-    the rows and scored, with noise, on the others. The best run *is* the result: its model is not
-    fitted again. Only that model, its parameters and its score are exposed; how many runs there
-    were, and the losers, are not.
+    A random number of times, the search draws a candidate from a public grid, fits it to a random
+    part of the rows and scores it, with noise, on the others. The best run *is* the result: its
+    model is not fitted again. Only that model, its parameters and its score are exposed; the number
+    of runs and the other models are not.
 
-    The law of the number of runs is a truncated negative binomial one, and the bound on the total
-    that of Koskela, Redberg and Wang (2024), from the whole privacy profiles of the runs. Each row
-    is in one part only, so a run costs the larger of what its fit and its score cost.
+    The number of runs has a truncated negative binomial distribution. The privacy bound is that of
+    Koskela, Redberg and Wang (2024), from the privacy profiles of the runs. Each row is either
+    fitted or scored, so a run costs the larger of the costs of its fit and of its score.
 
-    The fitted search is used like its best model: it has the model's public methods, such as
-    ``predict``, ``predict_interval`` and ``sample_posterior``, and its fitted attributes, such as
-    ``coef_``.
+    A fitted search has the public methods of its best model, such as ``predict``,
+    ``predict_interval`` and ``sample_posterior``, and its fitted attributes, such as ``coef_``.
 
     Parameters
     ----------
     estimator : estimator of this package
-        Its ``epsilon``, ``delta``, ``ledger`` and ``random_state`` are set by the search.
+        The search sets its ``epsilon``, ``delta``, ``ledger`` and ``random_state``.
     param_grid : dict or list of dicts
-        Public candidates, as `sklearn.model_selection.ParameterGrid` takes them. All have the same
-        chance.
+        Public candidates, as in `sklearn.model_selection.ParameterGrid`, with equal probabilities.
     epsilon : float, default=1.0
         Privacy budget of the whole search.
     delta : float, default=1e-5
-        Privacy failure probability of the whole search.
+        Probability with which the privacy bound of the whole search may fail.
     n_iter : float, default=10.0
         Expected number of runs, at most 1000.
     eta : float, default=0.0
-        Shape of the law of the number of runs: 0 is logarithmic and cheapest, 1 geometric and less
-        spread out.
+        Shape of the distribution of the number of runs: 0 is logarithmic and cheapest, 1 is
+        geometric and less dispersed.
     test_size : float, default=0.2
         Fraction of the rows that score.
     scoring : {"log_loss", "accuracy", "log_density"} or callable, default=None
-        Score of each row, in [0, 1], larger is better. None takes the first that fits the
-        estimator.
+        Score of each row, in [0, 1]; larger is better. None takes the estimator's first named
+        score.
 
-        - ``"log_loss"``, for classifiers: ``1 - min(loss, 3) / 3`` of the log-loss in nats.
-        - ``"accuracy"``, for classifiers: whether the label is right.
-        - ``"log_density"``, for all others: ``p / (p + u)``, p being the model's density of the
-          row, and u the uniform one on the range that the estimator's own parameters make public.
-          For densities both are geometric means over columns; for topics they are means over the
-          words of half of a document, given the other half; for regressions p is the predictive
-          density of the response. (`DPNumPyroModel` declares no range: u is 1.)
+        - "log_loss", for classifiers: ``1 - min(loss, 3) / 3``, with the log-loss in nats.
+        - "accuracy", for classifiers: whether the label is right.
+        - "log_density", for all others: ``p / (p + u)``, where p is the model's density of the row
+          and u the uniform density on the range that the estimator's parameters declare. For
+          density models, both are geometric means over columns; for topics, means over the words of
+          half of a document given the other half; for regressions, p is the predictive density of
+          the response. (`DPNumPyroModel` declares no range, so u is 1.)
 
-        A callable ``(estimator, X, y) -> float`` is called once for **each row**, with an X and y
-        of that row alone, so that no row can change the score of another. That takes one prediction
-        per row, and it must keep no state from call to call and not change the estimator. The
-        result is cut to [0, 1].
+        A callable ``(estimator, X, y) -> float`` is called once for **each row**, with that row
+        alone, so that no row can change the score of another. It must keep no state between calls
+        and must not change the estimator. The result is clipped to [0, 1].
     ledger : PrivacyLedger, default=None
-        Budget that the search is charged to, as one private selection; None takes the estimator's,
-        or the one that is open. It needs ``composition="renyi"``.
+        Budget to charge with the search, as one private selection; it needs
+        ``composition="renyi"``. None takes the estimator's ledger, or the open one.
     random_state : None or int, default=None
-        None draws from the operating system. An integer makes everything reproducible: for tests
-        only, as it voids the guarantee.
+        None draws from the operating system. An integer makes everything reproducible, which voids
+        the guarantee: for tests only.
 
     Attributes
     ----------
     best_estimator_ : estimator
-        Its ``privacy_spent_`` is that of the search.
+        Best model; its ``privacy_spent_`` is that of the search.
     best_params_ : dict
+        Parameters of the best model.
     best_score_ : float
-        With noise: the mean score of the rows that scored.
+        Mean score of the rows that were scored, with noise.
     privacy_spent_ : SelectionSpent
+        Cost of the search.
 
     See Also
     --------
@@ -106,9 +109,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
     Notes
     -----
-    The time that a search takes tells how many runs there were, which is not covered. Callbacks of
-    the estimator are not told of the runs. The parts, the candidates and the number of runs are
-    drawn by NumPy's generator, from the operating system's entropy.
+    The duration of a search reveals the number of runs; the guarantee does not cover it. Callbacks
+    of the estimator do not see the runs. Parts, candidates and the number of runs are drawn by
+    NumPy's generator, seeded by the operating system.
 
     Examples
     --------
@@ -119,26 +122,27 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
     >>> X = rng.normal(size=(3000, 2))
     >>> y = (X[:, 0] > 0).astype(int)
     >>> model = DPBayesianLogisticRegression(classes=[0, 1], solver="vips")
-    >>> search = DPRandomizedSearchCV(model, {"prior_scale": [0.01, 3.0]}, epsilon=4.0, n_iter=5, random_state=0)
-    >>> search = search.fit(X, y)
+    >>> search = DPRandomizedSearchCV(
+    ...     model, {"prior_scale": [0.01, 3.0]}, epsilon=4.0, n_iter=5, random_state=0
+    ... ).fit(X, y)
     >>> search.best_params_, search.privacy_spent_.epsilon <= 4
     ({'prior_scale': 3.0}, True)
     """
 
     def __init__(
         self,
-        estimator,
-        param_grid,
+        estimator: Any,
+        param_grid: Any,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        n_iter=10.0,
-        eta=0.0,
-        test_size=0.2,
-        scoring=None,
-        ledger=None,
-        random_state=None,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        n_iter: float = 10.0,
+        eta: float = 0.0,
+        test_size: float = 0.2,
+        scoring: str | Callable[..., Any] | None = None,
+        ledger: PrivacyLedger | None = None,
+        random_state: int | None = None,
+    ) -> None:
         self.estimator = estimator
         self.param_grid = param_grid
         self.epsilon = epsilon
@@ -150,8 +154,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.ledger = ledger
         self.random_state = random_state
 
-    def fit(self, X, y=None):
-        """Search.
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Run the search.
 
         Parameters
         ----------
@@ -165,15 +169,16 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            For parameters, of the search or of a candidate, out of range; before anything is run.
+            For parameters of the search or of a candidate that are out of range, before any run.
         BudgetError
-            If the ledger does not have what the search costs; before anything is run.
+            If the search costs more than the ledger has left, before any run.
         """
         candidates = self._check()
         n = _num_samples(X)
         if y is not None and _num_samples(y) != n:
             raise ValueError(
-                "Found input variables with inconsistent numbers of samples: X and y differ in length."
+                "Found input variables with inconsistent numbers of samples: X and y differ in "
+                "length."
             )
         rng = np.random.default_rng(self.random_state)
         order = rng.permutation(n)
@@ -191,41 +196,40 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             self.__dict__.pop(name, None)
         self.privacy_spent_ = self._report(plan)
 
-        def seed():
+        def seed() -> int | None:
             return None if self.random_state is None else int(rng.integers(2**31))
 
-        def one_run():
+        def one_run() -> tuple[float, int, Any]:
             k = int(rng.integers(len(candidates)))
             model = self._candidate(candidates[k], plan.run_epsilon, seed())
             _fit_quietly(model, X_fit, y_fit)
             return self._private_score(model, X_test, y_test, plan, seed()), -k, model
 
         runs = (one_run() for _ in range(_number_of_runs(rng, self.n_iter, self.eta)))
-        score, k, best = max(
-            runs, key=lambda run: run[:2]
-        )  # a tie goes to the first candidate of the grid
+        score, k, best = max(runs, key=lambda run: run[:2])  # ties go to the first candidate
         best.privacy_spent_, best.ledger = self.privacy_spent_, None
         self.best_estimator_, self.best_params_, self.best_score_ = best, candidates[-k], score
         return self
 
-    def _check(self):
+    def _check(self) -> list[dict[str, Any]]:
+        """Check all parameters and return the candidates."""
         if not isinstance(self.estimator, PrivateEstimator):
             raise ValueError(
-                f"estimator must be a private estimator of this package, got {self.estimator!r}. In a pipeline, make "
-                "the search the last step."
+                "estimator must be a private estimator of this package, got "
+                f"{self.estimator!r}. In a pipeline, make the search the last step."
             )
         check_number("epsilon", self.epsilon, 0)
         check_number("delta", self.delta, 0, 1, open_above=True)
-        check_number(
-            "n_iter", self.n_iter, 1, 1000, closed=True
-        )  # so that no number of runs is ever cut off
+        # At most 1000, so that the number of runs need not be truncated.
+        check_number("n_iter", self.n_iter, 1, 1000, closed=True)
         check_number("eta", self.eta, 0, 100, closed=True)
         check_number("test_size", self.test_size, 0, 1, open_above=True)
         if not callable(self.scoring):
             known = self.estimator._scorings
             if not known:
                 raise ValueError(
-                    f"There is no score for {type(self.estimator).__name__}: give scoring a callable."
+                    f"There is no score for {type(self.estimator).__name__}: give scoring a "
+                    "callable."
                 )
             if self.scoring is not None:
                 check_choice("scoring", self.scoring, known)
@@ -234,8 +238,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         check_ledger(self.ledger)
         if self.estimator.adjacency == "add_remove":
             raise ValueError(
-                "A search takes the number of rows as known, which adjacency='add_remove' keeps private: use "
-                "adjacency='zero_out' or 'replace_one'."
+                "A search takes the number of rows as known, which adjacency='add_remove' keeps "
+                "private: use adjacency='zero_out' or 'replace_one'."
             )
         undeclared = self.estimator._undeclared()
         if undeclared:
@@ -245,22 +249,14 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(
                 f"param_grid must have 1 to {_MOST_CANDIDATES} candidates, got {len(candidates)}."
             )
-        fixed = {
-            "epsilon",
-            "delta",
-            "adjacency",
-            "numerics",
-            "ledger",
-            "random_state",
-            "verbose",
-            "classes",
-        }
+        fixed = {"epsilon", "delta", "adjacency", "numerics", "ledger", "random_state"}
+        fixed |= {"verbose", "classes"}
         if fixed & {name for candidate in candidates for name in candidate}:
             raise ValueError(f"Candidates may not differ in {', '.join(sorted(fixed))}.")
         return candidates
 
-    def _charge(self, plan):
-        """Charge the ledger that is in force, if there is one, with what the whole search is about to spend."""
+    def _charge(self, plan: _Plan) -> None:
+        """Charge the ledger in force, if there is one, before the search spends."""
         from skdpbayes.privacy.ledger import ledger_in_force
 
         ledger = ledger_in_force(self.estimator.ledger if self.ledger is None else self.ledger)
@@ -273,9 +269,10 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 voided_by=plan.voided_by,
             )
 
-    def _report(self, plan):
-        """`SelectionSpent` of this search, earlier ones of the same object added."""
-        earlier, voided_by = getattr(self, "privacy_spent_", None), plan.voided_by
+    def _report(self, plan: _Plan) -> SelectionSpent:
+        """`SelectionSpent` of this search, including earlier searches of the same object."""
+        earlier: SelectionSpent | None = vars(self).get("privacy_spent_")
+        voided_by = plan.voided_by
         if earlier is not None:
             voided_by += tuple(
                 f"an earlier search: {why.removeprefix('an earlier search: ')}"
@@ -295,8 +292,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             voided_by=voided_by,
         )
 
-    def _candidate(self, parameters, epsilon, seed):
-        """An estimator that tells nobody of its run; parts that are estimators keep silent, too."""
+    def _candidate(self, parameters: dict[str, Any], epsilon: float, seed: int | None) -> Any:
+        """A silent estimator: neither it nor its parts print or call callbacks."""
         from skdpbayes.privacy.ledger import Prepaid
 
         model = clone(self.estimator)
@@ -314,59 +311,60 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 part.set_callbacks()
         return model
 
-    def _planned(self, candidates, X, y):
-        """`_Plan` of the search, from the shape of X alone."""
+    def _planned(self, candidates: list[dict[str, Any]], X: Any, y: Any) -> _Plan:
+        """Plan of the search, from the shape of X alone."""
         from skdpbayes.privacy import calibrate_noise
 
         adjacency, run_delta = self.estimator.adjacency, self.delta / self.n_iter
         some = self._candidate({}, self.epsilon, None)
         shape = _quietly(some._reader().read, some, X, y).facts.shape
 
-        def planned(parameters, epsilon):
+        def planned(parameters: dict[str, Any], epsilon: float) -> Plan:
             return _quietly(self._candidate(parameters, epsilon, None)._plan_of, shape)
 
         @cache
-        def plan(epsilon):
+        def plan(epsilon: float) -> tuple[tuple[GaussianSteps, ...], Selection]:
             score = calibrate_noise(epsilon, run_delta, 1.0, 1, adjacency=adjacency).steps
             fits = [planned(own, epsilon).spec.composed() for own in candidates]
             return score, Selection((score, *fits), self.n_iter, self.eta)
 
-        def cost(epsilon):
+        def cost(epsilon: float) -> float:
             return plan(epsilon)[1].epsilon(self.delta, adjacency)
 
         reports = [planned(own, self.epsilon).report for own in candidates]
-        voided_by = dict.fromkeys(why for report in reports for why in report.voided_by)
+        voided_by = [why for report in reports for why in report.voided_by]
         if self.random_state is not None:
-            voided_by[SEEDED] = None
+            voided_by.append(SEEDED)
         scoring = self.scoring or self.estimator._scorings[0]
         volume = 0.0
         if scoring == "log_density":
             volume = some._log_volume(some._reader().declared(shape))
-        finished = partial(_Plan, scoring=scoring, log_volume=volume, voided_by=tuple(voided_by))
+        reasons = tuple(dict.fromkeys(voided_by))
+        finished = partial(_Plan, scoring=scoring, log_volume=volume, voided_by=reasons)
         if math.isinf(self.epsilon):
             free = (GaussianSteps(0.0, 1.0, 1),)
             return finished(math.inf, math.inf, free, Selection((free,), self.n_iter, self.eta))
         run_epsilon = self._affordable(cost, self.epsilon * _NOT_FOR_ARITHMETIC)
-        return finished(
-            run_epsilon, float(cost(run_epsilon) / _NOT_FOR_ARITHMETIC), *plan(run_epsilon)
-        )
+        total = float(cost(run_epsilon) / _NOT_FOR_ARITHMETIC)
+        return finished(run_epsilon, total, *plan(run_epsilon))
 
-    def _affordable(self, cost, target):
-        """Largest epsilon of a run, to a few percent, for which the search costs at most `target`."""
+    def _affordable(self, cost: Callable[[float], float], target: float) -> float:
+        """Largest epsilon of a run, to a few percent, so that the search costs at most `target`."""
         low, high = target / (2 + self.eta) / 4, target
         while cost(low) > target:
             high, low = low, low / 2
             if low < 1e-4 * target:
                 raise ValueError(
-                    f"epsilon={self.epsilon:g} is too small for a search of n_iter={self.n_iter:g} runs."
+                    f"epsilon={self.epsilon:g} is too small for a search of n_iter={self.n_iter:g} "
+                    "runs."
                 )
         for _ in range(6):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if cost(middle) <= target else (low, middle)
         return low
 
-    def _private_score(self, fitted, X, y, plan, seed):
-        """Mean score of the rows, with noise; the worst if it is not a number."""
+    def _private_score(self, fitted: Any, X: Any, y: Any, plan: _Plan, seed: int | None) -> float:
+        """Mean score of the rows, with noise; the worst score if it is not finite."""
         from skdpbayes.inference import run
         from skdpbayes.intake.packing import pack_records
         from skdpbayes.mechanism.keys import fit_keys
@@ -374,27 +372,22 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         from skdpbayes.models.moments import BoundedScore
         from skdpbayes.solvers.vips import one_release
 
-        found = _quietly(
-            scores, plan.scoring, fitted, X, y, plan.log_volume
-        )  # a warning would tell of single rows
-        model: Any = (
-            BoundedScore()
-        )  # Any: it has no likelihood and no kinds of rounds, for which `run` has no use here
+        # Silent, since a warning could depend on single rows.
+        found = _quietly(scores, plan.scoring, fitted, X, y, plan.log_volume)
+        model: Any = BoundedScore()  # no `Model`: it has no likelihood, which one release ignores
         solver: Any = one_release(model, len(found))
-        state, _ = run(
-            fit_keys(seed),
-            model,
-            solver,
-            MechanismSpec(plan.score_steps, numerics=self.estimator.numerics),
-            pack_records(x=found),
-        )
+        spec = MechanismSpec(plan.score_steps, numerics=self.estimator.numerics)
+        state, _ = run(fit_keys(seed), model, solver, spec, pack_records(x=found))
         score = float(np.asarray(state.value)[0]) / len(found)
         return score if math.isfinite(score) else _WORST
 
     best_estimator_: Any
 
-    def __getattr__(self, name):
-        """Public methods and fitted attributes of the best model; before `fit` its methods are there, and say so."""
+    def __getattr__(self, name: str) -> Any:
+        """Public methods and fitted attributes of the best model.
+
+        Before `fit`, the methods exist and raise a `NotFittedError`.
+        """
         best, model = (vars(self).get(part) for part in ("best_estimator_", "estimator"))
         if not name.startswith(("_", "fit", "partial_fit", "set_")) and model is not None:
             if best is not None and (name.endswith("_") or callable(getattr(best, name))):
@@ -403,50 +396,49 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 return lambda *rows, **options: check_is_fitted(self)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __sklearn_is_fitted__(self):
+    def __sklearn_is_fitted__(self) -> bool:
         return "best_estimator_" in self.__dict__
 
     _html_repr = diagram_and_card
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         inner = self.estimator.__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags, tags.regressor_tags = (
-            inner.estimator_type, inner.classifier_tags, inner.regressor_tags,
-        )  # fmt: skip
-        tags.input_tags = inner.input_tags
+        tags.estimator_type, tags.input_tags = inner.estimator_type, inner.input_tags
+        tags.classifier_tags = inner.classifier_tags
+        tags.regressor_tags = inner.regressor_tags
         return tags
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """Costs of a run and of the whole search, and how rows are scored; known before anything is run."""
+    """Costs of a run and of the search, and the scoring; public, and fixed before any run."""
 
     run_epsilon: float
     epsilon: float
     score_steps: tuple[GaussianSteps, ...]
     selection: Selection
-    scoring: Any
+    scoring: str | Callable[..., Any]
     log_volume: float
     voided_by: tuple[str, ...]
 
 
-def _quietly(call, *arguments):
-    with warnings.catch_warnings():  # the fits of a search are not to be told one from another
+def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
+    with warnings.catch_warnings():  # warnings would tell the fits of a search apart
         warnings.simplefilter("ignore")
         return call(*arguments)
 
 
-def _fit_quietly(model, X, y):
+def _fit_quietly(model: Any, X: Any, y: Any) -> None:
     _quietly(model.fit, *(data for data in (X, y) if data is not None))
 
 
-def _parts(data, parts):
+def _parts(data: Any, parts: tuple[np.ndarray, np.ndarray]) -> tuple[Any, ...]:
     return (None, None) if data is None else tuple(_safe_indexing(data, part) for part in parts)
 
 
-def _number_of_runs(rng, mean, eta):
-    """A draw of the truncated negative binomial law with shape `eta` and expectation `mean`."""
+def _number_of_runs(rng: np.random.Generator, mean: float, eta: float) -> int:
+    """Draw from the truncated negative binomial law with shape `eta` and expectation `mean`."""
     from skdpbayes.privacy.accounting._selection import truncated_negative_binomial_odds
 
     if mean == 1:

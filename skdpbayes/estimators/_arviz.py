@@ -13,24 +13,24 @@ from skdpbayes.privacy import PrivacySpent
 
 
 class ArvizMixin:
-    """Estimators with `posterior_samples_`, which ArviZ takes with names of columns and classes."""
+    """Conversion of `posterior_samples_` for ArviZ, with names of columns and classes."""
 
     privacy_spent_: PrivacySpent
     posterior_samples_: Any
     _fitted: tuple[str, ...]
-    _draws_name = "parameters"  # of draws that are one array
-    _dims: ClassVar[
-        dict[str, tuple[str, ...]]
-    ] = {}  # of each of the draws, without the first: feature, class, ...
+    _chains = 1
+    _draws_name = "parameters"  # of draws in a single array
+    # Names of the axes of each variable after the first, the axis of draws.
+    _dims: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     @available_if(lambda self: self._has_draws)
-    def to_arviz(self):
+    def to_arviz(self) -> Any:
         """Posterior draws for ArviZ.
 
-        Draws of Markov chains keep their chains and their order, so that ArviZ's R-hat and
-        effective sample size are those of the chains; others are one chain of independent draws.
-        Columns and classes have their names. Nothing of the rows is in it: what ArviZ computes from
-        log-likelihoods of training rows would not be private.
+        Markov chain draws keep their chains and their order, so that ArviZ computes R-hat and
+        effective sample size from the chains; other draws are one chain of independent draws.
+        Columns and classes keep their names. The result holds no rows and no log-likelihoods of
+        rows, since these would not be private.
 
         Returns
         -------
@@ -49,8 +49,7 @@ class ArvizMixin:
         draws = self.posterior_samples_
         named = draws if isinstance(draws, dict) else {self._draws_name: draws}
         posterior = {
-            name: _in_chains(np.asarray(values), getattr(self, "_chains", 1))
-            for name, values in named.items()
+            name: _in_chains(np.asarray(values), self._chains) for name, values in named.items()
         }
         spent = self.privacy_spent_
         attributes = {
@@ -72,26 +71,27 @@ class ArvizMixin:
         return arviz.from_dict({"posterior": posterior}, attrs={"posterior": attributes}, **labels)
 
     @property
-    def _has_draws(self):
+    def _has_draws(self) -> bool:
         return (
             hasattr(type(self), "posterior_samples_") or "posterior_samples_" in type(self)._fitted
         )
 
-    def _coordinates(self):
-        """Labels of dimensions."""
-        found = {}
-        if hasattr(self, "n_features_in_"):
-            names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+    def _coordinates(self) -> dict[str, Any]:
+        """Coordinates of the named axes."""
+        own, found = vars(self), {}
+        if "n_features_in_" in own:
+            names = own.get("feature_names_in_", np.arange(own["n_features_in_"]))
             found["feature"] = found["other_feature"] = names
-        if hasattr(self, "classes_"):
-            found["class"] = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
+        if "classes_" in own:
+            classes = own["classes_"]
+            found["class"] = classes[1:] if len(classes) == 2 else classes
         for name, attribute in (("category", "categories_"), ("group", "groups_")):
-            if hasattr(self, attribute):
-                found[name] = getattr(self, attribute)
+            if attribute in own:
+                found[name] = own[attribute]
         return found
 
 
-def _in_chains(draws, chains):
+def _in_chains(draws: np.ndarray, chains: int) -> np.ndarray:
     """From (draws, ...), chains side by side, to (chains, draws, ...)."""
     n = len(draws) // chains
     return np.moveaxis(draws[: n * chains].reshape(n, chains, *draws.shape[1:]), 1, 0)

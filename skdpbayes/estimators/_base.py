@@ -1,4 +1,4 @@
-"""What every private estimator does, once: read rows, plan, charge, run, set attributes."""
+"""Base of the private estimators: read rows, plan, charge, run, set attributes."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _SURE = 4.0  # standard deviations below that share, from which on a fit warns
 
 
 class Outcome(NamedTuple):
-    """What came out of a run: functions of releases, of public values and of the solver key.
+    """Result of a run: functions of releases, public values and the solver key.
 
     Attributes
     ----------
     state : pytree
         Final state of the solver.
     rng : numpy.random.Generator
-        Of posterior draws.
+        Generator of posterior draws.
     usable : NoisyCount or None
-        Number of records that can contribute.
+        Noisy number of records that can contribute.
     """
 
     state: Any
@@ -66,14 +66,14 @@ def runs_by(runner: Runner) -> Iterator[None]:
 
 
 def draws_rng(solver_keys: Any) -> np.random.Generator:
-    """Generator of posterior draws: a function of the solver keys, which may be released."""
+    """Generator of posterior draws; it depends on the solver keys alone, which may be released."""
     import jax
 
     return np.random.default_rng(np.asarray(jax.random.key_data(solver_keys)).ravel())
 
 
 def diagram_and_card(estimator: Any) -> str:
-    """HTML that a notebook shows: scikit-learn's diagram and, after `fit`, cost and usable records."""
+    """HTML for notebooks: scikit-learn's diagram and, after `fit`, cost and usable records."""
     shown = {name: getattr(estimator, name, None) for name in ("privacy_spent_", "usable_records_")}
     html = estimator_html_repr(estimator)
     if shown["privacy_spent_"] is not None:
@@ -84,25 +84,25 @@ def diagram_and_card(estimator: Any) -> str:
 
 
 class PrivateEstimator(WatchedMixin, BaseEstimator):
-    """Base of the private estimators: `fit` is read, plan, charge, run, finish.
+    """Base of the private estimators: `fit` reads, plans, charges, runs and finishes.
 
-    A subclass says how rows are read (`_reader`), what model they are for (`_task`), and which
-    attributes follow from a run (`_finish`). None of these but the reader is given a row.
+    A subclass says how rows are read (`_reader`), which model they are for (`_task`), and which
+    attributes follow from a run (`_finish`). Only the reader sees rows.
     """
 
     _html_repr = diagram_and_card
 
-    _record = "row"  # what one record is
+    _record = "row"  # the unit of privacy
     _defaults = Defaults()
-    _fixed: ClassVar[dict[str, Any]] = {}  # parameters of plans that nobody can set
-    _costly_records = False  # whether empty slots of a batch cost much
+    _fixed: ClassVar[dict[str, Any]] = {}  # settings of the plan that are no parameters
+    _costly_records = False  # whether empty slots of a batch are expensive
     _fitted: tuple[str, ...] = ("n_iter_", "usable_records_")
-    # Named scores of rows by which a private search compares models, the default first.
+    # Scores by which a private search may compare models, the default first.
     _scorings: tuple[str, ...] = ()
-    # Parameters that, if None, are taken from the rows, which voids the guarantee.
+    # Parameters that None takes from the rows, which voids the guarantee.
     _declared: tuple[str, ...] = ()
 
-    # Solvers that take the model but are not offered, and why.
+    # Solvers that could take the model but are not offered, with the reason.
     _refused: ClassVar[dict[str, str]] = {}
 
     def __sklearn_tags__(self) -> Tags:
@@ -116,11 +116,11 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
 
     @classmethod
     def _model_types(cls) -> tuple[type, ...]:
-        """Classes of models that plans of this estimator have."""
+        """Classes of the models that this estimator plans."""
         raise NotImplementedError
 
     def _check_parameters(self) -> None:
-        """Raise for parameters out of range."""
+        """Raise a `ValueError` for parameters out of range."""
         own = self._parameters()
         check_number("epsilon", own["epsilon"], 0)
         check_number("delta", own["delta"], 0, 1, open_above=True)
@@ -133,7 +133,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         check_number("clipping_norm", norm, 1e-30, 1e30, none=True)
 
     def _reader(self) -> Reader:
-        """How rows are read."""
+        """Reader of the rows."""
         raise NotImplementedError
 
     def _task(self, facts: Facts) -> Task:
@@ -141,7 +141,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         raise NotImplementedError
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
-        """What the report names as public, beside shapes and parameters."""
+        """Entries of the report's public facts, beside shapes and parameters."""
         del facts, model
         return {}
 
@@ -155,7 +155,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         return self.score_samples(X) / self.n_features_in_
 
     def _log_volume(self, facts: Facts) -> float:
-        """Log of the range on which the uniform density is compared with the model's."""
+        """Log volume of the range whose uniform density a search compares with the model's."""
         del facts
         return 0.0
 
@@ -168,33 +168,33 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         *,
         feature_names: Sequence[str] | None = None,
     ) -> Plan:
-        """What a fit of a table of this shape runs and costs; nothing is read, and nothing spent.
+        """Plan of a fit to a table of this shape; it reads no rows and spends nothing.
 
         Parameters
         ----------
         n_rows : int, default=None
-            Number of rows; None, if ``adjacency="add_remove"`` keeps it private.
+            Number of rows. None if ``adjacency="add_remove"`` keeps it private.
         n_features : int, default=None
-            Number of columns; None takes it from `feature_names`, or from a schema, bounds or
-            categories with an entry for each column.
+            Number of columns. None takes it from `feature_names`, or from a parameter that declares
+            each column.
         feature_names : sequence of str, default=None
-            Names of the columns, which bounds by column name need.
+            Names of the columns; needed if bounds are given by column name.
 
         Returns
         -------
         Plan
-            With the model, the solver, the mechanism and the report that the fit will have.
+            Model, solver, mechanism and report of the fit.
 
         Raises
         ------
         ValueError
-            For parameters out of range; for shapes that are missing or contradict what is declared;
-            if a parameter that decides about the model is left to be taken from the rows.
+            For parameters out of range; for shapes that are missing or contradict the declared
+            columns; for a parameter that would be taken from the rows.
         """
         return self._plan_of(self._shape(n_rows, n_features, feature_names))
 
     def _plan_of(self, shape: Shape) -> Plan:
-        """Plan of a fit of a table of this shape."""
+        """Plan of a fit to a table of this shape."""
         self._check_parameters()
         return self._planned(self._reader().declared(shape))
 
@@ -220,7 +220,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         return Shape(None if n_rows is None else int(n_rows), int(width), names)
 
     def _planned(self, facts: Facts) -> Plan:
-        """Plan of a fit, of public facts."""
+        """Plan of a fit, from public facts alone."""
         from skdpbayes.plans.plan import make_plan
         from skdpbayes.plans.report import Told
 
@@ -251,7 +251,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         return {**self.get_params(deep=False), **own, **self._fixed}
 
     def _public(self, facts: Facts, model: Any) -> dict[str, Any]:
-        """What the report names as public: shapes where the adjacency allows, parameters."""
+        """Public facts of the report: parameters, and shapes as far as the adjacency allows."""
         public = {"n_features": facts.n_features} if facts.n_features else {}
         public |= self._also_public(facts, model)
         if facts.n_rows is not None:
@@ -260,12 +260,12 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
 
     def _undeclared(self) -> list[str]:
         """Names of the parameters that would be taken from the rows."""
-        return [name for name in self._declared if getattr(self, name) is None]
+        return [name for name in self._declared if self._parameters()[name] is None]
 
     # ---------------------------------------------------------------------- fits
 
     def _prepared(self, X: Any, y: Any = None) -> tuple[Plan, Rows]:
-        """Rows, and the plan that their public facts make."""
+        """The plan that follows from the rows' public facts, and the rows."""
         self._check_parameters()
         rows = self._reader().read(self, X, y)
         return self._planned(rows.facts), rows
@@ -289,12 +289,12 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         return self._run(plan, rows)
 
     def _adopt(self, plan: Plan, outcome: Outcome) -> None:
-        """Set all fitted attributes: functions of a plan and of what a run has released."""
+        """Set all fitted attributes, from the plan and the outcome of its run."""
         self.privacy_spent_, self.usable_records_ = plan.report, outcome.usable
         self._finish(plan, outcome)
 
     def _charge(self, report: PrivacySpent) -> None:
-        """Charge the ledger that is in force, if there is one, with what a fit is about to spend."""
+        """Charge the ledger in force, if there is one, before the fit spends."""
         from skdpbayes.privacy.ledger import ledger_in_force
 
         ledger = ledger_in_force(self.ledger)
@@ -319,7 +319,8 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         keys, records = fit_keys(self.random_state, plan.spec.n_chains), rows.pack()
         assert records.usable is not None
         usable = noisy_count(keys.counting, records.usable, plan.spec)
-        progress = Progress(self, plan.spec.n_chains * plan.n_steps)
+        verbose = bool(self._parameters().get("verbose"))
+        progress = Progress(self, plan.spec.n_chains * plan.n_steps, verbose=verbose)
         records = replace(records, slots=plan.slots)
         state, _ = run(keys, plan.model, plan.solver, plan.spec, records, watch=progress)
         progress.finish()
@@ -342,7 +343,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
             )
 
     def _warn_if_few_are_usable(self, facts: Facts, usable: NoisyCount | None) -> None:
-        """Warn if far fewer records count than there are, by a release and public numbers."""
+        """Warn if the noisy count of usable records is far below the public number of records."""
         n = facts.n_rows
         if usable is None or n is None or self.adjacency == "add_remove":
             return
@@ -356,22 +357,23 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
                 stacklevel=4,
             )
 
-    def __getstate__(self):
-        """As in scikit-learn; one that leaves for another process, before a fit, takes the open ledger along."""
+    def __getstate__(self) -> dict[str, Any]:
+        """State for pickling; an unfitted estimator takes the open ledger to other processes."""
         from skdpbayes.privacy.ledger import ledger_to_take_along
 
         state = super().__getstate__()
-        if self.ledger is None and not hasattr(self, "privacy_spent_"):
+        if self.ledger is None and "privacy_spent_" not in vars(self):
             state["ledger"] = ledger_to_take_along()
         return state | {"_skdpbayes_version": __version__}
 
-    def __setstate__(self, state):
-        """As in scikit-learn, with a warning if another version has saved it."""
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled state, with a warning if another version saved it."""
         saved, own = state.get("_skdpbayes_version"), __version__
         if saved != own:
             warnings.warn(
-                f"This {type(self).__name__} was saved by skdpbayes {saved} and is read by {own}: it may not work, or "
-                "give other results. Read it with the version that saved it; to fit again is another release.",
+                f"This {type(self).__name__} was saved by skdpbayes {saved} and is read by {own}: "
+                "it may not work, or give other results. Read it with the version that saved it; "
+                "to fit again is another release.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -381,7 +383,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
 
 
 def solvers_of(estimator: type[PrivateEstimator]) -> tuple[str, ...]:
-    """Names of the solvers that an estimator offers, in the order of the registry."""
+    """Names of the solvers that an estimator offers, in the registry's order."""
     from skdpbayes.plans.registry import SOLVERS
 
     types = estimator._model_types()
@@ -393,7 +395,7 @@ def solvers_of(estimator: type[PrivateEstimator]) -> tuple[str, ...]:
 
 
 def check_ledger(ledger: Any) -> None:
-    """Raise unless a parameter `ledger` is None or can be charged."""
+    """Raise a `ValueError` unless the parameter `ledger` is None or can be charged."""
     if ledger is not None and not callable(getattr(ledger, "charge", None)):
         raise ValueError(f"ledger must be a PrivacyLedger or None, got {ledger!r}.")
 

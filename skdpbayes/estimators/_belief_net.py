@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import expit, logit
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.estimators._base import Outcome
+from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._posterior import DecompositionEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.documents import Probabilities, known_probabilities
+from skdpbayes.intake.reading import Reader
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
 
-_BLOCK = 1000  # rows of a prediction at a time
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
+
+_BLOCK = 1000  # rows predicted at a time
 
 
-class DPSigmoidBeliefNet(DecompositionEstimator):
-    """Sigmoid belief network with one layer of hidden units, under (epsilon, delta)-differential privacy.
+class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
+    """Sigmoid belief network with one hidden layer, under (epsilon, delta)-differential privacy.
 
-    A generative model of binary rows, in the place of `sklearn.neural_network.BernoulliRBM`: hidden
-    units are on or off independently, and each visible unit is on with a probability whose logit is
-    linear in the hidden ones. What is private, and against whom, is as for
-    `DPBayesianLogisticRegression`. What `transform`, `score_samples` and `reconstruct` say of rows
-    is not private; `sample` is.
+    A generative model of binary rows, instead of `sklearn.neural_network.BernoulliRBM`. Hidden
+    units are independent Bernoulli variables, and the logit of each visible unit's probability is
+    linear in the hidden units. The guarantee is that of `DPBayesianLogisticRegression`. `sample` is
+    private; `transform`, `score_samples` and `reconstruct` do not protect the rows that they are
+    given.
 
     Parameters
     ----------
@@ -34,57 +42,59 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     solver : {"vips"}, default="vips"
-        Variational Bayes by noisy sums of expected statistics.
+        Variational Bayes from noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. ``"add_remove"`` needs a `sampling_rate`, and then the
-        number of rows is private too.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
+        `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     sampling_rate : float, default=None
-        Probability with which each row enters a round. None: 1, all rows.
+        Probability with which each row enters a round. None: 1.
     n_steps : int, default=None
-        Number of releases, the mean of all rows first. None: 6, or 31 without noise.
+        Number of releases, including the first, the mean of all rows. None: 6, or 31 without noise.
     n_posterior_samples : int, default=100
-        Posterior draws in `posterior_samples_`.
+        Number of posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only.
+        If positive, print the plan and progress: public quantities only.
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
         Posterior mean of the weights.
     intercept_visible_ : array of shape (n_features,)
-        Logits of the visible units where all hidden ones are off.
+        Logits of the visible units if all hidden units are off.
     intercept_hidden_ : array of shape (n_components,)
         Logits of the hidden units.
     posterior_ : WeightsPosterior
-        Of weights and centred intercepts, ravelled, with ``mean``, ``std`` and ``sample``.
+        Posterior of weights and centred intercepts, flattened, with ``mean``, ``std`` and
+        ``sample``.
     posterior_samples_ : dict
-        Draws of `sample_posterior`, `n_posterior_samples` of them; made anew each time.
+        `n_posterior_samples` draws of `sample_posterior`, computed at each access.
     n_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Standard deviation of the noise in the averaged sums.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Notes
     -----
-    Values of X between 0 and 1 are taken for probabilities, and others are cut to that range. A row
-    with NaN or infinity contributes nothing in `fit`, without a word.
+    Values of X are clipped to [0, 1] and treated as probabilities. A row with NaN or infinity
+    contributes nothing in `fit`, without a warning.
 
     Examples
     --------
@@ -106,20 +116,20 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     def __init__(
         self,
-        n_components=50,
+        n_components: int = 50,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        sampling_rate=None,
-        n_steps=None,
-        n_posterior_samples=100,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        n_posterior_samples: int = 100,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
         self.delta = delta
@@ -135,7 +145,7 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private rows.
 
         Parameters
@@ -151,45 +161,52 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            row holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a row.
         """
         self._fit(X, y)
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.belief_net import SigmoidBeliefNet
 
         return (SigmoidBeliefNet,)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return Probabilities(marked=True)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.belief_net import SigmoidBeliefNet
 
         private = np.float32(math.isfinite(self.epsilon))
         model = SigmoidBeliefNet(facts.n_features, int(self.n_components), private)
         return Task(model, Bounds())
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         super()._finish(plan, outcome)
         weights, active = self.posterior_.weights, self.posterior_.active
         self.components_ = weights.T
         self.intercept_visible_ = self.posterior_.intercept - weights @ active
         self.intercept_hidden_ = logit(active)
 
-    def sample_posterior(self, n_samples=100, random_state=None):
-        """Posterior draws of ``"components"`` and ``"intercept_visible"``, shaped as the attributes, first axis draws.
+    def sample_posterior(
+        self, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
+        """Posterior draws of the weights and the visible units' intercepts.
 
         Parameters
         ----------
         n_samples : int, default=100
         random_state : None, int or numpy.random.Generator
+
+        Returns
+        -------
+        draws : dict
+            ``"components"`` and ``"intercept_visible"``: draws shaped like the attributes, with a
+            first axis of length `n_samples`.
         """
-        check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = self._fresh_draws(n_samples, random_state)
         draws = draws.reshape(n_samples, -1, len(self.components_) + 1)
         weights, centred = draws[:, :, :-1], draws[:, :, -1]
         visible = centred - weights @ self.posterior_.active.astype(np.float32)
@@ -197,14 +214,13 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
 
     # --------------------------------------------------------------------- rows
 
-    def transform(self, X):
-        """Probabilities that the hidden units are on, given rows (mean field).
+    def transform(self, X: Any) -> np.ndarray:
+        """Mean-field probabilities that the hidden units are on, given rows.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. A row with NaN or infinity has the probabilities of no row at all, with a
-            warning.
+            Not protected. A row with NaN or infinity has the prior probabilities, with a warning.
 
         Returns
         -------
@@ -212,26 +228,24 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         """
         return self._hidden_and_bound(X)[0]
 
-    def inverse_transform(self, X):
-        """Probabilities of the visible units, of shape (n_samples, n_features), given hidden ones."""
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        """Probabilities of the visible units given hidden units, (n_samples, n_features)."""
         check_is_fitted(self)
         return expit(np.asarray(X, np.float64) @ self.components_ + self.intercept_visible_)
 
-    def reconstruct(self, X):
-        """Probabilities of the visible units given what rows tell of the hidden ones, shaped as X."""
+    def reconstruct(self, X: Any) -> np.ndarray:
+        """Probabilities of the visible units at the hidden probabilities of rows, shaped like X."""
         return self.inverse_transform(self.transform(X))
 
-    _scorings = ("log_density",)
-
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         del facts
         return math.log(2)
 
-    def score_samples(self, X):
+    def score_samples(self, X: Any) -> np.ndarray:
         """Lower bound of the log-likelihood of each row, in nats.
 
-        That of Jaakkola and Jordan with a tangent for each row and unit, under mean-field hidden
-        units.
+        The bound is that of Jaakkola and Jordan, with a tangent for each row and visible unit, and
+        mean-field hidden units.
 
         Parameters
         ----------
@@ -241,16 +255,13 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         Returns
         -------
         bound : array of shape (n_samples,)
-            NaN for a row that holds one, or an infinity.
+            NaN for a row with NaN or infinity.
         """
         return self._hidden_and_bound(X)[1]
 
-    def score(self, X, y=None):
-        """Mean of `score_samples`."""
-        del y
-        return float(np.mean(self.score_samples(X)))
-
-    def sample(self, n_samples=1, random_state=None):
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Private synthetic rows of zeros and ones, of shape (n_samples, n_features).
 
         Parameters
@@ -262,12 +273,11 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         check_number("n_samples", n_samples, 0, integral=True)
         rng = np.random.default_rng(random_state)
         hidden = rng.random((n_samples, len(self.components_))) < expit(self.intercept_hidden_)
-        return (
-            rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)
-        ).astype(np.int8)
+        visible = rng.random((n_samples, self.n_features_in_)) < self.inverse_transform(hidden)
+        return visible.astype(np.int8)
 
-    def _hidden_and_bound(self, X):
-        """What `transform` and `score_samples` return."""
+    def _hidden_and_bound(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Hidden probabilities and the bound of each row."""
         check_is_fitted(self)
         rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
         if not known.all():
@@ -279,12 +289,15 @@ class DPSigmoidBeliefNet(DecompositionEstimator):
         hidden[~known], bound[~known] = expit(self.intercept_hidden_), np.nan
         return hidden, bound
 
-    def _mean_field(self, y):
-        """Hidden probabilities, each row by itself, and the bound at them; damped steps, since all move at once."""
+    def _mean_field(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Hidden probabilities of each row, and the bound there.
+
+        All units are updated at once, so the steps are damped.
+        """
         weights, prior = self.components_.T, self.intercept_hidden_
         squares, given = weights**2, (y - 0.5) @ weights + prior
         logits = np.broadcast_to(prior, given.shape)
-        for step in [0.4] * 20 + [0.25] * 20 + [0]:  # the last, 0, for all at the final logits
+        for step in [0.4] * 20 + [0.25] * 20 + [0]:  # the last step evaluates the final logits
             hidden = expit(logits)
             mean = hidden @ weights.T + self.intercept_visible_
             root = np.sqrt(mean**2 + (hidden * (1 - hidden)) @ squares.T)

@@ -1,6 +1,10 @@
-"""What classifiers share: their set of labels, declared or (which is not private) taken, and predictions by draws."""
+"""Shared by classifiers: public labels, bounded rows, and predictions from posterior draws."""
 
 from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -8,36 +12,85 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdpbayes.checks import check_number
+from skdpbayes.facts import Facts
+from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.labels import codes
+from skdpbayes.intake.rows import bounded_rows
 
 
-def class_probabilities(logits):
-    """Probabilities of all classes, last, from logits: of each class, or of the second of two alone."""
+def class_probabilities(logits: np.ndarray) -> np.ndarray:
+    """Class probabilities along the last axis; a single logit is that of the second class."""
     if logits.shape[-1] == 1:
         return np.concatenate([expit(-logits), expit(logits)], axis=-1)
     return softmax(logits, axis=-1)
 
 
 class BayesianClassifierMixin(ClassifierMixin):
-    """Predictions of a classifier that gives class probabilities for each of its posterior draws.
+    """Predictions of a classifier with class probabilities for each posterior draw.
 
-    It has ``_over_rows(X, summary, draws=None)``: ``summary(p)`` for blocks of rows, p being the
-    class probabilities of each draw (rows, draws, classes); and `sample_posterior`.
+    A subclass has the parameters `classes` and `data_norm`, `sample_posterior` and `_over_rows`.
     """
 
+    classes_: np.ndarray
+    data_norm_: float
     _scorings: tuple[str, ...] = ("log_loss", "accuracy")
+    _declared: tuple[str, ...] = ("classes",)
 
-    def predict_log_proba(self, X):
+    def _over_rows(
+        self, X: Any, summary: Callable[[np.ndarray], np.ndarray], draws: Any = None
+    ) -> np.ndarray:
+        """``summary(p)`` of each block of rows, joined.
+
+        Parameters
+        ----------
+        X : array-like
+        summary : callable
+            Takes class probabilities of shape (rows, draws, classes).
+        draws : optional
+            As `sample_posterior` returns them; None stands for `posterior_samples_`.
+        """
+        raise NotImplementedError
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
+
+    def _norm(self, facts: Facts) -> float:
+        """Bound on the norm of a row."""
+        return norm_of(self.data_norm, facts.n_features)
+
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
+        del model
+        return {
+            "classes": [str(label) for label in facts.own_labels()],
+            "data_norm": self._norm(facts),
+        }
+
+    def _set_classes(self, facts: Facts) -> None:
+        self.classes_, self.data_norm_ = facts.own_labels(), self._norm(facts)
+
+    def _bounded(self, X: Any, *, intercept: bool = False) -> Any:
+        """Rows to predict, scaled down to `data_norm_`; null rows become zero, with a warning."""
+        rows, null = bounded_rows(X, self.data_norm_, intercept=intercept)
+        if null.any():
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
+                stacklevel=4,
+            )
+        return rows
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of `predict_proba`, of shape (n_samples, n_classes)."""
         with np.errstate(divide="ignore"):
             return np.log(self.predict_proba(X))
 
-    def decision_function(self, X):
-        """Log-odds of the posterior predictive probability, so that its sign agrees with `predict`.
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Log-odds of the posterior predictive probability; its sign agrees with `predict`.
 
         Returns
         -------
-        scores : array of shape (n_samples,) for two classes, else the log probabilities, (n_samples, n_classes)
+        scores : array of shape (n_samples,) or (n_samples, n_classes)
+            With more than two classes, the log probabilities.
         """
         log_proba = self.predict_log_proba(X)
         if log_proba.shape[1] > 2:
@@ -45,12 +98,12 @@ class BayesianClassifierMixin(ClassifierMixin):
         largest = np.finfo(np.float64).max
         return np.clip(log_proba[:, 1] - log_proba[:, 0], -largest, largest)
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """Most probable class of each row, of shape (n_samples,)."""
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
-    def predict_proba(self, X):
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Posterior predictive probability of each class, averaged over the posterior draws.
 
         Parameters
@@ -64,7 +117,7 @@ class BayesianClassifierMixin(ClassifierMixin):
         """
         return self._over_rows(X, lambda p: p.mean(axis=1))
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Equal-tailed credible interval of each class probability.
 
         Parameters
@@ -78,15 +131,14 @@ class BayesianClassifierMixin(ClassifierMixin):
         lower, upper : arrays of shape (n_samples, n_classes)
         """
         check_number("level", level, 0, 1, open_above=True)
-        # Of few draws, which `method="weibull"` takes for what they are: a new one falls inside as
-        # often as it says.
+        # "weibull" is unbiased with few draws: a new draw falls inside with probability `level`.
         tails = [(1 - level) / 2, (1 + level) / 2]
         bounds = self._over_rows(
             X, lambda p: np.moveaxis(np.quantile(p, tails, axis=1, method="weibull"), 0, -1)
         )
         return bounds[..., 0], bounds[..., 1]
 
-    def log_predictive_density(self, X, y):
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log posterior predictive probability of each label, of shape (n_samples,).
 
         Raises
@@ -100,8 +152,10 @@ class BayesianClassifierMixin(ClassifierMixin):
             raise ValueError(f"y holds labels that are not in classes_ = {self.classes_.tolist()}.")
         return log_proba[np.arange(len(code)), code]
 
-    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
-        """Labels drawn from the posterior predictive: a posterior draw each, then labels given it.
+    def sample_posterior_predictive(
+        self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
+        """Labels of all rows from the posterior predictive, one set for each posterior draw.
 
         Returns
         -------

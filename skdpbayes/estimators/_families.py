@@ -1,73 +1,83 @@
-"""Private density estimators of conjugate exponential families."""
+"""Base of the density estimators of conjugate exponential families."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.estimators._base import Outcome
+from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._posterior import PosteriorEstimator
-from skdpbayes.intake.classified import CategoryColumn
-from skdpbayes.intake.labels import codes
-from skdpbayes.intake.reading import PlainRows
-from skdpbayes.plans.settings import Bounds, Settings, Task
+from skdpbayes.intake.reading import PlainRows, Reader
 from skdpbayes.posteriors.base import MappedPosterior
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _PARAMETERS = """epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows."""
+        Probability with which the privacy bound may fail; well below one over the number of
+        rows."""
 
 _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
-        One release of a bounded statistic and the exact posterior given it, noise included; or the gradient solvers
-        (see `DPBayesianLogisticRegression`).
+        "vips" releases a bounded statistic once and gives the exact posterior of it, noise
+        included. The others are the gradient solvers (see `DPBayesianLogisticRegression`).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. "vips" takes the number of rows as known and refuses ``"add_remove"``.
+        Neighbouring relation. "vips" needs a public number of rows and refuses ``"add_remove"``.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones ("fast"), for which
-        it is idealised: an adversary who knows all other rows may learn from the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
-        Of the gradient solvers, as in `DPBayesianLogisticRegression`.
+        Parameters of the gradient solvers, as in `DPBayesianLogisticRegression`.
     n_posterior_samples : int, default=1000
-        Posterior draws kept for predictions.
+        Number of posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only."""
+        If positive, print the plan and progress: public quantities only."""
 
 _ATTRIBUTES = """posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
         Draws of the parameter.
     posterior_
         The posterior, with ``mean``, ``std``, ``covariance`` and ``sample``.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Of the solver.
+        Diagnostics of the solver.
     n_features_in_, feature_names_in_, n_iter_
-        As everywhere in scikit-learn."""
+        As in scikit-learn."""
 
 
-def _described(cls):
-    cls.__doc__ = cls.__doc__.format(parameters=_PARAMETERS, solver=_SOLVER, attributes=_ATTRIBUTES)
+_Family = TypeVar("_Family", bound=type)
+
+
+def described(cls: _Family) -> _Family:
+    """Class decorator that fills the shared parts of a docstring."""
+    parts = {"parameters": _PARAMETERS, "solver": _SOLVER, "attributes": _ATTRIBUTES}
+    cls.__doc__ = (cls.__doc__ or "").format(**parts)
     return cls
 
 
-class _FamilyEstimator(DensityMixin, PosteriorEstimator):
-    """What the families share; subclasses give a model, records, and densities."""
+class FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
+    """Base of the families; subclasses give a model, records, and densities."""
 
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_")
-    _scorings = ("log_density",)
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -82,23 +92,23 @@ class _FamilyEstimator(DensityMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            row holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a row.
         """
         self._fit(X, y)
         return self
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return PlainRows()
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
-        if self.solver != "vips":  # over the unconstrained parameter
+        if self.solver != "vips":  # the posterior is of the unconstrained parameter
             self.posterior_ = MappedPosterior(self.posterior_, type(plan.model).constrained)
             draws = plan.model.constrained(draws)
         self._set_parameter(plan, draws)
 
-    def score_samples(self, X):
+    def score_samples(self, X: Any) -> np.ndarray:
         """Log posterior predictive density of each row, averaged over the posterior draws.
 
         Parameters
@@ -114,21 +124,19 @@ class _FamilyEstimator(DensityMixin, PosteriorEstimator):
         log = self._log_densities(self._check_rows(X))
         return special.logsumexp(log, axis=1) - math.log(log.shape[1])
 
-    def _check_rows(self, X):
+    def _check_rows(self, X: Any) -> np.ndarray:
         return self._reader().numeric(self, X, reset=False)
 
-    def score(self, X, y=None):
-        """Mean of `score_samples`."""
-        del y
-        return float(np.mean(self.score_samples(X)))
-
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Fresh posterior draws of the parameter, of shape (n_samples, n_parameters)."""
-        check_is_fitted(self)
-        return self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        return self._fresh_draws(n_samples, random_state)
 
-    def sample(self, n_samples=1, random_state=None):
-        """Rows from the posterior predictive, each with a posterior draw of its own.
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
+        """Rows from the posterior predictive distribution, each from a separate posterior draw.
 
         Parameters
         ----------
@@ -143,389 +151,3 @@ class _FamilyEstimator(DensityMixin, PosteriorEstimator):
         check_number("n_samples", n_samples, 0, integral=True)
         rng = np.random.default_rng(random_state)
         return self._draw_rows(rng, self.sample_posterior(n_samples, rng))
-
-
-@_described
-class DPGammaExponential(_FamilyEstimator):
-    """Exponential waiting times with a Gamma prior on their rates, under differential privacy.
-
-    ``x_j ~ Exponential(rate_j)``, ``rate_j ~ Gamma(prior_shape, prior_rate)``, independently for
-    each feature. A value above `upper` is censored there, and counted as such: no bias comes of it.
-
-    Parameters
-    ----------
-    {parameters}
-    prior_shape, prior_rate : float, default=1.0
-        Of the Gamma prior (its mean is their ratio). They say in which units the data are: set
-        them.
-    upper : float, default=None
-        Public bound at which values are censored. None takes the one with the narrowest posterior
-        that the prior lets expect, which does not look at the data.
-    {solver}
-
-    Attributes
-    ----------
-    rate_ : array of shape (n_features,)
-        Posterior mean.
-    upper_ : float
-        The bound used.
-    {attributes}
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpbayes import DPGammaExponential
-    >>> X = np.random.default_rng(0).exponential(1 / 4, size=(5000, 1))
-    >>> model = DPGammaExponential(epsilon=1.0, prior_shape=8.0, prior_rate=2.0).fit(X)
-    >>> bool(abs(model.rate_[0] - 4) < 0.5)
-    True
-    >>> model.sample(3).shape
-    (3, 1)
-    """
-
-    def __init__(
-        self,
-        epsilon=1.0,
-        delta=1e-5,
-        *,
-        prior_shape=1.0,
-        prior_rate=1.0,
-        upper=None,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.prior_shape = prior_shape
-        self.prior_rate = prior_rate
-        self.upper = upper
-        self.solver = solver
-        self.adjacency = adjacency
-        self.numerics = numerics
-        self.ledger = ledger
-        self.clipping_norm = clipping_norm
-        self.sampling_rate = sampling_rate
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.guide = guide
-        self.step_schedule = step_schedule
-        self.n_chains = n_chains
-        self.n_posterior_samples = n_posterior_samples
-        self.random_state = random_state
-        self.verbose = verbose
-
-    _draws_name = "rate"
-    _dims: ClassVar = {"rate": ("feature",)}
-    _fitted = (*_FamilyEstimator._fitted, "rate_", "upper_")
-
-    @classmethod
-    def _model_types(cls):
-        from skdpbayes.models.families import GammaExponential
-
-        return (GammaExponential,)
-
-    def _task(self, facts):
-        from skdpbayes.models.families import GammaExponential
-
-        check_number("prior_shape", self.prior_shape, 0, 1e6)
-        check_number("prior_rate", self.prior_rate, 0, 1e30)
-        check_number("upper", self.upper, 0, 1e30, none=True)
-        upper = float(self.upper) if self.upper is not None else self._best_upper(facts)
-        d = facts.n_features
-        model = GammaExponential(
-            d, np.float32(self.prior_shape), np.float32(self.prior_rate), np.float32(upper)
-        )
-        most = stats.gamma(self.prior_shape, scale=1 / self.prior_rate).ppf(0.999)
-        score, curvature = model.bounds(most)
-        return Task(model, Bounds(score, curvature, self.prior_shape))
-
-    def _log_volume(self, facts):
-        del facts
-        return math.log(self.upper or 2 * self.prior_rate / self.prior_shape)
-
-    def _best_upper(self, facts):
-        """Bound that minimises the posterior variance of the log rate, averaged over the prior."""
-        prior = stats.gamma(self.prior_shape, scale=1 / self.prior_rate)
-        rates = prior.ppf((np.arange(64) + 0.5) / 64)[:, None]
-        rates = np.maximum(rates, 1e-6 * rates[-1])  # priors that are nearly improper reach to zero
-        n = facts.n_rows
-        if n is None:  # then there is nothing to weigh
-            return 2 * self.prior_rate / self.prior_shape
-        upper = np.geomspace(0.05 / rates[-1, 0], 40 / rates[0, 0], 400)
-        t = rates * upper
-        information = -np.expm1(-t) - t * np.exp(-t)  # minus d mean / d log rate, times the rate
-        square = 2 * special.gammainc(2, t)
-        variance = np.maximum(square - np.expm1(-t) ** 2, 0)
-        one = Settings.of(self._parameters(), self._defaults).noise(1, 1.0).noise_multiplier
-        noise = one * t / 2 * math.sqrt(facts.n_features)
-        precision = (n * information) ** 2 / (n * variance + noise**2) + self.prior_shape
-        gain = np.log(precision).mean(axis=0)
-        # The least of those that are as good: sums of float32 lose what lies far below the bound.
-        return float(upper[np.argmax(gain >= gain.max() - 0.005)])
-
-    def _also_public(self, facts, model):
-        del facts
-        return {"upper": float(model.upper)}
-
-    def _set_parameter(self, plan, draws):
-        self.posterior_samples_, self.rate_ = draws, draws.mean(axis=0)
-        self.upper_ = float(plan.model.upper)
-
-    def _log_densities(self, X):
-        rates = self.posterior_samples_.T
-        log = np.log(rates).sum(axis=0) - np.where(X < 0, 0, X) @ rates
-        return np.where((X < 0).any(axis=1, keepdims=True), -np.inf, log)
-
-    def _draw_rows(self, rng, parameters):
-        return rng.exponential(1 / parameters)
-
-
-@_described
-class DPBetaBernoulli(_FamilyEstimator):
-    """Binary features with Beta priors on their probabilities, under differential privacy.
-
-    ``x_j ~ Bernoulli(probability_j)``, ``probability_j ~ Beta(prior_a, prior_b)``, independently
-    for each feature. Values above 1/2 count as 1.
-
-    Parameters
-    ----------
-    {parameters}
-    prior_a, prior_b : float, default=1.0
-        Of the Beta prior.
-    {solver}
-
-    Attributes
-    ----------
-    probability_ : array of shape (n_features,)
-        Posterior mean.
-    {attributes}
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpbayes import DPBetaBernoulli
-    >>> X = np.random.default_rng(0).random((5000, 1)) < 0.3
-    >>> model = DPBetaBernoulli(epsilon=1.0).fit(X)
-    >>> bool(abs(model.probability_[0] - 0.3) < 0.05)
-    True
-    """
-
-    def __init__(
-        self,
-        epsilon=1.0,
-        delta=1e-5,
-        *,
-        prior_a=1.0,
-        prior_b=1.0,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.prior_a = prior_a
-        self.prior_b = prior_b
-        self.solver = solver
-        self.adjacency = adjacency
-        self.numerics = numerics
-        self.ledger = ledger
-        self.clipping_norm = clipping_norm
-        self.sampling_rate = sampling_rate
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.guide = guide
-        self.step_schedule = step_schedule
-        self.n_chains = n_chains
-        self.n_posterior_samples = n_posterior_samples
-        self.random_state = random_state
-        self.verbose = verbose
-
-    _draws_name = "probability"
-    _dims: ClassVar = {"probability": ("feature",)}
-    _fitted = (*_FamilyEstimator._fitted, "probability_")
-
-    def _log_volume(self, facts):
-        del facts
-        return math.log(2)
-
-    @classmethod
-    def _model_types(cls):
-        from skdpbayes.models.families import BetaBernoulli
-
-        return (BetaBernoulli,)
-
-    def _task(self, facts):
-        from skdpbayes.models.families import BetaBernoulli
-
-        check_number("prior_a", self.prior_a, 0, 1e6)
-        check_number("prior_b", self.prior_b, 0, 1e6)
-        model = BetaBernoulli(facts.n_features, np.float32(self.prior_a), np.float32(self.prior_b))
-        score, curvature = model.bounds()
-        a, b = self.prior_a, self.prior_b
-        return Task(model, Bounds(score, curvature, a * b / (a + b)))
-
-    def _set_parameter(self, plan, draws):
-        self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
-
-    def _log_densities(self, X):
-        p = np.clip(self.posterior_samples_.T, 1e-300, 1 - 1e-16)
-        ones = np.where(np.isnan(X), np.nan, X > 0.5)
-        return ones @ np.log(p) + (1 - ones) @ np.log1p(-p)
-
-    def _draw_rows(self, rng, parameters):
-        return (rng.random(parameters.shape) < parameters).astype(np.int64)
-
-
-@_described
-class DPDirichletCategorical(_FamilyEstimator):
-    """One categorical column with a Dirichlet prior on the probabilities, under differential privacy.
-
-    Parameters
-    ----------
-    {parameters}
-    categories : array-like of shape (n_categories,) or Schema, default=None
-        The public set of categories; a `Schema` of one column has it. None takes it from X, which
-        is not private: it warns, and `privacy_spent_` records that the guarantee does not hold.
-        Values outside of it make a row contribute nothing.
-    concentration : float or array-like of shape (n_categories,), default=1.0
-        Of the Dirichlet prior, in the order of `categories` (sorted, if those are taken from X).
-    {solver}
-
-    Attributes
-    ----------
-    categories_ : array of shape (n_categories,)
-    probability_ : array of shape (n_categories,)
-        Posterior mean.
-    {attributes}
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpbayes import DPDirichletCategorical
-    >>> X = np.random.default_rng(0).choice(["a", "b", "c"], size=(5000, 1), p=[0.5, 0.3, 0.2])
-    >>> model = DPDirichletCategorical(epsilon=1.0, categories=["a", "b", "c"]).fit(X)
-    >>> bool(abs(model.probability_[0] - 0.5) < 0.05)
-    True
-    """
-
-    def __init__(
-        self,
-        epsilon=1.0,
-        delta=1e-5,
-        *,
-        categories=None,
-        concentration=1.0,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
-        self.epsilon = epsilon
-        self.delta = delta
-        self.categories = categories
-        self.concentration = concentration
-        self.solver = solver
-        self.adjacency = adjacency
-        self.numerics = numerics
-        self.ledger = ledger
-        self.clipping_norm = clipping_norm
-        self.sampling_rate = sampling_rate
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.guide = guide
-        self.step_schedule = step_schedule
-        self.n_chains = n_chains
-        self.n_posterior_samples = n_posterior_samples
-        self.random_state = random_state
-        self.verbose = verbose
-
-    _draws_name = "probability"
-    _dims: ClassVar = {"probability": ("category",)}
-    _fitted = (*_FamilyEstimator._fitted, "probability_", "categories_")
-    _declared = ("categories",)
-
-    def _reader(self):
-        return CategoryColumn(self.categories)
-
-    def _log_volume(self, facts):
-        return math.log(len(facts.own_labels()))
-
-    @classmethod
-    def _model_types(cls):
-        from skdpbayes.models.families import DirichletCategorical
-
-        return (DirichletCategorical,)
-
-    def _task(self, facts):
-        from skdpbayes.models.families import DirichletCategorical
-
-        labels = facts.own_labels()
-        try:
-            concentration = np.broadcast_to(np.asarray(self.concentration, np.float32), len(labels))
-        except ValueError:
-            raise ValueError(
-                f"concentration must be a number or one for each category, got {self.concentration!r}."
-            ) from None
-        public = self._reader().public()
-        if public is not None:  # `categories_` are sorted
-            concentration = concentration[
-                np.argsort(np.asarray(np.asarray(public).tolist()), kind="stable")
-            ]
-        if not (np.isfinite(concentration) & (concentration > 0)).all():
-            raise ValueError(f"concentration must be positive, got {self.concentration!r}.")
-        model = DirichletCategorical(concentration.copy())
-        score, curvature = model.bounds()
-        return Task(model, Bounds(score, curvature, float(np.min(model.prior_precision()))))
-
-    def _also_public(self, facts, model):
-        del model
-        return {"categories": [str(label) for label in facts.own_labels()]}
-
-    def _set_parameter(self, plan, draws):
-        self.posterior_samples_, self.probability_ = draws, draws.mean(axis=0)
-        self.categories_ = plan.facts.own_labels()
-
-    def _check_rows(self, X):
-        return codes(self._reader().column(self, X, reset=False), self.categories_)
-
-    def _log_densities(self, X):
-        with np.errstate(divide="ignore"):
-            log = np.log(self.posterior_samples_)
-        return np.where(X[:, None] >= 0, log[:, X].T, -np.inf)
-
-    def _draw_rows(self, rng, parameters):
-        chosen = (rng.random((len(parameters), 1)) > parameters.cumsum(axis=1)[:, :-1]).sum(axis=1)
-        return self.categories_[chosen][:, None]

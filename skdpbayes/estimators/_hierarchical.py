@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
 from skdpbayes.declarations import declared_labels, schema_of
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
-from skdpbayes.estimators._numpyro import ProgramEstimator
+from skdpbayes.estimators._program import ProgramEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.groups import GroupedRows, place_of
-from skdpbayes.intake.rows import (
-    bounded_rows,
-)
+from skdpbayes.privacy import PrivacyLedger
 from skdpbayes.schema import Schema
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
-def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, group_scale):
-    """Logistic regression with weights for each group, whose prior mean depends on what is known of the group.
+def hierarchical_logistic(
+    x: Any, group: Any, y: Any = None, *, group_features: Any, prior_scale: Any, group_scale: Any
+) -> None:
+    """Logistic regression with group weights whose prior mean is linear in group features.
 
-    The model of d3p's section 3.3 (Prediger et al. 2021, equation 5 and listing 4);
-    ``group_scale=None`` gives the spread of the groups about that mean a half-normal prior.
+    The model is that of Prediger et al. (2021), section 3.3, equation 5 and listing 4.
+    ``group_scale=None`` gives the spread of the groups about the prior mean a half-normal prior.
     """
     import jax.numpy as jnp
     import numpyro
@@ -47,38 +54,40 @@ def hierarchical_logistic(x, group, y=None, *, group_features, prior_scale, grou
 
 
 class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator):
-    """Hierarchical logistic regression under (epsilon, delta)-differential privacy, for two classes.
+    """Hierarchical binary logistic regression under (epsilon, delta)-differential privacy.
 
-    Each group (hospital, country, school) has weights of its own, drawn about a mean that is linear
-    in what is known of the group: groups with few rows borrow from the others, ``w_g ~ N(M z_g,
-    group_scale^2)``, ``M ~ N(0, prior_scale^2)``. Rows, with the group that they belong to, are
-    private; the groups and what is known of them are public.
+    Each group (hospital, country, school) has separate weights ``w_g ~ N(M z_g, group_scale^2)``,
+    whose prior mean is linear in the group's features ``z_g``, with ``M ~ N(0, prior_scale^2)``.
+    Groups with few rows borrow strength from the others. Rows and their group memberships are
+    private; the groups and their features are public.
 
     Parameters
     ----------
     groups : int, array-like of shape (n_groups,) or Schema
-        The public set of groups; a number stands for ``0, 1, ...``, a schema for the categories of
-        `group_column`. Rows of another group contribute nothing, and are predicted by the mean of a
-        group like the average of all.
+        Public set of groups. A number stands for ``0, 1, ...``, a schema for the categories of
+        `group_column`. Rows of other groups contribute nothing; predictions for them use the prior
+        mean at the average group features.
     group_features : array-like of shape (n_groups, n_group_features), default=None
-        What is known of each group, in the order of `groups`; a constant column is added. None:
-        only that.
+        Public features of each group, in the order of `groups`; a constant is added. None: the
+        constant alone.
     group_column : int or str, default=-1
-        Column of X that holds the group.
+        Position or name of the column of X that holds the group.
     epsilon, delta, solver, adjacency, numerics, ledger
         As in `DPBayesianLogisticRegression`; "vips" is refused.
     classes : array-like of shape (2,), Schema or Outcome, default=None
-        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
-        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
-        not hold. Other labels make a row contribute nothing.
+        Public set of labels. A `Schema` describes X too; its ``outcome`` describes y alone. None
+        takes the labels from y, which is not private: it warns, and `privacy_spent_` records that
+        the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
         Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it.
-        None means the square root of the number of features.
+        None: the square root of the number of features.
     fit_intercept : bool, default=True
+        Whether each group has an intercept.
     prior_scale : float, default=1.0
-        Standard deviation of the prior of the effects of group features on weights.
+        Prior standard deviation of the effects of group features on weights.
     group_scale : float, default=1.0
-        Standard deviation of weights about their mean. None: learnt, with a half-normal prior.
+        Standard deviation of a group's weights about their prior mean. None: it is learnt, with a
+        half-normal prior.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains,
     n_posterior_samples
         As in `DPNumPyroModel`.
@@ -88,13 +97,15 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     Attributes
     ----------
     coef_ : array of shape (n_groups, n_features)
-        Posterior mean of the weights of each group; `n_features` without the column of groups.
+        Posterior mean of the weights of each group; `n_features` excludes the column of groups.
     intercept_ : array of shape (n_groups,)
+        Posterior mean of the intercepts.
     classes_, groups_ : arrays
+        Sorted labels of classes and of groups.
     posterior_samples_ : dict
         Draws of ``"weights"``, ``"effects"`` and, if it is learnt, ``"group_scale"``.
     posterior_, privacy_spent_, diagnostics_, n_iter_, n_features_in_, feature_names_in_
-        As of `DPNumPyroModel`.
+        As in `DPNumPyroModel`.
 
     Examples
     --------
@@ -104,39 +115,40 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
     >>> group, x = rng.integers(0, 3, 3000), rng.normal(size=(3000, 2))
     >>> logits = (x * np.array([[2, 0], [1, 1], [0, 2]])[group]).sum(axis=1)
     >>> y = (logits + rng.logistic(size=3000) > 0).astype(int)
-    >>> model = DPHierarchicalLogisticRegression(3, epsilon=2.0, classes=[0, 1]).fit(np.column_stack([x, group]), y)
+    >>> model = DPHierarchicalLogisticRegression(3, epsilon=2.0, classes=[0, 1])
+    >>> model = model.fit(np.column_stack([x, group]), y)
     >>> model.coef_.shape
     (3, 2)
     """
 
     def __init__(
         self,
-        groups,
-        group_features=None,
-        group_column=-1,
+        groups: Any,
+        group_features: ArrayLike | None = None,
+        group_column: int | str = -1,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="dpvi",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        classes=None,
-        data_norm=None,
-        fit_intercept=True,
-        prior_scale=1.0,
-        group_scale=1.0,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        solver: str = "dpvi",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        classes: Any = None,
+        data_norm: float | None = None,
+        fit_intercept: bool = True,
+        prior_scale: float = 1.0,
+        group_scale: float | None = 1.0,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.groups = groups
         self.group_features = group_features
         self.group_column = group_column
@@ -162,7 +174,6 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.random_state = random_state
         self.verbose = verbose
 
-    _declared = ("classes",)
     _dims: ClassVar = {"weights": ("group", "column")}
     _fitted = (
         *ProgramEstimator._fitted,
@@ -174,12 +185,12 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         "_table",
     )
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -194,19 +205,18 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes, dtypes, feature names. Never
-            for what a row holds.
+            For parameters out of range, shapes, dtypes and feature names, which are public. Never
+            for the values in a row.
         """
         self._fit(X, y)
         return self
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("group_scale", self.group_scale, 1e-6, 1e6, none=True, closed=True)
-        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
 
-    def _reader(self):
+    def _reader(self) -> GroupedRows:
         return GroupedRows(
             schema_of(self.groups) or schema_of(self.classes),
             classes=self.classes,
@@ -216,7 +226,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             intercept=bool(self.fit_intercept),
         )
 
-    def _program(self, facts):
+    def _program(self, facts: Facts) -> tuple[Callable[..., Any], dict[str, Any]]:
         classes = facts.own_labels()
         if len(classes) != 2:
             raise ValueError(
@@ -230,27 +240,24 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         }
         return hierarchical_logistic, public
 
-    def _also_public(self, facts, model):
-        del model
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         groups, _ = self._groups_and_table()
-        return {
-            "classes": [str(label) for label in facts.own_labels()],
-            "groups": len(groups),
-            "data_norm": norm_of(self.data_norm, facts.n_features - 1),
-        }
+        return super()._also_public(facts, model) | {"groups": len(groups)}
 
-    def _finish(self, plan, outcome):
+    def _norm(self, facts: Facts) -> float:
+        return norm_of(self.data_norm, facts.n_features - 1)
+
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         super()._finish(plan, outcome)
-        self.classes_ = plan.facts.own_labels()
+        self._set_classes(plan.facts)
         self.groups_, self._table = self._groups_and_table()
-        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features - 1)
         mean = self.posterior_samples_["weights"].mean(axis=0, dtype=float)
         d = mean.shape[1] - bool(self.fit_intercept)
         self.coef_ = mean[:, :d]
         self.intercept_ = mean[:, d] if self.fit_intercept else np.zeros(len(self.groups_))
 
-    def _groups_and_table(self):
-        """Labels of groups, sorted, and what is known of them, with a constant column."""
+    def _groups_and_table(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sorted labels of the groups, and their features with a constant column."""
         number = isinstance(self.groups, int | np.integer) and not isinstance(self.groups, bool)
         labels = np.arange(self.groups) if number else self.groups
         if isinstance(labels, Schema):
@@ -261,44 +268,39 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
                 )
             labels = list(own.categories)
         groups = declared_labels(labels, "groups")
-        table = (
-            np.zeros((len(groups), 0))
-            if self.group_features is None
-            else np.asarray(self.group_features, float)
-        )
+        table = np.zeros((len(groups), 0))
+        if self.group_features is not None:
+            table = np.asarray(self.group_features, float)
         if table.ndim != 2 or len(table) != len(groups) or not np.isfinite(table).all():
             raise ValueError(
-                f"group_features must be finite, with one row for each of the {len(groups)} groups; got an array of "
-                f"shape {table.shape}."
+                "group_features must be finite, with one row for each of the "
+                f"{len(groups)} groups; got an array of shape {table.shape}."
             )
         order = np.argsort(np.asarray(np.asarray(labels).tolist()), kind="stable")
         return groups, np.column_stack([table[order], np.ones(len(groups))]).astype(np.float32)
 
-    def _coordinates(self):
-        columns = list(getattr(self, "feature_names_in_", range(self.n_features_in_)))
-        del columns[
-            columns.index(self.group_column) if self.group_column in columns else self.group_column
-        ]
+    def _coordinates(self) -> dict[str, Any]:
+        columns = list(vars(self).get("feature_names_in_", range(self.n_features_in_)))
+        del columns[place_of(self.group_column, columns)]
         return super()._coordinates() | {
             "column": columns + ["intercept"] * bool(self.fit_intercept)
         }
 
     # --------------------------------------------------------------- predicting
 
-    def _over_rows(self, X, summary, draws=None):
+    def _over_rows(
+        self,
+        X: Any,
+        summary: Callable[[np.ndarray], np.ndarray],
+        draws: dict[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
         check_is_fitted(self)
         x, group = self._reader().rows_and_groups(self, X, reset=False)
-        rows, null = bounded_rows(x, self.data_norm_, intercept=bool(self.fit_intercept))
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
-                stacklevel=3,
-            )
+        rows = self._bounded(x, intercept=bool(self.fit_intercept))
         draws = self.posterior_samples_ if draws is None else draws
         unknown = draws["effects"].astype(float) @ self._table.mean(axis=0)
-        weights = np.concatenate(
-            [draws["weights"].astype(float), unknown[:, None]], axis=1
-        )  # a group of -1: the last
+        # An unknown group has the code -1, so its weights come last.
+        weights = np.concatenate([draws["weights"].astype(float), unknown[:, None]], axis=1)
         size, out = max(1, _PREDICT_BLOCK // weights[:, 0].size), []
         for start in range(0, len(rows), size):
             block = slice(start, start + size)

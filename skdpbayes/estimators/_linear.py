@@ -3,106 +3,116 @@
 from __future__ import annotations
 
 import math
-import warnings
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils import Tags
 
 from skdpbayes.checks import check_number
-from skdpbayes.declarations import of_columns_and_response
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.estimators._responses import BayesianRegressorMixin
+from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import RegressionRows
+from skdpbayes.intake.reading import Reader
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
 
-_ROW_NORM = 0.85  # of the sums that are released once, in units of a typical row's
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
+
+_ROW_NORM = 0.85  # clipping norm of rows in the single release, over a typical row's norm
 
 
 class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
-    """Bayesian linear regression with an unknown noise variance, under (epsilon, delta)-differential privacy.
+    """Bayesian linear regression under (epsilon, delta)-differential privacy.
 
-    A drop-in for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the privacy
-    noise. What is private, and against whom, is as for `DPBayesianLogisticRegression`.
+    A drop-in replacement for `sklearn.linear_model.BayesianRidge` whose posterior accounts for the
+    privacy noise. The residual variance is unknown. The guarantee is that of
+    `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
     epsilon : float, default=1.0
-        Privacy budget; ``float("inf")`` gives a non-private fit, robust with "na-dpvi" and exact
-        with "vips".
+        Privacy budget; ``float("inf")`` gives a non-private fit, which is robust with "na-dpvi"
+        and exact with "vips".
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     bounds : tuple (X_bounds, y_bounds) or Schema, default=None
-        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs.
-        Those of features may be a dict by column name or a schema, that of the response its
-        outcome; else each is ``(low, high)``, of numbers or of arrays of shape (n_features,). They
-        say in which units the data are; priors are in units of half a range. With "na-dpvi" rows
-        beyond them are not altered: a long row counts less, and a residual beyond two standard
-        deviations counts as two. With "vips" a long row counts less and responses are cut at their
-        bounds. None takes the ranges from the data, which is not private: it warns, and
-        `privacy_spent_` records that the guarantee does not hold.
+        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs
+        ``(low, high)`` of numbers or of arrays of shape (n_features,). The feature ranges may also
+        be a dict by column name or a schema, and the response range an outcome. They set the units:
+        priors are in units of half a range. With "na-dpvi", values beyond them are not altered; a
+        long row is down-weighted, and a residual beyond two standard deviations counts as two. With
+        "vips", a long row is down-weighted and responses are clipped at their bounds. None takes
+        the ranges from the data, which is not private: it warns, and `privacy_spent_` records that
+        the guarantee does not hold.
     solver : {"na-dpvi", "vips"}, default="na-dpvi"
-        Noise-aware inference from scores and curvatures over 20 rounds, or one release of sums of
-        products and the posterior given the noisy sums (``docs/solvers/vips.md``). The second has wider
-        intervals.
+        "na-dpvi" is noise-aware inference from scores and curvatures over 20 rounds. "vips" is one
+        release of sums of products, and the posterior given the noisy sums, with wider intervals
+        (``docs/solvers/vips.md``).
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
-        too, and `sampling_rate` must be given; "vips" refuses it.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
+        `sampling_rate` must be given; "vips" refuses it.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     fit_intercept : bool, default=True
-        If False, data are scaled and not centred.
+        Whether to fit an intercept. False: data are scaled but not centred.
     prior_precision : float, default=0.1
-        Coefficients have a normal prior of variance (noise variance) / `prior_precision`, in scaled
-        units.
+        The normal prior of the coefficients has the variance (residual variance) /
+        `prior_precision`, in scaled units.
     prior_shape, prior_scale : float, default=1.0 and 0.02
-        Of the inverse-gamma prior of the noise variance, in scaled units.
+        Shape and scale of the inverse-gamma prior of the residual variance, in scaled units.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a score. None: a fifth of what a typical row could
-        contribute.
+        l2 bound on a row's contribution to a score. None: a fifth of a typical row's largest
+        contribution.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: all rows, up to 131072 expected.
+        Probability with which each row enters a batch. None: 1, or a rate at which 131072 rows are
+        expected if there are more.
     n_steps : int, default=None
-        Number of rounds. None: 20. "vips" has none of these three.
+        Number of rounds. None: 20. "vips" takes none of `clipping_norm`, `sampling_rate` and
+        `n_steps`.
     n_posterior_samples : int, default=1000
-        Posterior draws kept for predictions.
+        Number of posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only.
+        If positive, print the plan and progress: public quantities only.
 
     Attributes
     ----------
     coef_ : array of shape (n_features,)
         Posterior mean of the coefficients, in the units of the data.
     intercept_ : float
+        Posterior mean of the intercept.
     noise_std_ : float
-        Posterior mean of the residuals' standard deviation, in the units of y.
+        Posterior mean of the residual standard deviation, in the units of y.
     posterior_
-        Over (a multiple of the log noise variance, coefficients, intercept), in scaled units, with
-        ``mean``, ``std``, ``covariance`` and ``sample``.
+        Posterior of (a multiple of the log residual variance, coefficients, intercept), in scaled
+        units, with ``mean``, ``std``, ``covariance`` and ``sample``.
     posterior_samples_ : dict
         Draws in the units of the data: ``"coef"``, of shape (n_posterior_samples, n_features),
         ``"intercept"`` and ``"noise_std"``, of shape (n_posterior_samples,).
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     n_iter_ : int
-        Rounds run.
+        Number of rounds run.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Notes
     -----
-    No row raises: a row that holds NaN or infinity contributes nothing in `fit`. With "na-dpvi"
-    residuals are cut (Huber's proposal 2), with the estimating functions centred, so that intervals
-    hold for normal residuals and outliers do little harm.
+    No row raises an error: a row with NaN or infinity contributes nothing in `fit`. "na-dpvi"
+    clips residuals (Huber's proposal 2) and centres the estimating functions, so that intervals are
+    valid for normal residuals, and outliers do little harm.
 
     Examples
     --------
@@ -119,7 +129,6 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     (3,)
     """
 
-    _declared = ("bounds",)
     _dims: ClassVar = {"coef": ("feature",)}
     _defaults = Defaults(schedules={"na-dpvi": (20, 2**17)}, curvature_every=2)
     _refused: ClassVar = {
@@ -133,25 +142,25 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     def __init__(
         self,
-        epsilon=1.0,
-        delta=1e-5,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        bounds=None,
-        solver="na-dpvi",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        fit_intercept=True,
-        prior_precision=0.1,
-        prior_shape=1.0,
-        prior_scale=0.02,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        bounds: Any = None,
+        solver: str = "na-dpvi",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        fit_intercept: bool = True,
+        prior_precision: float = 0.1,
+        prior_shape: float = 1.0,
+        prior_scale: float = 0.02,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.bounds = bounds
@@ -170,18 +179,19 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
 
     _fitted = (
-        *PosteriorEstimator._fitted, "posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_unit",
-    )  # fmt: skip
+        *PosteriorEstimator._fitted,
+        *("posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_unit"),
+    )
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -196,87 +206,81 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. With
-            ``bounds=None`` also for a response that is not finite.
+            For parameters out of range, shapes and dtypes, which are public. With ``bounds=None``
+            also for a response that is not finite.
         """
         self._fit(X, y)
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.linear import LinearRegression
         from skdpbayes.models.linear_sums import LinearSums
 
         return LinearRegression, LinearSums
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_precision", self.prior_precision, 1e-12, 1e12)
         check_number("prior_shape", self.prior_shape, 1e-3, 1e6)
         check_number("prior_scale", self.prior_scale, 1e-12, 1e12)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return RegressionRows(
-            None if self.bounds is None else of_columns_and_response(self.bounds)[0],
+            self._bounds_of_columns(),
             "linear regression centres its columns.",
             bounds=self.bounds,
             centred=bool(self.fit_intercept),
         )
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         make = self._sums_model if self.solver == "vips" else self._scores_model
         return make(facts.n_features)
 
-    def _scores_model(self, d):
-        """Model and public bounds; a typical row of scaled features is that of uniform ones."""
+    def _row_norms(self, d: int) -> tuple[float, float]:
+        """Norm of a typical scaled row (features uniform on their ranges), and the largest norm."""
+        constant = bool(self.fit_intercept)
+        return math.sqrt(d / 3 + constant), math.sqrt(d + constant)
+
+    def _scores_model(self, d: int) -> Task:
+        """Model of scores, and public bounds."""
         from skdpbayes.models.linear import LinearRegression, normal_prior
 
-        columns = d + bool(self.fit_intercept)
-        row, longest = (
-            math.sqrt(d / 3 + bool(self.fit_intercept)),
-            math.sqrt(d + bool(self.fit_intercept)),
-        )
+        typical, longest = self._row_norms(d)
         model = LinearRegression(
-            columns,
+            d + bool(self.fit_intercept),
             precision=np.float32(self.prior_precision),
             shape=np.float32(self.prior_shape),
             scale=np.float32(self.prior_scale),
-            unit=np.float32(0.7 * row),
+            unit=np.float32(0.7 * typical),
             normal=normal_prior(self.prior_precision, self.prior_shape, self.prior_scale),
         )
-        score, curvature = model.bounds(
-            longest
-        )  # of rows within the bounds; others are weighted all the same
+        # Bounds for rows within the declared ranges; the mechanism clips the others all the same.
+        score, curvature = model.bounds(longest)
         precision = self.prior_precision * self.prior_shape / self.prior_scale
-        return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * row)))
+        return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * typical)))
 
-    def _sums_model(self, d):
-        """Model of the one release; rows somewhat shorter than typical ones keep their weight."""
+    def _sums_model(self, d: int) -> Task:
+        """Model of the single release; only rows near typical length or longer lose weight."""
         from skdpbayes.models.linear_sums import LinearSums
 
         model = self._scores_model(d).model
-        typical, longest = (
-            math.sqrt(d / 3 + bool(self.fit_intercept)),
-            math.sqrt(d + bool(self.fit_intercept)),
-        )
+        typical, longest = self._row_norms(d)
         norm = _ROW_NORM * typical if math.isfinite(self.epsilon) else 1.01 * longest
         fields = vars(model) | {"unit": np.float32(1)}
         sums = LinearSums(**fields, row_norm=np.float32(norm), intercept=bool(self.fit_intercept))
         return Task(sums, Bounds())
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         self._scales = plan.facts.own_scales()
-        self._set_coefficients(plan.model, draws)
-
-    def _set_coefficients(self, model, draws):
-        self._unit = float(model.unit)
+        self._unit = float(plan.model.unit)
         self.posterior_samples_ = self._in_units(draws)
         mean = self._in_units(self.posterior_.mean[None])
         self.coef_, self.intercept_ = mean["coef"][0], float(mean["intercept"][0])
         self.noise_std_ = float(self.posterior_samples_["noise_std"].mean())
 
-    def _in_units(self, draws):
+    def _in_units(self, draws: np.ndarray) -> dict[str, np.ndarray]:
         """Draws of (log variance / unit, coefficients, intercept) in the units of the data."""
         x_centre, x_half, y_centre, y_half = self._scales
         d = len(x_half)
@@ -293,7 +297,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     # --------------------------------------------------------------- predicting
 
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Fresh posterior draws, a dict like `posterior_samples_`.
 
         Parameters
@@ -301,24 +307,17 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         n_samples : int, default=1000
         random_state : None, int or numpy.random.Generator
         """
-        check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = self._fresh_draws(n_samples, random_state)
         return self._in_units(draws)
 
-    def _mean(self, rows, means=None):
-        del means  # those of draws differ from it by chance
+    def _mean(self, rows: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:
+        del means  # their average differs from the posterior mean by Monte Carlo error
         return rows @ self.coef_ + self.intercept_
 
-    def _means_and_noise(self, rows, draws):
+    def _means_and_noise(
+        self, rows: np.ndarray, draws: dict[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
         return rows @ draws["coef"].T + draws["intercept"], draws["noise_std"]
 
-    def _features(self, X):
-        X = self._reader().numeric(self, X, reset=False)
-        null = ~np.isfinite(X).all(axis=1)
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
-                stacklevel=3,
-            )
-            X = np.where(null[:, None], self._scales[0], X)
-        return X
+    def _features(self, X: Any) -> np.ndarray:
+        return self._null_rows_at(self._scales.centre, self._reader().numeric(self, X, reset=False))

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-import warnings
-from typing import ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
 from skdpbayes.declarations import schema_of
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
 from skdpbayes.estimators._posterior import PosteriorEstimator
-from skdpbayes.intake.classified import ClassifiedRows, norm_of
-from skdpbayes.intake.rows import bounded_rows
+from skdpbayes.facts import Facts
+from skdpbayes.intake.classified import ClassifiedRows
+from skdpbayes.intake.reading import Reader
 from skdpbayes.plans.settings import Bounds, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
@@ -23,116 +29,121 @@ _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     """Bayesian logistic regression under (epsilon, delta)-differential privacy.
 
-    A drop-in for `sklearn.linear_model.LogisticRegression` that returns a posterior. One row is one
-    record: the fitted estimator, everything it exposes and every noisy sum released on the way are
-    (epsilon, delta)-differentially private with respect to one row, for an adversary who knows all
-    other rows, the parameters and the code. Scoring on training data, plain grid search and feature
-    selection outside of `fit` are not covered, nor is timing (`privacy_spent_` lists all this).
+    A drop-in replacement for `sklearn.linear_model.LogisticRegression` that returns a posterior.
+    The unit of privacy is one row: the fitted estimator with all its attributes, and every noisy
+    sum released during the fit, are (epsilon, delta)-differentially private against an adversary
+    who knows all other rows, the parameters and the code. The guarantee does not cover scores on
+    training data, plain grid search, feature selection outside `fit`, or timing
+    (`privacy_spent_` lists its conditions).
 
     Parameters
     ----------
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     solver : {"dpvi", "na-dpvi", "sgld", "vips"}, default="dpvi"
-        Variational inference with a Gaussian posterior; the posterior given all that the noisy
-        releases say, whose intervals cover better; Langevin dynamics; or noisy sufficient
-        statistics: a few closed-form rounds, with intervals that cover well too and predictions
-        somewhat behind (``docs/solvers/vips.md``). Langevin dynamics is experimental:
-        under small budgets it seldom mixes at its defaults (it warns). "vips" takes neither
-        `clipping_norm`, `sampling_rate` nor ``adjacency="add_remove"``.
+        - "dpvi" is variational inference with a Gaussian posterior.
+        - "na-dpvi" is the posterior given the noisy releases; its intervals cover better.
+        - "sgld" is Langevin dynamics. It is experimental: under small budgets it seldom mixes at
+          its defaults, and then warns.
+        - "vips" is a few closed-form rounds of noisy sufficient statistics. Its intervals cover
+          well, and its predictions are somewhat worse (``docs/solvers/vips.md``). It takes neither
+          `clipping_norm` nor `sampling_rate`, and refuses ``adjacency="add_remove"``.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
-        too, and `sampling_rate` must be given.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
+        `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     classes : array-like of shape (n_classes,), Schema or Outcome, default=None
-        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
-        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
-        not hold. Labels outside `classes` make a row contribute nothing.
+        Public set of labels. A `Schema` describes X too; its ``outcome`` describes y alone. None
+        takes the labels from y, which is not private: it warns, and `privacy_spent_` records that
+        the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
-        Public bound on the l2 norm of a row (the intercept not counted); longer rows are scaled
-        down to it, here and in predictions. None means ``sqrt(n_features)``, the typical norm of
-        standardised features: it shortens two rows in five of those, and the model is one of the
-        shortened rows; declare a larger bound (1.5 times it, say) if you know that rows are longer.
-        It is never learnt from data.
+        Public bound on the l2 norm of a row, without the intercept. Longer rows are scaled down to
+        it, in fits and in predictions. None means ``sqrt(n_features)``, the typical norm of
+        standardised features; about two in five standardised rows are longer, and the model
+        describes the scaled rows. If you know that rows are longer, declare a larger bound (1.5
+        times the default, say). The bound is never learnt from data.
     fit_intercept : bool, default=True
+        Whether to fit an intercept.
     prior_scale : float, default=1.0
-        Standard deviation of the normal prior on every coefficient and intercept, or scale of the
+        Standard deviation of the normal prior of each coefficient and intercept, or scale of the
         Student t prior.
     prior_df : float, default=None
-        Degrees of freedom, 3 or more, of a Student t prior (`na-dpvi` and `vips`), which shrinks
-        small coefficients and leaves large ones: 4 is a usual choice where a few coefficients are
-        far larger than most. None: a normal prior.
+        Degrees of freedom, at least 3, of a Student t prior ("na-dpvi" and "vips"), which shrinks
+        small coefficients and leaves large ones alone. 4 is a usual choice if a few coefficients
+        are far larger than the rest. None: a normal prior.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a gradient. None starts at a public bound that suits the
-        budget and lowers it (`dpvi`) until a privately counted fraction of the rows is shortened,
-        at 1% of the budget, or takes a fifth (`na-dpvi`) or a quarter (`sgld`) of the largest
-        possible. Smaller means less noise and less information; rows are weighted without regard to
-        their labels, so that it is not a bias.
+        l2 bound on a row's contribution to a gradient. A smaller norm means less noise and less
+        information, but no bias, since the weight of a clipped row does not depend on its label.
+        None: "dpvi" starts at a public bound that suits the budget, and lowers it until a privately
+        counted fraction of the rows is clipped, at 1% of the budget; "na-dpvi" takes a fifth and
+        "sgld" a quarter of the largest possible norm.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: 4096 rows (`dpvi`), 131072 (`na-dpvi`)
-        or 65536 (`sgld`) expected.
+        Probability with which each row enters a batch. None: a rate at which 4096 rows ("dpvi"),
+        131072 ("na-dpvi") or 65536 ("sgld") are expected.
     n_steps : int, default=None
-        Number of rounds. None: 500 (`dpvi`), 200 (`na-dpvi`), 2000 (`sgld`) or 11 (`vips`, at most
-        16; 16 without noise; 1 is enough where rows are near to normal).
+        Number of rounds. None: 500 ("dpvi"), 200 ("na-dpvi"), 2000 ("sgld") or 11 ("vips"; 16
+        without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None
-        Size of `dpvi`'s steps (None: 0.4, or 0.2 for the mean field). For `sgld`, the Langevin step
-        size in units of the log posterior (None: the largest that both the budget and a public
-        bound on the curvature allow). A step size too large for the budget is refused; a smaller
-        one spends less than epsilon.
+        Step size. For "dpvi", None means 0.4, or 0.2 for the mean field. For "sgld" it is the
+        Langevin step size in units of the log posterior; None means the largest one that the budget
+        and a public bound on the curvature allow. A step size too large for the budget is refused;
+        a smaller one spends less than epsilon.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
-        Covariance of `dpvi`'s Gaussian. "auto" is full rank up to 300 parameters.
+        Covariance of the Gaussian posterior of "dpvi". "auto" is full rank up to 300 parameters.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Step sizes of `sgld`; decreasing ones fall as t^(-1/3).
+        Step sizes of "sgld"; decreasing ones fall as t^(-1/3).
     n_chains : int, default=1
-        Independent chains of `sgld`, each with its own batches and noise; they share the budget.
+        Number of independent chains of "sgld", with separate batches and noise and one budget.
     n_posterior_samples : int, default=1000
-        Posterior draws kept for predictions (`sgld` keeps as many iterates in all, if the run is
-        long enough).
+        Number of posterior draws kept for predictions; for "sgld", iterates of all chains together.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. An integer makes the fit, **noise included**,
-        reproducible, by anyone who knows it: it warns once and is recorded.
+        None draws keys from the operating system. Any other value makes the fit reproducible,
+        **noise included**, by anyone who knows it. This voids the guarantee: it warns once and is
+        recorded.
     verbose : int, default=0
-        Print public quantities only: what is about to run and what it costs.
+        If positive, print the plan and its cost, and progress: public quantities only.
 
     Attributes
     ----------
     coef_ : array of shape (1, n_features) or (n_classes, n_features)
         Posterior mean of the coefficients.
     intercept_ : array of shape (1,) or (n_classes,)
+        Posterior mean of the intercepts.
     classes_ : array of shape (n_classes,)
     posterior_ : GaussianPosterior or DrawsPosterior
-        Over the flattened (coefficients, intercept) of each row of `coef_`.
+        Posterior of the coefficients and the intercept of each row of `coef_`, flattened.
     posterior_samples_ : dict
-        ``"coef"``, ``n_posterior_samples`` arrays like `coef_`, and ``"intercept"``, as many like
-        `intercept_`.
+        ``"coef"`` and ``"intercept"``: draws shaped like `coef_` and `intercept_`, with a first
+        axis of length `n_posterior_samples`.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     n_iter_ : int
-        Rounds run.
+        Number of rounds run.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
     diagnostics_ : dict
-        `sgld`: ``"r_hat"`` and ``"ess"`` for each parameter. `dpvi`: the ``"clipping_norm"``
-        reached. `na-dpvi`: the ``"mean_weight"`` of a row. `vips`: empty.
+        "sgld": ``"r_hat"`` and ``"ess"`` of each parameter. "dpvi": the last ``"clipping_norm"``.
+        "na-dpvi": the ``"mean_weight"`` of a row. "vips": empty.
 
     Notes
     -----
-    No row raises: a row with NaN or infinity contributes nothing in `fit`, and is predicted as an
-    all-zero row. Object cells that are not numbers count as NaN. Only ``classes=None`` looks at
-    labels, and may raise on them.
+    No row raises an error: a row with NaN or infinity contributes nothing in `fit`, and is
+    predicted as an all-zero row. Object cells that are not numbers count as NaN. Labels raise
+    errors only with ``classes=None``.
 
-    `dpvi` follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023); `sgld` follows Li et
-    al. (2019) with the temperature corrected; `na-dpvi` has the idea of Alrawajfeh, Jalko and
-    Honkela (2025). See ``docs/differences.md`` for where and why we differ.
+    "dpvi" follows Jalko, Dikmen and Honkela (2017) and Jalko et al. (2023). "sgld" follows Li et
+    al. (2019) with the temperature corrected. "na-dpvi" is based on an idea of Alrawajfeh, Jalko
+    and Honkela (2025). ``docs/differences.md`` explains the differences.
 
     Examples
     --------
@@ -150,29 +161,29 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     def __init__(
         self,
-        epsilon=1.0,
-        delta=1e-5,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        solver="dpvi",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        classes=None,
-        data_norm=None,
-        fit_intercept=True,
-        prior_scale=1.0,
-        prior_df=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        solver: str = "dpvi",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        classes: Any = None,
+        data_norm: float | None = None,
+        fit_intercept: bool = True,
+        prior_scale: float = 1.0,
+        prior_df: float | None = None,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.solver = solver
@@ -195,7 +206,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    _declared = ("classes",)
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
     _fitted = (
         *PosteriorEstimator._fitted,
@@ -208,7 +218,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y):
+    def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -223,25 +233,24 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes, dtypes, feature names. With
-            ``classes=None`` also for labels that do not make a classification problem.
+            For parameters out of range, shapes, dtypes and feature names, which are public. With
+            ``classes=None`` also for labels that are no classes.
         """
         self._fit(X, y)
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.logistic import LogisticRegression
 
         return (LogisticRegression,)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
-        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return ClassifiedRows(
             schema_of(self.classes),
             classes=self.classes,
@@ -249,19 +258,12 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             intercept=bool(self.fit_intercept),
         )
 
-    def _also_public(self, facts, model):
-        del model
-        return {
-            "classes": [str(label) for label in facts.own_labels()],
-            "data_norm": norm_of(self.data_norm, facts.n_features),
-        }
-
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.logistic import LogisticRegression
 
         intercept = bool(self.fit_intercept)
         columns = facts.n_features + intercept
-        row = math.hypot(norm_of(self.data_norm, facts.n_features), intercept)
+        row = math.hypot(self._norm(facts), intercept)
         prior_df = None if self.prior_df is None else np.float32(self.prior_df)
         scale = np.full(columns, self.prior_scale, np.float32)
         model = LogisticRegression(columns, len(facts.own_labels()), scale, prior_df)
@@ -269,21 +271,19 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         precision = self.prior_scale**-2
         return Task(model, Bounds(score, curvature, precision, constant_column=intercept))
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
-        self.classes_ = plan.facts.own_labels()
-        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features)
-        self._set_coefficients(plan.model, draws)
-
-    def _set_coefficients(self, model, draws):
-        rows = (model.n_rows, model.n_columns)
+        self._set_classes(plan.facts)
+        rows = (plan.model.n_rows, plan.model.n_columns)
         mean = self._split(self.posterior_.mean.reshape(1, *rows))
         self.coef_, self.intercept_ = mean["coef"][0], mean["intercept"][0]
         self.posterior_samples_ = self._split(draws.reshape(-1, *rows))
 
     # --------------------------------------------------------------- predicting
 
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Fresh posterior draws.
 
         Parameters
@@ -294,17 +294,19 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Returns
         -------
         draws : dict
-            ``"coef"``, `n_samples` arrays like `coef_`, and ``"intercept"``, as many like
-            `intercept_`.
+            As `posterior_samples_`, with a first axis of length `n_samples`.
         """
-        check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = self._fresh_draws(n_samples, random_state)
         return self._split(draws.reshape(n_samples, len(self.intercept_), -1))
 
-    def _over_rows(self, X, summary, draws=None):
-        """``summary(p)`` for blocks of rows, p being the class probabilities of each draw (rows, draws, classes)."""
+    def _over_rows(
+        self,
+        X: Any,
+        summary: Callable[[np.ndarray], np.ndarray],
+        draws: dict[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
         check_is_fitted(self)
-        X = self._features(X)
+        X = self._bounded(self._reader().numeric(self, X, reset=False))
         draws = self.posterior_samples_ if draws is None else draws
         n_draws, n_rows, d = draws["coef"].shape
         weights, intercept = draws["coef"].reshape(-1, d).T, draws["intercept"].ravel()
@@ -315,18 +317,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             out.append(summary(class_probabilities(logits)))
         return np.concatenate(out)
 
-    def _features(self, X):
-        X = self._reader().numeric(self, X, reset=False)
-        rows, null = bounded_rows(X, self.data_norm_, intercept=False)
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
-                stacklevel=4,
-            )
-        return rows
-
-    def _split(self, draws):
-        """Draws of shape (n, n_rows, n_columns) as coefficients and intercepts."""
+    def _split(self, draws: np.ndarray) -> dict[str, np.ndarray]:
+        """Coefficients and intercepts of draws of shape (n, n_rows, n_columns)."""
         d = self.n_features_in_
         intercept = draws[:, :, d] if self.fit_intercept else np.zeros(draws.shape[:2])
         return {

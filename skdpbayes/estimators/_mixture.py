@@ -4,145 +4,157 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 from sklearn.base import DensityMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
+from skdpbayes.estimators._base import Outcome
+from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import BoundedRows
+from skdpbayes.intake.reading import Reader
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 
-class DPGaussianMixture(DensityMixin, PosteriorEstimator):
+class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     """Bayesian Gaussian mixture, under (epsilon, delta)-differential privacy.
 
-    Takes the place of `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The start
-    comes from two releases of its own, the moments of all rows and a sketch of them, and never from
-    the rows themselves (``docs/solvers/vips-mixtures.md``). From there sums of expected statistics, or of
-    gradients, are released in a fixed number of rounds. What is private, and against whom, is as
-    for `DPBayesianLogisticRegression`.
+    Replaces `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The starting values
+    come from two releases, the moments of all rows and a sketch of them
+    (``docs/solvers/vips-mixtures.md``). After that, a fixed number of rounds releases sums of
+    expected statistics, or of gradients. The guarantee is that of `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` adds no noise.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     n_components : int, default=1
+        Number of components.
     covariance_type : {"full", "tied", "diag", "spherical"}, default="full"
-        The fewer numbers there are, the less noise each has.
+        Structure of the covariances, as in scikit-learn. Fewer numbers mean less noise in each.
     bounds : tuple (low, high), dict or Schema, default=None
-        Public ranges of the features, each end a number or an array of shape (n_features,); or, for
-        data frames, a dict from each column's name to its pair; or a `Schema` that has them. A row
-        far outside counts less, and one that is finite but huge (1e30) for no more than one bounded
-        contribution to each release, of no meaning; the others are not altered. Bounds up to about
-        twice too wide cost little, since only the first release depends on them; far wider ones, or
-        ones that cut much of the data off, ruin a fit of a few thousand rows (`converged_` is a
-        sign). None takes the ranges from the data, which is not private: it warns, and
-        `privacy_spent_` records that the guarantee does not hold.
+        Public ranges of the features, each end a number or an array of shape (n_features,); for
+        data frames, a dict from column names to pairs, or a `Schema` with bounds. Rows far outside
+        are down-weighted, and the others are not altered. A huge value (1e30) makes a bounded but
+        meaningless contribution to each release. Bounds up to about twice too wide cost little,
+        since only the first release depends on them. Far wider ones, or ones that cut off much of
+        the data, ruin a fit of a few thousand rows (`converged_` is a sign). None takes the ranges
+        from the data, which is not private: it warns, and `privacy_spent_` records that the
+        guarantee does not hold.
     solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
-        ``"vips"`` is variational Bayes by noisy sums of expected statistics: quick, but its
-        intervals are too narrow where components overlap. The others know no labels: they climb or
-        sample the likelihood in which those are summed out, so that their intervals include what
-        labels cost. ``"dpvi"`` and ``"na-dpvi"`` give normal posteriors around the start that was
-        found, ``"sgld"`` a chain from there, which takes many rows and steps.
+        "vips" is variational Bayes from noisy sums of expected statistics: quick, but its intervals
+        are too narrow if components overlap. The others use the likelihood with the component
+        labels summed out, so that their intervals include the uncertainty of the labels. "dpvi" and
+        "na-dpvi" give normal posteriors around the starting values; "sgld" runs a chain from there,
+        which needs many rows and steps.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means. Under ``"add_remove"`` the number of rows is private
-        too, is estimated from the releases, and `sampling_rate` must be given.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, so that it
+        is estimated from the releases, and `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     weight_concentration_prior : float, default=1.0
-        Of the Dirichlet prior of the weights, for each component.
+        Concentration of the Dirichlet prior of the weights, for each component.
     mean_prior : array-like of shape (n_features,), default=None
-        None: the mean of all rows, as released.
+        Mean of the normal prior of the means. None: the released mean of all rows.
     mean_precision_prior : float, default=1.0
-        The mean of a component has a normal prior with its covariance over this number.
+        The normal prior of a component's mean has the component's covariance over this number.
     covariance_prior : float or array-like of shape (n_features, n_features), default=None
-        Scatter of the inverse Wishart prior, as in scikit-learn but a matrix for every covariance
-        type. None: `degrees_of_freedom_prior` times the covariance of all rows, as released, over
+        Scatter matrix of the inverse Wishart prior; unlike in scikit-learn a matrix for every
+        covariance type. A number stands for a multiple of the identity. None:
+        `degrees_of_freedom_prior` times the released covariance of all rows, over
         ``n_components ** (2 / n_features)``.
     degrees_of_freedom_prior : float, default=None
-        None: the number of features.
+        Degrees of freedom of the inverse Wishart prior. None: the number of features.
     reg_covar : float, default=1e-6
-        Added to variances in each round of ``solver="vips"``.
+        Added to variances in each round of "vips".
     means_init : array-like of shape (n_components, n_features), default=None
         Public starting means. With them, or with one component, nothing is spent on a sketch.
     weights_init : array-like of shape (n_components,), default=None
-        Public starting weights, with `means_init` only. None: equal ones.
+        Public starting weights; they need `means_init`. None: equal weights.
     sampling_rate : float, default=None
-        Probability with which each row enters a round. None: 1, all rows, with ``solver="vips"``;
-        of the others, so many that 65 536 (``"na-dpvi"``: 131 072) are expected.
+        Probability with which each row enters a round. None: 1 with "vips"; otherwise a rate at
+        which 65 536 rows ("na-dpvi": 131 072) are expected.
     n_steps : int, default=None
-        Number of releases, the two for the start included (one, if there is no sketch). None: after
-        those 6 rounds (``"vips"``), 60 (``"dpvi"``), 20 (``"na-dpvi"``) or 2000 (``"sgld"``).
+        Number of releases, including the two for the starting values (one without a sketch). None:
+        these and 6 ("vips"), 60 ("dpvi"), 20 ("na-dpvi") or 2000 ("sgld") rounds.
     clipping_norm : float, default=None
-        Of a row's gradient, in coordinates in which components are about standard normal; not for
-        ``"vips"``. None: its usual norm. What clipping takes off is corrected for, as if rows were
-        of the mixture that was found.
+        l2 bound on a row's gradient, in coordinates in which components are roughly standard
+        normal; not for "vips". None: the typical norm of a gradient. The bias of clipping is
+        corrected as if rows came from the mixture of the starting values.
     learning_rate : float, default=None
-        Of ``"dpvi"`` and ``"sgld"``, as in `DPBayesianLogisticRegression`.
+        Step size of "dpvi" and "sgld", as in `DPBayesianLogisticRegression`.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
-        Of ``"dpvi"``: full rank up to 300 parameters.
+        Covariance of the normal posterior of "dpvi". "auto" is full rank up to 300 parameters.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Of ``"sgld"``.
+        Step sizes of "sgld".
     n_posterior_samples : int, default=1000
-        Posterior draws kept.
+        Number of posterior draws kept.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only.
+        If positive, print the plan and progress: public quantities only.
 
     Attributes
     ----------
     weights_ : array of shape (n_components,)
-        Posterior mean; at the mean of the logarithms, but for ``solver="vips"``.
+        Posterior mean with "vips"; with the other solvers, the weights at the posterior mean of
+        their logarithms.
     means_ : array of shape (n_components, n_features)
         Posterior mean.
     covariances_, precisions_, precisions_cholesky_
-        Of the shapes that scikit-learn gives them for each `covariance_type`; inverse of the mean
-        precision.
+        `precisions_` is the posterior mean of the precisions, and `covariances_` its inverse, with
+        the shapes that scikit-learn has for each `covariance_type`.
     weight_concentration_, mean_precision_, degrees_of_freedom_ : arrays of shape (n_components,)
-        Of the posterior, as in `BayesianGaussianMixture`; with ``solver="vips"`` only.
+        Parameters of the posterior, as in `BayesianGaussianMixture`; with "vips" only.
     posterior_samples_ : dict
         Draws ``"weights"``, ``"means"`` and ``"covariances"`` (matrices for every type), with a
         first axis of length `n_posterior_samples`.
     posterior_
-        Of the same, ravelled, in the units in which `bounds` are -1 and 1, with ``mean``, ``std``,
-        ``covariance`` and ``sample``.
+        Posterior of these parameters, flattened, in the units in which `bounds` are -1 and 1, with
+        ``mean``, ``std``, ``covariance`` and ``sample``.
     converged_ : bool
-        Whether in the last round no mean moved by more than a tenth of its component's standard
-        deviation. A function of what was released; the number of rounds does not depend on it. With
-        ``solver="vips"`` only.
+        Whether no mean moved by more than a tenth of its component's standard deviation in the last
+        round. It is a function of the releases and does not affect the number of rounds. With
+        "vips" only.
     n_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Estimated number of rows, and what the solver has to say: of ``"vips"`` the standard
-        deviation of the noise in the sums, of ``"sgld"`` R-hat and effective sample sizes.
+        Estimated number of rows, and diagnostics of the solver: for "vips" the standard deviation
+        of the noise in the sums, for "sgld" R-hat and effective sample sizes.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Notes
     -----
-    There is no `lower_bound_`: the bound of the training rows was not released. `score`, `bic`,
-    `aic` and `predict` are of the rows that they are given, which they do not protect; so is what
-    `fit_predict` returns.
+    There is no `lower_bound_`, since the bound of the training rows is not released. `score`,
+    `bic`, `aic`, `predict` and `fit_predict` do not protect the rows that they are given.
 
-    Posterior draws include the noise of privacy to first order. With ``solver="vips"`` they do not
-    include what labels that are not known cost (variational Bayes does not), so that intervals of
-    components that overlap are too narrow.
+    Posterior draws include the privacy noise to first order. With "vips" they do not include the
+    uncertainty of the component labels, as is usual in variational Bayes, so that intervals of
+    overlapping components are too narrow.
 
     Examples
     --------
@@ -159,50 +171,54 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
     """
 
     _declared = ("bounds",)
-    _dims: ClassVar = {"weights": ("component",), "means": ("component", "feature"),
-                       "covariances": ("component", "feature", "other_feature")}  # fmt: skip
+    _dims: ClassVar = {
+        "weights": ("component",),
+        "means": ("component", "feature"),
+        "covariances": ("component", "feature", "other_feature"),
+    }
     _defaults = Defaults(
         schedules={"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)},
         rounds=(6, 6),
-        opening_shares=(0.05, 0.4),  # of moments and sketch
+        opening_shares=(0.05, 0.4),  # for moments and sketch
         learning_rates=(0.05, 0.05),
     )
     _fitted = (
-        *PosteriorEstimator._fitted, "posterior_samples_", "weights_", "means_", "covariances_", "precisions_",
-        "precisions_cholesky_", "weight_concentration_", "mean_precision_", "degrees_of_freedom_", "converged_",
-        "_scales",
-    )  # fmt: skip
+        *PosteriorEstimator._fitted,
+        *("posterior_samples_", "weights_", "means_", "covariances_", "precisions_"),
+        *("precisions_cholesky_", "weight_concentration_", "mean_precision_"),
+        *("degrees_of_freedom_", "converged_", "_scales"),
+    )
 
     def __init__(
         self,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        n_components=1,
-        covariance_type="full",
-        bounds=None,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        weight_concentration_prior=1.0,
-        mean_prior=None,
-        mean_precision_prior=1.0,
-        covariance_prior=None,
-        degrees_of_freedom_prior=None,
-        reg_covar=1e-6,
-        means_init=None,
-        weights_init=None,
-        sampling_rate=None,
-        n_steps=None,
-        clipping_norm=None,
-        learning_rate=None,
-        guide="auto",
-        step_schedule="constant",
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        n_components: int = 1,
+        covariance_type: str = "full",
+        bounds: Any = None,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        weight_concentration_prior: float = 1.0,
+        mean_prior: ArrayLike | None = None,
+        mean_precision_prior: float = 1.0,
+        covariance_prior: ArrayLike | None = None,
+        degrees_of_freedom_prior: float | None = None,
+        reg_covar: float = 1e-6,
+        means_init: ArrayLike | None = None,
+        weights_init: ArrayLike | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        clipping_norm: float | None = None,
+        learning_rate: float | None = None,
+        guide: str = "auto",
+        step_schedule: str = "constant",
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.n_components = n_components
@@ -230,14 +246,14 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = False
         return tags
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
@@ -252,19 +268,19 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            row holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a row.
         """
         self._fit(X, y)
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.mixtures.gaussian import GaussianMixture
 
         return (GaussianMixture,)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("covariance_type", self.covariance_type, ("full", "tied", "diag", "spherical"))
         check_number("weight_concentration_prior", self.weight_concentration_prior, 1e-6, 1e6)
@@ -275,19 +291,17 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
                 "weights_init needs means_init, the components that they are weights of."
             )
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return BoundedRows(
             self.bounds,
             "a mixture takes distances.",
             round=self.covariance_type == "spherical",
         )
 
-    _scorings = ("log_density",)
-
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         return float(np.log(2 * facts.own_scales().half).mean())
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.mixtures.gaussian import GaussianMixture, mean_weights
         from skdpbayes.models.mixtures.sketch import frequencies
 
@@ -298,28 +312,14 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             float(d) if self.degrees_of_freedom_prior is None else self.degrees_of_freedom_prior
         )
         check_number("degrees_of_freedom_prior", freedom, d - 1, 1e9)
-        means, weights = self._array("means_init", (k, d)), self._array("weights_init", (k,))
-        if means is not None:
-            means = ((means - centre) / half).astype(np.float32)
-            weights = np.full(k, 1 / k) if weights is None else weights
-            if not ((weights > 0).all() and abs(weights.sum() - 1) < 1e-6):
-                raise ValueError(
-                    f"weights_init must be positive and sum to 1, got {self.weights_init!r}."
-                )
-            weights = weights.astype(np.float32)
-        mean_prior, covariance = self._array("mean_prior", (d,)), self.covariance_prior
-        if covariance is not None:
-            covariance = np.asarray(covariance, np.float64)
-            covariance = (
-                covariance * np.eye(d)
-                if covariance.ndim == 0
-                else self._array("covariance_prior", (d, d))
-            )
-            if not (np.linalg.eigvalsh(covariance) > 0).all():
-                raise ValueError(
-                    f"covariance_prior must be positive definite, got {self.covariance_prior!r}."
-                )
-            covariance = (covariance / np.outer(half, half)).astype(np.float32)
+        means, weights, mean_prior = None, None, None
+        if self.means_init is not None:
+            start = _array("means_init", self.means_init, (k, d))
+            means = ((start - centre) / half).astype(np.float32)
+            weights = self._start_weights()
+        if self.mean_prior is not None:
+            prior = _array("mean_prior", self.mean_prior, (d,))
+            mean_prior = ((prior - centre) / half).astype(np.float32)
         model = GaussianMixture(
             kind=self.covariance_type,
             n_components=k,
@@ -327,10 +327,8 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             concentration=np.float32(self.weight_concentration_prior),
             precision=np.float32(self.mean_precision_prior),
             freedom=np.float32(freedom),
-            mean_prior=None
-            if mean_prior is None
-            else ((mean_prior - centre) / half).astype(np.float32),
-            covariance_prior=covariance,
+            mean_prior=mean_prior,
+            covariance_prior=self._scaled_covariance_prior(half),
             ridge=(self.reg_covar / half**2).astype(np.float32),
             radius=np.float32(radius),
             kept=mean_weights(radius, d),
@@ -341,29 +339,44 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         )
         return Task(model, self._gradient_bounds(d))
 
-    def _gradient_bounds(self, d):
-        """What a usual row does to the log-likelihood, in the coordinates of `MarginalMixture`."""
+    def _gradient_bounds(self, d: int) -> Bounds:
+        """Bounds of a typical row, in the coordinates of `MarginalMixture`."""
         square = 1 + 3 * d + (d * (d - 1) / 2 if self.covariance_type in ("full", "tied") else 0)
         score = math.sqrt(square) if math.isfinite(self.epsilon) else 1e3
-        return Bounds(
-            score, score**2 / 2, float(self.n_components), clip=score,
-            mean_curvature=4.0 * min(1, 2 / self.n_components) * (d if self.covariance_type == "spherical" else 1),
-        )  # fmt: skip
+        mean_curvature = 4.0 * min(1, 2 / self.n_components)
+        if self.covariance_type == "spherical":
+            mean_curvature *= d
+        precision = float(self.n_components)
+        return Bounds(score, score**2 / 2, precision, clip=score, mean_curvature=mean_curvature)
 
-    def _array(self, name, shape):
-        """A parameter as an array of a given shape, or None."""
-        value = getattr(self, name)
-        if value is None:
+    def _start_weights(self) -> np.ndarray:
+        """`weights_init`, or equal weights."""
+        k = int(self.n_components)
+        if self.weights_init is None:
+            return np.full(k, 1 / k, np.float32)
+        weights = _array("weights_init", self.weights_init, (k,))
+        if not ((weights > 0).all() and abs(weights.sum() - 1) < 1e-6):
+            raise ValueError(
+                f"weights_init must be positive and sum to 1, got {self.weights_init!r}."
+            )
+        return weights.astype(np.float32)
+
+    def _scaled_covariance_prior(self, half: np.ndarray) -> np.ndarray | None:
+        """`covariance_prior` as a matrix, in units of half ranges."""
+        if self.covariance_prior is None:
             return None
-        try:
-            array = np.asarray(value, np.float64)
-        except (TypeError, ValueError):
-            array = np.empty(0)
-        if array.shape != shape or not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite numbers of shape {shape}, got {value!r}.")
-        return array
+        d = len(half)
+        if np.ndim(self.covariance_prior) == 0:
+            covariance = _array("covariance_prior", self.covariance_prior, ()) * np.eye(d)
+        else:
+            covariance = _array("covariance_prior", self.covariance_prior, (d, d))
+        if not (np.linalg.eigvalsh(covariance) > 0).all():
+            raise ValueError(
+                f"covariance_prior must be positive definite, got {self.covariance_prior!r}."
+            )
+        return (covariance / np.outer(half, half)).astype(np.float32)
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         params = outcome.state.params
         self.diagnostics_["n_records"] = float(params.total)
@@ -375,7 +388,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         self._scales = plan.facts.own_scales()[:2]
         self._set_components(draws)
 
-    def _set_components(self, draws):
+    def _set_components(self, draws: np.ndarray) -> None:
         self.posterior_samples_ = self._in_units(draws)
         centre, half = self._scales
         self.weights_, means, covariances = self.posterior_.estimate()
@@ -385,7 +398,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         self.covariances_, self.precisions_cholesky_ = self._of_type(full), self._of_type(factor)
         self.precisions_ = self._of_type(factor @ np.swapaxes(factor, 1, 2))
 
-    def _of_type(self, matrices):
+    def _of_type(self, matrices: np.ndarray) -> np.ndarray:
         """Matrices (K, d, d) as scikit-learn stores those of this type."""
         if self.covariance_type == "full":
             return matrices
@@ -394,7 +407,7 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         diagonals = np.diagonal(matrices, axis1=1, axis2=2).copy()
         return diagonals if self.covariance_type == "diag" else diagonals[:, 0]
 
-    def _in_units(self, draws):
+    def _in_units(self, draws: np.ndarray) -> dict[str, np.ndarray]:
         centre, half = self._scales
         k, d = int(self.n_components), len(half)
         weights, means, covariances = np.split(draws, [k, k + k * d], axis=1)
@@ -405,34 +418,32 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         }
 
     @property
-    def lower_bound_(self):
-        """There is none: it raises an AttributeError that says so."""
+    def lower_bound_(self) -> float:
+        """Not available: raises an `AttributeError` with the reason."""
         raise AttributeError(
             "lower_bound_ does not exist: the bound of the training rows is not among the releases."
         )
 
     # --------------------------------------------------------------- predicting
 
-    def _factors(self):
+    def _factors(self) -> np.ndarray:
         """Upper factors of the precisions, (K, d, d)."""
         k, d = self.means_.shape
         factor = self.precisions_cholesky_
         if self.covariance_type == "spherical":
             return factor[:, None, None] * np.eye(d)
-        return (
-            factor[:, :, None] * np.eye(d)
-            if self.covariance_type == "diag"
-            else np.broadcast_to(factor, (k, d, d))
-        )
+        if self.covariance_type == "diag":
+            return factor[:, :, None] * np.eye(d)
+        return np.broadcast_to(factor, (k, d, d))
 
-    def _log_joint(self, X):
-        """Log weight plus log density of each component, (n, K); a row that is not finite gives NaN."""
+    def _log_joint(self, X: Any) -> np.ndarray:
+        """Log weight plus log density of each component, (n, K); NaN for non-finite rows."""
         check_is_fitted(self)
         X = self._reader().numeric(self, X, reset=False).astype(np.float64)
         X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, np.nan)
         return _log_joint(X, self.weights_, self.means_, self._factors())
 
-    def score_samples(self, X):
+    def score_samples(self, X: Any) -> np.ndarray:
         """Log density of each row under the mixture of `weights_`, `means_` and `covariances_`.
 
         Parameters
@@ -443,16 +454,11 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         Returns
         -------
         log_density : array of shape (n_samples,)
-            NaN for a row that holds one, or an infinity.
+            NaN for a row with NaN or infinity.
         """
         return special.logsumexp(self._log_joint(X), axis=1)
 
-    def score(self, X, y=None):
-        """Mean of `score_samples`."""
-        del y
-        return float(np.mean(self.score_samples(X)))
-
-    def log_predictive_density(self, X, n_samples=100):
+    def log_predictive_density(self, X: Any, n_samples: int = 100) -> np.ndarray:
         """Log posterior predictive density of each row, averaged over posterior draws.
 
         Parameters
@@ -460,7 +466,8 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         X : array-like of shape (n_samples, n_features)
             Not protected.
         n_samples : int, default=100
-            Draws to take, at most; evenly spaced, as those of a chain are near their neighbours.
+            Largest number of draws. They are evenly spaced, since neighbours in a chain are
+            correlated.
 
         Returns
         -------
@@ -478,13 +485,13 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             each.append(special.logsumexp(_log_joint(X, weights, means, factors), axis=1))
         return special.logsumexp(each, axis=0) - math.log(len(each))
 
-    def predict_proba(self, X):
-        """Probability of each component, of shape (n_samples, n_components); `weights_` for a row that is not finite.
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probability of each component, of shape (n_samples, n_components).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Not protected.
+            Not protected. A row with NaN or infinity gets `weights_`.
         """
         log = self._log_joint(X)
         null = np.isnan(log).any(axis=1)
@@ -496,29 +503,31 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
             log[null] = np.log(self.weights_)
         return special.softmax(log, axis=1)
 
-    def predict(self, X):
+    def predict(self, X: Any) -> np.ndarray:
         """Most probable component of each row, of shape (n_samples,)."""
         return self.predict_proba(X).argmax(axis=1)
 
-    def fit_predict(self, X, y=None):
-        """Fit, and return the most probable component of each row: labels that are **not** private."""
+    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
+        """Fit, and return the most probable component of each row, which is **not** private."""
         return self.fit(X, y).predict(X)
 
-    def _n_parameters(self):
+    def _n_parameters(self) -> int:
         k, d = self.means_.shape
         free = {"full": k * d * (d + 1) / 2, "tied": d * (d + 1) / 2, "diag": k * d, "spherical": k}
         return int(free[self.covariance_type] + k * d + k - 1)
 
-    def bic(self, X):
-        """Bayesian information criterion on rows, which it does not protect; the lower the better."""
+    def bic(self, X: Any) -> float:
+        """Bayesian information criterion of X, which is not protected; lower is better."""
         log = self.score_samples(X)
         return float(-2 * log.sum() + self._n_parameters() * math.log(len(log)))
 
-    def aic(self, X):
-        """Akaike information criterion on rows, which it does not protect; the lower the better."""
+    def aic(self, X: Any) -> float:
+        """Akaike information criterion of X, which is not protected; lower is better."""
         return float(-2 * self.score_samples(X).sum() + 2 * self._n_parameters())
 
-    def sample(self, n_samples=1, random_state=None):
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Private synthetic rows from the fitted mixture, with their components.
 
         Parameters
@@ -539,7 +548,9 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         roots = np.swapaxes(np.linalg.inv(self._factors()), 1, 2)
         return self.means_[labels] + np.einsum("nij,nj->ni", roots[labels], noise), labels
 
-    def sample_posterior(self, n_samples=1000, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Fresh posterior draws, a dict like `posterior_samples_`.
 
         Parameters
@@ -547,13 +558,21 @@ class DPGaussianMixture(DensityMixin, PosteriorEstimator):
         n_samples : int, default=1000
         random_state : None, int or numpy.random.Generator
         """
-        check_is_fitted(self)
-        return self._in_units(
-            self.posterior_.sample(np.random.default_rng(random_state), n_samples)
-        )
+        return self._in_units(self._fresh_draws(n_samples, random_state))
 
 
-def _log_joint(X, weights, means, factors):
+def _array(name: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """A parameter as finite numbers of this shape."""
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite numbers of shape {shape}, got {value!r}.")
+    return array
+
+
+def _log_joint(X: Any, weights: np.ndarray, means: np.ndarray, factors: np.ndarray) -> np.ndarray:
     log = np.empty((len(X), len(weights)))
     for k, (weight, mean, factor) in enumerate(zip(weights, means, factors, strict=True)):
         with np.errstate(all="ignore"):

@@ -1,48 +1,116 @@
-"""Private Bayesian neural networks."""
+"""Layers of networks, from the parameters of an estimator, and the base of Bayesian networks."""
 
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
-from skdpbayes.declarations import of_columns_and_response, schema_of
-from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
-from skdpbayes.estimators._layered import (
-    layer_sizes,
-    network,
-    split_weights,
-    usual_weights,
-)
 from skdpbayes.estimators._posterior import PosteriorEstimator
-from skdpbayes.estimators._responses import BayesianRegressorMixin
-from skdpbayes.intake.classified import ClassifiedRows, norm_of
-from skdpbayes.intake.measured import MeasuredRows
-from skdpbayes.intake.rows import bounded_rows, dense
-from skdpbayes.models.networks.layers import ACTIVATIONS, forward
-from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.models.networks.layers import (
+    ACTIVATIONS,
+    ConvolutionalLayer,
+    DenseLayer,
+    Layer,
+    forward,
+)
+from skdpbayes.plans.settings import Bounds, Defaults
 
-_BLOCK = 1024  # rows of a prediction at a time
+BLOCK = 1024  # rows predicted at a time
 _MOST_WEIGHTS = 2**30  # in all draws
-_LOG_NOISE = (
-    -1.5,
-    1.0,
-)  # prior mean and standard deviation of the log noise of responses, in half ranges of y
+
+
+def layer_sizes(value: int | Sequence[int], name: str = "hidden_layer_sizes") -> tuple[int, ...]:
+    """Sizes of hidden layers, from a sequence of positive integers or a single one."""
+    sizes = (value,) if isinstance(value, int | np.integer) else value
+    try:
+        sizes = tuple(sizes)
+    except TypeError:
+        raise ValueError(
+            f"{name} must be a sequence of positive integers, got {value!r}."
+        ) from None
+    for size in sizes:
+        check_number(f"each of {name}", size, 1, 2**20, integral=True, closed=True)
+    return tuple(int(size) for size in sizes)
+
+
+def network(
+    d: int,
+    n_out: int,
+    sizes: Sequence[int],
+    gain: float,
+    convolutions: Sequence[tuple[int, int, int]] = (),
+    image_shape: tuple[int, ...] | None = None,
+) -> tuple[Layer, ...]:
+    """Layers from `d` inputs to `n_out` outputs: convolutions of images, then dense layers.
+
+    Raises
+    ------
+    ValueError
+        If the convolutions do not fit `image_shape`.
+    """
+    layers: list[Layer] = []
+    if convolutions:
+        shape = tuple(image_shape or ())
+        if len(shape) not in (2, 3) or math.prod(shape) != d:
+            raise ValueError(
+                "convolutions need image_shape, (height, width) or (height, width, channels), "
+                f"whose product is the number of features, {d}; got {image_shape!r}."
+            )
+        height, breadth, channels = (*shape, 1)[:3]
+        for convolution in convolutions:
+            try:
+                filters, width, stride = (int(number) for number in convolution)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"convolutions must hold triples (filters, width, stride), got {convolution!r}."
+                ) from None
+            if min(filters, width, stride) < 1 or width > min(height, breadth):
+                raise ValueError(
+                    f"The convolution {convolution!r} does not fit an image of {height} by "
+                    f"{breadth}: numbers must be positive, and its width at most that of the image."
+                )
+            layer = ConvolutionalLayer(height, breadth, channels, filters, width, stride, gain)
+            layers.append(layer)
+            (height, breadth), channels, d = layer.places, filters, layer.n_out
+    elif image_shape is not None:
+        raise ValueError("image_shape needs convolutions: dense layers do not look at it.")
+    for size in (*sizes, n_out):
+        layers.append(DenseLayer(d, size, gain))
+        d = size
+    return tuple(layers)
+
+
+def split_weights(vector: np.ndarray, layers: Sequence[Layer]) -> list[np.ndarray]:
+    """Weights of each layer, from the vector of all weights."""
+    ends = np.cumsum([math.prod(layer.weights_shape) for layer in layers])
+    return [
+        own.reshape(layer.weights_shape)
+        for own, layer in zip(np.split(vector, ends)[: len(layers)], layers, strict=True)
+    ]
+
+
+def usual_weights(
+    layers: Sequence[Layer], weights: Sequence[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Weights and intercepts of layers, as scikit-learn's `coefs_` and `intercepts_`."""
+    usual = [layer.usual(own) for layer, own in zip(layers, weights, strict=True)]
+    return [w for w, _ in usual], [b for _, b in usual]
 
 
 class NetworkEstimator(PosteriorEstimator):
     """Base of the networks with random weights."""
 
     _clips: ClassVar = {"dpvi": 1.0, "sgld": 0.5}
-    _curvature = 1.0  # of a row, in the last layer
+    _curvature = 1.0  # of a row's log-likelihood, in the last layer
     _chains_mix = False
     _costly_records = True
     _guides = ("auto", "mean_field", "point")
-    # The limit that the number of records sets to the learning rate is for linear models.
+    # The number of records limits the learning rate of linear models only.
     _defaults = Defaults(
         schedules={"dpvi": (1000, 2**11), "sgld": (2000, 2**11)},
         full_rank_up_to=-1,
@@ -57,18 +125,20 @@ class NetworkEstimator(PosteriorEstimator):
         )
         for name in ("na-dpvi", "vips")
     }
+    _layers: tuple[Layer, ...]
     _fitted = (
-        *PosteriorEstimator._fitted, "posterior_samples_", "coefs_", "intercepts_", "_layers",
-    )  # fmt: skip
+        *PosteriorEstimator._fitted,
+        *("posterior_samples_", "coefs_", "intercepts_", "_layers"),
+    )
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         check_choice("activation", self.activation, ACTIVATIONS)
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
         check_choice("sampler", self.sampler, ("sgld", "sghmc", "sgnht"))
         check_number("friction", self.friction, 0, 1)
 
-    def _network(self, d, n_out):
+    def _network(self, d: int, n_out: int) -> tuple[Layer, ...]:
         sizes = layer_sizes(self.hidden_layer_sizes)
         layers = network(
             d, n_out, sizes, float(self.prior_scale), tuple(self.convolutions), self.image_shape
@@ -76,33 +146,37 @@ class NetworkEstimator(PosteriorEstimator):
         total = sum(math.prod(layer.weights_shape) for layer in layers)
         if total * self.n_posterior_samples > _MOST_WEIGHTS:
             raise ValueError(
-                f"n_posterior_samples={self.n_posterior_samples} draws of {total} weights do not fit in memory: take "
-                f"at most {max(1, _MOST_WEIGHTS // total)}, or a smaller network."
+                f"n_posterior_samples={self.n_posterior_samples} draws of {total} weights do not "
+                f"fit in memory: take at most {max(1, _MOST_WEIGHTS // total)}, or a smaller "
+                "network."
             )
         return layers
 
-    def _bounds(self):
-        """Without noise hardly anything is shortened. Curvature is that of a row, or of a shortened score."""
+    def _bounds(self) -> Bounds:
+        """Clipping norm, and curvature of a row, which clipping bounds, too."""
         private = math.isfinite(self.epsilon)
+        # Without noise, hardly any row should be clipped.
         clip = self.clipping_norm or (self._clips[self.solver] if private else 64.0)
         return Bounds(
             math.inf, math.inf, 1.0, clip=float(clip), mean_curvature=min(self._curvature, clip**2)
         )
 
-    def _set_weights(self, draws, layers):
-        """Set draws and usual weights; `draws` are of all weights, layer by layer, and may have more columns."""
+    def _set_weights(self, draws: np.ndarray, layers: tuple[Layer, ...]) -> None:
+        """Set draws and usual weights; further columns of `draws` are other parameters."""
         self.posterior_samples_, self._layers = np.asarray(draws, np.float32), layers
         self.coefs_, self.intercepts_ = usual_weights(
             layers, split_weights(self.posterior_.mean, layers)
         )
 
     @property
-    def n_layers_(self):
-        """Number of layers, that of the inputs among them."""
+    def n_layers_(self) -> int:
+        """Number of layers, including the inputs."""
         check_is_fitted(self)
         return len(self._layers) + 1
 
-    def sample_posterior(self, n_samples=100, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Posterior draws of all parameters, in units of their priors.
 
         Parameters
@@ -113,496 +187,14 @@ class NetworkEstimator(PosteriorEstimator):
         Returns
         -------
         draws : array of shape (n_samples, n_parameters)
-            Weights of the layers, each by rows with the intercept last.
+            Weights of each layer, ordered by output, with the intercept last.
         """
-        check_is_fitted(self)
-        return self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        return self._fresh_draws(n_samples, random_state)
 
-    def _outputs(self, rows, draws):
-        """What the network gives for rows under each draw, of shape (rows, draws, outputs)."""
+    def _outputs(self, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """Outputs of the network under each draw, of shape (rows, draws, outputs)."""
         out = np.empty((len(rows), len(draws), self._layers[-1].n_out))
         for i, draw in enumerate(draws):
             weights = split_weights(draw.astype(np.float64), self._layers)
             out[:, i] = forward(self._layers, self.activation, weights, rows, np)[0]
         return out
-
-
-class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
-    """Bayesian neural network for classification, under (epsilon, delta)-differential privacy.
-
-    In the place of `sklearn.neural_network.MLPClassifier`; predictions are averaged over posterior
-    draws of weights. What is private, and against whom, is as for `DPBayesianLogisticRegression`.
-
-    Parameters
-    ----------
-    hidden_layer_sizes : sequence of int, default=(100,)
-        Units of each hidden layer; ``()`` makes the model linear.
-    activation : {"relu", "tanh", "logistic", "identity", "softplus"}, default="relu"
-        Of the hidden units.
-    epsilon, delta : float, default=1.0 and 1e-5
-        Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
-    solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and
-        "vips" are refused.
-    guide : {"auto", "mean_field", "point"}, default="auto"
-        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable
-        weights, as DP-SGD (Abadi et al. 2016) would give, by Adam. A point says nothing of what is
-        not known.
-    sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
-        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum
-        and a thermostat that takes away the heat of batches (Ding et al. 2014).
-    friction : float, default=0.1
-        Of the samplers with momentum; at most 1.
-    adjacency, numerics, ledger
-        As in `DPBayesianLogisticRegression`.
-    classes : array-like of shape (n_classes,), Schema or Outcome, default=None
-        The public set of labels; a `Schema` describes X too, its ``outcome`` y alone. None takes it
-        from y, which is not private: it warns, and `privacy_spent_` records that the guarantee does
-        not hold. A row with another label contributes nothing.
-    data_norm : float, default=None
-        Public bound on the l2 norm of a row; longer rows are scaled down to it. None: the square
-        root of the number of features, which suits features of about unit size.
-    convolutions : sequence of (filters, width, stride), default=()
-        Convolutions in front of the hidden layers, without padding; they need `image_shape`.
-    image_shape : tuple (height, width) or (height, width, channels), default=None
-        Of each row, whose features go row by row, channels last.
-    prior_scale : float, default=1.0
-        Prior standard deviation of intercepts, and of weights times the root of the number of
-        inputs of their layer.
-    clipping_norm : float, default=None
-        l2 bound on a row's gradient in all weights, each in units of its prior. None: 1
-        with "dpvi" and 0.5 with "sgld".
-    sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: that of 2048 expected rows.
-    n_steps : int, default=None
-        Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
-    learning_rate : float, default=None
-        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see
-        `DPBayesianLogisticRegression`.
-    step_schedule : {"constant", "decreasing"}, default="constant"
-        Of "sgld".
-    n_posterior_samples : int, default=50
-        Posterior draws kept for predictions; of "sgld", iterates after the burn-in, evenly spaced.
-    random_state, verbose
-        As in `DPBayesianLogisticRegression`.
-
-    Attributes
-    ----------
-    coefs_, intercepts_ : lists of arrays
-        Posterior means of the weights and intercepts of each layer, in the usual units, as of
-        scikit-learn's networks: (n_in, n_out) and (n_out,); of convolutions (width, width,
-        channels, filters) and (filters,).
-    posterior_ : GaussianPosterior or DrawsPosterior
-        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and
-        intercepts come last.
-    posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
-        Draws of it.
-    n_layers_ : int
-        Layers, the inputs among them.
-    privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
-    usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
-    diagnostics_ : dict
-        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them:
-        weights of a network do not mix, as it is the same when its units change places, and its
-        predictions may have mixed all the same.
-    n_iter_ : int
-        Number of releases.
-    n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
-    classes_ : array of shape (n_classes,)
-        Labels.
-
-    Notes
-    -----
-    Gradients of dense layers are not formed for each row: norms and sum are found from what each
-    layer takes and from the gradient in what it gives (Goodfellow 2015). A row that holds NaN or
-    infinity contributes nothing.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpbayes import DPBayesianMLPClassifier
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.normal(size=(5000, 2))
-    >>> y = (X[:, 0] * X[:, 1] > 0).astype(int)
-    >>> model = DPBayesianMLPClassifier((20,), epsilon=2.0, classes=[0, 1], n_steps=300).fit(X, y)
-    >>> bool(model.score(X, y) > 0.8)
-    True
-    """
-
-    def __init__(
-        self,
-        hidden_layer_sizes=(100,),
-        activation="relu",
-        *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="dpvi",
-        guide="auto",
-        sampler="sgld",
-        friction=0.1,
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        classes=None,
-        data_norm=None,
-        convolutions=(),
-        image_shape=None,
-        prior_scale=1.0,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        step_schedule="constant",
-        n_posterior_samples=50,
-        random_state=None,
-        verbose=0,
-    ):
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.epsilon = epsilon
-        self.delta = delta
-        self.solver = solver
-        self.guide = guide
-        self.sampler = sampler
-        self.friction = friction
-        self.adjacency = adjacency
-        self.numerics = numerics
-        self.ledger = ledger
-        self.classes = classes
-        self.data_norm = data_norm
-        self.convolutions = convolutions
-        self.image_shape = image_shape
-        self.prior_scale = prior_scale
-        self.clipping_norm = clipping_norm
-        self.sampling_rate = sampling_rate
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.step_schedule = step_schedule
-        self.n_posterior_samples = n_posterior_samples
-        self.random_state = random_state
-        self.verbose = verbose
-
-    _declared = ("classes",)
-    _fitted = (*NetworkEstimator._fitted, "classes_", "data_norm_")
-
-    def fit(self, X, y):
-        """Fit the posterior to private data.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ValueError
-            For parameters out of range and for what is public: shapes, dtypes, feature names. With
-            ``classes=None`` also for labels that do not make a classification problem.
-        """
-        self._fit(X, y)
-        return self
-
-    @classmethod
-    def _model_types(cls):
-        from skdpbayes.models.networks.perceptron import Classifier
-
-        return (Classifier,)
-
-    def _check_parameters(self):
-        super()._check_parameters()
-        check_number("data_norm", self.data_norm, 1e-6, 1e6, none=True, closed=True)
-
-    def _reader(self):
-        return ClassifiedRows(
-            schema_of(self.classes),
-            classes=self.classes,
-            data_norm=self.data_norm,
-            intercept=False,
-            always_dense=True,
-        )
-
-    def _also_public(self, facts, model):
-        del model
-        return {
-            "classes": [str(label) for label in facts.own_labels()],
-            "data_norm": norm_of(self.data_norm, facts.n_features),
-        }
-
-    def _task(self, facts):
-        from skdpbayes.models.networks.perceptron import Classifier
-
-        n = len(facts.own_labels())
-        layers = self._network(facts.n_features, n if n > 2 else 1)
-        return Task(Classifier(layers, self.activation), self._bounds())
-
-    def _finish(self, plan, outcome):
-        draws = self._draws(plan, outcome)
-        self.classes_ = plan.facts.own_labels()
-        self.data_norm_ = norm_of(self.data_norm, plan.facts.n_features)
-        self._set_weights(draws, plan.model.layers)
-
-    def _over_rows(self, X, summary, draws=None):
-        check_is_fitted(self)
-        rows, null = bounded_rows(
-            self._reader().numeric(self, X, reset=False), self.data_norm_, intercept=False
-        )
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
-                stacklevel=3,
-            )
-        out = []
-        for start in range(0, rows.shape[0], _BLOCK):
-            logits = self._outputs(
-                dense(rows[start : start + _BLOCK]),
-                self.posterior_samples_ if draws is None else draws,
-            )
-            out.append(summary(class_probabilities(logits)))
-        return np.concatenate(out)
-
-
-class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
-    """Bayesian neural network for regression with normal noise, under (epsilon, delta)-differential privacy.
-
-    In the place of `sklearn.neural_network.MLPRegressor`; predictions are averaged over posterior
-    draws of all weights. What is private, and against whom, is as for
-    `DPBayesianLogisticRegression`.
-
-    Parameters
-    ----------
-    hidden_layer_sizes : sequence of int, default=(100,)
-        Units of each hidden layer; ``()`` makes the model linear.
-    activation : {"relu", "tanh", "logistic", "identity", "softplus"}, default="relu"
-        Of the hidden units.
-    epsilon, delta : float, default=1.0 and 1e-5
-        Privacy budget; ``epsilon=float("inf")`` gives the non-private model.
-    bounds : tuple (X_bounds, y_bounds) or Schema, default=None
-        Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs.
-        Those of features may be a dict by column name or a schema, that of the response its
-        outcome; else each is ``(low, high)``, of numbers or of arrays of shape (n_features,): they
-        say in which units data are, and rows beyond them are not altered. None takes them from the
-        data, which is not private: it warns, and `privacy_spent_` records that the guarantee does
-        not hold.
-    solver : {"dpvi", "sgld"}, default="dpvi"
-        Variational inference, or Langevin dynamics whose noise is the privacy noise; "na-dpvi" and
-        "vips" are refused.
-    guide : {"auto", "mean_field", "point"}, default="auto"
-        Of "dpvi": independent normals ("auto" is the same), or one point, the most probable
-        weights, as DP-SGD (Abadi et al. 2016) would give, by Adam. A point says nothing of what is
-        not known.
-    sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
-        Of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with momentum
-        and a thermostat that takes away the heat of batches (Ding et al. 2014).
-    friction : float, default=0.1
-        Of the samplers with momentum; at most 1.
-    adjacency, numerics, ledger
-        As in `DPBayesianLogisticRegression`.
-    convolutions : sequence of (filters, width, stride), default=()
-        Convolutions in front of the hidden layers, without padding; they need `image_shape`.
-    image_shape : tuple (height, width) or (height, width, channels), default=None
-        Of each row, whose features go row by row, channels last.
-    prior_scale : float, default=1.0
-        Prior standard deviation of intercepts, and of weights times the root of the number of
-        inputs of their layer.
-    clipping_norm : float, default=None
-        l2 bound on a row's gradient in all weights, each in units of its prior. None: 10;
-        if most rows are shortened, the residuals' standard deviation comes out too small.
-    sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: that of 2048 expected rows.
-    n_steps : int, default=None
-        Number of releases. None: 1000 with "dpvi", 2000 with "sgld".
-    learning_rate : float, default=None
-        Of "dpvi": size of a step, in units of the prior. Of "sgld": step size; see
-        `DPBayesianLogisticRegression`.
-    step_schedule : {"constant", "decreasing"}, default="constant"
-        Of "sgld".
-    n_posterior_samples : int, default=50
-        Posterior draws kept for predictions; of "sgld", iterates after the burn-in, evenly spaced.
-    random_state, verbose
-        As in `DPBayesianLogisticRegression`.
-
-    Attributes
-    ----------
-    coefs_, intercepts_ : lists of arrays
-        Posterior means of the weights and intercepts of each layer, in the usual units, as of
-        scikit-learn's networks: (n_in, n_out) and (n_out,); of convolutions (width, width,
-        channels, filters) and (filters,).
-    posterior_ : GaussianPosterior or DrawsPosterior
-        Of all parameters, each in units of its prior, layer by layer; rows are outputs, and
-        intercepts come last.
-    posterior_samples_ : array of shape (n_posterior_samples, n_parameters)
-        Draws of it.
-    n_layers_ : int
-        Layers, the inputs among them.
-    privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
-    usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
-    diagnostics_ : dict
-        Of "sgld": R-hat and effective sample size of each weight. There is no warning of them:
-        weights of a network do not mix, as it is the same when its units change places, and its
-        predictions may have mixed all the same.
-    n_iter_ : int
-        Number of releases.
-    n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
-    noise_std_ : float
-        Posterior mean of the residuals' standard deviation, in the units of y.
-
-    Notes
-    -----
-    Rows are shortened by their own gradient, which pulls predictions away from responses that
-    surprise: intervals are of the clipped model. A row that holds NaN or infinity contributes
-    nothing.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpbayes import DPBayesianMLPRegressor
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.uniform(-1, 1, size=(5000, 1))
-    >>> y = np.sin(3 * X[:, 0]) + 0.1 * rng.normal(size=5000)
-    >>> model = DPBayesianMLPRegressor((20,), "tanh", epsilon=2.0, bounds=((-1, 1), (-1.5, 1.5)), n_steps=300)
-    >>> bool(model.fit(X, y).score(X, y) > 0.8)
-    True
-    """
-
-    def __init__(
-        self,
-        hidden_layer_sizes=(100,),
-        activation="relu",
-        *,
-        epsilon=1.0,
-        delta=1e-5,
-        bounds=None,
-        solver="dpvi",
-        guide="auto",
-        sampler="sgld",
-        friction=0.1,
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        convolutions=(),
-        image_shape=None,
-        prior_scale=1.0,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        step_schedule="constant",
-        n_posterior_samples=50,
-        random_state=None,
-        verbose=0,
-    ):
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.solver = solver
-        self.guide = guide
-        self.sampler = sampler
-        self.friction = friction
-        self.adjacency = adjacency
-        self.numerics = numerics
-        self.ledger = ledger
-        self.convolutions = convolutions
-        self.image_shape = image_shape
-        self.prior_scale = prior_scale
-        self.clipping_norm = clipping_norm
-        self.sampling_rate = sampling_rate
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.step_schedule = step_schedule
-        self.n_posterior_samples = n_posterior_samples
-        self.random_state = random_state
-        self.verbose = verbose
-
-    _declared = ("bounds",)
-    _clips: ClassVar = {
-        "dpvi": 10.0,
-        "sgld": 10.0,
-    }  # if most rows are shortened, the noise comes out too small
-    _curvature = 100.0  # of a noise of a tenth
-    _fitted = (*NetworkEstimator._fitted, "noise_std_", "_scales")
-
-    def fit(self, X, y):
-        """Fit the posterior to private data.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ValueError
-            For parameters out of range and for what is public: shapes and dtypes. With
-            ``bounds=None`` also for a response that is not finite.
-        """
-        self._fit(X, y)
-        return self
-
-    @classmethod
-    def _model_types(cls):
-        from skdpbayes.models.networks.perceptron import Regressor
-
-        return (Regressor,)
-
-    def _reader(self):
-        of_columns = None if self.bounds is None else of_columns_and_response(self.bounds)[0]
-        return MeasuredRows(of_columns, bounds=self.bounds)
-
-    def _task(self, facts):
-        from skdpbayes.models.networks.perceptron import Regressor
-
-        layers = self._network(facts.n_features, 1)
-        return Task(Regressor(layers, self.activation, *_LOG_NOISE), self._bounds())
-
-    def _finish(self, plan, outcome):
-        draws = self._draws(plan, outcome)
-        self._scales = plan.facts.own_scales()
-        self._set_weights(draws, plan.model.layers)
-        self.noise_std_ = float(self._noise(self.posterior_samples_).mean())
-
-    def _noise(self, draws):
-        """Standard deviation of the noise in each draw, in the units of y."""
-        mean, sd = _LOG_NOISE
-        return (
-            np.exp(np.clip(mean + sd * draws[:, -1].astype(np.float64), -300, 300))
-            * self._scales[3]
-        )
-
-    def _features(self, X):
-        rows = _scaled(self._reader().numeric(self, X, reset=False), self._scales)
-        null = ~np.isfinite(rows).all(axis=1)
-        if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
-                stacklevel=3,
-            )
-            rows[null] = 0
-        return rows
-
-    def _means_and_noise(self, rows, draws):
-        blocks = [
-            self._outputs(rows[i : i + _BLOCK], draws)[:, :, 0] for i in range(0, len(rows), _BLOCK)
-        ]
-        return self._scales[2] + self._scales[3] * np.concatenate(blocks), self._noise(draws)
-
-
-def _scaled(X, scales):
-    """Features in half ranges about the centre."""
-    with np.errstate(all="ignore"):
-        return (X - scales[0]) / scales[1]

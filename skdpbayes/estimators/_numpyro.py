@@ -2,137 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
-from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.estimators._program import ProgramEstimator, name_of
+from skdpbayes.facts import Facts, Field
 from skdpbayes.intake.fields import FieldRows, facts_of, typed
 from skdpbayes.intake.rows import dense
-from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
 
-_MANY = 100  # records; that many are no table of groups
-_BLOCK = 1024  # records of a prediction at a time
-_CLIPPED = 0.5  # clipping norm under noise, over the median of norms rounded up to a power of two
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
-
-class ProgramEstimator(PosteriorEstimator):
-    """Base of estimators whose model is a NumPyro program."""
-
-    _defaults = Defaults(
-        opening_shares=(0.05,),  # of the release that finds the clipping norm
-        opening_words="the first release goes",
-        full_rank_up_to=100,
-        curvature_up_to=300,
-        learning_rate=0.1,  # of a guide of the user's
-        # Which part of the records tells of a parameter is not known, as it is in a regression. So
-        # steps are such that noise spreads iterates by no more than about the prior where it alone
-        # holds them.
-        calm=80,
-    )
-    _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model")
-
-    @classmethod
-    def _model_types(cls):
-        from skdpbayes.models.score_unit import WithScoreUnit
-
-        return (WithScoreUnit,)
-
-    def _program(self, facts):
-        """A function of the records' fields and of public arguments, and these arguments."""
-        raise NotImplementedError
-
-    def _programmed(self, facts):
-        """The program's model, and arrays that it closes over."""
-        from skdpbayes.models.numpyro.program import Program
-        from skdpbayes.models.numpyro.reading import read_model
-
-        program, public = self._program(facts)
-        constants, arrays = _separated(public)
-        shapes = tuple(map(tuple, facts.shape.fields))
-        return read_model(Program(program, shapes, tuple(constants.items())), arrays)
-
-    def _task(self, facts):
-        from skdpbayes.models.numpyro.reduced import reduced
-        from skdpbayes.models.score_unit import WithScoreUnit
-
-        model, held = self._programmed(facts)
-        # Without noise hardly anything is to be clipped.
-        factor = _CLIPPED if math.isfinite(self.epsilon) else 64.0
-        # In fewer coordinates the intervals of na-dpvi, which takes flat directions for well known,
-        # are too narrow.
-        whole = callable(self._parameters()["guide"]) or self.solver == "na-dpvi"
-        learnt = model if whole else reduced(model)
-        found = self.clipping_norm is None
-        norm = float(self.clipping_norm or 1.0)
-        # Fisher's information of scores of that norm stands for curvature; it limits steps.
-        bounds = Bounds(
-            typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
-        )
-        opened = WithScoreUnit(learnt, found, np.float32(factor))
-        return Task(opened, bounds, self._seem_to_hold_records(facts, held))
-
-    def _seem_to_hold_records(self, facts, constants):
-        """Reasons to think that what is called public, or the model or guide itself, holds records."""
-        public = self._parameters().get("public") or {}
-        held = {f"public[{name!r}]": value for name, value in public.items()}
-        held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants}
-        n, found = facts.n_rows, []
-        for name, value in held.items():
-            is_array = hasattr(value, "__array__") or isinstance(value, list)
-            array = np.asarray(value) if is_array else np.zeros(())
-            as_long = n is not None and n >= _MANY and array.ndim > 0 and len(array) == n
-            if as_long or facts.shares(array):
-                found.append(
-                    f"{name} seems to hold records: it is as long as the data, or a part of them"
-                )
-        return tuple(found)
-
-    def _finish(self, plan, outcome):
-        draws = self._draws(plan, outcome)
-        from skdpbayes.models.numpyro.program import NumPyroModel
-
-        learnt = plan.model.model
-        self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
-        self.posterior_samples_ = self._model.constrained(draws)
-
-    def sample_posterior(self, n_samples=1000, random_state=None):
-        """Fresh posterior draws, a dict like `posterior_samples_`.
-
-        Parameters
-        ----------
-        n_samples : int, default=1000
-        random_state : None, int or numpy.random.Generator
-        """
-        check_is_fitted(self)
-        return self._model.constrained(
-            self.posterior_.sample(np.random.default_rng(random_state), n_samples)
-        )
+_BLOCK = 1024  # records predicted at a time
 
 
-def _separated(public):
-    """Arguments that shape a model, and those that are numbers in it: another one compiles nothing."""
-    constants, arrays = {}, {}
-    for name, value in public.items():
-        if isinstance(value, np.integer):  # which shapes may depend on
-            constants[name] = int(value)
-        elif isinstance(value, float | list) or hasattr(value, "__array__"):
-            arrays[name] = typed(np.asarray(value))
-        else:
-            constants[name] = value
-    return constants, arrays
-
-
-def _named(function):
-    return getattr(function, "__qualname__", type(function).__name__)
-
-
-def _has_few_values(estimator):
+def _has_few_values(estimator: DPNumPyroModel) -> bool:
     if "_model" in vars(estimator) and not estimator._model.program.support:
         raise AttributeError(
             "predict_proba needs a response of few values, as of a Bernoulli distribution."
@@ -146,36 +41,40 @@ class DPNumPyroModel(ProgramEstimator):
     Parameters
     ----------
     model : callable
-        A NumPyro model with its records in one plate: ``model(X, y)``, or ``model(X)``, with the
-        arrays that are given to `fit`, or with their names if those are in a dict; and with
-        `public`. It is called on a batch of one record at a time, and on records of zeros. The
-        plate must be as large as the batch, as ``numpyro.plate("data", len(X))`` is.
-        ``docs/numpyro.md`` says what cannot be private, and is refused.
+        A NumPyro model with its records in one plate: ``model(X, y)`` or ``model(X)`` for arrays,
+        keyword arguments for a dict of arrays, and `public` as further keyword arguments. It is
+        called on batches of one record, and on records of zeros. The plate must be as large as the
+        batch, such as ``numpyro.plate("data", len(X))``. ``docs/numpyro.md`` lists the models that
+        are refused because they cannot be private.
     guide : {"auto", "full_rank", "mean_field"} or callable, default="auto"
-        Of `dpvi`: a normal posterior, full rank up to 100 parameters; or a guide of yours, or one
-        of `numpyro.infer.autoguide`, for the latent sites. A guide of yours is fitted as it is: its
-        spread does not include the privacy noise, that of the others does.
+        Posterior approximation of `dpvi`: a normal distribution ("auto" is full rank up to 100
+        parameters), or a NumPyro guide for the latent sites, your own or one of
+        `numpyro.infer.autoguide`. The spread of a NumPyro guide does not include the privacy noise;
+        the spread of the normal distribution does.
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of records.
+        Probability with which the privacy bound may fail; well below one over the number of
+        records.
     solver : {"dpvi", "na-dpvi", "sgld"}, default="dpvi"
-        As in `DPBayesianLogisticRegression`. "na-dpvi" takes each prior for a normal one, of its
-        quantiles.
+        As in `DPBayesianLogisticRegression`. "na-dpvi" replaces each prior by a normal one with the
+        same quantiles.
     public : dict, default=None
-        Arguments of the model that are public and no records: tables of groups, sizes,
-        hyper-parameters. Arrays, lists and floats are given as arrays, other values as they are.
+        Public arguments of the model, which hold no records: tables of groups, sizes,
+        hyper-parameters. Arrays, lists and floats are passed as arrays, other values unchanged.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one record" means.
+        Neighbouring relation. Under ``"add_remove"`` the number of records is private too, and
+        `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, or floating-point ones, for which the guarantee is
-        idealised.
+        Arithmetic of sums and noise: integers, or floating point, for which the proof assumes exact
+        arithmetic.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     clipping_norm : float, default=None
-        l2 bound on the gradient of a record's log-likelihood in coordinates in which each prior is
-        standard normal. None: half the median norm at the centre of the prior, rounded up to a
-        power of two, found by one release at 5% of the budget.
+        l2 bound on the gradient of a record's log-likelihood, in coordinates in which each prior is
+        standard normal. None: half the median norm at the prior's centre, rounded up to a power of
+        two and found by one release at 5% of the budget.
     sampling_rate, n_steps, learning_rate, step_schedule, n_chains, n_posterior_samples,
     random_state, verbose
         As in `DPBayesianLogisticRegression`.
@@ -183,39 +82,40 @@ class DPNumPyroModel(ProgramEstimator):
     Attributes
     ----------
     posterior_samples_ : dict
-        Arrays of `n_posterior_samples` draws of each latent site, and of deterministic ones that
-        depend on no record: what `numpyro.infer.Predictive` takes.
+        Draws of each latent site and of the deterministic sites that depend on no record, with a
+        first axis of length `n_posterior_samples`, as `numpyro.infer.Predictive` takes them.
     posterior_
-        Posterior over the coordinates, ravelled by the sites' names.
+        Posterior of the coordinates, flattened in the order of the sites' names.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Of the solver.
+        Diagnostics of the solver.
     n_iter_ : int
-        Rounds run.
+        Number of rounds run.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn, where X is a table.
+        As in scikit-learn, if X is a table.
 
     Notes
     -----
-    No record raises: one whose log-likelihood is not a number, or has no gradient, contributes
+    No record raises an error: one whose log-likelihood or gradient is not finite contributes
     nothing.
 
-    The idea is that of d3p (Prediger et al. 2021), which clips the gradient of the whole evidence
-    bound in the parameters of the guide; here the gradient in the latent sites is released, and
-    prior, entropy and guide are outside of clipping and noise.
+    d3p (Prediger et al. 2021) has the same purpose and clips the gradient of the evidence bound
+    with respect to the guide's parameters. Here the gradient with respect to the latent sites is
+    released, and clipping and noise leave prior, entropy and guide alone.
 
     Examples
     --------
+    >>> import jax.numpy as jnp
     >>> import numpy as np, numpyro, numpyro.distributions as dist
     >>> from skdpbayes import DPNumPyroModel
     >>> def model(x, y=None):
     ...     w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
     ...     with numpyro.plate("data", len(x)):
-    ...         numpyro.sample("y", dist.Poisson(numpyro.deterministic("rate", jnp.exp(x @ w))), obs=y)
-    >>> import jax.numpy as jnp
+    ...         rate = numpyro.deterministic("rate", jnp.exp(x @ w))
+    ...         numpyro.sample("y", dist.Poisson(rate), obs=y)
     >>> X = np.random.default_rng(0).normal(size=(2000, 2))
     >>> y = np.random.default_rng(1).poisson(np.exp(X @ [0.5, -0.5]))
     >>> fitted = DPNumPyroModel(model, epsilon=1.0, random_state=0).fit(X, y)
@@ -225,26 +125,26 @@ class DPNumPyroModel(ProgramEstimator):
 
     def __init__(
         self,
-        model,
-        guide="auto",
+        model: Callable[..., Any],
+        guide: str | Callable[..., Any] = "auto",
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        solver="dpvi",
-        public=None,
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        clipping_norm=None,
-        sampling_rate=None,
-        n_steps=None,
-        learning_rate=None,
-        step_schedule="constant",
-        n_chains=1,
-        n_posterior_samples=1000,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        solver: str = "dpvi",
+        public: dict[str, Any] | None = None,
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        clipping_norm: float | None = None,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        learning_rate: float | None = None,
+        step_schedule: str = "constant",
+        n_chains: int = 1,
+        n_posterior_samples: int = 1000,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.model = model
         self.guide = guide
         self.epsilon = epsilon
@@ -266,13 +166,13 @@ class DPNumPyroModel(ProgramEstimator):
 
     _record = "record"
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior to private records.
 
         Parameters
         ----------
         X : array of shape (n_records, ...), data frame, sparse matrix, or dict of arrays and lists
-            Those of a dict have a common first axis; a list in it is one of numbers.
+            Arrays of a dict have a common first axis; a list in a dict holds numbers.
         y : array of shape (n_records, ...) or list of numbers, default=None
             The second argument of the model, if X is not a dict.
 
@@ -283,35 +183,72 @@ class DPNumPyroModel(ProgramEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range, for shapes and dtypes, and for what of the model cannot be
-            private, by the name of its site. Never for what a record holds.
+            For parameters out of range, for shapes and dtypes, and for sites of the model that
+            cannot be private, by their names. Never for the values of a record.
         """
         self._fit(X, y)
         return self
 
-    def plan(self, n_rows=None, n_features=None, *, feature_names=None, fields=None):
-        """What a fit of records of this shape runs and costs; nothing is read, and nothing spent.
+    def plan(
+        self,
+        n_rows: int | None = None,
+        n_features: int | None = None,
+        *,
+        feature_names: Sequence[str] | None = None,
+        fields: Mapping[str, ArrayLike] | None = None,
+    ) -> Plan:
+        """Plan of a fit to records of this shape; it reads no records and spends nothing.
 
         Parameters
         ----------
         n_rows, n_features, feature_names
-            As in `DPBayesianLogisticRegression`, for ``model(X, y)`` with rows and numbers.
-        fields : dict of arrays of no records, default=None
-            Arguments of other models: of each, an array of shape ``(0, ...)`` and of the dtype that
-            the records will have.
+            As in `DPBayesianLogisticRegression`, for ``model(X, y)`` or ``model(X)``, with rows of
+            numbers and numeric responses.
+        fields : dict of arrays, default=None
+            For other models, an empty array for each argument, of shape ``(0, ...)`` and of the
+            records' dtype.
 
         Returns
         -------
         Plan
+
+        Raises
+        ------
+        ValueError
+            If the model takes other arguments and `fields` is None; and as in
+            `DPBayesianLogisticRegression`.
         """
         if fields is None:
-            return super().plan(n_rows, n_features, feature_names=feature_names)
+            known = self._shape(n_rows, n_features, feature_names)
+            return self._plan_of(replace(known, fields=self._table_fields(known.n_features)))
         empty = {name: np.asarray(value)[:0] for name, value in fields.items()}
         known = self._shape(n_rows, n_features or 1, feature_names)
         shape = facts_of(empty, n_features or 0).shape
         return self._plan_of(replace(shape, n_rows=known.n_rows))
 
-    def _check_parameters(self):
+    def _table_fields(self, n_features: int) -> tuple[Field, ...]:
+        """Fields of ``model(X, y)`` or, for a model without a response, of ``model(X)``."""
+        self._check_parameters()
+        fields: tuple[Field, ...] = (
+            Field("0", (n_features,), "float32"),
+            Field("1", (), "float32"),
+        )
+        signature, public = inspect.signature(self.model), self.public or {}
+        second = [name for name in signature.parameters if name not in public][1:2]
+        # A response is required, or None by default; other defaults are those of public arguments.
+        responses = (inspect.Parameter.empty, None)
+        has_response = any(signature.parameters[name].default in responses for name in second)
+        fields = fields if has_response else fields[:1]
+        try:
+            signature.bind(*fields, **public)
+        except TypeError:
+            raise ValueError(
+                f"The model {name_of(self.model)}{signature} takes neither (X, y) nor (X), beside "
+                "`public`: pass fields={...}, an empty array of shape (0, ...) for each argument."
+            ) from None
+        return fields
+
+    def _check_parameters(self) -> None:
         super()._check_parameters()
         if not callable(self.model):
             raise ValueError(f"model must be a function, a NumPyro model, got {self.model!r}.")
@@ -320,31 +257,31 @@ class DPNumPyroModel(ProgramEstimator):
                 f"public must be a dict of arguments of the model, got {self.public!r}."
             )
 
-    def _reader(self):
+    def _reader(self) -> FieldRows:
         return FieldRows()
 
-    def _program(self, facts):
+    def _program(self, facts: Facts) -> tuple[Callable[..., Any], dict[str, Any]]:
         del facts
         return self.model, self.public or {}
 
-    def _also_public(self, facts, model):
-        """Names alone: what they stand for is public by declaration."""
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
+        """Names only; their values are public by declaration."""
         del facts, model
         code = {"model": self.model} | ({"guide": self.guide} if callable(self.guide) else {})
-        named = {name: f"{_named(value)}, and all that it holds" for name, value in code.items()}
+        named = {name: f"{name_of(value)}, and all that it holds" for name, value in code.items()}
         return named | {"arguments": sorted(self.public or {})}
 
-    def _fields(self, X, y=None):
+    def _fields(self, X: Any, y: Any = None) -> dict[str, Any]:
         return self._reader().fields(self, X, y, reset=False)
 
     # --------------------------------------------------------------- predicting
 
     _scorings = ("log_density",)
 
-    def _log_density(self, X, y):
+    def _log_density(self, X: Any, y: Any) -> np.ndarray:
         return self.log_predictive_density(X, y)
 
-    def log_predictive_density(self, X, y=None):
+    def log_predictive_density(self, X: Any, y: Any = None) -> np.ndarray:
         """Log posterior predictive density of each record.
 
         Parameters
@@ -362,12 +299,12 @@ class DPNumPyroModel(ProgramEstimator):
         log = np.concatenate(list(self._in_blocks(log_densities, fields)), axis=1)
         return special.logsumexp(log, axis=0) - math.log(len(log))
 
-    def score(self, X, y=None):
+    def score(self, X: Any, y: Any = None) -> float:
         """Mean of `log_predictive_density`."""
         return float(np.mean(self.log_predictive_density(X, y)))
 
-    def predict(self, X):
-        """Posterior predictive mean of the response, or its most probable value if it has few.
+    def predict(self, X: Any) -> np.ndarray:
+        """Posterior predictive mean of the response; its mode, if the support is finite.
 
         Parameters
         ----------
@@ -383,22 +320,25 @@ class DPNumPyroModel(ProgramEstimator):
         return np.array(support)[mean.argmax(axis=-1)] if support else mean
 
     @available_if(_has_few_values)
-    def predict_proba(self, X):
-        """Posterior predictive probabilities of the response's values, (n_records, n_values), if it has few."""
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Posterior predictive probabilities of finitely many values, (n_records, n_values)."""
         return self._mean_response(X)
 
-    def _mean_response(self, X):
+    def _mean_response(self, X: Any) -> np.ndarray:
         from skdpbayes.models.numpyro.predict import mean_response
 
         check_is_fitted(self)
         if len(self._model.program.observed) != 1:
             raise ValueError(
-                f"The model observes {', '.join(self._model.program.observed)}: take sample_posterior_predictive."
+                f"The model observes {', '.join(self._model.program.observed)}: take "
+                "sample_posterior_predictive."
             )
         return np.concatenate(list(self._in_blocks(mean_response, self._fields(X))))
 
-    def _in_blocks(self, function, fields):
-        """Results of a function of the model, posterior draws and a batch, for blocks of records."""
+    def _in_blocks(
+        self, function: Callable[..., Any], fields: dict[str, Any]
+    ) -> Iterator[np.ndarray]:
+        """``function(model, draws, batch)`` for each block of records."""
         check_is_fitted(self)
         draws = {
             site.name: self.posterior_samples_[site.name] for site in self._model.program.sites
@@ -406,13 +346,13 @@ class DPNumPyroModel(ProgramEstimator):
         n = next(iter(fields.values())).shape[0]
         for start in range(0, n, _BLOCK):
             own = {name: dense(x[start : start + _BLOCK]) for name, x in fields.items()}
-            result = np.asarray(
-                function(self._model, draws, {name: typed(x) for name, x in own.items()})
-            )
-            yield result
+            batch = {name: typed(x) for name, x in own.items()}
+            yield np.asarray(function(self._model, draws, batch))
 
-    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
-        """Draws of the observed sites for the records of X, each with another posterior draw.
+    def sample_posterior_predictive(
+        self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
+        """Draws of the observed sites for the records of X, one for each posterior draw.
 
         Parameters
         ----------
@@ -433,12 +373,11 @@ class DPNumPyroModel(ProgramEstimator):
         fields = {name: typed(dense(x)) for name, x in self._fields(X).items()}
         program = self._model.program
         rng = np.random.default_rng(random_state)
-        # Not the first of `posterior_samples_`: those of a chain are neighbours.
+        # Fresh draws, since neighbours in `posterior_samples_` are correlated if from a chain.
         drawn = self.sample_posterior(n_samples, rng)
         latent = {site.name: drawn[site.name] for site in program.sites}
-        of = Predictive(lambda: program.call(fields, self._model.public), latent, parallel=True)
-        return {
-            n: np.asarray(x)
-            for n, x in of(jax.random.key(rng.integers(2**31))).items()
-            if n in program.observed
-        }
+        predictive = Predictive(
+            lambda: program.call(fields, self._model.public), latent, parallel=True
+        )
+        sites = predictive(jax.random.key(rng.integers(2**31)))
+        return {name: np.asarray(x) for name, x in sites.items() if name in program.observed}

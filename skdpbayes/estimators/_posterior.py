@@ -1,4 +1,4 @@
-"""What estimators with a posterior share: the solver's parameters, and draws."""
+"""Bases of the estimators with a posterior: parameters of solvers, and draws."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
     """Base of the estimators with a choice of solvers and a posterior."""
 
     _guides: tuple[str, ...] = ("auto", "full_rank", "mean_field")
-    _chains_mix = True  # whether parameters can; those of a network cannot
+    _chains_mix = True  # False for networks, whose weights do not mix
     _fitted = (*PrivateEstimator._fitted, "posterior_", "diagnostics_", "_chains")
 
     def __sklearn_is_fitted__(self) -> bool:
-        return "posterior_" in vars(self)  # `privacy_spent_` is there before: it is charged first
+        return "posterior_" in vars(self)  # `privacy_spent_` is set before the run
 
     def _check_parameters(self) -> None:
         from skdpbayes.plans.registry import check_special
@@ -50,7 +50,7 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
         check_special(own["solver"], own)
 
     def _draws(self, plan: Plan, outcome: Outcome) -> np.ndarray:
-        """Set the posterior, and draw from it, (n_posterior_samples, n_parameters)."""
+        """Set the posterior and draw from it; shape (n_posterior_samples, n_parameters)."""
         self._set_posterior(plan, outcome)
         worst = np.max(self.diagnostics_.get("r_hat", 1.0))
         least = np.min(self.diagnostics_.get("ess", np.inf))
@@ -72,9 +72,16 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
         self.posterior_: Any = plan.solver.posterior(plan.model, outcome.state)
         self.diagnostics_: dict[str, Any] = plan.solver.diagnostics(outcome.state, self.posterior_)
 
+    def _fresh_draws(
+        self, n_samples: int, random_state: int | np.random.Generator | None
+    ) -> np.ndarray:
+        """Posterior draws of shape (n_samples, n_parameters)."""
+        check_is_fitted(self)
+        return self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+
 
 class DecompositionEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PosteriorEstimator):
-    """Base of the estimators with `components_`, whose posterior is drawn from when draws are asked for."""
+    """Base of the estimators with `components_`; their draws are made on request."""
 
     _fitted = (*PosteriorEstimator._fitted, "components_", "_draws_seed")
 
@@ -84,7 +91,7 @@ class DecompositionEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     @property
     def posterior_samples_(self) -> dict[str, np.ndarray]:
-        """Draws of `sample_posterior`, `n_posterior_samples` of them; made anew each time."""
+        """`n_posterior_samples` draws of `sample_posterior`, the same at each access."""
         check_is_fitted(self)
         return self.sample_posterior(self.n_posterior_samples, self._draws_seed)
 

@@ -1,25 +1,27 @@
-"""Progress of a fit: steps and time, for scikit-learn's callbacks and for `verbose`. Nothing here has seen a row."""
+"""Progress of a fit, for scikit-learn's callbacks and for `verbose`; nothing here sees a row."""
 
 from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Callable
+from typing import Any, Self
 
 from sklearn.callback import CallbackSupportMixin
 
 _ROWS = {"X", "y", "metadata", "fitted_estimator"}
-_TASKS = 100  # per fit, whatever its number of steps
+_TASKS = 100  # of each fit, for any number of steps
 _EVERY = 2.0  # seconds between lines
 
 
 class WatchedMixin(CallbackSupportMixin):
-    """Estimators whose fits tell callbacks of scikit-learn, such as its `ProgressBar`, how far they are."""
+    """Estimators whose fits report progress to callbacks such as scikit-learn's `ProgressBar`."""
 
-    def set_callbacks(self, *callbacks):
+    def set_callbacks(self, *callbacks: Any) -> Self:
         """Set callbacks, such as `sklearn.callback.ProgressBar`.
 
-        A fit tells them how much of it is done, in hundredths. It hands them no rows, and none can
-        end it: its plan has been charged. The callbacks stay with the object, and
+        A fit reports its progress in hundredths. It passes no rows to callbacks, and no callback
+        can stop it, since its plan has been charged. Callbacks stay with the object;
         ``set_callbacks()`` removes them.
 
         Parameters
@@ -33,7 +35,7 @@ class WatchedMixin(CallbackSupportMixin):
         Raises
         ------
         TypeError
-            If one is not a callback, or asks for rows or for a model in the making.
+            If an argument is not a callback, or asks for rows or for an unfinished model.
         """
         for callback in callbacks:
             asked = _ROWS & {
@@ -41,36 +43,40 @@ class WatchedMixin(CallbackSupportMixin):
             }
             if asked:
                 raise TypeError(
-                    f"{type(callback).__name__} asks for {', '.join(sorted(asked))}: a private fit hands no rows to "
-                    "callbacks. ProgressBar works; score on other rows after the fit."
+                    f"{type(callback).__name__} asks for {', '.join(sorted(asked))}: a private fit "
+                    "hands no rows to callbacks. ProgressBar works; score on other rows after the "
+                    "fit."
                 )
         return super().set_callbacks(*callbacks)
 
 
-def _hooks(callback):
+def _hooks(callback: Any) -> list[Callable[..., Any]]:
     names = ("on_fit_task_begin", "on_fit_task_end")
     return [hook for hook in (getattr(callback, name, None) for name in names) if callable(hook)]
 
 
 class Progress:
-    """Told of the steps that are done; tells callbacks in hundredths, and prints a line now and then if `verbose`.
+    """Progress of a fit, reported to callbacks in hundredths and, on request, printed.
 
     Parameters
     ----------
     estimator : WatchedMixin
-        Within a call that is managed by `sklearn.callback.with_callbacks`.
+        Within a call that `sklearn.callback.with_callbacks` manages.
     n_steps : int
+    verbose : bool
+        Whether to print a line every two seconds.
     """
 
-    def __init__(self, estimator, n_steps):
+    def __init__(self, estimator: WatchedMixin, n_steps: int, *, verbose: bool) -> None:
         self._estimator, self._n_steps, self._told = estimator, n_steps, 0
+        self._verbose = verbose
         self._start = self._printed = time.perf_counter()
         self._context = estimator._init_callback_context(max_subtasks=_TASKS)
         self._context.call_on_fit_task_begin(estimator=estimator)
 
-    def __call__(self, done):
-        """So many steps are done."""
-        if getattr(self._estimator, "_skl_callbacks", None):
+    def __call__(self, done: int) -> None:
+        """Report that `done` steps are done."""
+        if vars(self._estimator).get("_skl_callbacks"):
             while self._told < _TASKS * done // self._n_steps:
                 self._told += 1
                 task = self._context.subcontext(task_name="hundredth").call_on_fit_task_begin(
@@ -78,19 +84,13 @@ class Progress:
                 )
                 task.call_on_fit_task_end(estimator=self._estimator)
         now = time.perf_counter()
-        if getattr(self._estimator, "verbose", 0) and (
-            now - self._printed > _EVERY or done == self._n_steps
-        ):
+        if self._verbose and (now - self._printed > _EVERY or done == self._n_steps):
             self._printed, seconds = now, now - self._start
-            left = (
-                f", about {seconds * (self._n_steps / done - 1):.0f} s left"
-                if done < self._n_steps
-                else ""
-            )
-            print(
-                f"[{type(self._estimator).__name__}] step {done} of {self._n_steps}: {seconds:.1f} s{left}"
-            )
+            line = f"step {done} of {self._n_steps}: {seconds:.1f} s"
+            if done < self._n_steps:
+                line += f", about {seconds * (self._n_steps / done - 1):.0f} s left"
+            print(f"[{type(self._estimator).__name__}] {line}")
 
-    def finish(self):
-        """Tell callbacks that all is done."""
+    def finish(self) -> None:
+        """Tell callbacks that the fit is done."""
         self._context.call_on_fit_task_end(estimator=self._estimator)

@@ -1,8 +1,10 @@
-"""What regressions share: predictions by draws."""
+"""Shared by regressions: public ranges, and predictions from posterior draws."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -11,32 +13,59 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdpbayes.cells import parsed
 from skdpbayes.checks import check_number
+from skdpbayes.declarations import of_columns_and_response
+from skdpbayes.facts import Facts, Scales
 from skdpbayes.intake.labels import as_labels
 
 
 class BayesianRegressorMixin(RegressorMixin):
-    """Predictions of a regression with normal noise.
+    """Predictions of a regression with normal residuals.
 
-    It has ``_features(X)``, rows as the model takes them, and of those ``_means_and_noise(rows,
-    draws)``: the mean of each row given each draw (rows, draws), and the noise's standard deviation
-    in each draw; and `posterior_samples_` and `sample_posterior`.
+    A subclass has the parameter `bounds`, `posterior_samples_`, `sample_posterior`, `_features` and
+    `_means_and_noise`.
     """
 
+    _scales: Scales
     _scorings: tuple[str, ...] = ("log_density",)
+    _declared: tuple[str, ...] = ("bounds",)
 
-    def _log_density(self, X, y):
+    def _features(self, X: Any) -> np.ndarray:
+        """Rows as the model takes them."""
+        raise NotImplementedError
+
+    def _means_and_noise(self, rows: np.ndarray, draws: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Means, of shape (rows, draws), and the residual standard deviation in each draw."""
+        raise NotImplementedError
+
+    def _bounds_of_columns(self) -> Any:
+        """Declared ranges of the features; None if nothing is declared."""
+        return None if self.bounds is None else of_columns_and_response(self.bounds)[0]
+
+    def _null_rows_at(self, centre: np.ndarray | float, rows: np.ndarray) -> np.ndarray:
+        """Rows to predict, where `centre` replaces null rows, with a warning."""
+        null = ~np.isfinite(rows).all(axis=1)
+        if null.any():
+            warnings.warn(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
+                stacklevel=4,
+            )
+        return np.where(null[:, None], centre, rows)
+
+    def _log_density(self, X: Any, y: Any) -> np.ndarray:
         return self.log_predictive_density(X, parsed(np.asarray(as_labels(y))))
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         return float(np.log(2 * facts.own_scales().y_half).mean())
 
-    def _mean(self, rows, means=None):
-        """Posterior mean of the mean of each row; `means` are those given each draw, if they are known."""
+    def _mean(self, rows: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:
+        """Posterior mean of each row's mean; `means` are its means given each draw, if known."""
         if means is None:
             means, _ = self._means_and_noise(rows, self.posterior_samples_)
         return means.mean(axis=1)
 
-    def predict(self, X, return_std=False):
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior predictive mean.
 
         Parameters
@@ -59,7 +88,7 @@ class BayesianRegressorMixin(RegressorMixin):
         means, noise = self._means_and_noise(rows, self.posterior_samples_)
         return self._mean(rows, means), np.sqrt(np.var(means, axis=1) + np.mean(noise**2))
 
-    def predict_interval(self, X, level=0.95):
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Equal-tailed interval of the posterior predictive distribution of a response.
 
         Parameters
@@ -76,7 +105,7 @@ class BayesianRegressorMixin(RegressorMixin):
         check_is_fitted(self)
         means, noise = self._means_and_noise(self._features(X), self.posterior_samples_)
         ends = []
-        for tail in ((1 - level) / 2, (1 + level) / 2):  # of a mixture of normals, by bisection
+        for tail in ((1 - level) / 2, (1 + level) / 2):  # quantiles of a mixture, by bisection
             spread = 10 * noise.max()
             low, high = means.min(axis=1) - spread, means.max(axis=1) + spread
             for _ in range(50):
@@ -86,7 +115,7 @@ class BayesianRegressorMixin(RegressorMixin):
             ends.append((low + high) / 2)
         return ends[0], ends[1]
 
-    def log_predictive_density(self, X, y):
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log posterior predictive density of each response, of shape (n_samples,)."""
         check_is_fitted(self)
         means, noise = self._means_and_noise(self._features(X), self.posterior_samples_)
@@ -94,7 +123,9 @@ class BayesianRegressorMixin(RegressorMixin):
         log = -0.5 * z**2 - np.log(noise) - 0.5 * math.log(2 * math.pi)
         return special.logsumexp(log, axis=1) - math.log(log.shape[1])
 
-    def sample_posterior_predictive(self, X, n_samples=100, random_state=None):
+    def sample_posterior_predictive(
+        self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
         """Responses drawn from the posterior predictive, of shape (n_samples, n_rows)."""
         check_is_fitted(self)
         rng = np.random.default_rng(random_state)

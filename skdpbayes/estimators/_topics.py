@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
@@ -12,20 +12,27 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
+from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import DecompositionEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.documents import Documents
+from skdpbayes.intake.reading import Reader
 from skdpbayes.intake.rows import as_numeric, counted
 from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 
 class DPLatentDirichletAllocation(DecompositionEstimator):
-    """Topics of documents by private variational Bayes, under (epsilon, delta)-differential privacy.
+    """Topic model fitted by variational Bayes, under (epsilon, delta)-differential privacy.
 
-    Takes the place of `sklearn.decomposition.LatentDirichletAllocation`. One row of X, a document's
-    counts of words, is one record: the topics, everything else that the fitted estimator exposes
-    and every noisy sum released on the way are (epsilon, delta)-differentially private with respect
-    to one document. The vocabulary, the columns of X, must be public: one that is taken from the
-    documents tells what is in them. What `transform` says of documents is not private.
+    Replaces `sklearn.decomposition.LatentDirichletAllocation`. The unit of privacy is one document,
+    a row of word counts in X: the fitted estimator with all its attributes, and every noisy sum
+    released during the fit, are (epsilon, delta)-differentially private. The vocabulary (the
+    columns of X) must be public; a vocabulary taken from the documents reveals their words.
+    `transform` does not protect the documents that it is given.
 
     Parameters
     ----------
@@ -34,75 +41,80 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives non-private variational Bayes.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of documents.
+        Probability with which the privacy bound may fail; well below one over the number of
+        documents.
     doc_topic_prior : float, default=None
         Concentration of the Dirichlet prior of a document's topics. None: ``1 / n_components``.
     topic_word_prior : float, default=None
         Concentration of the Dirichlet prior of a topic's words. None: ``1 / n_components``.
     solver : {"vips"}, default="vips"
-        Variational Bayes by noisy sums of expected statistics.
+        Variational Bayes from noisy sums of expected statistics.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one document" means. ``"add_remove"`` needs a `sampling_rate`, and
-        then the number of documents is private too.
+        Neighbouring relation. Under ``"add_remove"`` the number of documents is private too, and
+        `sampling_rate` must be given.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones
-        ("fast"), for which it is idealised: an adversary who knows all other rows may learn from
-        the last bits of a release.
+        Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
+        proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
+        knows all other rows may learn from the last bits of a release.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     max_document_norm : float, default=1.0
-        l2 norm to which the expected counts of a document, by topic and word, are shortened. At the
-        default nearly every document is, so that long ones count for no more than short ones, and
-        there is least noise.
+        l2 bound on a document's expected counts by topic and word. At the default, nearly every
+        document is scaled down to it, so that long documents count no more than short ones, and the
+        noise is smallest.
     sampling_rate : float, default=None
-        Probability with which each document enters a round. None: 1, all documents.
+        Probability with which each document enters a round. None: 1.
     n_steps : int, default=None
-        Number of releases, of which two lead to a start. None: 6, or 32 without noise.
+        Number of releases, including two for the starting values. None: 6, or 32 without noise.
     max_doc_update_iter : int, default=100
+        Largest number of iterations in `transform`, `score` and `perplexity`, as in scikit-learn.
+        `fit` runs a fixed number.
     mean_change_tol : float, default=1e-3
-        Of `transform`, `score` and `perplexity`, as in scikit-learn. `fit` takes a fixed number of
-        iterations.
+        Tolerance that stops these iterations, as in scikit-learn.
     n_posterior_samples : int, default=100
-        Posterior draws in `posterior_samples_`.
+        Number of posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
     verbose : int, default=0
-        Print public quantities only.
+        If positive, print the plan and progress: public quantities only.
 
     Attributes
     ----------
     components_ : array of shape (n_components, n_features)
-        Counts of each word in each topic, the prior included: parameters of the Dirichlet posterior
-        given the posterior mean of the counts. Documents that were shortened count for less than
-        all their words.
+        Counts of each word in each topic, plus the prior: parameters of the Dirichlet posterior at
+        the posterior mean of the counts. A document that is scaled down counts for fewer words than
+        it has.
     topics_ : array of shape (n_components, n_features)
         Posterior mean of each topic's distribution of words.
     exp_dirichlet_component_ : array of shape (n_components, n_features)
         Exponential of the expected logarithm of the topics.
     doc_topic_prior_, topic_word_prior_ : float
+        Concentrations of the priors.
     posterior_ : TopicsPosterior
-        Of the topics, ravelled, with ``mean``, ``std`` and ``sample``.
+        Posterior of the topics, flattened, with ``mean``, ``std`` and ``sample``.
     posterior_samples_ : dict
-        Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features); made anew each
-        time.
+        Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features), computed at
+        each access.
     n_iter_, n_batch_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Standard deviation of the noise in the averaged sums.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Notes
     -----
-    There is no `bound_`: the bound of the training documents was not released. `score` and
-    `perplexity` are of the documents that they are given, which they do not protect.
+    There is no `bound_`, since the bound of the training documents is not released. `score` and
+    `perplexity` do not protect the documents that they are given.
 
-    A document that holds a NaN, an infinity or a negative count is empty in `fit`, without a word.
+    A document with NaN, infinity or a negative count is treated as empty in `fit`, without a
+    warning.
 
     Examples
     --------
@@ -121,36 +133,36 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     _record = "document"
     _defaults = Defaults(rounds=(4, 30), opening_shares=(0.4, 0.15), opening_words="{} releases go")
 
-    # `normalize` is an option, not metadata that comes with rows: `transform` asks for none to be
-    # routed to it.
     _dims: ClassVar = {"topics": ("topic", "feature")}
+    # `normalize` is an option, not metadata of rows, so it is not routed.
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _fitted = (
-        *DecompositionEstimator._fitted, "topics_", "exp_dirichlet_component_", "n_batch_iter_", "doc_topic_prior_",
-        "topic_word_prior_",
-    )  # fmt: skip
+        *DecompositionEstimator._fitted,
+        *("topics_", "exp_dirichlet_component_", "n_batch_iter_"),
+        *("doc_topic_prior_", "topic_word_prior_"),
+    )
 
     def __init__(
         self,
-        n_components=10,
+        n_components: int = 10,
         *,
-        epsilon=1.0,
-        delta=1e-5,
-        doc_topic_prior=None,
-        topic_word_prior=None,
-        solver="vips",
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        max_document_norm=1.0,
-        sampling_rate=None,
-        n_steps=None,
-        max_doc_update_iter=100,
-        mean_change_tol=1e-3,
-        n_posterior_samples=100,
-        random_state=None,
-        verbose=0,
-    ):
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        doc_topic_prior: float | None = None,
+        topic_word_prior: float | None = None,
+        solver: str = "vips",
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        max_document_norm: float = 1.0,
+        sampling_rate: float | None = None,
+        n_steps: int | None = None,
+        max_doc_update_iter: int = 100,
+        mean_change_tol: float = 1e-3,
+        n_posterior_samples: int = 100,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+        verbose: int = 0,
+    ) -> None:
         self.n_components = n_components
         self.epsilon = epsilon
         self.delta = delta
@@ -171,7 +183,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the posterior of the topics to private documents.
 
         Parameters
@@ -187,34 +199,38 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            document holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a document.
         """
         self._fit(X, y)
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.lda import LatentDirichletAllocation
 
         return (LatentDirichletAllocation,)
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         super()._check_parameters()
-        for name in ("doc_topic_prior", "topic_word_prior"):
-            check_number(name, getattr(self, name), 1e-6, 1e6, none=True, closed=True)
+        priors = {
+            "doc_topic_prior": self.doc_topic_prior,
+            "topic_word_prior": self.topic_word_prior,
+        }
+        for name, prior in priors.items():
+            check_number(name, prior, 1e-6, 1e6, none=True, closed=True)
         check_number("max_document_norm", self.max_document_norm, 1e-6, 1e6, closed=True)
         check_number("max_doc_update_iter", self.max_doc_update_iter, 0, 10**6, integral=True)
         check_number("mean_change_tol", self.mean_change_tol, 0, 1e6, closed=True)
 
-    def _prior(self, name):
-        value = getattr(self, name)
-        return 1 / self.n_components if value is None else float(value)
+    def _prior(self, given: float | None) -> float:
+        """Concentration of a prior, from its parameter."""
+        return 1 / self.n_components if given is None else float(given)
 
-    def _reader(self):
+    def _reader(self) -> Reader:
         return Documents()
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.lda import LatentDirichletAllocation
 
         d = facts.n_features
@@ -223,28 +239,28 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             n_words=d,
             n_components=int(self.n_components),
             n_paired=d if d <= 512 else 256,
-            doc_topic_prior=np.float32(self._prior("doc_topic_prior")),
-            topic_word_prior=np.float32(self._prior("topic_word_prior")),
+            doc_topic_prior=np.float32(self._prior(self.doc_topic_prior)),
+            topic_word_prior=np.float32(self._prior(self.topic_word_prior)),
             document_norm=np.float32(self.max_document_norm if private else 2.0**20),
             private=np.float32(private),
         )
         return Task(model, Bounds())
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         from scipy.special import digamma
 
         super()._finish(plan, outcome)
         self.n_batch_iter_ = self.n_iter_
-        self.doc_topic_prior_, self.topic_word_prior_ = (
-            self._prior("doc_topic_prior"),
-            self._prior("topic_word_prior"),
-        )
+        self.doc_topic_prior_ = self._prior(self.doc_topic_prior)
+        self.topic_word_prior_ = self._prior(self.topic_word_prior)
         self.components_ = self.posterior_.counts + self.topic_word_prior_
         total = self.components_.sum(axis=1, keepdims=True)
         self.topics_ = self.components_ / total
         self.exp_dirichlet_component_ = np.exp(digamma(self.components_) - digamma(total))
 
-    def sample_posterior(self, n_samples=100, random_state=None):
+    def sample_posterior(
+        self, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
         """Posterior draws, a dict like `posterior_samples_`.
 
         Parameters
@@ -252,30 +268,29 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         n_samples : int, default=100
         random_state : None, int or numpy.random.Generator
         """
-        check_is_fitted(self)
-        draws = self.posterior_.sample(np.random.default_rng(random_state), n_samples)
+        draws = self._fresh_draws(n_samples, random_state)
         return {"topics": draws.reshape(n_samples, *self.components_.shape)}
 
     @property
-    def bound_(self):
-        """There is none: it raises an AttributeError that says so."""
+    def bound_(self) -> float:
+        """Not available: raises an `AttributeError` with the reason."""
         raise AttributeError(
             "bound_ does not exist: the bound of the training documents is not among the releases."
         )
 
     # --------------------------------------------------------------- documents
 
-    def transform(self, X, *, normalize=True):
+    def transform(self, X: Any, *, normalize: bool = True) -> np.ndarray:
         """Topic proportions of documents.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Not protected. A document with NaN, infinity or a negative count is taken for an empty
-            one, with a warning.
+            Not protected. A document with NaN, infinity or a negative count is treated as empty,
+            with a warning.
         normalize : bool, default=True
-            False: the concentrations of the Dirichlet posterior instead; they sum to the number of
-            words and the prior.
+            False returns the concentrations of the Dirichlet posterior instead, which sum to the
+            number of words plus the prior.
 
         Returns
         -------
@@ -283,24 +298,25 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         """
         return self._scikit_learn().transform(self._documents(X), normalize=normalize)
 
-    def score(self, X, y=None):
-        """Variational bound of the log-likelihood of all documents, as scikit-learn has it."""
+    def score(self, X: Any, y: Any = None) -> float:
+        """Variational bound of the log-likelihood of all documents, as in scikit-learn."""
         del y
         return float(self._scikit_learn().score(self._documents(X)))
 
-    def perplexity(self, X):
-        """Exponential of minus the bound per word, as scikit-learn has it; the lower the better."""
+    def perplexity(self, X: Any) -> float:
+        """Exponential of minus the bound per word, as in scikit-learn; lower is better."""
         return float(self._scikit_learn().perplexity(self._documents(X)))
 
     _scorings = ("log_density",)
 
-    def _log_volume(self, facts):
+    def _log_volume(self, facts: Facts) -> float:
         return math.log(facts.n_features)
 
-    def _log_density(self, X, y):
-        """Log probability per word of half of each document, given its other half; NaN for one without words.
+    def _log_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log probability per word of half of each document, given the other half.
 
-        Counts are halved; of an odd one the larger half is taken from columns of even number.
+        Counts are split evenly; of an odd count, even columns give the larger part. NaN for a
+        document without words.
         """
         del y
         X, _ = counted(as_numeric(X))
@@ -313,18 +329,20 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         total, words = (np.bincount(row, values, X.shape[0]) for values in (left * log, left))
         return total / words
 
-    def completion_perplexity(self, X, random_state=0):
-        """Perplexity of half of the words of each document, given its other half.
+    def completion_perplexity(
+        self, X: Any, random_state: int | np.random.Generator | None = 0
+    ) -> float:
+        """Perplexity of half of the words of each document, given the other half.
 
-        Unlike `perplexity` it is the likelihood of words that the proportions have not seen, by the
-        mean topics: models can be compared by it whose bounds are not equally tight.
+        Unlike `perplexity`, it uses the likelihood of held-out words at the mean topics, so that it
+        can compare models whose bounds are not equally tight.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
-            Counts, which must be integers. Not protected.
+            Integer counts. Not protected.
         random_state : None, int or numpy.random.Generator, default=0
-            Of the split, which is at random for each word.
+            Randomness of the split, in which each word falls into either half.
 
         Returns
         -------
@@ -350,18 +368,19 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         )
         return float(np.exp(-log / left.data.sum()))
 
-    def _documents(self, X):
+    def _documents(self, X: Any) -> sparse.csr_matrix:
         check_is_fitted(self)
         rows, null = counted(self._reader().numeric(self, X, reset=False))
         if null.any():
             warnings.warn(
-                f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are taken for empty.",
+                f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are "
+                "taken for empty.",
                 stacklevel=3,
             )
         return sparse.csr_matrix(rows, dtype=np.float64)
 
-    def _scikit_learn(self):
-        """scikit-learn's model with these topics, which knows what follows from them."""
+    def _scikit_learn(self) -> Any:
+        """Model of scikit-learn with these topics, for inference about documents."""
         from sklearn.decomposition import LatentDirichletAllocation
 
         check_is_fitted(self)
@@ -370,13 +389,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             max_doc_update_iter=self.max_doc_update_iter,
             mean_change_tol=self.mean_change_tol,
         )
-        names = (
-            "components_",
-            "exp_dirichlet_component_",
-            "doc_topic_prior_",
-            "topic_word_prior_",
-            "n_features_in_",
-        )
-        for name in names:
-            setattr(model, name, getattr(self, name))
+        model.components_ = self.components_
+        model.exp_dirichlet_component_ = self.exp_dirichlet_component_
+        model.doc_topic_prior_ = self.doc_topic_prior_
+        model.topic_word_prior_ = self.topic_word_prior_
+        model.n_features_in_ = self.n_features_in_
         return model

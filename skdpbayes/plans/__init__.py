@@ -1,1 +1,1 @@
-"""Plans: what a fit will run and what it will cost, from public numbers alone. No plan sees a row."""
+"""Plans: what a fit runs and what it costs, from public numbers alone. No plan sees a row."""

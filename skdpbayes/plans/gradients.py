@@ -1,7 +1,7 @@
-"""Plans of the solvers that release gradients: dpvi, na-dpvi, sgld, a guide of the user's, Adam.
+"""Plans of the solvers that release gradients: dpvi, na-dpvi, sgld, a user's guide, Adam.
 
-Each is a function of settings, a model, bounds and the public number of records, and returns
-a `Planned`. `openings` are budget shares of releases that are made before.
+Each plan is a function of settings, a model, bounds and the public number of records, and returns a
+`Planned`. `openings` are budget shares of the releases before the rounds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def n_parameters(model: Model) -> int:
 
 
 def refuse_many_parameters(settings: Settings, model: Model) -> None:
-    """Raise if there are more than solvers that release a matrix can do with."""
+    """Raise a `ValueError` if the model has too many parameters to release a matrix."""
     size, most = n_parameters(model), settings.defaults.curvature_up_to
     if size > most:
         raise ValueError(
@@ -79,9 +79,8 @@ def plan_dpvi(
 
     clip, fraction = settings.clipping_norm or bounds.clip, None
     if clip is None:
-        # Variance of the noise in the averaged score without clipping, over the curvature that the
-        # bounds let expect. Where there is more noise than signal, clipping costs less information
-        # than it saves.
+        # Variance of the noise in the averaged unclipped score, over the curvature that the bounds
+        # suggest. If noise dominates, clipping saves more information than it costs.
         variance = (steps[0].noise_multiplier * bounds.score / rate) ** 2 / n_steps
         ratio = variance * size / (0.8 * n_guess * bounds.curvature)
         if ratio > 0:
@@ -123,14 +122,14 @@ def plan_na_dpvi(
     if n_steps < 2:
         raise ValueError(_TOO_FEW.format(n_steps))
     opening, steps, _ = settings.round_noise(openings, n_steps, rate)
-    # Scores clipped to nearly equal norms waste little of the noise; without noise none is clipped.
+    # Nearly equal norms make the best use of the noise; without noise, no score is clipped.
     bounded = math.isfinite(bounds.score)
     score, curvature = bounds.score, bounds.curvature
     if bounds.typical and (settings.private or not bounded):
         score, curvature = bounds.typical
     share = 0.2 if settings.private else 1.01
     clip = settings.clipping_norm or bounds.clip or score * share
-    norm = 1.01 * curvature * min(1, clip / score)  # of a curvature with the weight of its score
+    norm = 1.01 * curvature * min(1, clip / score)  # the curvature is weighted like its score
     every = settings.defaults.curvature_every
     solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
@@ -143,7 +142,7 @@ def plan_sgld(
     n: int | None,
     openings: Sequence[float] = (),
 ) -> Planned:
-    """Langevin dynamics; the step sizes follow from the noise."""
+    """Langevin dynamics; the noise determines the step sizes."""
     _refuse_without_bound(settings, bounds)
     del model
     n_steps, batch = settings.schedule((2000, 2**16), openings)
@@ -216,7 +215,7 @@ def plan_own_guide(
     n: int | None,
     openings: Sequence[float] = (),
 ) -> Planned:
-    """Variational inference with a guide of the user's."""
+    """Variational inference with a user's guide."""
     from skdpbayes.models.numpyro.guide import read_guide
 
     assert bounds.clip is not None
@@ -235,7 +234,7 @@ def plan_guided(
     n: int | None,
     openings: Sequence[float] = (),
 ) -> Planned:
-    """Variational inference with the guide that is asked for."""
+    """Variational inference with the requested guide."""
     if callable(settings.guide):
         return plan_own_guide(settings, model, bounds, n, openings)
     if settings.guide == "point":
@@ -244,12 +243,12 @@ def plan_guided(
 
 
 def _own_copy(guide: Any, program: Any) -> Any:
-    """A copy, as guides of NumPyro keep what they are first called with.
+    """Copy of a guide, since NumPyro's guides keep the arguments of their first call.
 
     Raises
     ------
     ValueError
-        If the guide has been called: it keeps records, and starts where they led it.
+        If the guide has been called: it holds records, and starting values that depend on them.
     """
     if getattr(guide, "prototype_trace", None) is not None:
         raise ValueError(
@@ -261,6 +260,6 @@ def _own_copy(guide: Any, program: Any) -> Any:
 
 @lru_cache(maxsize=32)
 def _copied(guide: Any, program: Any) -> Any:
-    """One for each model and guide: another would be compiled anew."""
+    """One copy for each model and guide, since another copy would be compiled anew."""
     del program
     return copy.deepcopy(guide)

@@ -17,27 +17,27 @@ from skdpbayes.plans.report import Told, report
 from skdpbayes.plans.settings import Settings, Task
 from skdpbayes.privacy.report import PrivacySpent
 
-_TRIED = 40  # rounds of a trial run
+_TRIED = 40  # number of rounds of a trial run
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What a fit runs and what it costs: a function of parameters and public facts.
+    """Plan of a fit: what it runs and what it costs, from parameters and public facts alone.
 
     Attributes
     ----------
     facts : Facts
-        Shape of the table, and what parameters declare of it.
+        Shape of the table, and what is declared of it.
     model : Model
     solver : Solver
     spec : MechanismSpec
-        What the mechanism does.
+        Specification of the mechanism.
     report : PrivacySpent
-        What the fit spends, as its `privacy_spent_` will say.
+        Cost of the fit, its `privacy_spent_`.
     slots : int or None
-        Batch slots processed at a time, of models whose records are costly.
+        Number of batch slots processed at a time, for models whose records are costly.
     made_up : callable ``n_rows -> Records``
-        Records of a table that nobody has, for `expected_seconds`.
+        Synthetic records, for `expected_seconds`.
 
     Examples
     --------
@@ -59,12 +59,12 @@ class Plan:
 
     @property
     def epsilon(self) -> float:
-        """What the fit spends at `delta`."""
+        """Epsilon that the fit spends at `delta`."""
         return self.report.epsilon
 
     @property
     def delta(self) -> float:
-        """Privacy failure probability."""
+        """Probability with which the privacy bound may fail."""
         return self.report.delta
 
     @property
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def n_steps(self) -> int:
-        """Rounds of each chain."""
+        """Number of rounds of each chain."""
         return self.spec.n_steps
 
     @property
@@ -89,15 +89,14 @@ class Plan:
 
     @property
     def noise_multipliers(self) -> tuple[float, ...]:
-        """Standard deviation of the noise over the clipping norm, in each piece of the schedule."""
+        """Standard deviation of the noise over the clipping norm, by piece of the schedule."""
         return tuple(piece.noise_multiplier for piece in self.spec.steps)
 
     def expected_seconds(self, n_rows: int | None = None) -> float:
-        """Seconds that the rounds of a fit take on this machine, once they are compiled.
+        """Seconds that the rounds of a fit take on this machine, without compilation.
 
-        A few rounds are run on a table that is made up. That compiles the program, so that the fit
-        need not do it again. Where the time depends on the rows (lengths of documents, zeros), it
-        is a rough guess.
+        A few rounds run on synthetic rows. This compiles the program, which the fit then reuses. If
+        the time depends on the rows (lengths of documents, sparsity), the result is a rough guess.
 
         Parameters
         ----------
@@ -153,12 +152,12 @@ def make_plan(
     made_up : callable
         As in `Plan`.
     costly : bool
-        Whether empty batch slots cost much: then programs differ with the size of the batch.
+        Whether empty batch slots are expensive; then the program depends on the batch size.
 
     Raises
     ------
     ValueError
-        For settings that make no sense together, or that the model does not take.
+        For settings that contradict each other or do not suit the model.
     """
     solver, spec, norm = planned(settings, task.model, task.bounds, facts.n_rows)
     slots = None

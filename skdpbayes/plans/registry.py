@@ -1,9 +1,8 @@
-"""The solvers: one entry each, which every list of solvers reads.
+"""Registry of the solvers; every list of solvers reads it.
 
-A solver is offered for a model if one of its ways takes a model of that kind. To add a solver,
-write a plan (a function of settings, model, bounds and the number of records, that returns a
-`Planned`) and `register` an entry; to add a model, give it the methods that a way asks
-for.
+A solver is offered for a model if one of its ways takes that kind of model. To add a solver, write
+a plan (a function of settings, model, bounds and the number of records that returns a `Planned`)
+and `register` an entry. To add a model, give it the methods that a way requires.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class HasNoisyPosterior(Protocol):
 
 @runtime_checkable
 class HasStatistics(Protocol):
-    """A model with local latents, whose expected statistics are released in rounds."""
+    """A model with local latent variables, whose expected statistics are released in rounds."""
 
     def m_step(self, params: Any, sums: Any, scales: Any) -> Any:
         """Parameters given noisy sums."""
@@ -61,17 +60,17 @@ class HasStatistics(Protocol):
 
 @runtime_checkable
 class HasMarginal(Protocol):
-    """A model that has a likelihood once openings have found a start."""
+    """A model that has a likelihood once openings have found starting values."""
 
     def openings(self) -> Any:
-        """Releases that lead to a start."""
+        """Releases that find starting values."""
 
     def marginal(self, params: Any) -> Any:
-        """A model without latents, about the start."""
+        """Model with the latent variables summed out, near the starting values."""
 
 
 def opened(plan: PlanFunction) -> PlanFunction:
-    """A plan of a gradient solver that starts where a model's openings lead."""
+    """Plan of a gradient solver that starts at the result of a model's openings."""
 
     def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Planned:
         openings = opening_shares(settings, len(model.openings()))
@@ -83,7 +82,7 @@ def opened(plan: PlanFunction) -> PlanFunction:
         marginal = model.marginal(model.init())
         solver, spec, norm = plan(settings, marginal, bounds, n, openings)
         if isinstance(model, WithScoreUnit) and model.found:
-            norm = None  # it is relative to a unit that the opening finds
+            norm = None  # the opening finds its unit
         return Planned(Opened(solver, np.int32(len(openings))), spec, norm)
 
     return planned
@@ -91,16 +90,16 @@ def opened(plan: PlanFunction) -> PlanFunction:
 
 @dataclass(frozen=True)
 class SolverEntry:
-    """A solver, as every list of solvers knows it.
+    """Entry of a solver in the registry.
 
     Attributes
     ----------
     name : str
-        The value of the parameter `solver`.
+        Value of the parameter `solver`.
     summary : str
-        What it does, in one sentence.
+        Description in one sentence.
     ways : tuple of (type, function)
-        Kinds of models that it takes, the most special first, and how it is planned for each.
+        Kinds of models that it takes, most specific first, with a plan for each.
     parameters : frozenset of str
         Parameters in `SPECIAL` that it takes.
     """
@@ -111,11 +110,11 @@ class SolverEntry:
     parameters: frozenset[str] = frozenset()
 
     def way(self, model: type) -> PlanFunction | None:
-        """How it is planned for a class of models; None if it does not take them."""
+        """Plan for a class of models; None if the solver does not take them."""
         return next((plan for kind, plan in self.ways if issubclass(model, kind)), None)
 
 
-# Parameters that only some solvers take, and the values that stand for "not set".
+# Parameters that only some solvers take, with the values that mean "not set".
 SPECIAL: dict[str, Any] = {
     "guide": "auto",
     "step_schedule": "constant",
@@ -133,7 +132,7 @@ def register(entry: SolverEntry) -> None:
     Raises
     ------
     ValueError
-        If there is one of that name.
+        If the name is taken.
     """
     if entry.name in SOLVERS:
         raise ValueError(f"There is a solver {entry.name!r} already.")
@@ -194,7 +193,7 @@ def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Pl
     Raises
     ------
     ValueError
-        If the solver does not take the model, by the names of both and of the solvers that do.
+        If the solver does not take the model; the error names both, and the solvers that do.
     """
     plan = SOLVERS[settings.solver].way(type(model))
     if plan is None:
@@ -206,7 +205,7 @@ def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Pl
 
 
 def check_special(solver: str, parameters: Mapping[str, Any]) -> None:
-    """Raise if a parameter is set that belongs to other solvers."""
+    """Raise a `ValueError` if a parameter is set that only other solvers take."""
     own = SOLVERS[solver].parameters
     for name, default in SPECIAL.items():
         value = parameters.get(name, default)

@@ -1,4 +1,4 @@
-"""What a plan will spend: `PrivacySpent` from the very steps that run."""
+"""Cost of a plan: `PrivacySpent` from the same steps that run."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _EARLIER = "an earlier fit: "
 
 
 class Told(NamedTuple):
-    """What a report says beside its numbers.
+    """Facts that a report states beside its numbers.
 
     Attributes
     ----------
     estimator, unit : str
-        Class of the estimator, and what one record is.
+        Class of the estimator, and the unit of privacy.
     public : mapping
-        Facts that are taken for public.
+        Facts that the guarantee takes to be public.
     schema : dict or None
-        In JSON's types.
+        Schema, in JSON types.
     seeded : bool
         Whether `random_state` is set.
     voided_by : tuple of str
-        Reasons that void the guarantee, but for the seed and earlier fits.
+        Reasons that void the guarantee, except the seed and earlier fits.
     earlier : PrivacySpent or None
-        Of earlier fits of the same object.
+        Report of earlier fits of the same object.
     """
 
     estimator: str
@@ -50,23 +50,23 @@ class Told(NamedTuple):
 def report(
     settings: Settings, spec: MechanismSpec, clipping_norm: float | None, told: Told
 ) -> PrivacySpent:
-    """`PrivacySpent` of a plan; earlier fits of the same object are carried along.
+    """`PrivacySpent` of a plan, including earlier fits of the same object.
 
     Raises
     ------
     AccountingError
-        If the plan would spend more than was asked for, or the accountants disagree.
+        If the plan would spend more than the budget, or if the accountants disagree.
     """
-    # The overhead in delta depends on epsilon, of which the one that is asked for is an upper bound.
+    # The overhead in delta depends on epsilon; the requested epsilon is an upper bound of it.
     more_epsilon, more_delta, beyond_tables = 0.0, 0.0, False
     accounted = settings.private or spec.least_noise >= LEAST_ACCOUNTED
     delta, at_most = float(settings.delta), float(settings.epsilon)
-    if accounted and math.isinf(at_most):  # a fit that asks for no privacy may have some
+    if accounted and math.isinf(at_most):  # a fit with epsilon=inf may be private all the same
         at_most = 1.01 * compose(spec.composed(), settings.adjacency).epsilon(delta) + 1e-3
     if spec.levels is not None and math.isfinite(at_most):
         more_epsilon, more_delta = overhead(spec.levels, at_most)
         beyond_tables = more_epsilon > 1e-6 * at_most or more_delta > 1e-6 * delta
-        if beyond_tables:  # and nothing is claimed
+        if beyond_tables:  # the report claims nothing
             more_epsilon = more_delta = 0.0
     if not accounted:
         epsilon, accountant, check = math.inf, "none", "not run: next to no noise"
@@ -113,7 +113,7 @@ def report(
 
 
 def _voids(settings: Settings, told: Told) -> Iterator[str]:
-    """Reasons that a seed, or an earlier fit of the same object, adds to void the guarantee."""
+    """Reasons that void the guarantee because of the seed or of earlier fits."""
     if told.seeded:
         yield SEEDED
     earlier = told.earlier
@@ -132,7 +132,13 @@ def _voids(settings: Settings, told: Told) -> Iterator[str]:
 def _account(
     steps: tuple[GaussianSteps, ...], delta: float, adjacency: str
 ) -> tuple[float, str, str]:
-    """Epsilon, accountant and cross-check of a list of steps; fails closed if the two accountants disagree."""
+    """Epsilon, accountant and cross-check of the steps.
+
+    Raises
+    ------
+    AccountingError
+        If the two accountants disagree.
+    """
     curve = compose(steps, adjacency)
     epsilon = curve.epsilon(delta)
     if not math.isfinite(epsilon):

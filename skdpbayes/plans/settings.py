@@ -1,4 +1,4 @@
-"""Parameters that decide what a fit runs, and the noise that they allow."""
+"""Parameters that determine a plan, and the noise that they allow."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ SEEDED = (
     "random_state is set: other fits may share the noise, and whoever guesses the seed can remove "
     "it"
 )
-LEAST_ACCOUNTED = 0.05  # least noise multiplier that is accounted for if epsilon is infinite
-_COUNT_SHARE = 0.01  # of the squared budget, for the number of usable records
+LEAST_ACCOUNTED = 0.05  # least noise multiplier to account for if epsilon is infinite
+_COUNT_SHARE = 0.01  # share of the squared budget for the number of usable records
 
 Schedule = Sequence[tuple[float, int]]
-"""Pieces of a noise schedule: a multiplier relative to the others', and a number of steps."""
+"""Pieces of a noise schedule: relative noise multiplier and number of steps."""
 
 
 class Bounds(NamedTuple):
-    """Public bounds on what one record may do to the log-likelihood; infinite where there is none.
+    """Public bounds on one record's log-likelihood; infinite if there is no bound.
 
     Attributes
     ----------
     score, curvature : float
-        Norms of the gradient and of the Hessian.
+        Bounds on the norms of the gradient and of the Hessian.
     prior_precision : float
+        Precision of the prior.
     typical : tuple of float or None
-        Norms of gradient and Hessian of a usual record.
+        Norms of gradient and Hessian of a typical record.
     clip : float or None
-        Clipping norm to take; None leaves it to the solver.
+        Clipping norm; None leaves it to the solver.
     mean_curvature : float or None
-        Of all records, over their number; None: no more than `curvature`.
+        Bound on the average curvature of all records; None: `curvature`.
     constant_column : bool
         Whether the last column of a record is constant.
     """
@@ -52,7 +53,7 @@ class Bounds(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A model, public bounds on what its records do, and what voids the guarantee beside the facts."""
+    """A model, public bounds of its records, and reasons that void the guarantee."""
 
     model: Any
     bounds: Bounds
@@ -60,7 +61,7 @@ class Task(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A solver, its mechanism, and its clipping norm (None, if that follows from releases)."""
+    """A solver, its mechanism, and its clipping norm (None if it follows from releases)."""
 
     solver: Any  # of the kind that takes the model
     spec: MechanismSpec
@@ -69,30 +70,31 @@ class Planned(NamedTuple):
 
 @dataclass(frozen=True)
 class Defaults:
-    """What an estimator's model asks of the solvers' defaults.
+    """Defaults of an estimator, where they differ from those of the solvers.
 
     Attributes
     ----------
     schedules : mapping of str to tuple of int
-        Rounds and expected batch of a solver, where they differ from the solver's own.
+        Number of rounds and expected batch size, by solver.
     rounds : tuple of int
-        Rounds of statistics, with noise and without.
+        Number of rounds of statistics, with noise and without.
     opening_shares : tuple of float
-        Budget shares of the releases that find a start.
+        Budget shares of the openings, the releases that find starting values.
     opening_words : str
-        Subject and verb of the error that there are too few steps, the number for ``{}``.
+        Subject and verb of the error about too few steps; ``{}`` stands for the number of openings.
     curvature_every : int
-        Rounds of na-dpvi between two releases of curvature.
+        Number of rounds of na-dpvi between two releases of curvature.
     full_rank_up_to, curvature_up_to : int
-        Most parameters of ``guide="auto"`` that is full rank, and of releases of a matrix.
+        Largest number of parameters for which ``guide="auto"`` is full rank, and for which a matrix
+        is released.
     learning_rates : tuple of float
-        Of dpvi, full rank and mean field.
+        Learning rates of dpvi, full rank and mean field.
     learning_rate : float
-        Of Adam.
+        Learning rate of Adam.
     calm : int or None
-        Records for each parameter, as far as the learning rate of a full-rank guide goes.
+        Largest number of records per parameter that the learning rate of a full-rank guide assumes.
     limited : bool
-        Whether the number of records limits dpvi's learning rate, as it must for linear models.
+        Whether the number of records limits dpvi's learning rate, as it must in linear models.
     """
 
     schedules: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -110,14 +112,15 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Settings:
-    """An estimator's parameters, checked, as far as its plan depends on them.
+    """Checked parameters of an estimator, as far as its plan depends on them.
 
     Attributes
     ----------
     epsilon, delta, adjacency, numerics, solver
     n_posterior_samples, sampling_rate, n_steps, clipping_norm, learning_rate
     guide, step_schedule, n_chains, sampler, friction
-        As in `DPBayesianLogisticRegression`; parameters that an estimator lacks have defaults.
+        As in `DPBayesianLogisticRegression`; defaults replace the parameters that an estimator
+        lacks.
     defaults : Defaults
     """
 
@@ -140,18 +143,18 @@ class Settings:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], defaults: Defaults) -> Settings:
-        """Settings among an estimator's parameters."""
+        """Settings from an estimator's parameters; others are ignored."""
         known = {own.name for own in fields(cls)}
         own = {name: value for name, value in parameters.items() if name in known}
         return cls(**own, defaults=defaults)
 
     @property
     def private(self) -> bool:
-        """Whether noise is asked for."""
+        """Whether epsilon is finite."""
         return math.isfinite(self.epsilon)
 
     def rate(self, n_records: int | None, expected_batch: int) -> float:
-        """The sampling rate asked for, or one that samples `expected_batch` records where N is public."""
+        """`sampling_rate`, or the rate at which `expected_batch` records are expected."""
         if self.sampling_rate is not None:
             return float(self.sampling_rate)
         if self.adjacency == "add_remove" or n_records is None:
@@ -164,12 +167,12 @@ class Settings:
         return min(1.0, expected_batch / n_records)
 
     def schedule(self, own: tuple[int, int], openings: Sequence[float]) -> tuple[int, int]:
-        """Rounds of the solver, and their expected batch; `n_steps` counts the openings too."""
+        """Number of rounds and expected batch size; `n_steps` includes the openings."""
         rounds, batch = self.defaults.schedules.get(self.solver, own)
         return (rounds if self.n_steps is None else self.n_steps - len(openings)), batch
 
     def count(self) -> GaussianSteps:
-        """Release of the number of usable records: a small share of the budget."""
+        """Release of the number of usable records, at a small share of the budget."""
         if not self.private:
             return GaussianSteps(0.0, 1.0, 1)
         distance = 2.0 if self.adjacency == "replace_one" else 1.0
@@ -181,9 +184,14 @@ class Settings:
     ) -> Calibration:
         """Steps that are (epsilon, delta)-private together with the count."""
         return calibrate_noise(
-            float(self.epsilon), float(self.delta), sampling_rate, n_steps, schedule, self.adjacency,
+            float(self.epsilon),
+            float(self.delta),
+            sampling_rate,
+            n_steps,
+            schedule,
+            self.adjacency,
             along=(self.count(),),
-        )  # fmt: skip
+        )
 
     def round_noise(
         self,
@@ -192,12 +200,12 @@ class Settings:
         sampling_rate: float,
         schedule: Schedule | None = None,
     ) -> tuple[tuple[GaussianSteps, ...], tuple[GaussianSteps, ...], float]:
-        """Steps of the openings, steps of the rounds, and the multiplier that `schedule` is relative to.
+        """Steps of the openings, steps of the rounds, and the noise multiplier of `schedule`.
 
         Parameters
         ----------
         openings : sequence of float
-            Budget shares of releases before the rounds, which have the rest.
+            Budget shares of the openings; the rounds have the rest.
         """
         if not openings:
             noise = self.noise(n_steps, sampling_rate, schedule)
@@ -212,26 +220,27 @@ class Settings:
         return noise.steps[:n], noise.steps[n:], factor * noise.noise_multiplier
 
     def spec(self, steps: tuple[GaussianSteps, ...], n_chains: int = 1) -> MechanismSpec:
-        """What the mechanism does."""
+        """Specification of the mechanism."""
         from skdpbayes.mechanism.spec import MechanismSpec
 
         spec = MechanismSpec(steps, n_chains, self.numerics)
         if not self.private and spec.least_noise >= LEAST_ACCOUNTED:
-            # The noise of a sampler has an epsilon, which an exact count would void.
+            # A sampler's noise has a finite epsilon, which an exact count would void.
             return spec
         return replace(spec, count=self.count())
 
     def refuse(self, *names: str) -> None:
-        """Raise if one of the parameters is set, which releases of statistics do not take."""
+        """Raise a `ValueError` if a parameter is set that releases of statistics do not take."""
         for name in names:
-            if getattr(self, name) is not None:
+            value = vars(self)[name]
+            if value is not None:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} needs another solver: solver='vips' releases "
+                    f"{name}={value!r} needs another solver: solver='vips' releases "
                     "bounded statistics of all records."
                 )
 
     def refuse_private_n(self) -> None:
-        """Raise if the number of records is private."""
+        """Raise a `ValueError` if the number of records is private."""
         if self.adjacency == "add_remove":
             raise ValueError(
                 "solver='vips' takes the number of records as known, which adjacency='add_remove' "

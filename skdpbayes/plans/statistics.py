@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def plan_one_release(
     settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None
 ) -> Planned:
-    """The summed statistics of a conjugate model, once."""
+    """One release of a conjugate model's summed statistics."""
     del bounds
     settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     settings.refuse_private_n()
@@ -39,7 +39,7 @@ def plan_one_release(
 def plan_moments(
     settings: Settings, model: ColumnMoments, bounds: Bounds, n: int | None
 ) -> Planned:
-    """The summed moments of columns, once; they count the records, whose number may be private."""
+    """One release of the moments of columns, which also counts the records."""
     del bounds, n
     return _released_once(settings, model, 0)
 
@@ -51,7 +51,13 @@ def _released_once(settings: Settings, model: Any, n: int) -> Planned:
 
 
 def opening_shares(settings: Settings, n_openings: int) -> tuple[float, ...]:
-    """Budget shares of a model's openings; raises if `n_steps` leaves no other release."""
+    """Budget shares of a model's openings.
+
+    Raises
+    ------
+    ValueError
+        If `n_steps` leaves no other release.
+    """
     if settings.n_steps is not None and settings.n_steps <= n_openings:
         words = settings.defaults.opening_words.format(n_openings)
         raise ValueError(
@@ -64,7 +70,7 @@ def opening_shares(settings: Settings, n_openings: int) -> tuple[float, ...]:
 def plan_rounds(
     settings: Settings, model: StatisticsModel, bounds: Bounds, n: int | None
 ) -> Planned:
-    """A model's openings, and rounds of its expected statistics."""
+    """Openings of a model, and rounds of its expected statistics."""
     del bounds
     settings.refuse("clipping_norm", "learning_rate")
     openings = opening_shares(settings, len(model.openings()))
@@ -72,7 +78,7 @@ def plan_rounds(
     rounds = default if settings.n_steps is None else settings.n_steps - len(openings)
     rate = settings.rate(n, n or 1)
     opening, steps, _ = settings.round_noise(openings, rounds, rate)
-    least = 0.0 if settings.private else 1.0  # without noise every round stands for itself
+    least = 0.0 if settings.private else 1.0  # without noise, the last round alone counts
     norm = max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
     solver = StatisticsRounds(np.int32(len(openings)), np.float32(least), np.float32(norm))
     return Planned(solver, settings.spec(opening + steps), norm)
@@ -81,7 +87,7 @@ def plan_rounds(
 def plan_logistic(
     settings: Settings, model: LogisticRegression, bounds: Bounds, n: int | None
 ) -> Planned:
-    """Statistics of logistic regression: some once, and some in each of a few rounds."""
+    """Statistics of logistic regression: some are released once, the others in each round."""
     settings.refuse("clipping_norm", "sampling_rate", "learning_rate")
     settings.refuse_private_n()
     refuse_many_parameters(settings, model)

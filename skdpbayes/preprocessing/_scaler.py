@@ -2,55 +2,64 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.declarations import column_bounds
-from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.estimators._base import Outcome, PrivateEstimator
+from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import ClippedRows
 from skdpbayes.plans.settings import Bounds, Task
+from skdpbayes.privacy import PrivacyLedger
+
+if TYPE_CHECKING:
+    from skdpbayes.plans.plan import Plan
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
-    """Subtract each column's mean and divide by its standard deviation, both learned under differential privacy.
+    """Standardise columns by means and standard deviations learnt under differential privacy.
 
-    One release of first and second moments, of all rows. What lies outside of the bounds is cut, in
-    `fit` and in `transform`; a missing cell counts for nothing in its column, and stays missing.
+    The first and second moments of all rows are released once. Values outside the bounds are
+    clipped, in `fit` and in `transform`. A missing cell contributes nothing to its column, and
+    stays missing.
 
     Parameters
     ----------
     bounds : tuple (low, high), dict or Schema
-        Public bounds of the columns: numbers, or arrays with one for each column; or, for data
-        frames, a dict from each column's name to its pair; or a `Schema` that has them.
+        Public bounds of the columns: numbers, or arrays with one entry for each column; for data
+        frames, a dict from column names to pairs, or a `Schema` with bounds.
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` adds no noise.
     delta : float, default=1e-5
-        Privacy failure probability; well below one over the number of rows.
+        Probability with which the privacy bound may fail; well below one over the number of rows.
     with_mean, with_std : bool, default=True
-        Whether to subtract means, and divide by standard deviations.
+        Whether to subtract means, and to divide by standard deviations.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        What "with respect to one row" means.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private too.
     numerics : {"secure", "fast"}, default="secure"
-        Integer sums and integer noise, for which the guarantee is proved; or floating-point ones.
+        Arithmetic of sums and noise: integers, for which the guarantee is proved, or floating
+        point.
     ledger : PrivacyLedger, default=None
-        Budget that is charged, and may refuse the fit. None: the one opened by ``with``, if any.
+        Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
+        any.
     random_state : None, int, RandomState or Generator, default=None
-        None draws keys from the operating system. Anything else makes the noise reproducible: for
-        tests only.
+        None draws keys from the operating system. Any other value makes the noise reproducible,
+        which voids the guarantee: for tests only.
 
     Attributes
     ----------
     mean_, var_, scale_ : arrays of shape (n_features,)
-        With noise. A variance that the noise hides is set to what the noise could make of it.
+        Noisy means, variances and standard deviations. A variance below the noise level is replaced
+        by that level.
     privacy_spent_ : PrivacySpent
-        What the fit cost and under which conditions it holds.
+        Cost of the fit, and the conditions under which the guarantee holds.
     usable_records_ : NoisyCount
-        Noisy number of records that count: those without missing cells or unknown labels.
+        Noisy number of usable records: those without missing cells or unknown labels.
     n_features_in_, feature_names_in_
-        As everywhere in scikit-learn.
+        As in scikit-learn.
 
     Examples
     --------
@@ -67,17 +76,17 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
 
     def __init__(
         self,
-        bounds=(-1.0, 1.0),
-        epsilon=1.0,
-        delta=1e-5,
+        bounds: Any = (-1.0, 1.0),
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
         *,
-        with_mean=True,
-        with_std=True,
-        adjacency="zero_out",
-        numerics="secure",
-        ledger=None,
-        random_state=None,
-    ):
+        with_mean: bool = True,
+        with_std: bool = True,
+        adjacency: str = "zero_out",
+        numerics: str = "secure",
+        ledger: PrivacyLedger | None = None,
+        random_state: int | np.random.RandomState | np.random.Generator | None = None,
+    ) -> None:
         self.bounds = bounds
         self.epsilon = epsilon
         self.delta = delta
@@ -88,10 +97,10 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.ledger = ledger
         self.random_state = random_state
 
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "scale_")
+    def __sklearn_is_fitted__(self) -> bool:
+        return "scale_" in vars(self)
 
-    def fit(self, X, y=None):
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Learn means and standard deviations.
 
         Parameters
@@ -106,32 +115,32 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         Raises
         ------
         ValueError
-            For parameters out of range and for what is public: shapes and dtypes. Never for what a
-            row holds.
+            For parameters out of range, shapes and dtypes, which are public. Never for the values
+            in a row.
         """
         self._fit(X, y)
         return self
 
     @classmethod
-    def _model_types(cls):
+    def _model_types(cls) -> tuple[type, ...]:
         from skdpbayes.models.moments import ColumnMoments
 
         return (ColumnMoments,)
 
-    def _reader(self):
+    def _reader(self) -> ClippedRows:
         return ClippedRows(self.bounds)
 
-    def _task(self, facts):
+    def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.moments import ColumnMoments
 
         return Task(ColumnMoments(facts.n_features), Bounds())
 
-    def _also_public(self, facts, model):
+    def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         del model
         low, high = self._reader().bounds(facts.shape)
         return {"bounds": (low.tolist(), high.tolist())}
 
-    def _finish(self, plan, outcome):
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
         mean, variance = plan.solver.posterior(plan.model, outcome.state)
         low, high = self._reader().bounds(plan.facts.shape)
         half = (high - low) / 2
@@ -140,15 +149,15 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.var_ = half**2 * variance
         self.scale_ = np.sqrt(self.var_)
 
-    def _column_bounds(self):
+    def _column_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         names = vars(self).get("feature_names_in_")
         return column_bounds(self.bounds, self.n_features_in_, names)
 
-    def _dense(self, X):
+    def _dense(self, X: Any) -> np.ndarray:
         return self._reader().numeric(self, X, reset=False)
 
-    def transform(self, X):
-        """Standardised columns; values outside of the bounds are cut there first.
+    def transform(self, X: Any) -> np.ndarray:
+        """Standardise columns; values outside the bounds are clipped first.
 
         Parameters
         ----------
@@ -163,8 +172,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
             X = np.clip(self._dense(X).astype(np.float64), *self._column_bounds())
             return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
-    def inverse_transform(self, X):
-        """Columns in their own units."""
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        """Transform standardised columns back to their own units."""
         check_is_fitted(self)
         X = self._dense(X) * (self.scale_ if self.with_std else 1.0)
         return X + self.mean_ * bool(self.with_mean)

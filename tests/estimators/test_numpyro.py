@@ -194,6 +194,26 @@ def test_what_is_public_may_raise(change, records, message):
         DPNumPyroModel(**({"model": linear} | change)).fit(*records)
 
 
+def around(x, spread=1.0):
+    centre = numpyro.sample("centre", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("x", dist.Normal(centre, spread).expand([x.shape[1]]).to_event(1), obs=x)
+
+
+@pytest.mark.parametrize("public", [None, {"spread": 2.0}])
+def test_a_model_without_a_response_is_planned_as_it_is_fitted(public):
+    model = DPNumPyroModel(around, public=public, clipping_norm=1.0)
+    planned, (fitted, _) = model.plan(n_rows=50, n_features=2), model._prepared(np.ones((50, 2)))
+    assert planned.facts.shape == fitted.facts.shape and planned.spec == fitted.spec
+    assert planned.epsilon == fitted.epsilon
+
+
+def test_a_plan_of_other_arguments_needs_fields():
+    model = DPNumPyroModel(lambda age, *, height, weight: None)
+    with pytest.raises(ValueError, match=r"takes neither \(X, y\) nor \(X\).*pass fields="):
+        model.plan(n_rows=50, n_features=2)
+
+
 def test_a_plate_of_the_number_of_records_is_explained():
     def model(x, y=None):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))

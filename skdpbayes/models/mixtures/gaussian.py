@@ -80,7 +80,7 @@ class GaussianMixture:
     covariance_prior : array of shape (d, d) or None
         Scatter of the prior. None: `freedom` times the released covariance of all records, over
         ``K^(2/d)``.
-    ridge : float
+    ridge : float or array of shape (d,)
         Added to variances.
     radius : float
         Distance, in standard deviations of a component, beyond which records are down-weighted.
@@ -102,13 +102,13 @@ class GaussianMixture:
     freedom: Number
     mean_prior: Array | None
     covariance_prior: Array | None
-    ridge: Number
+    ridge: Number | Array
     radius: Number
     kept: Array
     whole_radius: Number
     frequencies: Array | None
     means: Array | None
-    weights: Array
+    weights: Array | None
 
     # ------------------------------------------------------------ what a record contributes
 

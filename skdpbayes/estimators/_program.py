@@ -1,0 +1,140 @@
+"""Base of the estimators whose model is a NumPyro program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skdpbayes.estimators._base import Outcome
+from skdpbayes.estimators._posterior import PosteriorEstimator
+from skdpbayes.facts import Facts
+from skdpbayes.intake.fields import typed
+from skdpbayes.plans.settings import Bounds, Defaults, Task
+
+if TYPE_CHECKING:
+    from skdpbayes.models.numpyro.program import NumPyroModel
+    from skdpbayes.plans.plan import Plan
+
+_MANY = 100  # records; a table of groups is shorter
+_CLIPPED = 0.5  # clipping norm over the median norm (rounded up to a power of two), under noise
+
+
+class ProgramEstimator(PosteriorEstimator):
+    """Base of the estimators whose model is a NumPyro program."""
+
+    _model: NumPyroModel
+
+    _defaults = Defaults(
+        opening_shares=(0.05,),  # for the release that finds the clipping norm
+        opening_words="the first release goes",
+        full_rank_up_to=100,
+        curvature_up_to=300,
+        learning_rate=0.1,  # for a guide of the user's
+        # Unlike in a regression, it is unknown how many records inform a parameter. Steps are so
+        # small that noise spreads the iterates by at most about the prior, even where only the
+        # prior holds them.
+        calm=80,
+    )
+    _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model")
+
+    @classmethod
+    def _model_types(cls) -> tuple[type, ...]:
+        from skdpbayes.models.score_unit import WithScoreUnit
+
+        return (WithScoreUnit,)
+
+    def _program(self, facts: Facts) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """The model function, and its public arguments."""
+        raise NotImplementedError
+
+    def _programmed(self, facts: Facts) -> tuple[NumPyroModel, Sequence[np.ndarray]]:
+        """Model of the program, and the arrays that the program closes over."""
+        from skdpbayes.models.numpyro.program import Program
+        from skdpbayes.models.numpyro.reading import read_model
+
+        program, public = self._program(facts)
+        constants, arrays = _separated(public)
+        shapes = tuple((own.name, own.shape, own.dtype) for own in facts.shape.fields)
+        return read_model(Program(program, shapes, tuple(constants.items())), arrays)
+
+    def _task(self, facts: Facts) -> Task:
+        from skdpbayes.models.numpyro.reduced import reduced
+        from skdpbayes.models.score_unit import WithScoreUnit
+
+        model, held = self._programmed(facts)
+        # Without noise, hardly anything should be clipped.
+        factor = _CLIPPED if math.isfinite(self.epsilon) else 64.0
+        # In reduced coordinates, na-dpvi would treat flat directions as known, and its intervals
+        # would be too narrow.
+        whole = callable(self._parameters()["guide"]) or self.solver == "na-dpvi"
+        learnt = model if whole else reduced(model)
+        found = self.clipping_norm is None
+        norm = float(self.clipping_norm or 1.0)
+        # The Fisher information of scores of this norm replaces the curvature that limits steps.
+        bounds = Bounds(
+            typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
+        )
+        opened = WithScoreUnit(learnt, found, np.float32(factor))
+        return Task(opened, bounds, self._seem_to_hold_records(facts, held))
+
+    def _seem_to_hold_records(
+        self, facts: Facts, constants: Sequence[np.ndarray]
+    ) -> tuple[str, ...]:
+        """Signs that the public arguments, the model or the guide hold records."""
+        public = self._parameters().get("public") or {}
+        held = {f"public[{name!r}]": value for name, value in public.items()}
+        held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants}
+        n, found = facts.n_rows, []
+        for name, value in held.items():
+            array = np.asarray(value) if _is_array(value) else np.zeros(())
+            as_long = n is not None and n >= _MANY and array.ndim > 0 and len(array) == n
+            if as_long or facts.shares(array):
+                found.append(
+                    f"{name} seems to hold records: it is as long as the data, or a part of them"
+                )
+        return tuple(found)
+
+    def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        from skdpbayes.models.numpyro.program import NumPyroModel
+
+        draws = self._draws(plan, outcome)
+        learnt = plan.model.model
+        self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
+        self.posterior_samples_ = self._model.constrained(draws)
+
+    def sample_posterior(
+        self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
+        """Fresh posterior draws, a dict like `posterior_samples_`.
+
+        Parameters
+        ----------
+        n_samples : int, default=1000
+        random_state : None, int or numpy.random.Generator
+        """
+        return self._model.constrained(self._fresh_draws(n_samples, random_state))
+
+
+def _separated(public: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Arguments that shape the model, and numeric ones, which are traced."""
+    constants, arrays = {}, {}
+    for name, value in public.items():
+        if isinstance(value, np.integer):  # shapes may depend on it
+            constants[name] = int(value)
+        elif isinstance(value, float) or _is_array(value):
+            arrays[name] = typed(np.asarray(value))
+        else:
+            constants[name] = value
+    return constants, arrays
+
+
+def _is_array(value: object) -> bool:
+    """Whether `value` is a list, or an array of any library."""
+    return isinstance(value, list) or hasattr(value, "__array__")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
