@@ -40,8 +40,13 @@ def check_number(
         wanted = "an integer" if integral else "a number"
         interval = f"{'[' if closed else '('}{low}, {high}{')' if open_above else ']'}"
         raise ValueError(
-            f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got {value!r}."
+            f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got {shown(value)}."
         )
+
+
+def shown(value: object) -> str:
+    """A parameter as an error shows it: tables that stand in its place are not printed."""
+    return repr(value) if np.ndim(value) == 0 else f"a table or list ({type(value).__name__})"
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:

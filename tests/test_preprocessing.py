@@ -462,7 +462,9 @@ def test_values_of_missing_cells_that_make_no_sense_are_refused(missing):
 @pytest.mark.parametrize("as_given", [lambda X: X, lambda X: pd.DataFrame(X, columns=["a", "b"])])
 def test_categories_of_another_kind_than_the_column_are_refused_by_its_dtype(as_given):
     X = as_given(np.array([[1, 0], [2, 1]]))
-    with pytest.raises(ValueError, match=r"The column .* has dtype int64 .* no label can be in categ"):
+    with pytest.raises(
+        ValueError, match=r"The column .* has dtype int64 .* no label can be in categ"
+    ):
         CategoryEncoder(categories=[["1", "2"], ["0", "1"]]).fit(X)
     encoded = CategoryEncoder(categories=[[1, 2], [0, 1]]).fit(X).transform(X)
     np.testing.assert_array_equal(encoded, [[1, 0, 1, 0], [0, 1, 0, 1]])

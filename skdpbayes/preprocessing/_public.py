@@ -307,8 +307,9 @@ class CategoryEncoder(_Public):
         if self._declared().schema is not None:  # whose cells are read by the declared kind
             return
         dtypes = as_table(X, self.n_features_in_).dtypes
-        names = range(len(cells)) if self._names() is None else self._names()
-        for name, dtype, categories in zip(names, dtypes, own, strict=True):
+        names = self._names()
+        told = range(len(cells)) if names is None else names
+        for name, dtype, categories in zip(told, dtypes, own, strict=True):
             if len({isinstance(category, str) for category in categories}) == 1:  # of one kind
                 labels = np.asarray(categories.tolist())
                 refuse_mixed(dtype, labels, f"The column {name!r}", "categories")
