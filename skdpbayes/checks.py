@@ -46,7 +46,8 @@ def check_number(
 
 def shown(value: object) -> str:
     """A parameter as an error shows it: tables that stand in its place are not printed."""
-    return repr(value) if np.ndim(value) == 0 else f"a table or list ({type(value).__name__})"
+    plain = isinstance(value, str) or not isinstance(value, Iterable)
+    return repr(value) if plain else f"a table or list ({type(value).__name__})"
 
 
 def check_choice(name: str, value: object, choices: Collection[str]) -> None:
