@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from skdpbayes.models.mixtures import sketch
-from skdpbayes.solvers.guides import MeanField, Rates
+from skdpbayes.solvers.gaussian_guides import MeanField, Rates
 
 N_STEPS = 40
 
