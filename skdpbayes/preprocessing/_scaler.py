@@ -8,9 +8,9 @@ import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.declarations import column_bounds
 from skdpbayes.estimators._base import PrivateEstimator
 from skdpbayes.intake.measured import ClippedRows
+from skdpbayes.intake.reading import shape_of
 from skdpbayes.plans.settings import Bounds, Task
 
 
@@ -140,10 +140,6 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.var_ = half**2 * variance
         self.scale_ = np.sqrt(self.var_)
 
-    def _column_bounds(self):
-        names = vars(self).get("feature_names_in_")
-        return column_bounds(self.bounds, self.n_features_in_, names)
-
     def _dense(self, X):
         return self._reader().numeric(self, X, reset=False)
 
@@ -160,7 +156,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         """
         check_is_fitted(self)
         with np.errstate(all="ignore"):
-            X = np.clip(self._dense(X).astype(np.float64), *self._column_bounds())
+            X = self._dense(X).astype(np.float64)
+            X = np.clip(X, *self._reader().bounds(shape_of(self, X)))
             return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
     def inverse_transform(self, X):
