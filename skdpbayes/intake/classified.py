@@ -52,26 +52,26 @@ class ClassifiedRows(Reader):
     always_dense: bool = False
 
     @cached_property
-    def public(self) -> Declared:
+    def declaration(self) -> Declared:
         """The declared classes; a schema that has them describes the columns, too."""
         return Declared.of_classes(self.classes)
 
     def declared(self, shape: Shape) -> Facts:
         """The declared classes."""
-        return Facts(shape, labels=self.public.classes())
+        return Facts(shape, labels=self.declaration.classes())
 
     def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
         """Numbers and labels, from public metadata alone unless classes have to be inferred."""
         X = self.numeric(owner, X, reset=True)
         labels = response(owner, y, X.shape[0], one_by_one=self.classes is not None)
-        labels, classes, voided_by = classes_of(self.public, y, labels)
+        labels, classes, voided_by = classes_of(self.declaration, y, labels)
         facts = Facts(shape_of(owner, X), labels=classes, voided_by=voided_by)
         return Rows(facts, lambda: self.pack(X, labels, classes))
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Rows of one half, all of the first class."""
         X, _ = super().made_up(n_rows, shape)
-        return X, np.full(n_rows, self.public.classes()[0])
+        return X, np.full(n_rows, self.declaration.classes()[0])
 
     def pack(self, X: Any, y: np.ndarray, classes: np.ndarray) -> Records:
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
@@ -90,17 +90,21 @@ class CategoryColumn(Reader):
     """One column of categories, as codes."""
 
     @cached_property
-    def public(self) -> Declared:
+    def declaration(self) -> Declared:
         """The declared categories."""
         return Declared.of_columns(self.columns, "categories")
 
-    def categories(self) -> Any:
+    def public(self) -> Any:
         """The declared categories, in their order; None without any."""
-        return self.columns if self.public.schema is None else self.public.categories(1)[0].tolist()
+        return (
+            self.columns
+            if self.declaration.schema is None
+            else self.declaration.categories(1)[0].tolist()
+        )
 
     def declared(self, shape: Shape) -> Facts:
         """The declared categories."""
-        categories = self.categories()
+        categories = self.public()
         if categories is None:
             raise ValueError(
                 "categories=None takes the set of categories from X, and a plan sees no rows: pass "
@@ -111,7 +115,7 @@ class CategoryColumn(Reader):
     def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
         """Codes of the declared categories, or of all that are there."""
         del y
-        column, categories = self.column(owner, X, reset=True), self.categories()
+        column, categories = self.column(owner, X, reset=True), self.public()
         voided_by: tuple[str, ...] = ()
         if categories is not None:
             labels = declared_labels(categories, "categories")
@@ -132,7 +136,7 @@ class CategoryColumn(Reader):
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """A column of the first category."""
         del shape
-        return np.full((n_rows, 1), next(iter(self.categories() or (0,)))), None
+        return np.full((n_rows, 1), next(iter(self.public() or (0,)))), None
 
     @staticmethod
     def pack(column: np.ndarray, labels: np.ndarray) -> Records:
@@ -143,7 +147,7 @@ class CategoryColumn(Reader):
 
     def column(self, owner: Any, X: Any, *, reset: bool) -> np.ndarray:
         """The one column of X, each cell by itself."""
-        schema, table = self.public.schema, as_table(X, 1)
+        schema, table = self.declaration.schema, as_table(X, 1)
         if isinstance(table, SparseTable):
             raise TypeError("Sparse data was passed, but dense data is required: use X.toarray().")
         if schema is not None:

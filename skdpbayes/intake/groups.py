@@ -56,7 +56,7 @@ class GroupedRows(Reader):
 
     def _place(self, shape: Shape) -> int:
         """Position of the column of groups, by the names of the table or else of the schema."""
-        schema = self.public.schema
+        schema = self.declaration.schema
         names = shape.names or (range(shape.n_features) if schema is None else schema.names)
         return place_of(self.group_column, list(names))
 
@@ -82,7 +82,7 @@ class GroupedRows(Reader):
 
     def rows_and_groups(self, owner: Any, X: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """X without its column of groups, and the codes of those; each row by itself."""
-        schema = self.public.schema
+        schema = self.declaration.schema
         width = vars(owner).get("n_features_in_") if schema is None else len(schema.columns)
         table = as_table(X, width)
         if schema is not None:

@@ -73,13 +73,13 @@ def _lookup(position: Mapping[object, int], label: object) -> int:
 
 
 def classes_of(
-    public: Declared, given: Any, y: np.ndarray
+    declared: Declared, given: Any, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """The labels of the rows, the sorted set of labels, and reasons that void the guarantee.
 
     Parameters
     ----------
-    public : Declared
+    declared : Declared
         The parameter `classes`. Under a schema with labels that are numbers, text is read as
         numbers.
     given : array-like
@@ -92,11 +92,11 @@ def classes_of(
     ValueError
         For declared labels that make no sense; without any, also for the content of `y`.
     """
-    if public.labels is not None:
-        found = public.classes()
+    if declared.labels is not None:
+        found = declared.classes()
         own = dtype_of(given)
         dtype = y.dtype if own is None else own
-        of_numbers = public.outcome is not None and found.dtype.kind not in "US"
+        of_numbers = declared.outcome is not None and found.dtype.kind not in "US"
         if of_numbers and kind_of(dtype) in "USO":
             return parsed(y), found, ()
         refuse_mixed(dtype, found, "y", "classes")

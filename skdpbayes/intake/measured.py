@@ -57,7 +57,7 @@ class MeasuredRows(Reader):
     to_dense: ClassVar[bool] = True
 
     @cached_property
-    def public(self) -> Declared:
+    def declaration(self) -> Declared:
         """The declared bounds of columns and response."""
         if self.bounds is None:
             return Declared.of_columns(None)
@@ -68,8 +68,10 @@ class MeasuredRows(Reader):
         if self.bounds is None:
             unit = self._scales(shape, (-1.0, 1.0), (-1.0, 1.0))
             return Facts(shape, scales=unit, voided_by=_TAKEN)
-        of_columns = self.public.bounds(shape.n_features, shape.names)
-        return Facts(shape, scales=self._scales(shape, of_columns, self.public.response_bounds()))
+        of_columns = self.declaration.bounds(shape.n_features, shape.names)
+        return Facts(
+            shape, scales=self._scales(shape, of_columns, self.declaration.response_bounds())
+        )
 
     def _scales(self, shape: Shape, of_columns: Any, of_response: Any) -> Scales:
         columns = _centre_and_half(of_columns, shape.n_features, centred=self.centred)
@@ -79,7 +81,7 @@ class MeasuredRows(Reader):
         """Numbers in the units of the data; ranges, if they are not declared."""
         X = self.numeric(owner, X, reset=True)
         y = response(owner, y, len(X), one_by_one=self.bounds is not None)
-        y, shape = _response_numbers(y, self.public), shape_of(owner, X)
+        y, shape = _response_numbers(y, self.declaration), shape_of(owner, X)
         if self.bounds is None:
             warnings.warn(
                 "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
@@ -131,11 +133,11 @@ class RegressionRows(MeasuredRows):
         return pack_records(x=rows, y=responses)
 
 
-def _response_numbers(y: np.ndarray, public: Declared) -> np.ndarray:
+def _response_numbers(y: np.ndarray, declared: Declared) -> np.ndarray:
     """The response as numbers, each by itself; without declared bounds it must be finite."""
-    if y.dtype.kind in "US" and public.outcome is None:
+    if y.dtype.kind in "US" and declared.outcome is None:
         raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
-    if public.response is None:
+    if declared.response is None:
         assert_all_finite(y, input_name="y")
     with np.errstate(all="ignore"):
         return y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
@@ -157,7 +159,7 @@ class BoundedRows(Reader):
         """Scales by the declared bounds; without any, those of the unit cube, and what voids."""
         if self.columns is None:
             return Facts(shape, scales=self._scales(shape, (-1.0, 1.0)), voided_by=_X_TAKEN)
-        bounds = self.public.bounds(shape.n_features, shape.names)
+        bounds = self.declaration.bounds(shape.n_features, shape.names)
         return Facts(shape, scales=self._scales(shape, bounds))
 
     def _scales(self, shape: Shape, bounds: tuple[Any, Any]) -> Scales:
@@ -203,7 +205,7 @@ class ClippedRows(Reader):
 
     def bounds(self, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of each column."""
-        return self.public.bounds(shape.n_features, shape.names)
+        return self.declaration.bounds(shape.n_features, shape.names)
 
     def declared(self, shape: Shape) -> Facts:
         """Scales by the declared bounds."""

@@ -62,7 +62,7 @@ class Reader(ABC):
     to_dense: ClassVar[bool] = False  # whether sparse rows become arrays
 
     @cached_property
-    def public(self) -> Declared:
+    def declaration(self) -> Declared:
         """What parameters declare, read once."""
         return Declared.of_columns(self.columns)
 
@@ -94,7 +94,7 @@ class Reader(ABC):
 
     def width(self) -> int | None:
         """Number of columns that parameters declare; None if they declare none."""
-        return self.public.width
+        return self.declaration.width
 
     def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
         """X as numbers, with feature names and their number checked (or remembered)."""
@@ -103,11 +103,11 @@ class Reader(ABC):
                 f"Sparse data was passed, but dense data is required: {self.only_dense} Use "
                 "X.toarray() if it fits in memory."
             )
-        schema = self.public.schema
+        schema = self.declaration.schema
         if schema is None:
             refuse_text_columns(X)
         # A list has the declared width, or else the one of an earlier fit of this object.
-        width = self.public.width or vars(owner).get("n_features_in_")
+        width = self.declaration.width or vars(owner).get("n_features_in_")
         found = numbers(X, schema, width)
         validate_data(owner, named(X, found), skip_check_array=True, reset=reset)
         return dense(found) if self.to_dense else found
