@@ -128,6 +128,21 @@ class Declared:
         """Bounds (low, high) of the response, of shape (1,)."""
         return _ends(self.response, None, 1, "bounds of y")
 
+    def classes(self) -> np.ndarray:
+        """Labels of the response, sorted.
+
+        Raises
+        ------
+        ValueError
+            If there are none, or they make no sense.
+        """
+        if self.labels is None:
+            raise ValueError(
+                "classes=None takes the set of labels from y, and a plan sees no rows: pass "
+                "classes=[...]."
+            )
+        return declared_labels(self.labels, self.parameter)
+
     def categories(self, n: int, names: Iterable[str] | None = None) -> list[np.ndarray]:
         """Categories of each of `n` columns, as object arrays."""
         given = self.columns
@@ -231,13 +246,6 @@ def _distinct(own: Any) -> np.ndarray:
 def schema_of(declared: object) -> Schema | None:
     """The value of a parameter if it is a schema, else None."""
     return declared if isinstance(declared, Schema) else None
-
-
-def column_bounds(
-    bounds: Any, n: int, names: Iterable[str] | None = None, parameter: str = "bounds"
-) -> tuple[np.ndarray, np.ndarray]:
-    """See `Declared.bounds`."""
-    return Declared.of_columns(bounds, parameter).bounds(n, names)
 
 
 def of_columns_and_response(bounds: Any) -> tuple[Any, tuple[float, float]]:

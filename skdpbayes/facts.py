@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 
 class Field(NamedTuple):
@@ -55,11 +55,6 @@ class Shape:
     fields: tuple[Field, ...] = ()
 
 
-def _never(array: np.ndarray) -> bool:
-    del array
-    return False
-
-
 @dataclass(frozen=True, eq=False)
 class Facts:
     """Shape of a table, and what is declared of it or was taken from it.
@@ -72,15 +67,15 @@ class Facts:
     scales : Scales or None
     voided_by : tuple of str
         Reasons that void the guarantee, such as a range that was taken from the rows.
-    shares : callable ``array -> bool``
-        Whether an array shares memory with the rows; it compares addresses, not values.
+    memory : tuple of (int, int)
+        First address of the rows, and the one behind their last; of each array of them.
     """
 
     shape: Shape
     labels: np.ndarray | None = None
     scales: Scales | None = None
     voided_by: tuple[str, ...] = ()
-    shares: Callable[[np.ndarray], bool] = _never
+    memory: tuple[tuple[int, int], ...] = ()
 
     @property
     def n_rows(self) -> int | None:
@@ -91,6 +86,11 @@ class Facts:
     def n_features(self) -> int:
         """Number of columns."""
         return self.shape.n_features
+
+    def shares(self, array: np.ndarray) -> bool:
+        """Whether an array may lie in the rows' memory: a matter of addresses, not of values."""
+        low, high = byte_bounds(array)
+        return array.size > 0 and any(low < end and start < high for start, end in self.memory)
 
     def own_labels(self) -> np.ndarray:
         """Labels of a table that has labels."""

@@ -18,7 +18,6 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
-from sklearn.utils import get_tags
 
 import skdpbayes
 from skdpbayes import (
@@ -215,11 +214,6 @@ class Case:
     def samples(self) -> bool:
         """Whether it takes steps, each with a batch of its own."""
         return self.solver not in ONE_ROUND
-
-    @property
-    def dense_only(self) -> bool:
-        """Whether it refuses sparse tables."""
-        return not get_tags(self.as_users_have_it()).input_tags.sparse
 
     def has(self, parameter: str) -> bool:
         return parameter in inspect.signature(self.cls).parameters

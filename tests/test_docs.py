@@ -107,6 +107,20 @@ def test_parts_of_pages_that_others_include_are_there():
     assert found >= 2
 
 
+def test_files_and_tests_that_pages_and_docstrings_name_are_there():
+    """A proof names the test that dies without it."""
+    known = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/**/*.py")]
+    tests = {name: (ROOT / name).read_text("utf-8") for name in known if name.startswith("tests/")}
+    found = 0
+    for path in [*(ROOT / "docs").rglob("*.md"), *Path(skdpbayes.__file__).parent.rglob("*.py")]:
+        for name, test in re.findall(r"`((?:\w+/)+\w+\.py)(?:::(\w+))?`", path.read_text("utf-8")):
+            found += 1
+            there = [own for own in known if own == name or own.endswith(f"/{name}")]
+            assert there, f"{path.name} names {name}, which is not there"
+            assert not test or f"def {test}(" in tests[name], f"{name} has no {test}: {path.name}"
+    assert found > 50
+
+
 def test_commands_and_what_they_print_are_found():
     found = COMMAND.findall("$ skdpbayes noise\na\n\nb\n\n$ make demo\nc\n$ skdpbayes --version\n")
     assert found == [("noise", "a\n\nb\n\n"), ("--version", "")]

@@ -280,7 +280,6 @@ def test_bounds_are_written_in_one_way_everywhere(bounds):
     scaler = DPStandardScaler(bounds)
     facts = read_by(scaler, frame)
     np.testing.assert_array_equal(scaler._reader().bounds(facts.shape), [[0, 0], [4, 4]])
-    np.testing.assert_array_equal(scaler._column_bounds(), [[0, 0], [4, 4]])
     facts = read_by(DPGaussianMixture(bounds=bounds), frame)
     np.testing.assert_array_equal(facts.own_scales()[:2], [[2, 2], [2, 2]])
     for kind in (DPBayesianLinearRegression, DPBayesianMLPRegressor):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,22 +25,6 @@ if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
 
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
-
-
-def declared_classes(classes: Any) -> np.ndarray:
-    """The labels that a parameter declares, sorted.
-
-    Raises
-    ------
-    ValueError
-        If it declares none.
-    """
-    if classes is None:
-        raise ValueError(
-            "classes=None takes the set of labels from y, and a plan sees no rows: pass "
-            "classes=[...]."
-        )
-    return declared_labels(Declared.of_classes(classes).labels, "classes")
 
 
 def norm_of(data_norm: float | None, n_features: int) -> float:
@@ -66,22 +51,27 @@ class ClassifiedRows(Reader):
     intercept: bool = True
     always_dense: bool = False
 
+    @cached_property
+    def declaration(self) -> Declared:
+        """The declared classes; a schema that has them describes the columns, too."""
+        return Declared.of_classes(self.classes)
+
     def declared(self, shape: Shape) -> Facts:
         """The declared classes."""
-        return Facts(shape, labels=declared_classes(self.classes))
+        return Facts(shape, labels=self.declaration.classes())
 
     def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
         """Numbers and labels, from public metadata alone unless classes have to be inferred."""
         X = self.numeric(owner, X, reset=True)
         labels = response(owner, y, X.shape[0], one_by_one=self.classes is not None)
-        labels, classes, voided_by = classes_of(self.classes, y, labels)
+        labels, classes, voided_by = classes_of(self.declaration, y, labels)
         facts = Facts(shape_of(owner, X), labels=classes, voided_by=voided_by)
         return Rows(facts, lambda: self.pack(X, labels, classes))
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Rows of one half, all of the first class."""
         X, _ = super().made_up(n_rows, shape)
-        return X, np.full(n_rows, declared_classes(self.classes)[0])
+        return X, np.full(n_rows, self.declaration.classes()[0])
 
     def pack(self, X: Any, y: np.ndarray, classes: np.ndarray) -> Records:
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
@@ -99,28 +89,36 @@ class ClassifiedRows(Reader):
 class CategoryColumn(Reader):
     """One column of categories, as codes."""
 
+    @cached_property
+    def declaration(self) -> Declared:
+        """The declared categories."""
+        return Declared.of_columns(self.columns, "categories")
+
     def public(self) -> Any:
-        """The categories that are declared, in their order; None without any."""
-        declared = Declared.of_columns(self.columns, "categories")
-        return self.columns if declared.schema is None else declared.categories(1)[0].tolist()
+        """The declared categories, in their order; None without any."""
+        return (
+            self.columns
+            if self.declaration.schema is None
+            else self.declaration.categories(1)[0].tolist()
+        )
 
     def declared(self, shape: Shape) -> Facts:
         """The declared categories."""
-        public = self.public()
-        if public is None:
+        categories = self.public()
+        if categories is None:
             raise ValueError(
                 "categories=None takes the set of categories from X, and a plan sees no rows: pass "
                 "categories=[...]."
             )
-        return Facts(shape, labels=declared_labels(public, "categories"))
+        return Facts(shape, labels=declared_labels(categories, "categories"))
 
     def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
         """Codes of the declared categories, or of all that are there."""
         del y
-        column, public = self.column(owner, X, reset=True), self.public()
+        column, categories = self.column(owner, X, reset=True), self.public()
         voided_by: tuple[str, ...] = ()
-        if public is not None:
-            labels = declared_labels(public, "categories")
+        if categories is not None:
+            labels = declared_labels(categories, "categories")
             refuse_mixed(column.dtype, labels, "X", "categories")
         else:
             warnings.warn(
@@ -149,8 +147,7 @@ class CategoryColumn(Reader):
 
     def column(self, owner: Any, X: Any, *, reset: bool) -> np.ndarray:
         """The one column of X, each cell by itself."""
-        schema = Declared.of_columns(self.columns).schema
-        table = as_table(X, 1)
+        schema, table = self.declaration.schema, as_table(X, 1)
         if isinstance(table, SparseTable):
             raise TypeError("Sparse data was passed, but dense data is required: use X.toarray().")
         if schema is not None:

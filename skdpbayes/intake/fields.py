@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
@@ -89,13 +90,9 @@ def facts_of(fields: Fields, n_features: int, **more: Any) -> Facts:
     own = tuple(
         Field(name, tuple(x.shape[1:]), typed(x[:0]).dtype.name) for name, x in fields.items()
     )
-    arrays = [x for x in fields.values() if not sparse.issparse(x)]
+    memory = tuple(byte_bounds(x) for x in fields.values() if not sparse.issparse(x) and x.size)
     n = next(iter(fields.values())).shape[0]
-    return Facts(
-        Shape(n, n_features, None, own),
-        shares=lambda array: any(np.may_share_memory(array, x) for x in arrays),
-        **more,
-    )
+    return Facts(Shape(n, n_features, None, own), memory=memory, **more)
 
 
 def pack(fields: Fields) -> Records:

@@ -11,7 +11,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from skdpbayes.cells import parsed
 from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Field, Shape
-from skdpbayes.intake.classified import declared_classes, norm_of
+from skdpbayes.intake.classified import norm_of
 from skdpbayes.intake.columns import agree, as_declared, numbers
 from skdpbayes.intake.fields import facts_of, pack
 from skdpbayes.intake.labels import as_labels, classes_of, codes, refuse_mixed
@@ -50,11 +50,13 @@ class GroupedRows(Reader):
             Field("group", (), "int32"),
             Field("y", (), "int32"),
         )
-        return Facts(replace(shape, fields=fields), labels=declared_classes(self.classes))
+        return Facts(
+            replace(shape, fields=fields), labels=Declared.of_classes(self.classes).classes()
+        )
 
     def _place(self, shape: Shape) -> int:
         """Position of the column of groups, by the names of the table or else of the schema."""
-        schema = Declared.of_columns(self.columns).schema
+        schema = self.declaration.schema
         names = shape.names or (range(shape.n_features) if schema is None else schema.names)
         return place_of(self.group_column, list(names))
 
@@ -62,7 +64,7 @@ class GroupedRows(Reader):
         """Fields ``x``, ``group`` and ``y``; null rows are NaN."""
         x, group = self.rows_and_groups(owner, X, reset=True)
         labels = response(owner, y, x.shape[0], one_by_one=self.classes is not None)
-        labels, classes, voided_by = classes_of(self.classes, y, labels)
+        labels, classes, voided_by = classes_of(Declared.of_classes(self.classes), y, labels)
         norm = norm_of(self.data_norm, x.shape[1])
         rows, null = bounded_rows(x, norm, intercept=self.intercept, dtype=np.float32)
         label = codes(labels, classes)
@@ -76,11 +78,11 @@ class GroupedRows(Reader):
         """Rows of one half, all of the first group and the first class."""
         X = np.full((n_rows, shape.n_features), 0.5, object)
         X[:, self._place(shape)] = self.groups[0]
-        return X, np.full(n_rows, declared_classes(self.classes)[0])
+        return X, np.full(n_rows, Declared.of_classes(self.classes).classes()[0])
 
     def rows_and_groups(self, owner: Any, X: Any, *, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         """X without its column of groups, and the codes of those; each row by itself."""
-        schema = Declared.of_columns(self.columns).schema
+        schema = self.declaration.schema
         width = vars(owner).get("n_features_in_") if schema is None else len(schema.columns)
         table = as_table(X, width)
         if schema is not None:

@@ -16,7 +16,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 
 from skdpbayes.cells import objects, parsed, plain
-from skdpbayes.declarations import Declared, declared_labels
+from skdpbayes.declarations import Declared
 from skdpbayes.intake.tables import dtype_of, frame_of, is_sequence, items, kind_of
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
@@ -73,14 +73,15 @@ def _lookup(position: Mapping[object, int], label: object) -> int:
 
 
 def classes_of(
-    classes: Any, given: Any, y: np.ndarray
+    declared: Declared, given: Any, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """The labels of the rows, the sorted set of labels, and reasons that void the guarantee.
 
     Parameters
     ----------
-    classes : array-like, Schema, Outcome or None
-        The parameter. Under a schema with labels that are numbers, text is read as numbers.
+    declared : Declared
+        The parameter `classes`. Under a schema with labels that are numbers, text is read as
+        numbers.
     given : array-like
         The labels as the user gave them.
     y : array
@@ -91,9 +92,8 @@ def classes_of(
     ValueError
         For declared labels that make no sense; without any, also for the content of `y`.
     """
-    if classes is not None:
-        declared = Declared.of_classes(classes)
-        found = declared_labels(declared.labels, "classes")
+    if declared.labels is not None:
+        found = declared.classes()
         own = dtype_of(given)
         dtype = y.dtype if own is None else own
         of_numbers = declared.outcome is not None and found.dtype.kind not in "US"

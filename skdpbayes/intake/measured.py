@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.utils import assert_all_finite
@@ -13,7 +14,6 @@ from skdpbayes.cells import parsed
 from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Scales, Shape
 from skdpbayes.intake.reading import Reader, Rows, response, shape_of
-from skdpbayes.intake.rows import dense
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def _centre_and_half(
 ) -> tuple[np.ndarray, np.ndarray]:
     low, high = (np.broadcast_to(np.asarray(end, np.float64), n) for end in pair)
     if centred:
-        return (low + high) / 2, np.where(high > low, (high - low) / 2, 1.0)
+        return low / 2 + high / 2, np.where(high > low, high / 2 - low / 2, 1.0)
     half = np.maximum(-low, high)
     return np.zeros(n), np.where(half > 0, half, 1.0)
 
@@ -54,15 +54,24 @@ class MeasuredRows(Reader):
 
     bounds: Any = None
     centred: bool = True
+    to_dense: ClassVar[bool] = True
+
+    @cached_property
+    def declaration(self) -> Declared:
+        """The declared bounds of columns and response."""
+        if self.bounds is None:
+            return Declared.of_columns(None)
+        return Declared.of_regression(self.bounds)
 
     def declared(self, shape: Shape) -> Facts:
         """Scales by the declared bounds; without any, those of the unit cube, and what voids."""
         if self.bounds is None:
             unit = self._scales(shape, (-1.0, 1.0), (-1.0, 1.0))
             return Facts(shape, scales=unit, voided_by=_TAKEN)
-        declared = Declared.of_regression(self.bounds)
-        of_columns = declared.bounds(shape.n_features, shape.names)
-        return Facts(shape, scales=self._scales(shape, of_columns, declared.response_bounds()))
+        of_columns = self.declaration.bounds(shape.n_features, shape.names)
+        return Facts(
+            shape, scales=self._scales(shape, of_columns, self.declaration.response_bounds())
+        )
 
     def _scales(self, shape: Shape, of_columns: Any, of_response: Any) -> Scales:
         columns = _centre_and_half(of_columns, shape.n_features, centred=self.centred)
@@ -72,7 +81,7 @@ class MeasuredRows(Reader):
         """Numbers in the units of the data; ranges, if they are not declared."""
         X = self.numeric(owner, X, reset=True)
         y = response(owner, y, len(X), one_by_one=self.bounds is not None)
-        y, shape = response_numbers(y, self.bounds), shape_of(owner, X)
+        y, shape = _response_numbers(y, self.declaration), shape_of(owner, X)
         if self.bounds is None:
             warnings.warn(
                 "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
@@ -89,10 +98,6 @@ class MeasuredRows(Reader):
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Rows and responses of one half."""
         return super().made_up(n_rows, shape)[0], np.full(n_rows, 0.5)
-
-    def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
-        """Dense rows."""
-        return dense(super().numeric(owner, X, reset=reset))
 
     def pack(self, X: np.ndarray, y: np.ndarray, scales: Scales) -> Records:
         """Scaled rows ``x`` and responses ``y``."""
@@ -128,12 +133,11 @@ class RegressionRows(MeasuredRows):
         return pack_records(x=rows, y=responses)
 
 
-def response_numbers(y: np.ndarray, bounds: Any) -> np.ndarray:
+def _response_numbers(y: np.ndarray, declared: Declared) -> np.ndarray:
     """The response as numbers, each by itself; without declared bounds it must be finite."""
-    described = bounds is not None and Declared.of_regression(bounds).outcome is not None
-    if y.dtype.kind in "US" and not described:
+    if y.dtype.kind in "US" and declared.outcome is None:
         raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
-    if bounds is None:
+    if declared.response is None:
         assert_all_finite(y, input_name="y")
     with np.errstate(all="ignore"):
         return y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
@@ -154,16 +158,14 @@ class BoundedRows(Reader):
     def declared(self, shape: Shape) -> Facts:
         """Scales by the declared bounds; without any, those of the unit cube, and what voids."""
         if self.columns is None:
-            return Facts(shape, scales=self._scales(shape, -1.0, 1.0), voided_by=_X_TAKEN)
-        low, high = Declared.of_columns(self.columns).bounds(shape.n_features, shape.names)
-        return Facts(shape, scales=self._scales(shape, low, high))
+            return Facts(shape, scales=self._scales(shape, (-1.0, 1.0)), voided_by=_X_TAKEN)
+        bounds = self.declaration.bounds(shape.n_features, shape.names)
+        return Facts(shape, scales=self._scales(shape, bounds))
 
-    def _scales(self, shape: Shape, low: Any, high: Any) -> Scales:
-        d = shape.n_features
-        low, high = (np.broadcast_to(np.asarray(end, np.float64), d) for end in (low, high))
-        half = np.where(high > low, high / 2 - low / 2, 1.0)
+    def _scales(self, shape: Shape, bounds: tuple[Any, Any]) -> Scales:
+        centre, half = _centre_and_half(bounds, shape.n_features)
         half = np.full_like(half, half.max()) if self.round else half
-        return Scales(low / 2 + high / 2, half, *_NO_RESPONSE)
+        return Scales(centre, half, *_NO_RESPONSE)
 
     def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
         """Numbers in the units of the data; ranges, if they are not declared."""
@@ -177,8 +179,8 @@ class BoundedRows(Reader):
                 PrivacyLeakWarning,
                 stacklevel=5,
             )
-            low, high = _range_of(X.astype(np.float64))
-            facts = Facts(shape, scales=self._scales(shape, low, high), voided_by=_X_TAKEN)
+            own = self._scales(shape, _range_of(X.astype(np.float64)))
+            facts = Facts(shape, scales=own, voided_by=_X_TAKEN)
         else:
             facts = self.declared(shape)
         return Rows(facts, lambda: self.pack(X, facts.own_scales()))
@@ -199,18 +201,16 @@ _X_TAKEN = ("the ranges of X were taken from the data (bounds=None)",)
 class ClippedRows(Reader):
     """Rows cut at their bounds, between -1 and 1."""
 
+    to_dense: ClassVar[bool] = True
+
     def bounds(self, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of each column."""
-        return Declared.of_columns(self.columns).bounds(shape.n_features, shape.names)
+        return self.declaration.bounds(shape.n_features, shape.names)
 
     def declared(self, shape: Shape) -> Facts:
         """Scales by the declared bounds."""
-        low, high = self.bounds(shape)
-        return Facts(shape, scales=Scales((low + high) / 2, (high - low) / 2, *_NO_RESPONSE))
-
-    def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
-        """Dense rows."""
-        return dense(super().numeric(owner, X, reset=reset))
+        scales = _centre_and_half(self.bounds(shape), shape.n_features)
+        return Facts(shape, scales=Scales(*scales, *_NO_RESPONSE))
 
     def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
         """Numbers in the units of the data."""

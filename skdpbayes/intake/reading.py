@@ -11,7 +11,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -58,6 +59,12 @@ class Reader(ABC):
 
     columns: Any = None
     only_dense: str = ""
+    to_dense: ClassVar[bool] = False  # whether sparse rows become arrays
+
+    @cached_property
+    def declaration(self) -> Declared:
+        """What parameters declare, read once."""
+        return Declared.of_columns(self.columns)
 
     @abstractmethod
     def declared(self, shape: Shape) -> Facts:
@@ -87,7 +94,7 @@ class Reader(ABC):
 
     def width(self) -> int | None:
         """Number of columns that parameters declare; None if they declare none."""
-        return Declared.of_columns(self.columns).width
+        return self.declaration.width
 
     def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
         """X as numbers, with feature names and their number checked (or remembered)."""
@@ -96,14 +103,14 @@ class Reader(ABC):
                 f"Sparse data was passed, but dense data is required: {self.only_dense} Use "
                 "X.toarray() if it fits in memory."
             )
-        declared = Declared.of_columns(self.columns)
-        if declared.schema is None:
+        schema = self.declaration.schema
+        if schema is None:
             refuse_text_columns(X)
         # A list has the declared width, or else the one of an earlier fit of this object.
-        width = declared.width or vars(owner).get("n_features_in_")
-        found = numbers(X, declared.schema, width)
+        width = self.declaration.width or vars(owner).get("n_features_in_")
+        found = numbers(X, schema, width)
         validate_data(owner, named(X, found), skip_check_array=True, reset=reset)
-        return found
+        return dense(found) if self.to_dense else found
 
 
 def shape_of(owner: Any, X: Any) -> Shape:
@@ -133,6 +140,8 @@ def response(owner: Any, y: Any, n: int, *, one_by_one: bool) -> np.ndarray:
 class PlainRows(Reader):
     """Rows of numbers, as they are."""
 
+    to_dense: ClassVar[bool] = True
+
     def declared(self, shape: Shape) -> Facts:
         """Shapes alone."""
         return Facts(shape)
@@ -142,10 +151,6 @@ class PlainRows(Reader):
         del y
         X = self.numeric(owner, X, reset=True)
         return Rows(self.declared(shape_of(owner, X)), lambda: self.pack(X))
-
-    def numeric(self, owner: Any, X: Any, *, reset: bool) -> Any:
-        """Dense rows."""
-        return dense(super().numeric(owner, X, reset=reset))
 
     def pack(self, X: np.ndarray) -> Records:
         """One field, ``x``."""

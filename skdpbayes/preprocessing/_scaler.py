@@ -8,10 +8,10 @@ import numpy as np
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.declarations import column_bounds
 from skdpbayes.estimators._base import Outcome, PrivateEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import ClippedRows
+from skdpbayes.intake.reading import shape_of
 from skdpbayes.plans.settings import Bounds, Task
 from skdpbayes.privacy import PrivacyLedger
 
@@ -149,10 +149,6 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.var_ = half**2 * variance
         self.scale_ = np.sqrt(self.var_)
 
-    def _column_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        names = vars(self).get("feature_names_in_")
-        return column_bounds(self.bounds, self.n_features_in_, names)
-
     def _dense(self, X: Any) -> np.ndarray:
         return self._reader().numeric(self, X, reset=False)
 
@@ -169,7 +165,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         """
         check_is_fitted(self)
         with np.errstate(all="ignore"):
-            X = np.clip(self._dense(X).astype(np.float64), *self._column_bounds())
+            X = self._dense(X).astype(np.float64)
+            X = np.clip(X, *self._reader().bounds(shape_of(self, X)))
             return (X - self.mean_ * bool(self.with_mean)) / (self.scale_ if self.with_std else 1.0)
 
     def inverse_transform(self, X: Any) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Plans: what a fit will spend, from public numbers alone."""
 
+import pickle
 from dataclasses import fields
 
 import numpy as np
@@ -212,3 +213,13 @@ def test_expected_seconds_need_a_number_of_rows(compiled_quickly):
     with pytest.raises(ValueError, match="n_rows is needed"):
         plan.expected_seconds()
     assert 0 < plan.expected_seconds(n_rows=N) < 60
+
+
+@each
+def test_facts_of_rows_are_values_without_rows(case):
+    X, y = case.data(N)
+    model = case.as_users_have_it()
+    facts = model._reader().read(model, X, y).facts
+    stored = pickle.dumps(facts)
+    assert len(stored) < X.nbytes and X.tobytes() not in stored
+    assert facts.n_features == X.shape[1]

@@ -27,8 +27,6 @@ from numpyro.primitives import Messenger
 
 from skdpbayes.models.protocols import Number, Params, Record
 
-_KNOWN_TYPES = ("sample", "deterministic", "plate")
-
 
 class Site(NamedTuple):
     """Latent site: name, shape of its coordinates, and whether it is normal given its parents."""

@@ -23,11 +23,11 @@ from skdpbayes.privacy.accounting._steps import (
 from skdpbayes.privacy.card import card, percent, rounded
 from skdpbayes.privacy.ledger import open_ledgers
 from skdpbayes.privacy.ledger.entries import (
-    Elsewhere,
     Entry,
     File,
     Memory,
     Store,
+    Unreachable,
 )
 from skdpbayes.privacy.ledger.filters import (
     KEPT,
@@ -376,7 +376,7 @@ def opened_again(parameters: dict[str, Any], path: str | None) -> PrivacyLedger:
     there = path is not None and Path(path).is_file()
     ledger = PrivacyLedger(**_given(parameters), path=path if there else None)
     if not there:
-        ledger.__dict__.update(path=path, _store=Elsewhere(path))
+        ledger.__dict__.update(path=path, _store=Unreachable(path))
     return ledger
 
 

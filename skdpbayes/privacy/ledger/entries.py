@@ -68,7 +68,7 @@ class Memory:
         self._entries.append(entry)
 
 
-class Elsewhere:
+class Unreachable:
     """No entries: a copy in another process cannot know what is spent, and refuses all charges."""
 
     def __init__(self, path: str | None) -> None:
