@@ -20,6 +20,7 @@ from skdpbayes.intake.reading import PlainRows
 from skdpbayes.plans.gradients import plan_point
 from skdpbayes.plans.registry import SOLVERS, HasLikelihood, SolverEntry, register
 from skdpbayes.plans.settings import Bounds, Task
+from skdpbayes.privacy import PrivacyLedger
 from tools.support_matrix import table
 
 FOLDER = Path(__file__).parent
@@ -163,3 +164,25 @@ def test_a_new_model_is_in_grid_contract_kill_matrix_and_pages(monkeypatch):
         with pytest.raises(AssertionError):
             whitebox.check_one_row_of(case)
     jax.clear_caches()
+
+
+def test_a_model_without_what_a_solver_needs_is_refused_before_anything_is_charged():
+    class DPFlatMean(DPNormalMean):
+        @classmethod
+        def _model_types(cls):
+            return (Flat,)
+
+    class Flat:
+        """A likelihood and a prior, and nothing else."""
+
+        init, log_prior, log_likelihood = (
+            NormalMean.init,
+            NormalMean.log_prior,
+            NormalMean.log_likelihood,
+        )
+
+    assert solvers_of(DPFlatMean) == ("sgld",)
+    model = DPFlatMean(solver="dpvi")
+    with PrivacyLedger(1.0, 1e-5) as ledger, pytest.raises(ValueError, match="'sgld', got 'dpvi'"):
+        model.fit(np.zeros((300, 2)))
+    assert not ledger.entries and not hasattr(model, "privacy_spent_")

@@ -16,6 +16,7 @@ import numpy as np
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
+from skdpbayes.models.protocols import HasNormalPrior
 from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.plans.gradients import plan_guided, plan_na_dpvi, plan_point, plan_sgld
 from skdpbayes.plans.settings import Bounds, Planned, Settings
@@ -40,6 +41,11 @@ class HasLikelihood(Protocol):
 
     def log_prior(self, params: Any) -> Any:
         """Log density of the prior."""
+
+
+@runtime_checkable
+class HasGaussianPrior(HasLikelihood, HasNormalPrior, Protocol):
+    """A model with a likelihood and an independent normal prior."""
 
 
 @runtime_checkable
@@ -69,8 +75,11 @@ class HasMarginal(Protocol):
         """Model with the latent variables summed out, near the starting values."""
 
 
-def opened(plan: PlanFunction) -> PlanFunction:
-    """Plan of a gradient solver that starts at the result of a model's openings."""
+def opened(plan: PlanFunction, kind: type) -> PlanFunction:
+    """Plan of a gradient solver that starts at the result of a model's openings.
+
+    The model's marginal must be of the kind that the solver takes.
+    """
 
     def planned(settings: Settings, model: Any, bounds: Bounds, n: int | None) -> Planned:
         openings = opening_shares(settings, len(model.openings()))
@@ -80,6 +89,11 @@ def opened(plan: PlanFunction) -> PlanFunction:
                 "if that is what the start finds, else take n_chains=1."
             )
         marginal = model.marginal(model.init())
+        if not isinstance(marginal, kind):
+            raise ValueError(
+                f"solver={settings.solver!r} needs a model that is a {kind.__name__}; the marginal "
+                f"of {type(model).__name__} is none."
+            )
         solver, spec, norm = plan(settings, marginal, bounds, n, openings)
         if isinstance(model, WithScoreUnit) and model.found:
             norm = None  # the opening finds its unit
@@ -139,15 +153,15 @@ def register(entry: SolverEntry) -> None:
     SOLVERS[entry.name] = entry
 
 
-def _gradient(plan: PlanFunction, *special: tuple[type, PlanFunction]) -> Any:
-    return (*special, (HasMarginal, opened(plan)), (HasLikelihood, plan))
+def _gradient(plan: PlanFunction, kind: type, *special: tuple[type, PlanFunction]) -> Any:
+    return (*special, (HasMarginal, opened(plan, kind)), (kind, plan))
 
 
 register(
     SolverEntry(
         "dpvi",
         "Variational inference with a Gaussian posterior, on private gradients.",
-        _gradient(plan_guided, (Autoencoder, plan_point)),
+        _gradient(plan_guided, HasGaussianPrior, (Autoencoder, plan_point)),
         frozenset({"guide"}),
     )
 )
@@ -155,7 +169,7 @@ register(
     SolverEntry(
         "na-dpvi",
         "The normal posterior given all that the noisy scores and curvatures say.",
-        _gradient(plan_na_dpvi),
+        _gradient(plan_na_dpvi, HasGaussianPrior),
         frozenset({"prior_df"}),
     )
 )
@@ -163,7 +177,7 @@ register(
     SolverEntry(
         "sgld",
         "Langevin dynamics whose noise is the privacy noise.",
-        _gradient(plan_sgld),
+        _gradient(plan_sgld, HasLikelihood),
         frozenset({"step_schedule", "n_chains", "sampler"}),
     )
 )
