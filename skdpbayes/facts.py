@@ -55,7 +55,8 @@ class Shape:
     fields: tuple[Field, ...] = ()
 
 
-def _never(array: np.ndarray) -> bool:
+def never_shares(array: np.ndarray) -> bool:
+    """Of facts that know of no rows."""
     del array
     return False
 
@@ -80,7 +81,7 @@ class Facts:
     labels: np.ndarray | None = None
     scales: Scales | None = None
     voided_by: tuple[str, ...] = ()
-    shares: Callable[[np.ndarray], bool] = _never
+    shares: Callable[[np.ndarray], bool] = never_shares
 
     @property
     def n_rows(self) -> int | None:

@@ -18,7 +18,7 @@ from skdpbayes._version import __version__
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.declarations import public_schema
 from skdpbayes.estimators._progress import Progress, WatchedMixin
-from skdpbayes.facts import Facts, Shape
+from skdpbayes.facts import Facts, Shape, never_shares
 from skdpbayes.intake.reading import Reader, Rows
 from skdpbayes.plans.settings import SEEDED, Defaults, Settings, Task
 from skdpbayes.privacy import NoisyCount, PrivacyLeakWarning, PrivacySpent
@@ -228,6 +228,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         if own["adjacency"] == "add_remove":  # nothing may depend on the number of rows
             facts = replace(facts, shape=replace(facts.shape, n_rows=None))
         task = self._task(facts)
+        facts = replace(facts, shares=never_shares)  # a plan holds no rows, not even by a closure
         told = Told(
             estimator=type(self).__name__,
             unit=self._record,

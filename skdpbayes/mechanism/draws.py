@@ -96,7 +96,7 @@ def poisson_sample(stream: Stream, rate: float, length: int) -> np.ndarray:
     others (`docs/arithmetic.md`). p is below `rate` by a relative margin of 2^-20 > 9e-7, which
     covers it. QED
 
-    ``tests/privacy/test_draws.py``: `test_gaps_are_geometric` dies at another law and without the
+    ``tests/mechanism/test_draws.py``: `test_gaps_are_geometric` dies at another law and without the
     cut, `test_the_sampler_stays_below_the_rate_that_is_charged` without the margin;
     `test_logarithms_are_as_exact_as_the_proof_takes_them_to_be` checks its figures.
     """

@@ -126,7 +126,7 @@ def overhead(levels: int, epsilon: float) -> tuple[float, float]:
     eta``. Tables, tails and the convolution move each law by at most t in total variation, which
     adds ``n t (1 + exp(e))`` to delta (`docs/arithmetic.md`, theorem). QED
 
-    ``tests/privacy/test_lattice.py``: `test_convolutions_are_discrete_normal` compares the laws.
+    ``tests/mechanism/test_integer_noise.py``: `test_convolutions_are_discrete_normal` compares the laws.
     """
     largest = 17.0  # in standard deviations; a value further out cannot be drawn
     ratio = 2 * (largest**2 + 1) / (24 * noise_std(levels) ** 2)
@@ -168,7 +168,7 @@ def integer_noise(stream: Stream, size: int, levels: int) -> np.ndarray:
     by no more (`docs/arithmetic.md`; Micciancio and Walter 2017 use the same convolution). No
     floating-point number occurs between the random bits and x. QED
 
-    ``tests/privacy/test_lattice.py``: `test_the_table_stands_for_the_masses`,
+    ``tests/mechanism/test_integer_noise.py``: `test_the_table_stands_for_the_masses`,
     `test_masses_are_those_of_the_discrete_normal_law` and `test_levels_are_digits_of_their_own`
     die at another table, law or weight, `test_a_draw_compares_all_bits_of_the_threshold` if bits
     of the threshold are dropped.

@@ -256,7 +256,7 @@ def private_sum(
     overflow would be a reduction modulo 2^64, and the scale of a block is a public factor:
     post-processing. Should less noise have been drawn than is needed, all is NaN. QED
 
-    ``tests/privacy/test_kill_matrix.py`` has mutants of each condition and the checks that kill
+    ``tests/mechanism/test_kill_matrix.py`` has mutants of each condition and the checks that kill
     them. ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand`` looks for
     a slot that matters. In ``test_mechanism.py``,
     `test_one_record_moves_all_blocks_together_by_at_most_one` measures the sensitivity and
@@ -338,7 +338,7 @@ def noisy_count(key: bytes, usable: np.ndarray, spec: MechanismSpec) -> NoisyCou
     key of its own, and is an integer too (`integer_noise`). What follows is post-processing. With
     ``numerics="fast"`` the same holds of real numbers. QED
 
-    ``tests/privacy/test_count.py::test_mutants_of_the_count_are_noticed`` breaks each step of the
+    ``tests/mechanism/test_count.py::test_mutants_of_the_count_are_noticed`` breaks each step of the
     proof, and `test_a_fit_draws_its_noise_from_its_own_key` the key.
     """
     if spec.count is None:

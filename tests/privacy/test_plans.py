@@ -188,6 +188,18 @@ def test_ranges_that_a_fit_will_take_from_the_rows_void_a_plan(cls):
     assert said(plan.report) == said(read.report)
 
 
+@pytest.mark.parametrize("cls", [DPHierarchicalLogisticRegression])
+def test_the_plan_of_a_fit_holds_no_rows(cls):
+    """Facts that a reader makes tell whether an array lies in the rows' memory."""
+    case = Case(ENTRY[cls], solvers_of(cls)[0])
+    model = made(case)
+    plan, rows = model._prepared(*case.data(N))
+    closed = [cell.cell_contents for cell in rows.facts.shares.__closure__]
+    assert rows.facts.shares(closed[0][0]) and not plan.facts.shares(closed[0][0])
+    held = [own.cell_contents for own in plan.made_up.__closure__]
+    assert rows.facts not in held and plan.facts in held
+
+
 def test_a_plan_charges_no_ledger():
     own = PrivacyLedger(0.1, 1e-5)  # less than is planned
     with PrivacyLedger(1.0, 1e-5) as opened:
