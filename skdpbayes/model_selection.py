@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -185,7 +185,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         parts = order[n_test:], order[:n_test]
         (X_fit, X_test), (y_fit, y_test) = (_parts(data, parts) for data in (X, y))
 
-        plan = self._planned(candidates, X_fit, y_fit)
+        plan = self._planned(candidates, X, y, n - n_test)
         self._charge(plan)
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
@@ -314,13 +314,15 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 part.set_callbacks()
         return model
 
-    def _planned(self, candidates, X, y):
-        """`_Plan` of the search, from the shape of X alone."""
+    def _planned(self, candidates, X, y, n_fit=None):
+        """`_Plan` of the search, from public facts of X alone; `n_fit` rows are fitted (None: all)."""
         from skdpbayes.privacy import calibrate_noise
 
         adjacency, run_delta = self.estimator.adjacency, self.delta / self.n_iter
         some = self._candidate({}, self.epsilon, None)
-        shape = _quietly(some._reader().read, some, X, y).facts.shape
+        # Of all rows, as given: a model that holds them is as long, or shares their memory.
+        facts = _quietly(some._reader().read, some, X, y).facts
+        shape = replace(facts.shape, n_rows=n_fit or facts.n_rows)
 
         def planned(parameters, epsilon):
             return _quietly(self._candidate(parameters, epsilon, None)._plan_of, shape)
@@ -336,6 +338,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         reports = [planned(own, self.epsilon).report for own in candidates]
         voided_by = dict.fromkeys(why for report in reports for why in report.voided_by)
+        for own in candidates:
+            task = _quietly(self._candidate(own, self.epsilon, None)._task, facts)
+            voided_by |= dict.fromkeys(task.voided_by)
         if self.random_state is not None:
             voided_by[SEEDED] = None
         scoring = self.scoring or self.estimator._scorings[0]

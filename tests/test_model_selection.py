@@ -4,7 +4,10 @@ import json
 import pickle
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from scipy import special
@@ -22,6 +25,7 @@ from skdpbayes import (
     DPGammaExponential,
     DPGaussianMixture,
     DPLatentDirichletAllocation,
+    DPNumPyroModel,
     Schema,
     model_selection,
 )
@@ -681,3 +685,26 @@ def test_a_candidate_without_a_guarantee_voids_that_of_the_search():
     assert any(
         "bounds=None" in why for why in search._planned(search._check(), X[:50], None).voided_by
     )
+
+
+def test_a_model_that_holds_the_rows_of_a_search_voids_its_guarantee():
+    """A run is fitted to a part of them: neither their number nor their memory is the part's."""
+    rows = X[:300]
+
+    def model(x):
+        mean = numpyro.sample("mean", dist.Normal(jnp.asarray(rows).mean(), 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("x", dist.Normal(mean, 1.0).expand([2]).to_event(1), obs=x)
+
+    estimator = DPNumPyroModel(model, n_steps=5, sampling_rate=0.3)
+    for public in (None, {"table": rows}):
+
+        def known(x, table):
+            model(x)
+
+        estimator.set_params(public=public, model=model if public is None else known)
+        search = DPRandomizedSearchCV(
+            estimator, {"clipping_norm": [1.0]}, scoring=lambda fitted, X, y=None: 0.5, n_iter=2
+        )
+        plan = search._planned(search._check(), {"x": rows}, None, 240)
+        assert any("seems to hold records" in why for why in plan.voided_by)
