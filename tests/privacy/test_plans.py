@@ -58,6 +58,13 @@ def said(report):
     return own
 
 
+def known(facts):
+    """What a plan may depend on, but for the dtypes of a NumPyro model's arguments."""
+    labels = None if facts.labels is None else facts.labels.tolist()
+    scales = None if facts.scales is None else [own.tolist() for own in facts.scales]
+    return facts.n_rows, facts.n_features, facts.shape.names, labels, scales, facts.voided_by
+
+
 def what_runs(plan):
     return repr((plan.solver, plan.spec, plan.slots))
 
@@ -73,6 +80,7 @@ def test_a_plan_is_that_of_a_fit(case, request):
     assert vars(model) == before, "a plan changes the estimator"
     assert said(plan.report) == said(read.report)
     assert what_runs(plan) == what_runs(read)
+    assert known(plan.facts) == known(read.facts), "rows decide what a plan takes for public"
     assert (plan.epsilon, plan.n_steps) == (read.report.epsilon, read.spec.n_steps)
     assert 0 < plan.epsilon <= 1 and plan.guarantee_holds and plan.report.public["n_samples"] == N
 
@@ -224,3 +232,11 @@ def test_expected_seconds_need_a_number_of_rows(compiled_quickly):
     with pytest.raises(ValueError, match="n_rows is needed"):
         plan.expected_seconds()
     assert 0 < plan.expected_seconds(n_rows=N) < 60
+
+
+def test_an_earlier_fit_under_another_adjacency_voids_a_plan(compiled_quickly):
+    """Its releases are private with respect to other neighbours: they cannot be added up."""
+    fitted = DPStandardScaler((0, 1)).fit(np.ones((N, 2)))
+    assert fitted.plan(N, 2).guarantee_holds
+    plan = fitted.set_params(adjacency="replace_one").plan(N, 2)
+    assert "under adjacency='zero_out' only" in " ".join(plan.voided_by)
