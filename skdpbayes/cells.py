@@ -97,3 +97,16 @@ def as_category(cell: object, like: Value) -> object:
     if isinstance(like, bool):
         return {"true": True, "false": False}.get(cell.strip().lower())
     return number(cell)
+
+
+def of_kind(values: np.ndarray, kind: str | None) -> np.ndarray:
+    """Numbers, those of another kind than a column's replaced by NaN, each by itself."""
+    if kind not in ("integer", "count"):
+        return values
+    with np.errstate(all="ignore"):
+        right = (
+            np.isfinite(values)
+            & (np.rint(values) == values)
+            & ((kind == "integer") | (values >= 0))
+        )
+    return np.where(right, values, np.nan)

@@ -12,7 +12,7 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -190,7 +190,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         parts = order[n_test:], order[:n_test]
         (X_fit, X_test), (y_fit, y_test) = (_parts(data, parts) for data in (X, y))
 
-        plan = self._planned(candidates, X_fit, y_fit)
+        plan = self._planned(candidates, X, y, n - n_test)
         self._charge(plan)
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
@@ -311,13 +311,17 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 part.set_callbacks()
         return model
 
-    def _planned(self, candidates: list[dict[str, Any]], X: Any, y: Any) -> _Plan:
-        """Plan of the search, from the shape of X alone."""
+    def _planned(
+        self, candidates: list[dict[str, Any]], X: Any, y: Any, n_fit: int | None = None
+    ) -> _Plan:
+        """Plan of the search, from public facts of X; `n_fit` rows are fitted (None: all)."""
         from skdpbayes.privacy import calibrate_noise
 
         adjacency, run_delta = self.estimator.adjacency, self.delta / self.n_iter
         some = self._candidate({}, self.epsilon, None)
-        shape = _quietly(some._reader().read, some, X, y).facts.shape
+        # Of all rows, as given: a model that holds them is as long, or shares their memory.
+        facts = _quietly(some._reader().read, some, X, y).facts
+        shape = replace(facts.shape, n_rows=n_fit or facts.n_rows)
 
         def planned(parameters: dict[str, Any], epsilon: float) -> Plan:
             return _quietly(self._candidate(parameters, epsilon, None)._plan_of, shape)
@@ -333,6 +337,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         reports = [planned(own, self.epsilon).report for own in candidates]
         voided_by = [why for report in reports for why in report.voided_by]
+        for own in candidates:
+            task = _quietly(self._candidate(own, self.epsilon, None)._task, facts)
+            voided_by += task.voided_by
         if self.random_state is not None:
             voided_by.append(SEEDED)
         scoring = self.scoring or self.estimator._scorings[0]

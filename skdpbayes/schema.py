@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from skdpbayes.cells import Value
+from skdpbayes.cells import Value, of_kind
 from skdpbayes.checks import check_bounds, check_finite, check_name, check_text, check_values
 
 __all__ = ["Column", "Outcome", "Schema"]
@@ -109,25 +109,12 @@ class Column:
             return missing
         missing = check_finite(own, "missing", self.missing)
         low, high = bounds or (-math.inf, math.inf)
-        if not low <= missing <= high or math.isnan(self.of_kind(np.array([missing]), kind)[0]):
+        if not low <= missing <= high or math.isnan(of_kind(np.array([missing]), kind)[0]):
             raise ValueError(
                 f"{own}: missing must be of the kind {kind!r} and within bounds, "
                 f"got {self.missing!r}."
             )
         return missing
-
-    def of_kind(self, values: np.ndarray, kind: str | None = None) -> np.ndarray:
-        """Numbers, those of another kind than the column's replaced by NaN."""
-        kind = kind or self.kind
-        if kind not in ("integer", "count"):
-            return values
-        with np.errstate(all="ignore"):
-            right = (
-                np.isfinite(values)
-                & (np.rint(values) == values)
-                & ((kind == "integer") | (values >= 0))
-            )
-        return np.where(right, values, np.nan)
 
     def to_dict(self) -> dict[str, Any]:
         """The column in JSON's types."""

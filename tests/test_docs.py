@@ -222,6 +222,18 @@ def test_citation_names_this_version():
     assert f"version: {skdpbayes.__version__}" in lines
 
 
+def test_the_tests_that_proofs_and_pages_name_exist():
+    """A reviewer is sent from a proof to the tests that die if it does not hold."""
+    sources = [*(ROOT / "skdpbayes").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
+    named = {
+        (str(source.relative_to(ROOT)), path)
+        for source in sources
+        for path in re.findall(r"\btests/[\w/]+\.py\b", source.read_text("utf-8"))
+    }
+    assert len(named) > 20
+    assert [(source, path) for source, path in sorted(named) if not (ROOT / path).is_file()] == []
+
+
 def test_the_tests_that_the_audit_page_names_exist():
     named = re.findall(
         r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "audit.md").read_text("utf-8")

@@ -4,7 +4,10 @@ import json
 import pickle
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from scipy import special
@@ -22,6 +25,7 @@ from skdpbayes import (
     DPGammaExponential,
     DPGaussianMixture,
     DPLatentDirichletAllocation,
+    DPNumPyroModel,
     Schema,
     model_selection,
 )
@@ -706,3 +710,51 @@ def test_three_candidates_are_calibrated_without_a_fit(monkeypatch):
         DPRandomizedSearchCV(model, {"n_steps": [1, 4, 11]}, n_iter=2).fit(X, Y)
     (plan,) = error.value.args
     assert plan.epsilon <= 1.0 and len(plan.selection.runs) == 4  # those and the score
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Plan of a search that ends before it is charged."""
+
+    def plan_of(search, *rows):
+        with pytest.raises(InterruptedError) as stop:
+            search.fit(*rows)
+        return stop.value.args[0]
+
+    def stop(self, plan):
+        raise InterruptedError(plan)
+
+    monkeypatch.setattr(DPRandomizedSearchCV, "_charge", stop)
+    return plan_of
+
+
+def test_fits_are_accounted_for_with_the_rows_that_they_get(stopped):
+    """Of fewer rows a batch of the same size samples each more often."""
+    rows, labels = np.resize(X, (6000, 2)), np.resize(Y, 6000)
+    model = clone(MODEL).set_params(solver="dpvi", n_steps=5)
+    plan = stopped(DPRandomizedSearchCV(model, {"prior_scale": [1.0]}, n_iter=2), rows, labels)
+    _, fit = plan.selection.runs
+    assert fit[0].sampling_rate == model.plan(4800, 2).sampling_rate < 1
+
+
+def test_a_model_that_holds_the_rows_of_a_search_voids_its_guarantee(stopped):
+    """A run is fitted to a part of them: neither their number nor their memory is the part's."""
+    rows = X[:300]
+
+    def model(X):
+        mean = numpyro.sample("mean", dist.Normal(jnp.asarray(rows).mean(), 1.0))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("x", dist.Normal(mean, 1.0).expand([2]).to_event(1), obs=X)
+
+    estimator = DPNumPyroModel(model, n_steps=5, sampling_rate=0.3)
+    for public in (None, {"table": rows}):
+
+        def known(X, table):
+            model(X)
+
+        estimator.set_params(public=public, model=model if public is None else known)
+        search = DPRandomizedSearchCV(
+            estimator, {"clipping_norm": [1.0]}, scoring=lambda fitted, X, y=None: 0.5, n_iter=2
+        )
+        plan = stopped(search, rows)
+        assert any("seems to hold records" in why for why in plan.voided_by)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from skdpbayes.cells import Value, as_category, plain
+from skdpbayes.cells import Value, as_category, of_kind, plain
 from skdpbayes.intake.tables import Numbers, as_table
 from skdpbayes.schema import Column, Schema
 
@@ -70,7 +70,7 @@ def _substituted(numeric: np.ndarray, columns: tuple[Column, ...]) -> np.ndarray
         values = numeric[:, j]
         if column.categories is not None:
             values = np.where(np.isin(values, np.array(column.categories, float)), values, np.nan)
-        values = column.of_kind(values)
+        values = of_kind(values, column.kind)
         numeric[:, j] = (
             values
             if column.missing is None

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from skdpbayes.cells import as_category, number, objects
+from skdpbayes.cells import as_category, number, objects, of_kind
 from skdpbayes.schema import Column, Outcome, Schema
 
 
@@ -105,7 +105,7 @@ def _values(column: Column | Outcome, cells: list[str | None]) -> np.ndarray:
     if values is not None and isinstance(values[0], str | bool):
         return objects([as_category(cell, values[0]) for cell in cells])
     found = np.array([number(cell) for cell in cells], np.float64)
-    return column.of_kind(found) if isinstance(column, Column) else found
+    return of_kind(found, column.kind) if isinstance(column, Column) else found
 
 
 def _lines(source: Any) -> Iterator[bytes]:

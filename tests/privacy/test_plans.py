@@ -59,6 +59,13 @@ def said(report):
     return own
 
 
+def known(facts):
+    """What a plan may depend on, but for the dtypes of a NumPyro model's arguments."""
+    labels = None if facts.labels is None else facts.labels.tolist()
+    scales = None if facts.scales is None else [own.tolist() for own in facts.scales]
+    return facts.n_rows, facts.n_features, facts.shape.names, labels, scales, facts.voided_by
+
+
 def what_runs(plan):
     return repr((plan.solver, plan.spec, plan.slots))
 
@@ -74,6 +81,7 @@ def test_a_plan_is_that_of_a_fit(case, request):
     assert vars(model) == before, "a plan changes the estimator"
     assert said(plan.report) == said(read.report)
     assert what_runs(plan) == what_runs(read)
+    assert known(plan.facts) == known(read.facts), "rows decide what a plan takes for public"
     assert (plan.epsilon, plan.n_steps) == (read.report.epsilon, read.spec.n_steps)
     assert 0 < plan.epsilon <= 1 and plan.guarantee_holds and plan.report.public["n_samples"] == N
 
@@ -223,3 +231,11 @@ def test_facts_of_rows_are_values_without_rows(case):
     stored = pickle.dumps(facts)
     assert len(stored) < X.nbytes and X.tobytes() not in stored
     assert facts.n_features == X.shape[1]
+
+
+def test_an_earlier_fit_under_another_adjacency_voids_a_plan(compiled_quickly):
+    """Its releases are private with respect to other neighbours: they cannot be added up."""
+    fitted = DPStandardScaler((0, 1)).fit(np.ones((N, 2)))
+    assert fitted.plan(N, 2).guarantee_holds
+    plan = fitted.set_params(adjacency="replace_one").plan(N, 2)
+    assert "under adjacency='zero_out' only" in " ".join(plan.voided_by)
