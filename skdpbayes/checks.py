@@ -40,7 +40,8 @@ def check_number(
         wanted = "an integer" if integral else "a number"
         interval = f"{'[' if closed else '('}{low}, {high}{')' if open_above else ']'}"
         raise ValueError(
-            f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got {shown(value)}."
+            f"{name} must be {wanted} in {interval}{' or None' if none else ''}, got "
+            f"{shown(value)}."
         )
 
 

@@ -83,7 +83,7 @@ def contribution(query, blocks, mechanism, step, records, index, bounds, noise):
 
 
 def along(key, releases, records, model, solver, mechanism, observe):
-    """What `observe` makes of each step, padded to the width of `releases`, if the steps released what is given."""
+    """What `observe` makes of each step, padded, if the steps released what is given."""
 
     def release(query, blocks, step):
         return inference.recorded_release(query, blocks, records.one(), releases[step])
