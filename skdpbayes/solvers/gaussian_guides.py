@@ -20,7 +20,7 @@ import optax
 from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import Model, flat_start, prior_score
+from skdpbayes.models.base import Model, double, flat_start, prior_score, single
 from skdpbayes.models.protocols import Array, Number
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
@@ -153,7 +153,7 @@ class MeanField:
     def init(self, mu: jax.Array, sd: jax.Array) -> tuple[MeanFieldState, Draw]:
         """State, and the averages over the late rounds: of mu and u."""
         guide = mu, jnp.log(sd)
-        return MeanFieldState(guide[1], _ADAM.init(guide)), guide
+        return MeanFieldState(guide[1], _ADAM.init(double(guide))), guide
 
     def draw(self, mu: jax.Array, state: MeanFieldState, noise: jax.Array) -> jax.Array:
         """Point of the guide."""
@@ -174,8 +174,10 @@ class MeanField:
         del precision
         total = score + factor * prior
         gradient = total, total * point[1] * jnp.exp(state.log_sd) + 1  # by reparametrisation
-        direction, moments = _ADAM.update(gradient, state.moments)
-        mu, log_sd = mu + rates.mean * direction[0], state.log_sd + rates.log_sd * direction[1]
+        # In double precision, so that a replay rounds to the same bits, however it is compiled.
+        direction, moments = _ADAM.update(double(gradient), state.moments)
+        mu = single(mu + double(rates.mean) * direction[0])
+        log_sd = single(state.log_sd + double(rates.log_sd) * direction[1])
         return mu, MeanFieldState(log_sd, moments), (mu, log_sd)
 
     def prior_factor(self, state: MeanFieldState, noise: jax.Array, precision: Array) -> jax.Array:

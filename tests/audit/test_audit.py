@@ -211,7 +211,7 @@ def test_other_models_pass(compiled_quickly):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi"])
-def test_a_mixture_passes(solver):
+def test_a_mixture_passes(solver, compiled_as_users_do):
     model = DPGaussianMixture(epsilon=2.0, n_components=2, bounds=(-3, 3), solver=solver)
     report = audit(model, 30 * X, n_trials=0)
     assert report.passed, str(report)
