@@ -13,7 +13,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
-from skdpbayes.estimators._base import Outcome, PrivateEstimator, solvers_of
+from skdpbayes.estimators._base import Outcome, PrivateEstimator
 from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._networks import (
     layer_sizes,
@@ -202,9 +202,7 @@ class DPVariationalAutoencoder(
         check_choice("activation", self.activation, ACTIVATIONS)
         check_number("n_components", self.n_components, 1, 10**4, integral=True, closed=True)
         check_number("learning_rate", self.learning_rate, 0, none=True)
-        if self.solver in self._refused:
-            raise ValueError(self._refused[self.solver])
-        check_choice("solver", self.solver, solvers_of(type(self)))
+        self._check_solver()
 
     def _reader(self) -> Reader:
         return Probabilities()

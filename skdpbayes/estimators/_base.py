@@ -132,6 +132,13 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         check_number("n_steps", own.get("n_steps"), 0, 2**31 - 2, none=True, integral=True)
         check_number("clipping_norm", norm, 1e-30, 1e30, none=True)
 
+    def _check_solver(self) -> None:
+        """Raise a `ValueError` unless the solver is one that is offered."""
+        solver = self._parameters()["solver"]
+        if isinstance(solver, str) and solver in self._refused:
+            raise ValueError(self._refused[solver])
+        check_choice("solver", solver, solvers_of(type(self)))
+
     def _reader(self) -> Reader:
         """Reader of the rows."""
         raise NotImplementedError

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._arviz import ArvizMixin
-from skdpbayes.estimators._base import Outcome, PrivateEstimator, solvers_of
+from skdpbayes.estimators._base import Outcome, PrivateEstimator
 
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
@@ -33,9 +33,7 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
 
         super()._check_parameters()
         own = self._parameters()
-        if isinstance(own["solver"], str) and own["solver"] in self._refused:
-            raise ValueError(self._refused[own["solver"]])
-        check_choice("solver", own["solver"], solvers_of(type(self)))
+        self._check_solver()
         check_number(
             "n_posterior_samples", own["n_posterior_samples"], 1, 10**7, integral=True, closed=True
         )
