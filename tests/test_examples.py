@@ -81,12 +81,9 @@ def printed(capsys, tmp_path, *arguments):
 
 
 def sizes_in(text):
-    """Numbers of people to learn from and to test on, from the first line that says how many."""
-    return next(
-        tuple(map(int, found))
-        for line in text.splitlines()
-        if len(found := re.findall(r"\b\d{4,5}\b(?!\))", line)) == 2
-    )
+    """Numbers of people to learn from and to test on."""
+    (sizes,) = re.findall(r"(\d+) \w+ to learn from, (\d+) to test on", text)
+    return tuple(map(int, sizes))
 
 
 def test_demo_is_the_same_on_every_machine(capsys, tmp_path, monkeypatch):
