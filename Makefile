@@ -9,6 +9,7 @@ UTILITY_ARGS ?=
 NA_DPVI_ARGS ?=
 CALIBRATION_ARGS ?=
 COVERAGE_ARGS ?=
+HONESTY_ARGS ?=
 SPHINX_ARGS ?=
 
 PY := $(VENV)/bin/python
@@ -25,7 +26,7 @@ MOST_MEMORY ?= inf
 PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting pictures lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting pictures lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -48,7 +49,7 @@ fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECON
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
 	$(ONE_THREAD) .venv-fuzz/bin/python tests/intake/fuzz_rows.py
 
-bench: bench-speed bench-utility bench-coverage bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
@@ -59,6 +60,9 @@ bench-utility: env ## utility on Adult and on the peers' tasks, beside the peers
 bench-coverage: env ## how often credible intervals cover the truth, on simulated data
 	$(PY) -m benchmarks.coverage
 	$(PY) -m benchmarks.coverage --solver na-dpvi
+
+bench-honesty: env ## coverage, width, CRPS and log-loss of logistic regression over a matrix (under an hour; HONESTY_ARGS="--solver vips")
+	$(PY) -m benchmarks.honesty $(HONESTY_ARGS)
 
 bench-na-dpvi: env ## tables and figures of the NA-DPVI paper, with widths (minutes; NA_DPVI_ARGS=--full for hours)
 	$(PY) -m benchmarks.na_dpvi $(NA_DPVI_ARGS)
