@@ -6,7 +6,7 @@ intercept; all and intercept of the non-private posterior beside), rms z, width 
 non-private posterior's, excess log-loss on fresh rows over the non-private posterior's, and seconds
 of a fit. If the truth is drawn from the prior of the fit, a calibrated posterior covers exactly 90%
 on average; elsewhere the non-private coverage says what the prior costs. The worst of d coordinates
-is below 90% by chance too: by about two standard errors, sqrt(.09 / fits) each, for d = 10.
+is below 90% by chance too: by about 1.6 standard errors, sqrt(.09 / fits) each, for d = 10.
 
 The non-private posterior is the normal distribution closest to the exact one in Kullback-Leibler
 divergence (`reference`). It needs a few passes at any number of rows and columns, and agrees with
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr
+from scipy.stats import binom
 
 from benchmarks import _log
 from benchmarks.problems import clip_rows
@@ -396,6 +397,7 @@ def summary(fits: Sequence[Fit]) -> dict[str, float]:
         "covered": float(private.covered.mean()),
         "error": float(by_fit.std(ddof=1) / math.sqrt(len(fits))) if len(fits) > 1 else math.nan,
         "worst": float(private.covered.mean(axis=0).min()),
+        "least": least(*private.covered.shape),
         "intercept": float(private.covered[:, -1].mean()),
         "plain_covered": float(plain.covered.mean()),
         "plain_intercept": float(plain.covered[:, -1].mean()),
@@ -414,9 +416,18 @@ HEADER = [
 ]  # fmt: skip
 
 
+def least(fits: int, coordinates: int) -> float:
+    """Limit of the worst coordinate's coverage.
+
+    Lower than `WORST` if, with so few fits, one in a hundred calibrated posteriors were below it.
+    """
+    by_chance = float(binom.ppf(0.01 / coordinates, fits, LEVEL)) / fits
+    return min(WORST, by_chance)
+
+
 def honest(found: dict[str, float]) -> bool:
     """Whether coverage is within its limits."""
-    return COVERED[0] <= found["covered"] <= COVERED[1] and found["worst"] >= WORST
+    return COVERED[0] <= found["covered"] <= COVERED[1] and found["worst"] >= found["least"]
 
 
 def row(name: str, found: dict[str, float]) -> list[str]:
@@ -445,13 +456,15 @@ def run(
     results: dict[str, dict[str, float] | str] = {}
     for problem, group in by_problem.items():
         epsilons = [known[name][1] for name in group]
-        fits = [
-            replicate(problem, epsilons, seed, parameters) for seed in range(seeds or problem.fits)
-        ]
+        fits: list[list[Fit | str]] = []
+        for seed in range(seeds or problem.fits):
+            fits.append(replicate(problem, epsilons, seed, parameters))
+            if all(isinstance(fit, str) for fit in fits[-1]):
+                break
         for name, found in zip(group, zip(*fits, strict=True), strict=True):
-            usable = [fit for fit in found if isinstance(fit, Fit)]
-            refused = next((fit for fit in found if isinstance(fit, str)), None)
-            results[name] = refused if refused is not None else summary(usable)
+            refused = [fit for fit in found if isinstance(fit, str)]
+            made = [fit for fit in found if isinstance(fit, Fit)]
+            results[name] = refused[0] if refused else summary(made)
             report(name, results[name])
     return results
 
@@ -463,7 +476,7 @@ def table(results: dict[str, dict[str, float] | str]) -> str:
     out = [name for name, x in results.items() if not isinstance(x, str) and not honest(x)]
     text += (
         f"\n{len(rows) - len(out)} of {len(rows)} cells hold: coverage in {COVERED[0]}-{COVERED[1]}"
-        f", worst coordinate at least {WORST:.2f}."
+        f", worst coordinate at least {WORST:.2f} (or what chance gives with few fits)."
     )
     for name, x in results.items():
         if isinstance(x, str):
