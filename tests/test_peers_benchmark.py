@@ -237,3 +237,108 @@ def test_asv_benchmarks_run(monkeypatch):
                     assert found == 0
                 ran += 1
     assert ran == 2 * 4 + 3 + 2 * 4 + 2
+
+
+def answer_of(theirs, divergences=0):
+    """An answer of the authors' code: a trace of two coordinates, and draws of their NUTS."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 2))
+    g = 0.2 * (x - [1.0, -1.0]) + 0.3 * rng.normal(size=(500, 2))
+    dx, dg = x - x.mean(axis=0), g - g.mean(axis=0)
+    found = {
+        "n": [500, 500], "mean_x": x.mean(axis=0), "mean_g": g.mean(axis=0),
+        "sxx": (dx**2).sum(axis=0), "sxg": (dx * dg).sum(axis=0), "sgg": (dg**2).sum(axis=0),
+        "noise_variance": [0.09, 0.09], "kappa": 0.1, "v_mean": [2.0, 2.0], "v_sd": [1.0, 1.0],
+        "prior_mean": [0.0, 0.0], "draws": theirs, "divergences": divergences,
+    }  # fmt: skip
+    return {name: np.asarray(value).tolist() for name, value in found.items()}
+
+
+def own_posterior(answer):
+    from benchmarks._na_dpvi_collapsed import Regression, TraceSums, exact
+
+    x = {name: np.asarray(value, float) for name, value in answer.items()}
+    sums = TraceSums(*(x[name] for name in TraceSums._fields))
+    given = (x[k] for k in ("noise_variance", "kappa", "v_mean", "v_sd", "prior_mean"))
+    return exact(Regression(sums, *given, subsampling=1.0))
+
+
+def test_posterior_of_a_trace_is_compared_with_a_chain_that_has_converged():
+    posterior = own_posterior(answer_of(np.zeros((1, 4, 2))))
+    draws = posterior.sample(np.random.default_rng(1), 3000)[0][None]
+    text = comparison.same_posterior(answer_of(draws))
+    assert "R-hat 1.00" in text and " 0 divergences" in text and "NOT COMPARED" not in text
+    assert "widths over theirs 1.0" in text or "widths over theirs 0.9" in text
+    shifted = comparison.same_posterior(answer_of(draws + 3 * posterior.sd))
+    assert "means by 3.0" in shifted or "means by 2.9" in shifted
+
+
+def test_posterior_of_a_trace_is_not_compared_with_a_chain_that_has_not_converged():
+    rng = np.random.default_rng(2)
+    walk = rng.normal(size=(1, 300, 2)).cumsum(axis=1)  # every draw near the one before
+    text = comparison.same_posterior(answer_of(walk, divergences=7))
+    assert "7 divergences" in text and "NOT COMPARED" in text and "widths" not in text
+    assert float(text.split("R-hat ")[1].split(",")[0]) > 1.1
+    stuck = comparison.same_posterior(answer_of(np.zeros((1, 300, 2))))
+    assert "NOT COMPARED" in stuck
+
+
+STAND_INS = {
+    "adult_uci_experiments": "",
+    "utils": """
+class DynamicAttributes:
+    def to_dict(self):
+        return vars(self)
+def generate_data_linear_regression10d(theta, key):
+    return theta, theta
+""",
+    "coverage_experiment": """
+def set_default_args_linear_regression10d(own):
+    own.trace_burn_in_percentage, own.clipping_threshold, own.sampling_rate = 0.5, 1.0, 0.1
+    own.mu_gradient_scale = own.pre_transformed_covariance_gradient_scale = [1.0]
+    return own
+""",
+    "noise_aware_dpsgd": """
+from typing import NamedTuple
+import jax, jax.numpy as jnp, numpy as np
+from numpyro.infer import MCMC
+from numpyro.infer.mcmc import MCMCKernel
+class State(NamedTuple):
+    z: jax.Array
+    diverging: jax.Array
+    rng_key: jax.Array
+class Kernel(MCMCKernel):
+    sample_field, default_fields = "z", ("z", "diverging")
+    def init(self, rng_key, *given, **named):
+        return State(jnp.zeros(2), jnp.bool_(False), rng_key)
+    def sample(self, state, *given):
+        key, own = jax.random.split(state.rng_key)
+        z = jax.random.normal(own, (2,))
+        return State(z, z[0] > 1, key)
+def perform_dpsgd(own, tracker):
+    tracker.phi_trace = tracker.gradient_trace = np.arange(20.0).reshape(10, 2)
+    return tracker
+def calculate_hessian_and_optimal_phi_priors(own, tracker):
+    tracker.hessian_prior_mean = tracker.hessian_prior_std = tracker.phi_prior_mean = np.ones(2)
+def perform_mcmc_sampling(own, tracker):
+    sampler = MCMC(
+        Kernel(), num_warmup=own.mcmc_num_warmup, num_samples=own.mcmc_num_samples,
+        progress_bar=False,
+    )
+    sampler.run(jax.random.PRNGKey(0))
+    tracker.optimal_phi_samples = sampler.get_samples()
+    return tracker
+""",
+}
+
+
+def test_runs_of_the_authors_code_return_draws_and_divergences(tmp_path):
+    for name, text in STAND_INS.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    data = {"x": np.zeros((2, 2)), "y": np.zeros(2)}
+    command = [sys.executable, str(_peers.PEERS / "na_dpvi_runs.py"), str(tmp_path)]
+    with _peers.Worker(command, data) as worker:
+        answer = worker.ask(what="posterior", noise=1.0, iterations=10, warmup=50, samples=60)
+    draws = np.array(answer["draws"])
+    assert draws.shape == (1, 60, 2) and draws.std() > 0.1
+    assert answer["divergences"] == (draws[..., 0] > 1).sum() > 0
