@@ -138,9 +138,10 @@ class Problem:
         return f"{self.kind}-{self.n}x{self.d}"
 
 
-def _one_hot_problem(n: int, d: int, epsilons: tuple[float, ...], fits: int, **how: Any) -> Problem:
-    """The norm is what a schema with these columns declares."""
-    return Problem("one-hot", one_hot, n, d, epsilons, fits, data_norm=math.sqrt(4 + d // 5), **how)
+def _one_hot(n: int, d: int, epsilons: tuple[float, ...], fits: int, **how: Any) -> Problem:
+    """One-hot columns, with the norm that a schema of them declares."""
+    how = {"kind": "one-hot", "data_norm": math.sqrt(4 + d // 5)} | how
+    return Problem(rows=one_hot, n=n, d=d, epsilons=epsilons, fits=fits, **how)
 
 
 PROBLEMS = [
@@ -166,9 +167,9 @@ PROBLEMS = [
     ),
     Problem("rare", normal, 30_000, 10, (0.1, 2.0), 80, sd=0.3, prevalence=0.02),
     Problem("rare", normal, 300_000, 20, (0.5,), 16, sd=0.3, prevalence=0.02),
-    _one_hot_problem(3_000, 20, (0.5, 2.0), 100),
-    _one_hot_problem(30_000, 60, (0.1, 1.0), 30),
-    _one_hot_problem(30_000, 20, (1.0,), 50, sd=0.5, prevalence=0.05),
+    _one_hot(3_000, 20, (0.5, 2.0), 100),
+    _one_hot(30_000, 60, (0.1, 1.0), 30),
+    _one_hot(30_000, 20, (1.0,), 50, kind="rare-one-hot", sd=0.5, prevalence=0.05),
     Problem("lognormal", lognormal, 3_000, 10, (0.5, 2.0)),
     Problem("lognormal", lognormal, 30_000, 20, (1.0,), 50, sd=0.5),
     Problem("student", student, 3_000, 10, (0.5,)),
@@ -178,14 +179,7 @@ PROBLEMS = [
 
 def cells() -> dict[str, tuple[Problem, float]]:
     """Problem and epsilon by name."""
-    named = {}
-    for problem in PROBLEMS:
-        for epsilon in problem.epsilons:
-            name = f"{problem.name}-{epsilon:g}"
-            if problem.prevalence is not None and not problem.kind.startswith("rare"):
-                name = f"rare-{name}"
-            named[name] = problem, epsilon
-    return named
+    return {f"{p.name}-{epsilon:g}": (p, epsilon) for p in PROBLEMS for epsilon in p.epsilons}
 
 
 class Data(NamedTuple):
@@ -403,6 +397,7 @@ def summary(fits: Sequence[Fit]) -> dict[str, float]:
         "plain_intercept": float(plain.covered[:, -1].mean()),
         "rms_z": float(np.sqrt((private.z**2).mean())),
         "intercept_mean_z": float(private.z[:, -1].mean()),
+        "plain_intercept_mean_z": float(plain.z[:, -1].mean()),
         "width": float(private.std.mean() / plain.std.mean()),
         "crps": float(private.crps.mean() / plain.crps.mean()),
         "excess": float(np.mean([fit.excess for fit in fits])),
