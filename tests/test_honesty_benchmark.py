@@ -166,7 +166,7 @@ def test_parameters_that_do_not_read_are_refused(word):
 class Ideal:
     """Stands for the estimator: the non-private posterior, or a refusal at epsilon .5."""
 
-    def __init__(self, epsilon, classes, random_state, prior_scale, solver=None):
+    def __init__(self, epsilon, classes, random_state, prior_scale=1.0, solver=None):
         self.epsilon, self.prior_scale = epsilon, prior_scale
 
     def fit(self, X, y):
@@ -184,7 +184,8 @@ def test_program_prints_and_writes_cells_and_refusals(monkeypatch, tmp_path, cap
     monkeypatch.setattr("skdpbayes.DPBayesianLogisticRegression", Ideal)
     path = tmp_path / "honesty.json"
     names = ["normal-300x3-0.5", "normal-300x3-2"]
-    honesty.main(["--cells", *names, "--seeds", "5", "--solver", "vips", "--json", str(path)])
+    options = ["--seeds", "5", "--solver", "vips", "--parameters", "prior_scale=0.5"]
+    honesty.main(["--cells", *names, *options, "--json", str(path)])
     printed = capsys.readouterr().out
     assert "REFUSED normal-300x3-0.5: too small a budget" in printed
     found = json.loads(path.read_text())
