@@ -86,17 +86,17 @@ def objective_perturbation(
     rng: np.random.Generator,
     share: float,
 ) -> Array:
-    """Kifer, Smith and Thakurta 2012, algorithm 1; analysis as in Redberg et al. 2023, theorem 3.1.
+    """Kifer, Smith and Thakurta 2012, algorithm 1; analysis after Redberg, Koskela and Wang 2023.
 
     The density of the minimum changes by the ratio of two determinants, at most
-    ``1 + CURVATURE / ridge``, and by that of two normal densities. The score of a record is its
-    row times a number that depends on the noise, but whose sign is that of its label, so the loss
-    of the second part is at most ``max(0, mu Z + mu^2 / 2)`` with Z standard normal and
-    ``mu = 1 / sd``. Hence delta is that of the Gaussian mechanism at epsilon less the logarithm of
-    the first part. (The theorem holds for all generalised linear models, and has twice this
-    delta: this line is ahead of it.)
+    ``1 + CURVATURE / ridge``, and by the ratio of two normal densities. The score of a record is
+    its row times a number whose size depends on the noise and whose sign is given by the label.
+    Hence the loss of the second part is at most ``max(0, mu Z + mu^2 / 2)``, where Z is standard
+    normal and ``mu = 1 / sd``, and delta is at most the Gaussian mechanism's at epsilon less the
+    logarithm of the first part. Redberg et al. bound all generalised linear models, whose scores
+    may have either sign, by twice that delta; the smaller bound favours this peer.
 
-    The proof is for a record added or removed, which includes a record that contributes nothing.
+    The proof is for a record added or removed, which covers a record that contributes nothing.
     """
     ridge = objective_ridge(epsilon, share)
     sd = noise_of((1 - share) * epsilon, delta)
@@ -329,7 +329,9 @@ PEERS: dict[str, Peer] = {
         "zero_out; proved for add_remove, which implies it",
     ),
     "output perturbation": Peer(
-        output_perturbation, _grid(ridge=(1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0))
+        output_perturbation,
+        _grid(ridge=(1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)),
+        "zero_out; its paper exchanges a record, at twice the sensitivity",
     ),
     "DP-Newton": Peer(
         newton,

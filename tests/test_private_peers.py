@@ -303,3 +303,51 @@ def test_whitened_descent_spends_a_fifth_on_whitening_and_the_rest_on_rounds(mon
     monkeypatch.setattr(private_peers, "descend", descend)
     private_peers.whitened_descent(Z, y, EPSILON, DELTA, None, step=1.0, clip=0.3)
     np.testing.assert_allclose(np.array(found) * noise_of(EPSILON, DELTA) ** 2, [0.2, 0.8])
+
+
+def test_the_table_of_peers_has_the_private_part(monkeypatch, capsys):
+    asked = {}
+
+    def measure(**given):
+        asked.update(given)
+        return [Lead("adult", 0.1, "a peer", "auc", (0.9, 0.8), (0.8, 0.7))]
+
+    monkeypatch.setattr(private_comparison, "measure", measure)
+    run = comparison.Run(quick=True, seeds=2, python=None, solver="vips")
+    (line,) = comparison.PARTS["private"][0](run)
+    assert asked == {"seeds": 2, "solver": "vips"}
+    assert line.cells()[:4] == ["adult, epsilon 0.1, auc", "0.8500", "0.7500", "a peer"]
+    assert "1 yes, 0 level, 0 NO" in capsys.readouterr().out
+
+
+def test_tasks_without_data_are_named_and_left_out(monkeypatch, capsys):
+    def missing(task, epsilons, seeds, solver):
+        raise FileNotFoundError("no table here")
+
+    monkeypatch.setattr(private_comparison, "classification", missing)
+    assert private_comparison.measure(("adult",), seeds=1, linear=False) == []
+    assert "SKIPPED: adult: no table here" in capsys.readouterr().out
+
+
+def test_a_task_gives_a_lead_for_each_peer_and_metric_and_is_logged(monkeypatch):
+    problems = {"task": private_comparison.utility.Task(small_problem, ())}
+    record = {
+        "task": "task", "epsilon": 1.0,
+        "auc": [0.5, 0.5], "accuracy": [0.5, 0.5], "log_loss": [0.7, 0.7],
+    }  # fmt: skip
+    logged = []
+    monkeypatch.setattr(private_comparison.utility, "TASKS", problems)
+    monkeypatch.setattr(private_comparison.utility, "run", lambda *given: [record])
+    monkeypatch.setattr(private_comparison._log, "append", lambda *given: logged.append(given))
+    monkeypatch.setattr(private_comparison, "tuned", lambda name, *given: PEERS[name].settings[-1])
+    monkeypatch.setitem(private_comparison.KINDS, "task", private_peers.Kind(_gaussian))
+    leads = private_comparison.classification("task", (1.0,), 2, "vips")
+    assert [lead.peer for lead in leads] == [name for name in PEERS for _ in range(3)]
+    assert all(len(lead.theirs) == 2 and np.isfinite(lead.theirs).all() for lead in leads)
+    best = max((np.mean(x.theirs), x.peer) for x in leads if x.metric == "auc")
+    assert best[0] > 0.8
+    assert [(name, kept["solver"]) for name, kept in logged] == [("utility", "vips")]
+
+
+def small_problem(seed):
+    return private_peers.simulated(private_peers.Kind(_gaussian), 3000, 3, 2.0, seed)
