@@ -5,9 +5,10 @@ over ours of whatever should be small (seconds, perplexity, errors: one less the
 AUC), so that above 1 we are ahead: `ahead`, `level` (closer than can be told from one run) or
 `BEHIND`. A target is met or not.
 
-Each peer has an environment of its own, which this makes from ``benchmarks/peers/*.lock`` (Python
-3.11). What cannot run is named and left out. ``SKDPBAYES_NA_DPVI_REFERENCE`` names the folder of
-the NA-DPVI authors' code.
+Other private methods run in this process (``--parts private``, or ``make bench-private-peers``).
+Each other peer has an environment of its own, which this makes from ``benchmarks/peers/*.lock``
+(Python 3.11). What cannot run is named and left out. ``SKDPBAYES_NA_DPVI_REFERENCE`` names the
+folder of the NA-DPVI authors' code.
 
 Test splits are read as by ``make bench-utility``, with default parameters, and our figures go to
 its log too. The guarantees differ: diffprivlib's is pure epsilon, ours is (epsilon, 1e-5).
@@ -35,7 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import _log, _peers, utility
+from benchmarks import _log, _peers, private_comparison, utility
 from benchmarks.problems import Problem
 
 REFERENCE = "SKDPBAYES_NA_DPVI_REFERENCE"
@@ -144,11 +145,14 @@ class Run:
     ----------
     python : callable ``(peer) -> Path``
         The Python of a peer's environment, which is made if it is not there; raises `Unavailable`.
+    solver : str, optional
+        Of our logistic regression beside other private methods; the default if None.
     """
 
     quick: bool
     seeds: int
     python: Callable[[str], Path]
+    solver: str | None = None
 
 
 def reference_folder() -> Path:
@@ -668,9 +672,31 @@ def lda(run: Run) -> list[Line]:
     return lines
 
 
+def line_of(lead: private_comparison.Lead) -> Line:
+    """Line of a lead over another private method, level within two standard errors."""
+    theirs = float(np.mean(lead.theirs))
+    return Line(
+        "private",
+        f"{lead.task}, epsilon {lead.epsilon:g}, {lead.metric.replace('_', '-')}",
+        float(np.mean(lead.ours)),
+        theirs,
+        lead.peer,
+        score=lead.score,
+        level=2 * lead.error / (1.0 if lead.score else theirs),
+    )
+
+
+def private(run: Run) -> list[Line]:
+    """Other private methods in this process, by ``benchmarks.private_comparison``."""
+    leads = private_comparison.measure(seeds=run.seeds, solver=run.solver)
+    print(f"\n{private_comparison.tables(leads)}\n", flush=True)
+    return [line_of(lead) for lead in leads]
+
+
 PARTS: dict[str, list[Callable[[Run], list[Line]]]] = {
     "speed": [steps, calibration, adult_fits, imports, noise_aware],
     "utility": [classification, synth_b, lda],
+    "private": [private],
     "autoencoder": [autoencoders],
 }
 
@@ -722,7 +748,11 @@ def main() -> None:
     """Run what the command line asks for, print the table, log, draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--parts", nargs="+", choices=list(PARTS), default=["speed", "utility"], metavar="PART"
+        "--parts",
+        nargs="+",
+        choices=list(PARTS),
+        default=["speed", "utility", "private"],
+        metavar="PART",
     )
     parser.add_argument(
         "--seeds", type=int, default=10, help="fits per task and level (default: %(default)s)"
@@ -730,12 +760,22 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="fewer steps, rounds and draws; up to a million rows"
     )
+    parser.add_argument(
+        "--solver",
+        choices=private_comparison.SOLVERS,
+        help="of our logistic regression in the part private (default: the package's)",
+    )
     _peers.add_python(parser)
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")
     warnings.simplefilter("ignore")
-    run = Run(options.quick, options.seeds, partial(_peers.environment, python=options.python))
+    run = Run(
+        options.quick,
+        options.seeds,
+        partial(_peers.environment, python=options.python),
+        options.solver,
+    )
     lines: list[Line] = []
     for part in options.parts:
         for measure in PARTS[part]:
