@@ -78,6 +78,7 @@ from skdpbayes.solvers.gaussian_guides import (
     Guide,
     MeanField,
     MeanFieldState,
+    Noise,
     Rates,
 )
 
@@ -97,9 +98,8 @@ class DPVIState(NamedTuple):
     guide: MeanFieldState | FullRankState
     average: tuple[jax.Array, jax.Array]  # over the late rounds, of the terms given by the guide
     n_averaged: jax.Array
-    noise: jax.Array  # sum over the averaged rounds of the noise variance of the score
-    # Noise variance of a score averaged over the late rounds, were all as noisy as the last one.
-    averaged_noise: jax.Array
+    noise: Noise  # of the score, summed over the averaged rounds
+    averaged_noise: Noise  # of the averaged score, were all rounds as noisy as the last one
     log_clip: jax.Array
 
 
@@ -139,7 +139,8 @@ class DPVI:
         mu = random_start(model, key)
         guide, average = self.guide.init(mu, _INITIAL_SD / jnp.sqrt(prior_precision(model)))
         zero = jnp.zeros((), mu.dtype)
-        return DPVIState(mu, guide, average, zero, zero, zero, self._highest_clip(model))
+        none = Noise(zero, zero)
+        return DPVIState(mu, guide, average, zero, none, none, self._highest_clip(model))
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round: every tenth, from the first on, is a curvature round."""
@@ -182,9 +183,9 @@ class DPVI:
         ) -> DPVIState:
             theta, clip, scale = unravel(point[0]), jnp.exp(state.log_clip), scales["score"]
             score = unbiased_total(model, theta, estimate["score"], clip)
-            averaged_noise = scale**2 / (
-                mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM)
-            )
+            noise = Noise(scale**2, (1 / mechanism.rate - 1).astype(scale.dtype))
+            n_late = mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM)
+            averaged_noise = jax.tree.map(lambda x: x / n_late, noise)
             prior_factor = guide.prior_factor(state.guide, averaged_noise, precision)
             rates = self._rates(step, score.size, scale, mechanism)
             mu, guide_state, averaged = guide.step(
@@ -207,7 +208,7 @@ class DPVI:
                     lambda a, x: jnp.where(n > 0, a + weight * (x - a), x), state.average, averaged
                 ),
                 n_averaged=n,
-                noise=state.noise + counted * scale**2,
+                noise=jax.tree.map(lambda total, x: total + counted * x, state.noise, noise),
                 averaged_noise=averaged_noise,
                 log_clip=self._adapted(model, state.log_clip, estimate, scales, mechanism),
             )
@@ -215,10 +216,10 @@ class DPVI:
         return (Round(draw, query, blocks, update), *guide.more_rounds(model, precision, draw))
 
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
-        """Posterior reported by the guide, with the privacy noise in its covariance."""
+        """Posterior reported by the guide, with privacy noise and subsampling in its covariance."""
         state = jax.tree.map(lambda x: np.asarray(x, np.float64), state)
-        # Noise variance of the averaged score.
-        noise = np.asarray(state.noise / max(float(state.n_averaged), 1) ** 2)
+        n = max(float(state.n_averaged), 1)
+        noise = Noise(*(np.asarray(total / n**2) for total in state.noise))  # of the average
         return self.guide.posterior(
             model, state, np.asarray(prior_precision(model), np.float64), noise
         )

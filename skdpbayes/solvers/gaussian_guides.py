@@ -53,6 +53,17 @@ class Rates(NamedTuple):
     decay: jax.Array  # share of the first rate that the schedule leaves
 
 
+class Noise(NamedTuple):
+    """Covariance of the noise in a sum of scores: ``privacy I + subsampling S``.
+
+    S is the sum of the outer products of the records' scores. Near the optimum it is approximately
+    ``omega H``, the covariance of the scores under the model.
+    """
+
+    privacy: Any
+    subsampling: Any
+
+
 class MeanFieldState(NamedTuple):
     """State of `MeanField`."""
 
@@ -87,8 +98,8 @@ class GuidedState(Protocol):
         """Averages over the late rounds."""
 
     @property
-    def averaged_noise(self) -> Any:
-        """Noise variance of a score averaged over the late rounds."""
+    def averaged_noise(self) -> Noise:
+        """Noise of a score averaged over the late rounds."""
 
     @property
     def log_clip(self) -> jax.Array:
@@ -104,8 +115,8 @@ class Guide(Protocol[State]):
     def draw(self, mu: jax.Array, state: State, noise: jax.Array) -> jax.Array:
         """Point of the guide, from standard normal noise."""
 
-    def prior_factor(self, state: State, noise: jax.Array, precision: Array) -> jax.Array:
-        """Factor of the prior precision, given the variance of the averaged noise."""
+    def prior_factor(self, state: State, noise: Noise, precision: Array) -> jax.Array:
+        """Factor of the prior precision, given the averaged noise."""
 
     def step(
         self,
@@ -140,9 +151,9 @@ class Guide(Protocol[State]):
         """Kinds of round beside the gradient round; `draw` gives their points."""
 
     def posterior(
-        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: Noise
     ) -> GaussianPosterior:
-        """Reported posterior; `noise` is the variance of the noise in the averaged score."""
+        """Reported posterior; `noise` is that of the averaged score."""
 
 
 @jax.tree_util.register_dataclass
@@ -180,9 +191,10 @@ class MeanField:
         log_sd = single(state.log_sd + double(rates.log_sd) * direction[1])
         return mu, MeanFieldState(log_sd, moments), (mu, log_sd)
 
-    def prior_factor(self, state: MeanFieldState, noise: jax.Array, precision: Array) -> jax.Array:
-        """``1 + noise / h``, with h the mean precision of the guide."""
-        return 1 + noise / jnp.maximum(jnp.mean(jnp.exp(-2 * state.log_sd)), jnp.min(precision))
+    def prior_factor(self, state: MeanFieldState, noise: Noise, precision: Array) -> jax.Array:
+        """``1 + subsampling + privacy / h``, with h the mean precision of the guide."""
+        level = jnp.maximum(jnp.mean(jnp.exp(-2 * state.log_sd)), jnp.min(precision))
+        return 1 + noise.subsampling + noise.privacy / level
 
     def more_rounds(
         self, model: Model, precision: jax.Array, draw: Callable[..., Draw]
@@ -192,9 +204,9 @@ class MeanField:
         return ()
 
     def posterior(
-        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: Noise
     ) -> GaussianPosterior:
-        """Averaged guide, with the privacy noise in its variances."""
+        """Averaged guide, with privacy noise and subsampling in its variances."""
         del model
         mean, log_sd = state.average
         prior = (
@@ -202,7 +214,8 @@ class MeanField:
             * precision
         )
         information = np.maximum(np.exp(-2 * log_sd) - prior, 0)
-        gain = information / (information + noise + _TINY)
+        spread = (1 + noise.subsampling) * information + noise.privacy
+        gain = information / (spread + _TINY)
         total = precision + information * gain
         # The average is the zero of a gradient with one prior factor for all parameters; here each
         # parameter has its own.
@@ -262,9 +275,10 @@ class FullRank:
         mu = mu + vectors @ (gradient / jnp.maximum(slowness, _TINY))
         return mu, state._replace(square=square), (point[0], score)
 
-    def prior_factor(self, state: FullRankState, noise: jax.Array, precision: Array) -> jax.Array:
-        """``omega + noise / h`` in each direction of `eigenvectors`, with h its level."""
-        return self.mean_weight(state) + noise / jnp.maximum(state.levels, jnp.min(precision))
+    def prior_factor(self, state: FullRankState, noise: Noise, precision: Array) -> jax.Array:
+        """``(1 + subsampling) omega + privacy / h`` in each of `eigenvectors`, with h its level."""
+        sampling = (1 + noise.subsampling) * self.mean_weight(state)
+        return sampling + noise.privacy / jnp.maximum(state.levels, jnp.min(precision))
 
     def mean_weight(self, state: FullRankState) -> jax.Array:
         """Mean weight omega, the ratio of the weighted scores' covariance to their curvature.
@@ -311,11 +325,11 @@ class FullRank:
         return (Round(draw, query, blocks, update),)
 
     def posterior(
-        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: Noise
     ) -> GaussianPosterior:
-        """Newton step from the averaged point, with the privacy noise in the covariance.
+        """Newton step from the averaged point, with the noise in the covariance.
 
-        The covariance is ``(P + H (omega H + noise I)^-1 H)^-1``.
+        The covariance is ``(P + H ((1 + subsampling) omega H + privacy I)^-1 H)^-1``.
         """
         point, score = state.average
         matrix, variance, *_ = state.guide.curvature
@@ -332,7 +346,8 @@ class FullRank:
         values, vectors = np.linalg.eigh(learnt)
         along, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
         curvatures = possible_eigenvalues(known, variance)
-        observed = curvatures**2 / (self.mean_weight(state.guide) * curvatures + noise + _TINY)
+        sampling = (1 + noise.subsampling) * self.mean_weight(state.guide)
+        observed = curvatures**2 / (sampling * curvatures + noise.privacy + _TINY)
         # Information that gives the mean of the posterior variance over the possible curvatures.
         observed = 1 / (1 / (along + observed)).mean(axis=0) - along
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
