@@ -79,6 +79,7 @@ from skdpbayes.solvers.gaussian_guides import (
     MeanField,
     MeanFieldState,
     Noise,
+    Progress,
     Rates,
 )
 
@@ -88,7 +89,6 @@ CURVATURE_EVERY = 10  # rounds
 _INITIAL_SD = 0.1  # of the guide, in prior standard deviations
 _TALLY_SHARE = 0.01  # budget share of the count that adapts the clipping norm
 _AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
-_RATE_LIMIT = 0.1  # see `_rates`
 
 
 class DPVIState(NamedTuple):
@@ -234,17 +234,14 @@ class DPVI:
     ) -> Rates:
         """Learning rates at a step.
 
-        Constant, then falling to a tenth. They are limited so that the privacy noise in the
-        iterates hardly spreads the logits of a generalised linear model: with step r and gradient
-        noise s the iterates have variance ``r s / (2 h)`` in a direction of curvature h, which adds
-        up to ``r s p / (2 N h1)`` in the logits (p parameters, h1 the mean curvature of a record).
-        The average of iterates with a large spread is inflated.
+        They are limited so that the privacy noise in the iterates hardly spreads the logits of a
+        generalised linear model: with step r and gradient noise s the iterates have variance ``r s
+        / (2 h)`` in a direction of curvature h, which adds up to ``r s p / (2 N h1)`` in the logits
+        (p parameters, h1 the mean curvature of a record). The average of iterates with a large
+        spread is inflated.
         """
-        left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(scale.dtype)
-        calm = _RATE_LIMIT * self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
-        decay = jnp.clip(2 * left, 0.1, 1)
-        rate = jnp.minimum(self.learning_rate * decay, calm)
-        return Rates(rate, jnp.minimum(0.02 * decay, rate), decay)
+        calm = self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
+        return self.guide.rates(Progress(step, mechanism.n_steps), self.learning_rate, calm)
 
     def _highest_clip(self, model: Model) -> jax.Array:
         return jnp.log(self.clipping_norm * score_unit(model))

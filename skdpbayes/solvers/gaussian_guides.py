@@ -34,7 +34,8 @@ from skdpbayes.solvers.denoising import (
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
-TIME_CONSTANT = 20  # rounds in which a direction of known curvature settles
+TIME_CONSTANT = 5  # rounds in which a direction settles at first
+FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer
 _ADAM = optax.scale_by_adam()
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -51,6 +52,13 @@ class Rates(NamedTuple):
     mean: jax.Array
     log_sd: jax.Array
     decay: jax.Array  # share of the first rate that the schedule leaves
+
+
+class Progress(NamedTuple):
+    """Step of a run, and the number of its steps."""
+
+    step: jax.Array
+    n_steps: jax.Array
 
 
 class Noise(NamedTuple):
@@ -76,8 +84,7 @@ class FullRankState(NamedTuple):
 
     curvature: Curvature
     precision_root: jax.Array  # Cholesky factor of the guide's precision, L^-T
-    eigenvalues: jax.Array  # of the learnt curvature, zero where noise may explain them
-    eigenvectors: jax.Array
+    eigenvectors: jax.Array  # of the learnt curvature
     levels: jax.Array  # eigenvalues, not below their standard error
     square: jax.Array  # mean square of the gradient
 
@@ -114,6 +121,18 @@ class Guide(Protocol[State]):
 
     def draw(self, mu: jax.Array, state: State, noise: jax.Array) -> jax.Array:
         """Point of the guide, from standard normal noise."""
+
+    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
+        """Learning rates of a step.
+
+        Parameters
+        ----------
+        progress : Progress
+        first : float
+            Learning rate at first.
+        calm : float
+            Rate at which the privacy noise spreads the logits with variance one half, or less.
+        """
 
     def prior_factor(self, state: State, noise: Noise, precision: Array) -> jax.Array:
         """Factor of the prior precision, given the averaged noise."""
@@ -169,6 +188,13 @@ class MeanField:
     def draw(self, mu: jax.Array, state: MeanFieldState, noise: jax.Array) -> jax.Array:
         """Point of the guide."""
         return mu + jnp.exp(state.log_sd) * noise
+
+    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
+        """Constant rates, which fall to a tenth over the second half."""
+        left = 1 - progress.step / jnp.maximum(progress.n_steps, 1).astype(calm.dtype)
+        decay = jnp.clip(2 * left, 0.1, 1)
+        rate = jnp.minimum(first * decay, 0.1 * calm)
+        return Rates(rate, jnp.minimum(0.02 * decay, rate), decay)
 
     def step(
         self,
@@ -240,13 +266,19 @@ class FullRank:
         p, nothing = mu.size, jnp.zeros_like(mu)
         root, vectors = jnp.diag(1 / sd), jnp.eye(p, dtype=mu.dtype)
         state = FullRankState(
-            Curvature.none(p), root, nothing, vectors, nothing, jnp.zeros((), mu.dtype)
+            Curvature.none(p), root, vectors, nothing, jnp.zeros((), mu.dtype)
         )
         return state, (mu, jnp.zeros_like(mu))
 
     def draw(self, mu: jax.Array, state: FullRankState, noise: jax.Array) -> jax.Array:
         """Point of the guide."""
         return mu + solve_triangular(state.precision_root, noise, trans="T", lower=True)
+
+    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
+        """Constant rates, which then fall like one over the number of rounds."""
+        late = jnp.maximum(progress.step - FAST_UNTIL * progress.n_steps, 0).astype(calm.dtype)
+        decay = 1 / (1 + late / (2 * TIME_CONSTANT))
+        return Rates(jnp.minimum(first, calm) * decay, jnp.zeros_like(decay), decay)
 
     def step(
         self,
@@ -261,16 +293,16 @@ class FullRank:
     ) -> tuple[jax.Array, FullRankState, tuple[jax.Array, jax.Array]]:
         """Preconditioned step.
 
-        Directions whose curvature stands out of its noise take Newton steps, shortened so that
-        iterates settle within `TIME_CONSTANT` rounds: faster ones would only follow the noise.
-        Other directions take steps proportional to the gradient over its root mean square, which is
-        mostly noise.
+        A direction takes Newton steps by its level, shortened so that it settles within
+        `TIME_CONSTANT` rounds at first, and within ever more rounds later: slow steps average the
+        noise instead of following it. Steps are at most the gradient over its root mean square,
+        times the rate.
         """
         vectors = state.eigenvectors
         gradient = score @ vectors + factor * (prior @ vectors)
         square = jnp.mean(gradient**2)
         square = jnp.where(state.square > 0, 0.9 * state.square + 0.1 * square, square)
-        curvatures = state.eigenvalues + factor * (precision @ vectors**2)
+        curvatures = state.levels + factor * (precision @ vectors**2)
         slowness = TIME_CONSTANT / rates.decay * curvatures + jnp.sqrt(square) / rates.mean
         mu = mu + vectors @ (gradient / jnp.maximum(slowness, _TINY))
         return mu, state._replace(square=square), (point[0], score)
@@ -313,13 +345,13 @@ class FullRank:
             root = jnp.where(jnp.isfinite(root).all(), root, state.guide.precision_root)
             old = state.guide
             # The eigendecomposition is slow: every fourth release will do.
-            values, vectors, levels = jax.lax.cond(
+            vectors, levels = jax.lax.cond(
                 (n <= 2) | (n % 4 == 0),
                 lambda: known_spectrum(known.matrix, known.variance),
-                lambda: (old.eigenvalues, old.eigenvectors, old.levels),
+                lambda: (old.eigenvectors, old.levels),
             )
             return state._replace(
-                guide=FullRankState(known, root, values, vectors, levels, old.square)
+                guide=FullRankState(known, root, vectors, levels, old.square)
             )
 
         return (Round(draw, query, blocks, update),)
