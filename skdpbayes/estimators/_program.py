@@ -36,7 +36,7 @@ class ProgramEstimator(PosteriorEstimator):
         # Unlike in a regression, it is unknown how many records inform a parameter. Steps are so
         # small that noise spreads the iterates by at most about the prior, even where only the
         # prior holds them.
-        calm=8,
+        calm=80,
     )
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model")
 

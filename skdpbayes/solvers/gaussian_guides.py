@@ -35,6 +35,7 @@ from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, cu
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
 TIME_CONSTANT = 5  # rounds in which a direction settles at first
+RATE_LIMITS = (0.3, 0.1)  # full rank, mean field; see `DPVI._rates`
 FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer
 _ADAM = optax.scale_by_adam()
 _TINY = float(np.finfo(np.float32).tiny)
@@ -131,7 +132,8 @@ class Guide(Protocol[State]):
         first : float
             Learning rate at first.
         calm : float
-            Rate at which the privacy noise spreads the logits with variance one half, or less.
+            Rate at which privacy noise spreads the logits with variance ``1 / (2 h1)``, for a mean
+            curvature h1 of a record.
         """
 
     def prior_factor(self, state: State, noise: Noise, precision: Array) -> jax.Array:
@@ -193,7 +195,7 @@ class MeanField:
         """Constant rates, which fall to a tenth over the second half."""
         left = 1 - progress.step / jnp.maximum(progress.n_steps, 1).astype(calm.dtype)
         decay = jnp.clip(2 * left, 0.1, 1)
-        rate = jnp.minimum(first * decay, 0.1 * calm)
+        rate = jnp.minimum(first * decay, RATE_LIMITS[1] * calm)
         return Rates(rate, jnp.minimum(0.02 * decay, rate), decay)
 
     def step(
@@ -278,7 +280,7 @@ class FullRank:
         """Constant rates, which then fall like one over the number of rounds."""
         late = jnp.maximum(progress.step - FAST_UNTIL * progress.n_steps, 0).astype(calm.dtype)
         decay = 1 / (1 + late / (2 * TIME_CONSTANT))
-        return Rates(jnp.minimum(first, calm) * decay, jnp.zeros_like(decay), decay)
+        return Rates(jnp.minimum(first, RATE_LIMITS[0] * calm) * decay, jnp.zeros_like(decay), decay)
 
     def step(
         self,
@@ -376,7 +378,7 @@ class FullRank:
 
         learnt, error = learnt_curvature(matrix, variance, np)
         values, vectors = np.linalg.eigh(learnt)
-        along, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
+        along, known = vectors.T**2 @ precision, np.maximum(values - error / 2, 0)
         curvatures = possible_eigenvalues(known, variance)
         sampling = (1 + noise.subsampling) * self.mean_weight(state.guide)
         observed = curvatures**2 / (sampling * curvatures + noise.privacy + _TINY)
