@@ -86,8 +86,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         counted fraction of the rows is clipped, at 1% of the budget; "na-dpvi" takes a fifth and
         "sgld" a quarter of the largest possible norm.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: a rate at which 4096 rows ("dpvi"),
-        131072 ("na-dpvi") or 65536 ("sgld") are expected.
+        Probability with which each row enters a batch. None: a rate at which 131072 ("na-dpvi") or
+        65536 rows ("sgld") are expected; for "dpvi" 4096 rows, or 16 passes over X in all rounds
+        together if that is more.
     n_steps : int, default=None
         Number of rounds. None: 500 ("dpvi"), 200 ("na-dpvi"), 2000 ("sgld") or 11 ("vips"; 16
         without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.

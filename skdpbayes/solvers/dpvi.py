@@ -23,12 +23,14 @@ Where we differ:
 * A full L follows from curvatures: its reparametrisation gradient would put the noise of every
   round into every entry of L. A curvature is a bounded statistic with far less noise.
 
-Corrections for the weights w and the noise, both public or released; without weights and noise they
-vanish:
+Corrections for the weights w, the noise and subsampling, all public or released; without these
+they vanish:
 
 * The weighted scores have curvature ``H = E[w h]`` and covariance ``E[w^2 h]``, approximated by
   ``omega H``. Omega is the mean of w, each record weighted by the norm of its weighted curvature;
   it is released with the curvature.
+* Batches at rate q add ``kappa omega H``, ``kappa = (1 - q) / (q n)``, to the covariance of a score
+  averaged over n rounds. So omega below stands for ``(1 + kappa) omega``.
 * P is multiplied by ``omega + tau^2 / h``: tau is the standard deviation of the averaged privacy
   noise in the full-data score, h the present estimate of the curvature (full rank: in each
   direction). In a direction of curvature H, the posterior mean given the noisy score is that of a
@@ -40,8 +42,8 @@ vanish:
 * The curvature learnt is the part of its spectrum that stands out of the noise, and the diagonal of
   the rest (`learnt_curvature`). While the guide draws, the edge of the noise's spectrum is added
   (`denoised`), which keeps the precision positive definite.
-* The learning rate is limited (`_rates`), and fewer scores are clipped where the noise is small
-  (`clip_fraction`).
+* The learning rate is limited (`_rates`), steps of the full-rank guide shrink, and fewer scores
+  are clipped where the noise is small (`clip_fraction`).
 
 Derivations and measurements: ``docs/solvers/dpvi.md``.
 """

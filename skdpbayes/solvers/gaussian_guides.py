@@ -267,9 +267,7 @@ class FullRank:
         """State, and the averages over the late rounds: of points and of the scores there."""
         p, nothing = mu.size, jnp.zeros_like(mu)
         root, vectors = jnp.diag(1 / sd), jnp.eye(p, dtype=mu.dtype)
-        state = FullRankState(
-            Curvature.none(p), root, vectors, nothing, jnp.zeros((), mu.dtype)
-        )
+        state = FullRankState(Curvature.none(p), root, vectors, nothing, jnp.zeros((), mu.dtype))
         return state, (mu, jnp.zeros_like(mu))
 
     def draw(self, mu: jax.Array, state: FullRankState, noise: jax.Array) -> jax.Array:
@@ -280,7 +278,8 @@ class FullRank:
         """Constant rates, which then fall like one over the number of rounds."""
         late = jnp.maximum(progress.step - FAST_UNTIL * progress.n_steps, 0).astype(calm.dtype)
         decay = 1 / (1 + late / (2 * TIME_CONSTANT))
-        return Rates(jnp.minimum(first, RATE_LIMITS[0] * calm) * decay, jnp.zeros_like(decay), decay)
+        rate = jnp.minimum(first, RATE_LIMITS[0] * calm) * decay
+        return Rates(rate, jnp.zeros_like(rate), decay)
 
     def step(
         self,
@@ -352,9 +351,7 @@ class FullRank:
                 lambda: known_spectrum(known.matrix, known.variance),
                 lambda: (old.eigenvectors, old.levels),
             )
-            return state._replace(
-                guide=FullRankState(known, root, vectors, levels, old.square)
-            )
+            return state._replace(guide=FullRankState(known, root, vectors, levels, old.square))
 
         return (Round(draw, query, blocks, update),)
 
