@@ -35,7 +35,7 @@ from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, cu
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
 TIME_CONSTANT = 5  # rounds in which a direction settles at first
-RATE_LIMITS = (0.3, 0.1)  # full rank, mean field; see `DPVI._rates`
+RATE_LIMITS = (0.2, 0.1)  # full rank, mean field; see `DPVI._rates`
 FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer
 _ADAM = optax.scale_by_adam()
 _TINY = float(np.finfo(np.float32).tiny)
@@ -375,7 +375,7 @@ class FullRank:
 
         learnt, error = learnt_curvature(matrix, variance, np)
         values, vectors = np.linalg.eigh(learnt)
-        along, known = vectors.T**2 @ precision, np.maximum(values - error / 2, 0)
+        along, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
         curvatures = possible_eigenvalues(known, variance)
         sampling = (1 + noise.subsampling) * self.mean_weight(state.guide)
         observed = curvatures**2 / (sampling * curvatures + noise.privacy + _TINY)
