@@ -93,7 +93,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Number of rounds. None: 500 ("dpvi"), 200 ("na-dpvi"), 2000 ("sgld") or 11 ("vips"; 16
         without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None
-        Step size. For "dpvi", None means 0.4, or 0.2 for the mean field. For "sgld" it is the
+        Step size. For "dpvi", None means 0.2. For "sgld" it is the
         Langevin step size in units of the log posterior; None means the largest one that the budget
         and a public bound on the curvature allow. A step size too large for the budget is refused;
         a smaller one spends less than epsilon.
