@@ -86,13 +86,14 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         counted fraction of the rows is clipped, at 1% of the budget; "na-dpvi" takes a fifth and
         "sgld" a quarter of the largest possible norm.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: a rate at which 4096 rows ("dpvi"),
-        131072 ("na-dpvi") or 65536 ("sgld") are expected.
+        Probability with which each row enters a batch. None: a rate at which 131072 ("na-dpvi") or
+        65536 rows ("sgld") are expected; for "dpvi" 4096 rows, or 16 passes over X in all rounds
+        together if that is more.
     n_steps : int, default=None
         Number of rounds. None: 500 ("dpvi"), 200 ("na-dpvi"), 2000 ("sgld") or 11 ("vips"; 16
         without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None
-        Step size. For "dpvi", None means 0.4, or 0.2 for the mean field. For "sgld" it is the
+        Step size. For "dpvi", None means 0.2. For "sgld" it is the
         Langevin step size in units of the log posterior; None means the largest one that the budget
         and a public bound on the curvature allow. A step size too large for the budget is refused;
         a smaller one spends less than epsilon.

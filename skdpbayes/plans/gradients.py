@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from skdpbayes.models.base import Model
     from skdpbayes.models.numpyro.program import NumPyroModel
 
+PASSES = 16
+"""Passes over the data in a fit by dpvi.
+
+Subsampling then adds a tenth to the variances that sampled data alone would have
+(``docs/solvers/dpvi.md``).
+"""
+
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
 
@@ -67,8 +74,11 @@ def plan_dpvi(
     _refuse_without_bound(settings, bounds)
     defaults = settings.defaults
     n_steps, batch = settings.schedule((500, 2**12), openings)
+    public_n = None if settings.adjacency == "add_remove" else n
+    if public_n is not None and "dpvi" not in defaults.schedules:
+        batch = max(batch, math.ceil(PASSES * public_n / max(n_steps, 1)))
     rate = settings.rate(n, batch)
-    n_guess = batch / rate if n is None or settings.adjacency == "add_remove" else n
+    n_guess = batch / rate if public_n is None else public_n
     size = n_parameters(model)
     full_rank = settings.guide == "full_rank" or (
         settings.guide == "auto" and size <= defaults.full_rank_up_to

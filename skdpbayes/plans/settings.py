@@ -104,7 +104,7 @@ class Defaults:
     curvature_every: int = 10
     full_rank_up_to: int = 300
     curvature_up_to: int = 1000
-    learning_rates: tuple[float, float] = (0.4, 0.2)
+    learning_rates: tuple[float, float] = (0.2, 0.2)
     learning_rate: float = 0.1
     calm: int | None = None
     limited: bool = True

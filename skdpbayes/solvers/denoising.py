@@ -37,17 +37,14 @@ def noise_edge(p: int, entry_variance: Any) -> Any:
     return 2 * (p * entry_variance) ** 0.5
 
 
-def known_spectrum(
-    matrix: jax.Array, entry_variance: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Eigenvalues of the learnt curvature, zero below the edge of the noise; eigenvectors; levels.
+def known_spectrum(matrix: jax.Array, entry_variance: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Eigenvectors of the learnt curvature, and levels.
 
     Levels are the eigenvalues, not below their standard error.
     """
     learnt, error = learnt_curvature(matrix, entry_variance, jnp)
     values, vectors = jnp.linalg.eigh(learnt, symmetrize_input=False)
-    known = jnp.where(values > noise_edge(len(matrix), entry_variance), values, 0)
-    return known, vectors, jnp.maximum(values, error)
+    return vectors, jnp.maximum(values, error)
 
 
 def standing_out(values: Any, entry_variance: Any, xp: ModuleType) -> tuple[Any, Any]:

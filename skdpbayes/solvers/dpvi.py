@@ -23,12 +23,14 @@ Where we differ:
 * A full L follows from curvatures: its reparametrisation gradient would put the noise of every
   round into every entry of L. A curvature is a bounded statistic with far less noise.
 
-Corrections for the weights w and the noise, both public or released; without weights and noise they
-vanish:
+Corrections for the weights w, the noise and subsampling, all public or released; without these
+they vanish:
 
 * The weighted scores have curvature ``H = E[w h]`` and covariance ``E[w^2 h]``, approximated by
   ``omega H``. Omega is the mean of w, each record weighted by the norm of its weighted curvature;
   it is released with the curvature.
+* Batches at rate q add ``kappa omega H``, ``kappa = (1 - q) / (q n)``, to the covariance of a score
+  averaged over n rounds. So omega below stands for ``(1 + kappa) omega``.
 * P is multiplied by ``omega + tau^2 / h``: tau is the standard deviation of the averaged privacy
   noise in the full-data score, h the present estimate of the curvature (full rank: in each
   direction). In a direction of curvature H, the posterior mean given the noisy score is that of a
@@ -40,8 +42,8 @@ vanish:
 * The curvature learnt is the part of its spectrum that stands out of the noise, and the diagonal of
   the rest (`learnt_curvature`). While the guide draws, the edge of the noise's spectrum is added
   (`denoised`), which keeps the precision positive definite.
-* The learning rate is limited (`_rates`), and fewer scores are clipped where the noise is small
-  (`clip_fraction`).
+* The learning rate is limited (`_rates`), steps of the full-rank guide shrink, and fewer scores
+  are clipped where the noise is small (`clip_fraction`).
 
 Derivations and measurements: ``docs/solvers/dpvi.md``.
 """
@@ -78,6 +80,8 @@ from skdpbayes.solvers.gaussian_guides import (
     Guide,
     MeanField,
     MeanFieldState,
+    Noise,
+    Progress,
     Rates,
 )
 
@@ -87,7 +91,6 @@ CURVATURE_EVERY = 10  # rounds
 _INITIAL_SD = 0.1  # of the guide, in prior standard deviations
 _TALLY_SHARE = 0.01  # budget share of the count that adapts the clipping norm
 _AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
-_RATE_LIMIT = 0.1  # see `_rates`
 
 
 class DPVIState(NamedTuple):
@@ -97,9 +100,8 @@ class DPVIState(NamedTuple):
     guide: MeanFieldState | FullRankState
     average: tuple[jax.Array, jax.Array]  # over the late rounds, of the terms given by the guide
     n_averaged: jax.Array
-    noise: jax.Array  # sum over the averaged rounds of the noise variance of the score
-    # Noise variance of a score averaged over the late rounds, were all as noisy as the last one.
-    averaged_noise: jax.Array
+    noise: Noise  # of the score, summed over the averaged rounds
+    averaged_noise: Noise  # of the averaged score, were all rounds as noisy as the last one
     log_clip: jax.Array
 
 
@@ -139,7 +141,8 @@ class DPVI:
         mu = random_start(model, key)
         guide, average = self.guide.init(mu, _INITIAL_SD / jnp.sqrt(prior_precision(model)))
         zero = jnp.zeros((), mu.dtype)
-        return DPVIState(mu, guide, average, zero, zero, zero, self._highest_clip(model))
+        none = Noise(zero, zero)
+        return DPVIState(mu, guide, average, zero, none, none, self._highest_clip(model))
 
     def which(self, step: jax.Array) -> jax.Array:
         """Index of the kind of round: every tenth, from the first on, is a curvature round."""
@@ -182,9 +185,9 @@ class DPVI:
         ) -> DPVIState:
             theta, clip, scale = unravel(point[0]), jnp.exp(state.log_clip), scales["score"]
             score = unbiased_total(model, theta, estimate["score"], clip)
-            averaged_noise = scale**2 / (
-                mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM)
-            )
+            noise = Noise(scale**2, (1 / mechanism.rate - 1).astype(scale.dtype))
+            n_late = mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM)
+            averaged_noise = jax.tree.map(lambda x: x / n_late, noise)
             prior_factor = guide.prior_factor(state.guide, averaged_noise, precision)
             rates = self._rates(step, score.size, scale, mechanism)
             mu, guide_state, averaged = guide.step(
@@ -207,7 +210,7 @@ class DPVI:
                     lambda a, x: jnp.where(n > 0, a + weight * (x - a), x), state.average, averaged
                 ),
                 n_averaged=n,
-                noise=state.noise + counted * scale**2,
+                noise=jax.tree.map(lambda total, x: total + counted * x, state.noise, noise),
                 averaged_noise=averaged_noise,
                 log_clip=self._adapted(model, state.log_clip, estimate, scales, mechanism),
             )
@@ -215,10 +218,10 @@ class DPVI:
         return (Round(draw, query, blocks, update), *guide.more_rounds(model, precision, draw))
 
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
-        """Posterior reported by the guide, with the privacy noise in its covariance."""
+        """Posterior reported by the guide, with privacy noise and subsampling in its covariance."""
         state = jax.tree.map(lambda x: np.asarray(x, np.float64), state)
-        # Noise variance of the averaged score.
-        noise = np.asarray(state.noise / max(float(state.n_averaged), 1) ** 2)
+        n = max(float(state.n_averaged), 1)
+        noise = Noise(*(np.asarray(total / n**2) for total in state.noise))  # of the average
         return self.guide.posterior(
             model, state, np.asarray(prior_precision(model), np.float64), noise
         )
@@ -233,17 +236,14 @@ class DPVI:
     ) -> Rates:
         """Learning rates at a step.
 
-        Constant, then falling to a tenth. They are limited so that the privacy noise in the
-        iterates hardly spreads the logits of a generalised linear model: with step r and gradient
-        noise s the iterates have variance ``r s / (2 h)`` in a direction of curvature h, which adds
-        up to ``r s p / (2 N h1)`` in the logits (p parameters, h1 the mean curvature of a record).
-        The average of iterates with a large spread is inflated.
+        They are limited so that the privacy noise in the iterates hardly spreads the logits of a
+        generalised linear model: with step r and gradient noise s the iterates have variance ``r s
+        / (2 h)`` in a direction of curvature h, which adds up to ``r s p / (2 N h1)`` in the logits
+        (p parameters, h1 the mean curvature of a record). The average of iterates with a large
+        spread is inflated.
         """
-        left = 1 - step / jnp.maximum(mechanism.n_steps, 1).astype(scale.dtype)
-        calm = _RATE_LIMIT * self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
-        decay = jnp.clip(2 * left, 0.1, 1)
-        rate = jnp.minimum(self.learning_rate * decay, calm)
-        return Rates(rate, jnp.minimum(0.02 * decay, rate), decay)
+        calm = self.n_records / (n_parameters * jnp.maximum(scale, 1e-6))
+        return self.guide.rates(Progress(step, mechanism.n_steps), self.learning_rate, calm)
 
     def _highest_clip(self, model: Model) -> jax.Array:
         return jnp.log(self.clipping_norm * score_unit(model))

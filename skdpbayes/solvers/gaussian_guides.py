@@ -34,7 +34,9 @@ from skdpbayes.solvers.denoising import (
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
-TIME_CONSTANT = 20  # rounds in which a direction of known curvature settles
+TIME_CONSTANT = 5  # rounds in which a direction settles at first
+RATE_LIMITS = (0.2, 0.1)  # full rank, mean field; see `DPVI._rates`
+FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer
 _ADAM = optax.scale_by_adam()
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -53,6 +55,24 @@ class Rates(NamedTuple):
     decay: jax.Array  # share of the first rate that the schedule leaves
 
 
+class Progress(NamedTuple):
+    """Step of a run, and the number of its steps."""
+
+    step: jax.Array
+    n_steps: jax.Array
+
+
+class Noise(NamedTuple):
+    """Covariance of the noise in a sum of scores: ``privacy I + subsampling S``.
+
+    S is the sum of the outer products of the records' scores. Near the optimum it is approximately
+    ``omega H``, the covariance of the scores under the model.
+    """
+
+    privacy: Any
+    subsampling: Any
+
+
 class MeanFieldState(NamedTuple):
     """State of `MeanField`."""
 
@@ -65,8 +85,7 @@ class FullRankState(NamedTuple):
 
     curvature: Curvature
     precision_root: jax.Array  # Cholesky factor of the guide's precision, L^-T
-    eigenvalues: jax.Array  # of the learnt curvature, zero where noise may explain them
-    eigenvectors: jax.Array
+    eigenvectors: jax.Array  # of the learnt curvature
     levels: jax.Array  # eigenvalues, not below their standard error
     square: jax.Array  # mean square of the gradient
 
@@ -87,8 +106,8 @@ class GuidedState(Protocol):
         """Averages over the late rounds."""
 
     @property
-    def averaged_noise(self) -> Any:
-        """Noise variance of a score averaged over the late rounds."""
+    def averaged_noise(self) -> Noise:
+        """Noise of a score averaged over the late rounds."""
 
     @property
     def log_clip(self) -> jax.Array:
@@ -104,8 +123,21 @@ class Guide(Protocol[State]):
     def draw(self, mu: jax.Array, state: State, noise: jax.Array) -> jax.Array:
         """Point of the guide, from standard normal noise."""
 
-    def prior_factor(self, state: State, noise: jax.Array, precision: Array) -> jax.Array:
-        """Factor of the prior precision, given the variance of the averaged noise."""
+    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
+        """Learning rates of a step.
+
+        Parameters
+        ----------
+        progress : Progress
+        first : float
+            Learning rate at first.
+        calm : float
+            Rate at which privacy noise spreads the logits with variance ``1 / (2 h1)``, for a mean
+            curvature h1 of a record.
+        """
+
+    def prior_factor(self, state: State, noise: Noise, precision: Array) -> jax.Array:
+        """Factor of the prior precision, given the averaged noise."""
 
     def step(
         self,
@@ -140,9 +172,9 @@ class Guide(Protocol[State]):
         """Kinds of round beside the gradient round; `draw` gives their points."""
 
     def posterior(
-        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: Noise
     ) -> GaussianPosterior:
-        """Reported posterior; `noise` is the variance of the noise in the averaged score."""
+        """Reported posterior; `noise` is that of the averaged score."""
 
 
 @jax.tree_util.register_dataclass
@@ -158,6 +190,13 @@ class MeanField:
     def draw(self, mu: jax.Array, state: MeanFieldState, noise: jax.Array) -> jax.Array:
         """Point of the guide."""
         return mu + jnp.exp(state.log_sd) * noise
+
+    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
+        """Constant rates, which fall to a tenth over the second half."""
+        left = 1 - progress.step / jnp.maximum(progress.n_steps, 1).astype(calm.dtype)
+        decay = jnp.clip(2 * left, 0.1, 1)
+        rate = jnp.minimum(first * decay, RATE_LIMITS[1] * calm)
+        return Rates(rate, jnp.minimum(0.02 * decay, rate), decay)
 
     def step(
         self,
@@ -180,9 +219,10 @@ class MeanField:
         log_sd = single(state.log_sd + double(rates.log_sd) * direction[1])
         return mu, MeanFieldState(log_sd, moments), (mu, log_sd)
 
-    def prior_factor(self, state: MeanFieldState, noise: jax.Array, precision: Array) -> jax.Array:
-        """``1 + noise / h``, with h the mean precision of the guide."""
-        return 1 + noise / jnp.maximum(jnp.mean(jnp.exp(-2 * state.log_sd)), jnp.min(precision))
+    def prior_factor(self, state: MeanFieldState, noise: Noise, precision: Array) -> jax.Array:
+        """``1 + subsampling + privacy / h``, with h the mean precision of the guide."""
+        level = jnp.maximum(jnp.mean(jnp.exp(-2 * state.log_sd)), jnp.min(precision))
+        return 1 + noise.subsampling + noise.privacy / level
 
     def more_rounds(
         self, model: Model, precision: jax.Array, draw: Callable[..., Draw]
@@ -192,9 +232,9 @@ class MeanField:
         return ()
 
     def posterior(
-        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: Noise
     ) -> GaussianPosterior:
-        """Averaged guide, with the privacy noise in its variances."""
+        """Averaged guide, with privacy noise and subsampling in its variances."""
         del model
         mean, log_sd = state.average
         prior = (
@@ -202,7 +242,8 @@ class MeanField:
             * precision
         )
         information = np.maximum(np.exp(-2 * log_sd) - prior, 0)
-        gain = information / (information + noise + _TINY)
+        spread = (1 + noise.subsampling) * information + noise.privacy
+        gain = information / (spread + _TINY)
         total = precision + information * gain
         # The average is the zero of a gradient with one prior factor for all parameters; here each
         # parameter has its own.
@@ -226,14 +267,19 @@ class FullRank:
         """State, and the averages over the late rounds: of points and of the scores there."""
         p, nothing = mu.size, jnp.zeros_like(mu)
         root, vectors = jnp.diag(1 / sd), jnp.eye(p, dtype=mu.dtype)
-        state = FullRankState(
-            Curvature.none(p), root, nothing, vectors, nothing, jnp.zeros((), mu.dtype)
-        )
+        state = FullRankState(Curvature.none(p), root, vectors, nothing, jnp.zeros((), mu.dtype))
         return state, (mu, jnp.zeros_like(mu))
 
     def draw(self, mu: jax.Array, state: FullRankState, noise: jax.Array) -> jax.Array:
         """Point of the guide."""
         return mu + solve_triangular(state.precision_root, noise, trans="T", lower=True)
+
+    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
+        """Constant rates, which then fall like one over the number of rounds."""
+        late = jnp.maximum(progress.step - FAST_UNTIL * progress.n_steps, 0).astype(calm.dtype)
+        decay = 1 / (1 + late / (2 * TIME_CONSTANT))
+        rate = jnp.minimum(first, RATE_LIMITS[0] * calm) * decay
+        return Rates(rate, jnp.zeros_like(rate), decay)
 
     def step(
         self,
@@ -248,23 +294,24 @@ class FullRank:
     ) -> tuple[jax.Array, FullRankState, tuple[jax.Array, jax.Array]]:
         """Preconditioned step.
 
-        Directions whose curvature stands out of its noise take Newton steps, shortened so that
-        iterates settle within `TIME_CONSTANT` rounds: faster ones would only follow the noise.
-        Other directions take steps proportional to the gradient over its root mean square, which is
-        mostly noise.
+        A direction takes Newton steps by its level, shortened so that it settles within
+        `TIME_CONSTANT` rounds at first, and within ever more rounds later: slow steps average the
+        noise instead of following it. Steps are at most the gradient over its root mean square,
+        times the rate.
         """
         vectors = state.eigenvectors
         gradient = score @ vectors + factor * (prior @ vectors)
         square = jnp.mean(gradient**2)
         square = jnp.where(state.square > 0, 0.9 * state.square + 0.1 * square, square)
-        curvatures = state.eigenvalues + factor * (precision @ vectors**2)
+        curvatures = state.levels + factor * (precision @ vectors**2)
         slowness = TIME_CONSTANT / rates.decay * curvatures + jnp.sqrt(square) / rates.mean
         mu = mu + vectors @ (gradient / jnp.maximum(slowness, _TINY))
         return mu, state._replace(square=square), (point[0], score)
 
-    def prior_factor(self, state: FullRankState, noise: jax.Array, precision: Array) -> jax.Array:
-        """``omega + noise / h`` in each direction of `eigenvectors`, with h its level."""
-        return self.mean_weight(state) + noise / jnp.maximum(state.levels, jnp.min(precision))
+    def prior_factor(self, state: FullRankState, noise: Noise, precision: Array) -> jax.Array:
+        """``(1 + subsampling) omega + privacy / h`` in each of `eigenvectors`, with h its level."""
+        sampling = (1 + noise.subsampling) * self.mean_weight(state)
+        return sampling + noise.privacy / jnp.maximum(state.levels, jnp.min(precision))
 
     def mean_weight(self, state: FullRankState) -> jax.Array:
         """Mean weight omega, the ratio of the weighted scores' covariance to their curvature.
@@ -299,23 +346,21 @@ class FullRank:
             root = jnp.where(jnp.isfinite(root).all(), root, state.guide.precision_root)
             old = state.guide
             # The eigendecomposition is slow: every fourth release will do.
-            values, vectors, levels = jax.lax.cond(
+            vectors, levels = jax.lax.cond(
                 (n <= 2) | (n % 4 == 0),
                 lambda: known_spectrum(known.matrix, known.variance),
-                lambda: (old.eigenvalues, old.eigenvectors, old.levels),
+                lambda: (old.eigenvectors, old.levels),
             )
-            return state._replace(
-                guide=FullRankState(known, root, values, vectors, levels, old.square)
-            )
+            return state._replace(guide=FullRankState(known, root, vectors, levels, old.square))
 
         return (Round(draw, query, blocks, update),)
 
     def posterior(
-        self, model: Model, state: GuidedState, precision: np.ndarray, noise: np.ndarray
+        self, model: Model, state: GuidedState, precision: np.ndarray, noise: Noise
     ) -> GaussianPosterior:
-        """Newton step from the averaged point, with the privacy noise in the covariance.
+        """Newton step from the averaged point, with the noise in the covariance.
 
-        The covariance is ``(P + H (omega H + noise I)^-1 H)^-1``.
+        The covariance is ``(P + H ((1 + subsampling) omega H + privacy I)^-1 H)^-1``.
         """
         point, score = state.average
         matrix, variance, *_ = state.guide.curvature
@@ -332,7 +377,8 @@ class FullRank:
         values, vectors = np.linalg.eigh(learnt)
         along, known = vectors.T**2 @ precision, np.maximum(values - error, 0)
         curvatures = possible_eigenvalues(known, variance)
-        observed = curvatures**2 / (self.mean_weight(state.guide) * curvatures + noise + _TINY)
+        sampling = (1 + noise.subsampling) * self.mean_weight(state.guide)
+        observed = curvatures**2 / (sampling * curvatures + noise.privacy + _TINY)
         # Information that gives the mean of the posterior variance over the possible curvatures.
         observed = 1 / (1 / (along + observed)).mean(axis=0) - along
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))

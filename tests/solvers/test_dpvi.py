@@ -141,7 +141,9 @@ def test_bias_of_clipping_would_be_noticed(monkeypatch, no_compiled_programs):
 def test_privacy_noise_that_is_not_reported_would_be_noticed(monkeypatch):
     original = gaussian_guides.FullRank.posterior
     monkeypatch.setattr(
-        gaussian_guides.FullRank, "posterior", lambda *arguments: original(*arguments[:-1], 0.0)
+        gaussian_guides.FullRank,
+        "posterior",
+        lambda *arguments: original(*arguments[:-1], arguments[-1]._replace(privacy=0.0)),
     )
     assert spread_and_coverage(epsilon=0.3)[0] > 1.3
 
