@@ -255,6 +255,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             schema_of(self.classes),
             classes=self.classes,
             data_norm=self.data_norm,
+            longest=self._longest,
             intercept=bool(self.fit_intercept),
         )
 
@@ -263,13 +264,24 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
         intercept = bool(self.fit_intercept)
         columns = facts.n_features + intercept
-        row = math.hypot(self._norm(facts), intercept)
+        norm, private = self._norm(facts), math.isfinite(self.epsilon)
+        row, longest = (math.hypot(own, intercept) for own in (norm, self._longest * norm))
         prior_df = None if self.prior_df is None else np.float32(self.prior_df)
         scale = np.full(columns, self.prior_scale, np.float32)
-        model = LogisticRegression(columns, len(facts.own_labels()), scale, prior_df)
-        score, curvature = model.bounds(row)
-        precision = self.prior_scale**-2
-        return Task(model, Bounds(score, curvature, precision, constant_column=intercept))
+        # Without noise nothing has to be bounded: no row loses weight, and no clip bites.
+        full_weight = np.float32(row if private else np.inf)
+        model = LogisticRegression(
+            columns, len(facts.own_labels()), scale, prior_df, row_norm=full_weight
+        )
+        score, curvature = model.bounds(row if private else longest)
+        bounds = Bounds(
+            score,
+            curvature,
+            self.prior_scale**-2,
+            mean_curvature=model.bounds(row)[1],
+            constant_column=intercept,
+        )
+        return Task(model, bounds)
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
