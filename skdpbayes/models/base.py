@@ -220,14 +220,14 @@ def unbiased_weight(model: Model, params: Params, record: Record, norm: jax.Arra
         return jnp.ones((), jnp.float32)
     bound = model.score_bound(params, record)
     weight = norm / jnp.maximum(bound, jnp.finfo(bound.dtype).tiny)
-    return jnp.minimum(weight, largest_weight(model, params, record))
+    return jnp.minimum(weight, largest_weight(model, record))
 
 
-def largest_weight(model: Model, params: Params, record: Record) -> jax.Array:
+def largest_weight(model: Model, record: Record) -> jax.Array:
     """Weight that a record has where its score need not be shortened: 1 unless the model says."""
     if not isinstance(model, HasLargestWeight):
         return jnp.ones((), jnp.float32)
-    return model.largest_weight(params, record)
+    return model.largest_weight(record)
 
 
 def weighted_score(
@@ -235,7 +235,7 @@ def weighted_score(
 ) -> tuple[Contribution, jax.Array]:
     """A record's score times its `unbiased_weight`, and the part of the weight due to `norm`."""
     weight = unbiased_weight(model, params, record, norm)
-    shortened = weight / largest_weight(model, params, record)
+    shortened = weight / largest_weight(model, record)
     return scaled(score(model, params, record), weight), shortened
 
 

@@ -77,8 +77,10 @@ class LogisticRegression:
 
     def curvature(self, params: Params, record: Record) -> Contribution:
         """Negative Hessian: ``(diag(p) - p p') (x) x x'``."""
-        x = record["x"]
-        return Quadratic(jnp.where(self._known(record["y"]), self._slope(params @ x), 0), x)
+        x, label = record["x"], record["y"]
+        p = self._probabilities(params @ x)
+        weight = jnp.diag(p) - jnp.outer(p, p)
+        return Quadratic(jnp.where(self._known(label), weight, 0), x)
 
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all labels, given covariates and parameters."""
@@ -90,26 +92,19 @@ class LogisticRegression:
             residual = jnp.sqrt(jnp.sum(p**2) + jnp.max(1 - 2 * p))
         return residual * jnp.sqrt(jnp.sum(x**2))
 
-    def largest_weight(self, params: Params, record: Record) -> jax.Array:
-        """Weight at which the curvature is no longer than that of a row of `row_norm` can be.
+    def largest_weight(self, record: Record) -> jax.Array:
+        """Weight at which a long row has the squared length of a row of `row_norm`.
 
-        A longer row loses weight and not length, or it would have the wrong logit and the wrong
-        expected label.
+        Its curvature is then no larger. A row that lost length instead would have the wrong logit.
         """
-        x = record["x"]
-        slope = jnp.sqrt(jnp.sum(self._slope(params @ x) ** 2))
-        share = jnp.sqrt(slope / self._bounds[1]) * jnp.sqrt(jnp.sum(x**2)) / self.row_norm
-        return 1 / jnp.maximum(1, share) ** 2
+        return 1 / jnp.maximum(1, jnp.sqrt(jnp.sum(record["x"] ** 2)) / self.row_norm) ** 2
 
     def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature, given one on the norm of x."""
-        residual, slope = self._bounds
-        return residual * row_norm, slope * row_norm**2
-
-    @property
-    def _bounds(self) -> tuple[float, float]:
-        """Bounds on the norms of a residual ``e_y - p`` and of its slope ``diag(p) - p p'``."""
-        return (1.0, 0.25) if self.n_rows == 1 else (2**0.5, 0.5)
+        # Residuals have norm at most 1 (two classes) or sqrt(2), diag(p) - p p' norm at most 1/4 or
+        # 1/2.
+        residual, weight = (1.0, 0.25) if self.n_rows == 1 else (2**0.5, 0.5)
+        return residual * row_norm, weight * row_norm**2
 
     def response(self, record: Record) -> RankOne:
         """Label-dependent part of the score: ``(e_y - c) x'``, c the centre of the simplex."""
@@ -181,11 +176,6 @@ class LogisticRegression:
 
     def _probabilities(self, logits):
         return jax.nn.sigmoid(logits) if self.n_rows == 1 else jax.nn.softmax(logits)
-
-    def _slope(self, logits):
-        """Slope of the probabilities in the logits."""
-        p = self._probabilities(logits)
-        return jnp.diag(p) - jnp.outer(p, p)
 
     def _known(self, label):
         return (label >= 0) & (label < self.n_classes)

@@ -62,9 +62,9 @@ class HasScoreBound(Protocol):
 
 @runtime_checkable
 class HasLargestWeight(Protocol):
-    """Bound on a record's weight, for records whose curvature would exceed its public bound."""
+    """Bound on the weight of a record that is larger than public bounds assume."""
 
-    def largest_weight(self, params: Params, record: Record) -> jax.Array:
+    def largest_weight(self, record: Record) -> jax.Array:
         """Most that the record may weigh, in (0, 1]; independent of its response."""
 
 
