@@ -7,7 +7,6 @@ from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from sklearn.utils.validation import check_X_y
 
-
 __all__ = ["logistic_gibbs"]
 
 

@@ -168,19 +168,21 @@ def test_null_rows_are_predicted_with_a_warning(model):
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "vips"])
 def test_without_noise_rows_of_any_length_give_the_exact_posterior(solver):
     """The mode of the posterior of the rows as they are, and its curvature, whatever `data_norm` is."""
-    rows = np.column_stack([X, np.ones(N)])
+    many = np.random.default_rng(1)
+    table = many.normal(size=(4000, D))
+    labels = (table @ [1.0, -0.5, 0.0] + 0.5 + many.logistic(size=4000) > 0).astype(int)
+    rows = np.column_stack([table, np.ones(4000)])
     mode = np.zeros(D + 1)
     for _ in range(20):
         p = expit(rows @ mode)
         precision = (rows * (p * (1 - p))[:, None]).T @ rows + np.eye(D + 1)
-        mode += np.linalg.solve(precision, rows.T @ (y - p) - mode)
+        mode += np.linalg.solve(precision, rows.T @ (labels - p) - mode)
     sd = np.sqrt(np.diag(np.linalg.inv(precision)))
-    own = {"solver": solver, "epsilon": np.inf, "n_steps": 16 if solver == "vips" else 100}
-    fits = [estimator(data_norm=norm, **own).fit(X, y).posterior_ for norm in (0.5, 50.0)]
-    for found in fits:
-        np.testing.assert_allclose((found.mean - mode) / sd, 0, atol=0.25)
-        np.testing.assert_allclose(found.std / sd, 1, atol=0.1)
-    np.testing.assert_allclose(fits[0].mean, fits[1].mean, atol=0.02 * sd.min())
+    own = {"solver": solver, "epsilon": np.inf, "n_steps": 16 if solver == "vips" else 300}
+    for norm in (0.5, 50.0):
+        found = estimator(data_norm=norm, **own).fit(table, labels).posterior_
+        np.testing.assert_allclose((found.mean - mode) / sd, 0, atol=0.15)
+        np.testing.assert_allclose(found.std / sd, 1, atol=0.06)
 
 
 def test_rows_are_predicted_as_they_are_up_to_the_cut(model):

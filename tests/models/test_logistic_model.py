@@ -185,7 +185,7 @@ def test_a_long_row_loses_weight_without_bias(n_classes, norm):
 
 
 def test_rows_within_the_public_norm_have_their_full_weight():
-    plain, theta, x = case(2)
+    plain, _, x = case(2)
     length = np.linalg.norm(x)
     for row_norm in (1.01 * length, np.inf):
         model = dataclasses.replace(plain, row_norm=np.float32(row_norm))
