@@ -22,8 +22,7 @@ averaged over draws. All but the figure's own model, as a user writes it for `DP
 what is known of the groups.
 
 The last table is of data drawn from the model: how often 95% intervals cover the weights of groups.
-Rows there are longer than `data_norm` is by default, which then shortens about half of them: that
-is not the model any more.
+About half of the rows there are longer than `data_norm` is by default.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from sklearn.utils.validation import check_X_y
 
-from skdpbayes.intake.rows import bounded_rows
-
 __all__ = ["logistic_gibbs"]
 
 
@@ -18,7 +16,6 @@ def logistic_gibbs(
     *,
     prior_scale: ArrayLike = 1.0,
     fit_intercept: bool = True,
-    data_norm: float | None = None,
     n_draws: int = 1000,
     n_burn: int = 500,
     n_chains: int = 4,
@@ -47,9 +44,6 @@ def logistic_gibbs(
         Prior standard deviation of each coefficient, and of the intercept.
     fit_intercept : bool, default=True
         Append a column of ones.
-    data_norm : float, default=None
-        Scale longer rows down to this norm (the column of ones not counted), as the private
-        estimator does. None leaves rows as they are.
     n_draws : int, default=1000
         Number of draws of each chain.
     n_burn : int, default=500
@@ -104,14 +98,8 @@ def logistic_gibbs(
         raise ValueError(
             "y must hold 0 and 1 (or False and True) only; for labels, pass y == positive_label."
         )
-    for name, number in (
-        ("prior_scale", prior_scale),
-        ("data_norm", 1.0 if data_norm is None else data_norm),
-    ):
-        if not np.all(np.asarray(number) > 0):
-            raise ValueError(f"{name} must be positive, got {number!r}.")
-    if data_norm is not None:
-        rows, _ = bounded_rows(rows, data_norm, intercept=False)
+    if not np.all(np.asarray(prior_scale) > 0):
+        raise ValueError(f"prior_scale must be positive, got {prior_scale!r}.")
     rows = np.column_stack([rows, np.ones(len(rows))]) if fit_intercept else rows
     scale = np.broadcast_to(np.asarray(prior_scale, np.float64), rows.shape[1:])
     streams = np.random.default_rng(random_state).spawn(n_chains)

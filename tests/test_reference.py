@@ -53,15 +53,6 @@ def test_without_records_of_one_class_the_prior_keeps_it_proper(data):
     assert draws.shape == (1, 50, 1) and np.isfinite(draws).all()
 
 
-def test_rows_are_shortened_where_a_norm_is_given(data):
-    X, y = data
-    options = {"n_draws": 20, "n_burn": 0, "n_chains": 1, "random_state": 0}
-    shortened = np.clip(X, -0.5, 0.5)
-    np.testing.assert_array_equal(
-        logistic_gibbs(X, y, data_norm=0.5, **options), logistic_gibbs(shortened, y, **options)
-    )
-
-
 def test_chains_are_fixed_by_the_seed_and_differ(data):
     first, again = (
         logistic_gibbs(*data, n_draws=20, n_burn=0, n_chains=2, random_state=3) for _ in range(2)
@@ -76,7 +67,6 @@ def test_chains_are_fixed_by_the_seed_and_differ(data):
         ({"n_draws": 0}, "n_draws must be at least 1, got 0"),
         ({"n_chains": 0}, "n_chains must be at least 1"),
         ({"prior_scale": (1.0, 0.0)}, "prior_scale must be positive"),
-        ({"data_norm": -1.0}, "data_norm must be positive"),
         ({"y": ["a", "b"] * 30}, "y must hold 0 and 1"),
         ({"y": [0, 1]}, "inconsistent numbers of samples"),
         ({"X": [[np.nan]] * 60}, "contains NaN"),

@@ -250,7 +250,13 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
             reader, owner = self._reader(), clone(self)
             return reader.read(owner, *reader.made_up(n_rows, facts.shape)).pack()
 
-        return make_plan(settings, facts, task, told, made_up, costly=self._costly_records)
+        plan = make_plan(settings, facts, task, told, made_up, costly=self._costly_records)
+        return replace(plan, hints=tuple(self._hints(plan)))
+
+    def _hints(self, plan: Plan) -> Iterator[str]:
+        """Reasons, from public facts, for which the fit will hardly learn anything."""
+        del plan
+        return iter(())
 
     def _parameters(self) -> dict[str, Any]:
         """Parameters by name, also those that the constructor of a subclass passes on."""
@@ -290,6 +296,8 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         self._warn_before(rows.facts)
         if self._parameters().get("verbose"):
             print(f"[{type(self).__name__}] {self._parameters()['solver']}: {plan.report!r}")
+            for hint in plan.hints:
+                print(f"[{type(self).__name__}] {hint}")
         for name in self._fitted:  # an interrupted refit leaves no old model beside a new report
             self.__dict__.pop(name, None)
         self.privacy_spent_ = plan.report  # before the first noise: an interrupted fit counts

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdpbayes.checks import check_number
 from skdpbayes.facts import Facts
-from skdpbayes.intake.classified import norm_of
+from skdpbayes.intake.classified import LONGEST_ROW, norm_of
 from skdpbayes.intake.labels import codes
 from skdpbayes.intake.rows import bounded_rows
 
@@ -35,6 +35,7 @@ class BayesianClassifierMixin(ClassifierMixin):
     data_norm_: float
     _scorings: tuple[str, ...] = ("log_loss", "accuracy")
     _declared: tuple[str, ...] = ("classes",)
+    _longest: float = LONGEST_ROW  # norm to which longer rows are scaled down, over `data_norm`
 
     def _over_rows(
         self, X: Any, summary: Callable[[np.ndarray], np.ndarray], draws: Any = None
@@ -70,8 +71,8 @@ class BayesianClassifierMixin(ClassifierMixin):
         self.classes_, self.data_norm_ = facts.own_labels(), self._norm(facts)
 
     def _bounded(self, X: Any, *, intercept: bool = False) -> Any:
-        """Rows to predict, scaled down to `data_norm_`; null rows become zero, with a warning."""
-        rows, null = bounded_rows(X, self.data_norm_, intercept=intercept)
+        """Rows to predict, cut as in fits; null rows become zero, with a warning."""
+        rows, null = bounded_rows(X, self._longest * self.data_norm_, intercept=intercept)
         if null.any():
             warnings.warn(
                 f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",

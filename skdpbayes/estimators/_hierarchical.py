@@ -79,8 +79,9 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         takes the labels from y, which is not private: it warns, and `privacy_spent_` records that
         the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
-        Public bound on the l2 norm of a row, without its group; longer rows are scaled down to it.
-        None: the square root of the number of features.
+        Public norm of a typical row, without its group. Rows are cut at 1024 times this norm; long
+        ones lose weight where their scores exceed the clipping norm. None: the square root of the
+        number of features.
     fit_intercept : bool, default=True
         Whether each group has an intercept.
     prior_scale : float, default=1.0

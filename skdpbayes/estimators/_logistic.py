@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -23,6 +23,7 @@ from skdpbayes.privacy import PrivacyLedger
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
+_PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
@@ -65,11 +66,11 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         takes the labels from y, which is not private: it warns, and `privacy_spent_` records that
         the guarantee does not hold. A row with another label contributes nothing.
     data_norm : float, default=None
-        Public bound on the l2 norm of a row, without the intercept. Longer rows are scaled down to
-        it, in fits and in predictions. None means ``sqrt(n_features)``, the typical norm of
-        standardised features; about two in five standardised rows are longer, and the model
-        describes the scaled rows. If you know that rows are longer, declare a larger bound (1.5
-        times the default, say). The bound is never learnt from data.
+        Public norm of a typical row, without the intercept. A longer row x has at most the weight
+        ``(data_norm / |x|)**2``, which costs information and does not bias; without noise
+        (``epsilon=inf``) it has its full weight. Predictions take rows as they are. None means
+        ``sqrt(n_features)``, the typical norm of standardised features. Rows are cut at 1024 times
+        this norm. It is never learnt from data.
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0
@@ -256,6 +257,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             schema_of(self.classes),
             classes=self.classes,
             data_norm=self.data_norm,
+            longest=self._longest,
             intercept=bool(self.fit_intercept),
         )
 
@@ -264,13 +266,50 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
         intercept = bool(self.fit_intercept)
         columns = facts.n_features + intercept
-        row = math.hypot(self._norm(facts), intercept)
+        norm, private = self._norm(facts), math.isfinite(self.epsilon)
+        row, longest = (math.hypot(own, intercept) for own in (norm, self._longest * norm))
         prior_df = None if self.prior_df is None else np.float32(self.prior_df)
         scale = np.full(columns, self.prior_scale, np.float32)
-        model = LogisticRegression(columns, len(facts.own_labels()), scale, prior_df)
-        score, curvature = model.bounds(row)
-        precision = self.prior_scale**-2
-        return Task(model, Bounds(score, curvature, precision, constant_column=intercept))
+        # Without noise nothing has to be bounded: no row loses weight, and no clip bites.
+        full_weight = np.float32(row if private else np.inf)
+        model = LogisticRegression(
+            columns, len(facts.own_labels()), scale, prior_df, row_norm=full_weight
+        )
+        score, curvature = model.bounds(row if private else longest)
+        bounds = Bounds(
+            score,
+            curvature,
+            self.prior_scale**-2,
+            mean_curvature=model.bounds(row)[1],
+            constant_column=intercept,
+        )
+        return Task(model, bounds)
+
+    def _hints(self, plan: Plan) -> Iterator[str]:
+        norm, schema = self._norm(plan.facts), schema_of(self.classes)
+        bounds = [] if schema is None else [own.bounds for own in schema.columns if own.bounds]
+        middle = math.hypot(*((low + high) / 2 for low, high in bounds))
+        if middle > 2 * norm:
+            yield (
+                f"A row in the middle of the declared bounds has the norm {middle:.3g}, and weighs "
+                f"at most ({norm:.3g} / {middle:.3g})^2, as data_norm is {norm:.3g}: centre and "
+                "scale columns by public bounds, with BoundedScaler."
+            )
+        n = plan.facts.n_rows
+        if n is None or not math.isfinite(self.epsilon):
+            return
+        # The most that scores of any clipping norm can tell, if all columns vary alike.
+        steps, columns = plan.spec.rounds, plan.model.n_columns
+        root = math.sqrt(
+            sum(own.steps * (own.sampling_rate / own.noise_multiplier) ** 2 for own in steps)
+        )
+        told = n * math.hypot(norm, self.fit_intercept) / (2 * columns) * root
+        left = 1 / math.hypot(1, self.prior_scale * told)
+        if left > _PRIOR_LEFT:
+            yield (
+                f"Intervals will be at least {left:.0%} as wide as the prior's: {n} rows tell "
+                f"little of {columns} columns at epsilon={self.epsilon:g}."
+            )
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)

@@ -184,6 +184,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         self.verbose = verbose
 
     _fitted = (*NetworkEstimator._fitted, "classes_", "data_norm_")
+    _longest = 1.0
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit the posterior to private data.

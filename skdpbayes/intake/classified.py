@@ -24,6 +24,10 @@ from skdpbayes.privacy.report import PrivacyLeakWarning
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
 
+LONGEST_ROW = 2.0**10
+"""Norm at which rows of generalised linear models are cut, over `data_norm`: squares of squares of
+such numbers do not overflow."""
+
 _DENSE_UP_TO = 2**28  # bytes of float32 features above which a sparse X stays sparse
 
 
@@ -40,6 +44,8 @@ class ClassifiedRows(Reader):
     ----------
     classes : array-like, Schema, Outcome or None
     data_norm : float or None
+    longest : float
+        Norm to which longer rows are scaled down, over `data_norm`.
     intercept : bool
         Whether rows get a constant column.
     always_dense : bool
@@ -48,6 +54,7 @@ class ClassifiedRows(Reader):
 
     classes: Any = None
     data_norm: float | None = None
+    longest: float = 1.0
     intercept: bool = True
     always_dense: bool = False
 
@@ -77,7 +84,7 @@ class ClassifiedRows(Reader):
         """Bounded rows ``x`` and codes of labels ``y``; a null row has the code -1."""
         from skdpbayes.intake.packing import pack_records
 
-        norm = norm_of(self.data_norm, X.shape[1])
+        norm = self.longest * norm_of(self.data_norm, X.shape[1])
         rows, null = bounded_rows(X, norm, intercept=self.intercept, dtype=np.float32)
         small = rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO
         if sparse.issparse(rows) and (small or self.always_dense):

@@ -11,7 +11,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from skdpbayes.cells import parsed
 from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Field, Shape
-from skdpbayes.intake.classified import norm_of
+from skdpbayes.intake.classified import LONGEST_ROW, norm_of
 from skdpbayes.intake.columns import agree, as_declared, numbers
 from skdpbayes.intake.fields import facts_of, pack
 from skdpbayes.intake.labels import as_labels, classes_of, codes, refuse_mixed
@@ -65,7 +65,7 @@ class GroupedRows(Reader):
         x, group = self.rows_and_groups(owner, X, reset=True)
         labels = response(owner, y, x.shape[0], one_by_one=self.classes is not None)
         labels, classes, voided_by = classes_of(Declared.of_classes(self.classes), y, labels)
-        norm = norm_of(self.data_norm, x.shape[1])
+        norm = LONGEST_ROW * norm_of(self.data_norm, x.shape[1])
         rows, null = bounded_rows(x, norm, intercept=self.intercept, dtype=np.float32)
         label = codes(labels, classes)
         rows[null | (group < 0) | (label < 0)] = np.nan  # which contributes nothing

@@ -20,6 +20,7 @@ from skdpbayes.models.protocols import (
     Contribution,
     HasClippingBias,
     HasCurvature,
+    HasLargestWeight,
     HasLatentNoise,
     HasNormalPrior,
     HasPriorDegrees,
@@ -213,20 +214,29 @@ def unbiased_weight(model: Model, params: Params, record: Record, norm: jax.Arra
     Clipping a score by its own norm shortens surprising records most, which biases the zero of the
     summed scores. A factor that depends on covariates and parameters alone leaves each record's
     expected score zero at the truth (conditionally unbiased estimating equations: Künsch,
-    Stefanski and Carroll 1989).
+    Stefanski and Carroll 1989). It is at most the model's `largest_weight`.
     """
     if not isinstance(model, HasScoreBound):
         return jnp.ones((), jnp.float32)
     bound = model.score_bound(params, record)
-    return jnp.minimum(1, norm / jnp.maximum(bound, jnp.finfo(bound.dtype).tiny))
+    weight = norm / jnp.maximum(bound, jnp.finfo(bound.dtype).tiny)
+    return jnp.minimum(weight, largest_weight(model, record))
+
+
+def largest_weight(model: Model, record: Record) -> jax.Array:
+    """Weight that a record has where its score need not be shortened: 1 unless the model says."""
+    if not isinstance(model, HasLargestWeight):
+        return jnp.ones((), jnp.float32)
+    return model.largest_weight(record)
 
 
 def weighted_score(
     model: Model, params: Params, record: Record, norm: jax.Array
 ) -> tuple[Contribution, jax.Array]:
-    """A record's score times its `unbiased_weight`, and the weight."""
+    """A record's score times its `unbiased_weight`, and the part of the weight due to `norm`."""
     weight = unbiased_weight(model, params, record, norm)
-    return scaled(score(model, params, record), weight), weight
+    shortened = weight / largest_weight(model, record)
+    return scaled(score(model, params, record), weight), shortened
 
 
 def unbiased_total(model: Model, params: Params, total: Params, norm: jax.Array) -> jax.Array:

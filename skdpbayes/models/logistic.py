@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import jax
@@ -33,12 +34,16 @@ class LogisticRegression:
         Prior standard deviation of each column's weights, or scale of their Student t prior.
     prior_df : float or None
         Degrees of freedom of Student t priors; None: they are normal.
+    row_norm : float
+        Public norm of x up to which a row has its full weight (`largest_weight`); infinite where
+        nothing has to be bounded.
     """
 
     n_columns: int = field(metadata={"static": True})
     n_classes: int = field(metadata={"static": True})
     prior_scale: Array
     prior_df: Number | None = None
+    row_norm: Number = math.inf
 
     @property
     def n_rows(self) -> int:
@@ -86,6 +91,13 @@ class LogisticRegression:
         else:  # |e_k - p|^2 = |p|^2 + 1 - 2 p_k
             residual = jnp.sqrt(jnp.sum(p**2) + jnp.max(1 - 2 * p))
         return residual * jnp.sqrt(jnp.sum(x**2))
+
+    def largest_weight(self, record: Record) -> jax.Array:
+        """Weight at which a long row has the squared length of a row of `row_norm`.
+
+        Its curvature is then no larger. A row that lost length instead would have the wrong logit.
+        """
+        return 1 / jnp.maximum(1, jnp.sqrt(jnp.sum(record["x"] ** 2)) / self.row_norm) ** 2
 
     def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature, given one on the norm of x."""

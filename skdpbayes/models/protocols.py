@@ -61,6 +61,14 @@ class HasScoreBound(Protocol):
 
 
 @runtime_checkable
+class HasLargestWeight(Protocol):
+    """Bound on the weight of a record that is larger than public bounds assume."""
+
+    def largest_weight(self, record: Record) -> jax.Array:
+        """Most that the record may weigh, in (0, 1]; independent of its response."""
+
+
+@runtime_checkable
 class HasScoreUnit(Protocol):
     """Unit of the score: clipping norms are relative to it."""
 

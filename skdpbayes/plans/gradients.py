@@ -140,8 +140,11 @@ def plan_na_dpvi(
     share = 0.2 if settings.private else 1.01
     clip = settings.clipping_norm or bounds.clip or score * share
     norm = 1.01 * curvature * min(1, clip / score)  # the curvature is weighted like its score
+    typical = norm
+    if bounded and bounds.mean_curvature is not None:  # without noise, norms are far larger
+        typical = min(norm, 1.01 * bounds.mean_curvature)
     every = settings.defaults.curvature_every
-    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every))
+    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every), np.float32(typical))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
 
 

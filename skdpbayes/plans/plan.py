@@ -38,6 +38,8 @@ class Plan:
         Number of batch slots processed at a time, for models whose records are costly.
     made_up : callable ``n_rows -> Records``
         Synthetic records, for `expected_seconds`.
+    hints : tuple of str
+        Why the fit will hardly learn anything, as far as public facts tell.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Plan:
     report: PrivacySpent
     slots: int | None
     made_up: Callable[[int], Records]
+    hints: tuple[str, ...] = ()
 
     @property
     def epsilon(self) -> float:

@@ -38,7 +38,8 @@ class Bounds(NamedTuple):
     clip : float or None
         Clipping norm; None leaves it to the solver.
     mean_curvature : float or None
-        Bound on the average curvature of all records; None: `curvature`.
+        Bound on the average curvature of all records, as far as declared norms are typical; None:
+        `curvature`.
     constant_column : bool
         Whether the last column of a record is constant.
     """

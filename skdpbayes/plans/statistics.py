@@ -105,7 +105,7 @@ def plan_logistic(
     row_norm = bounds.score / model.bounds(1.0)[0]
     solver = LogisticVIPS(
         np.float32(least * row_norm),
-        np.float64(least),
+        np.float32(row_norm),
         NORM * np.float32(least * model.parts_bound(row_norm)),
         NORM * np.float32(least * row_norm**2),
         NORM * np.float32(least * bounds.curvature),

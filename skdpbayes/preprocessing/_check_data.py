@@ -63,8 +63,8 @@ def check_data(
 
     **This is not private**: its findings depend on single rows. A private `fit` must not raise an
     error on a missing value or an unknown label, since the error would reveal the row; it leaves
-    the row out. This function counts the rows and values that would be left out, shortened or
-    clipped. Use it where you may look at the data, and publish nothing of it.
+    the row out. This function counts the rows and values that would be left out, count for
+    less or be clipped. Use it where you may look at the data, and publish nothing of it.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def check_data(
     >>> print(check_data(X, y, estimator=model))
     Not private, for your eyes only:
     - 1 of 3 rows have a missing, infinite or non-numeric value, and will be left out
-    - 1 of 3 rows are longer than data_norm=5 and will be shortened (the longest is 10)
+    - 1 of 3 rows are longer than data_norm=5 and will count for less (the longest is 10)
     - 1 of 3 labels are not among classes, and their rows will be left out, such as 'Yes'
     - epsilon=1 with 3 rows and 2 columns: the result will be mostly noise
     """
@@ -154,8 +154,8 @@ def _norms(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     long = np.isfinite(lengths) & (lengths > norm * (1 + 1e-9))
     if long.any():
         yield (
-            f"{long.sum()} of {len(X)} rows are longer than data_norm={norm:g} and will be "
-            f"shortened (the longest is {lengths[long].max():.3g})"
+            f"{long.sum()} of {len(X)} rows are longer than data_norm={norm:g} and will "
+            f"count for less (the longest is {lengths[long].max():.3g})"
         )
     elif np.isfinite(lengths).any() and lengths[np.isfinite(lengths)].max() < norm / 2:
         most = lengths[np.isfinite(lengths)].max()

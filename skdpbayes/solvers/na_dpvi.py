@@ -104,11 +104,14 @@ class NADPVI:
         weighted curvature, over the square of the unit.
     curvature_every : int
         Period of the curvature rounds.
+    typical_curvature : float, default=None
+        Norm of a typical record's curvature, over the square of the unit; None: `curvature_norm`.
     """
 
     clipping_norm: Number
     curvature_norm: Number
     curvature_every: Number = 10
+    typical_curvature: Number | None = None
     clip_fraction: ClassVar[None] = None
 
     def init(self, model: Model, key: jax.Array) -> TraceState:
@@ -139,10 +142,11 @@ class NADPVI:
         unravel = flat_start(model)[1]
         unit = score_unit(model)
         clip, norm = self.clipping_norm * unit, self.curvature_norm * unit**2
+        typical = norm if self.typical_curvature is None else self.typical_curvature * unit**2
 
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
-            view = _look(model, state, norm)
+            view = _look(model, state, typical)
             return view.point.astype(jnp.float32), view
 
         def score_of(state: TraceState, point: tuple[jax.Array, View]) -> Query:

@@ -54,7 +54,7 @@ from skdpbayes.solvers.denoising import noise_edge, shrunk_products
 from skdpbayes.solvers.normal_posterior import normal_given, reach
 
 FITTED_ROUNDS = 10
-LEAST_WEIGHT = 0.7  # least weight of a record
+LEAST_WEIGHT = 0.7  # weight of a record of the public norm
 WEIGHTS_NORM = 1.001 * 2**0.5  # norm of a weight and its square, with room for rounding
 MOST_ROUNDS = 16
 # Budget shares; the last two over all their rounds.
@@ -100,14 +100,13 @@ class Statistics(NamedTuple):
 class LogisticVIPS:
     """Responses and products once, then the fitted terms at draws of the posterior.
 
-    A row longer than `length` has the weight ``length / |x|``. The weight does not depend on the
-    label: it lowers the noise without bias.
+    A row longer than `length` has the weight ``length / |x|``, and one longer than `row_norm` this
+    times ``row_norm / |x|``, so that its products are no longer than those of a row of `row_norm`.
+    The weight does not depend on the label: it lowers the noise without bias.
 
     Attributes
     ----------
-    length : float
-    least_weight : float
-        Weight of the longest possible row.
+    length, row_norm : float
     clipping_norm : float
         Clipping norm of the response and of the fitted term.
     products_norm, curvature_norm : float
@@ -118,7 +117,7 @@ class LogisticVIPS:
     """
 
     length: Number
-    least_weight: Number
+    row_norm: Number
     clipping_norm: Number
     products_norm: Number
     curvature_norm: Number
@@ -156,17 +155,24 @@ class LogisticVIPS:
     ) -> tuple[Round[Statistics], ...]:
         """The round of responses and products, and the round of fitted terms."""
         del mechanism
-        length, norm, products_norm, curvature_norm = (
+        length, row_norm, norm, products_norm, curvature_norm = (
             jnp.asarray(x, jnp.float32)
-            for x in (self.length, self.clipping_norm, self.products_norm, self.curvature_norm)
+            for x in (
+                self.length,
+                self.row_norm,
+                self.clipping_norm,
+                self.products_norm,
+                self.curvature_norm,
+            )
         )
         once = {name: SHARES[name] / ONCE for name in ("response", "products", "weight")}
         again = {name: SHARES[name] / (1 - ONCE) for name in ("fitted", "curvature")}
         shape = model.n_rows, model.n_columns
 
         def weight_of(record: Record) -> jax.Array:
-            norm = jnp.sqrt(jnp.sum(record["x"] ** 2))
-            return jnp.minimum(1, length / norm.clip(1e-30)) * model.known(record)
+            norm = jnp.sqrt(jnp.sum(record["x"] ** 2)).clip(1e-30)
+            weight = jnp.minimum(1, length / norm) * jnp.minimum(1, row_norm / norm)
+            return weight * model.known(record)
 
         def response_terms(record: Record) -> Mapping[str, Contribution]:
             weight = weight_of(record)
@@ -190,8 +196,11 @@ class LogisticVIPS:
             products = estimate["products"].astype(jnp.float64)[0, :, 0]
             n = self.n_records
             weights = estimate["weight"].astype(jnp.float64)
-            weight, cautious = jnp.clip(weights[0], self.least_weight * n, n), scales["weight"]
-            mean_weight = (weights[1] + cautious) / (weights[0] + cautious).clip(1e-30)
+            error = scales["weight"].astype(jnp.float64)
+            # Weights may be as small as rows are long: what the release can tell is believed.
+            least = jnp.minimum(LEAST_WEIGHT, 3 * error / n).clip(1e-6)
+            weight = jnp.clip(weights[0], least * n, n)
+            mean_weight = (weights[1] + error) / (weight + error)
             products, variance = shrunk_products(
                 (products + products.T) / 2,
                 scales["products"].astype(jnp.float64) ** 2 / 2,
@@ -200,7 +209,7 @@ class LogisticVIPS:
             )
             return state._replace(
                 weight=weight,
-                mean_weight=jnp.clip(mean_weight, self.least_weight, 1),
+                mean_weight=jnp.clip(mean_weight, least, 1),
                 products=products,
                 product_variance=variance,
                 response=estimate["response"].astype(jnp.float64).ravel(),

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from cases import sampling_solvers
 from scipy import sparse
+from scipy.special import expit
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.model_selection import GridSearchCV
@@ -23,8 +24,10 @@ from sklearn.preprocessing import OneHotEncoder
 
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.estimators._base import SEEDED
+from skdpbayes.intake.classified import LONGEST_ROW
 from skdpbayes.privacy import PrivacyLeakWarning, compose
 from skdpbayes.privacy.report import rounded
+from skdpbayes.schema import Schema
 
 pytestmark = [
     pytest.mark.usefixtures("compiled_quickly"),
@@ -162,12 +165,50 @@ def test_null_rows_are_predicted_with_a_warning(model):
     np.testing.assert_array_equal(got[[0, 2]], model.predict_proba(X[[0, 2]]))
 
 
-def test_rows_longer_than_the_bound_are_shortened_everywhere():
-    fit = estimator(data_norm=1.0, epsilon=np.inf).fit(X, y)
-    shortened = X / np.maximum(1, np.linalg.norm(X, axis=1))[:, None]
-    np.testing.assert_allclose(fit.predict_proba(X), fit.predict_proba(shortened))
-    again = estimator(data_norm=1.0, epsilon=np.inf).fit(shortened, y)
-    np.testing.assert_allclose(fit.coef_, again.coef_, rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "vips"])
+def test_without_noise_rows_of_any_length_give_the_exact_posterior(solver):
+    """The mode of the posterior of the rows as they are, and its curvature, whatever `data_norm` is."""
+    many = np.random.default_rng(1)
+    table = many.normal(size=(4000, D))
+    labels = (table @ [1.0, -0.5, 0.0] + 0.5 + many.logistic(size=4000) > 0).astype(int)
+    rows = np.column_stack([table, np.ones(4000)])
+    mode = np.zeros(D + 1)
+    for _ in range(20):
+        p = expit(rows @ mode)
+        precision = (rows * (p * (1 - p))[:, None]).T @ rows + np.eye(D + 1)
+        mode += np.linalg.solve(precision, rows.T @ (labels - p) - mode)
+    sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+    own = {"solver": solver, "epsilon": np.inf, "n_steps": 16 if solver == "vips" else 300}
+    for norm in (0.5, 50.0):
+        found = estimator(data_norm=norm, **own).fit(table, labels).posterior_
+        np.testing.assert_allclose((found.mean - mode) / sd, 0, atol=0.15)
+        np.testing.assert_allclose(found.std / sd, 1, atol=0.06)
+
+
+def test_rows_are_predicted_as_they_are_up_to_the_cut(model):
+    fit = estimator(data_norm=0.5, epsilon=np.inf).fit(X, y)
+    draws = fit.posterior_samples_
+    logits = X @ draws["coef"][:, 0].T + draws["intercept"][:, 0]
+    np.testing.assert_allclose(fit.predict_proba(X)[:, 1], expit(logits).mean(axis=1))
+    np.testing.assert_allclose(
+        fit.predict_proba([[1e300, 0, 0]]), fit.predict_proba([[LONGEST_ROW * 0.5, 0, 0]])
+    )
+
+
+def test_a_plan_says_where_public_facts_leave_little_to_learn():
+    people = Schema({"age": {"bounds": (18, 90)}, "visits": {"bounds": (0, 20)}})
+    schema = Schema(people.columns, outcome={"name": "ill", "labels": ["no", "yes"]})
+    (hint,) = DPBayesianLogisticRegression(classes=schema).plan(20_000).hints
+    assert "has the norm 54.9" in hint and "data_norm is 1.41" in hint
+    known = DPBayesianLogisticRegression(classes=schema, data_norm=60.0)
+    assert known.plan(20_000).hints == ()
+    plain = DPBayesianLogisticRegression(epsilon=0.1, classes=[0, 1])
+    (hint,) = plain.plan(100, 10).hints
+    assert "100 rows tell little of 11 columns at epsilon=0.1" in hint
+    assert plain.plan(100_000, 10).hints == ()
+    assert clone(plain).set_params(epsilon=np.inf).plan(100, 10).hints == ()
+    private = {"adjacency": "add_remove", "sampling_rate": 0.1}
+    assert clone(plain).set_params(**private).plan(None, 10).hints == ()
 
 
 def test_pandas_in_and_names_are_checked(model):
@@ -209,8 +250,7 @@ def test_it_learns(model):
 def test_probabilities_average_the_draws(model):
     draws = model.posterior_samples_
     assert draws["coef"].shape == (200, 1, D) and draws["intercept"].shape == (200, 1)
-    rows = X[:9] * np.minimum(1, D**0.5 / np.linalg.norm(X[:9], axis=1))[:, None]
-    want = (1 / (1 + np.exp(-(rows @ draws["coef"][:, 0].T + draws["intercept"][:, 0])))).mean(
+    want = (1 / (1 + np.exp(-(X[:9] @ draws["coef"][:, 0].T + draws["intercept"][:, 0])))).mean(
         axis=1
     )
     np.testing.assert_allclose(model.predict_proba(X[:9])[:, 1], want)

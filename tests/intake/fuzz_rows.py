@@ -44,6 +44,7 @@ with atheris.instrument_imports(include=["skdpbayes"]) if atheris else contextli
         DPVariationalAutoencoder,
         Schema,
     )
+    from skdpbayes.intake.classified import LONGEST_ROW
     from skdpbayes.intake.labels import as_labels, codes
     from skdpbayes.intake.rows import as_numeric, bounded_rows, counted
     from skdpbayes.intake.tables import is_sequence
@@ -488,7 +489,7 @@ def standard_scaler(X, y):
 def logistic(X, y):
     model = DPBayesianLogisticRegression(classes=Public.classes(), data_norm=2.0)
     rows, labels = packed(model, X, y)
-    check_norms(rows[:, :-1], 2.0)
+    check_norms(rows[:, :-1], 2.0 * LONGEST_ROW)
     check_range(labels, -1, 1)
     return [rows, labels]
 
@@ -562,7 +563,7 @@ def hierarchical(X, y):
         3, group_column=0, classes=Public.classes(), data_norm=2.0
     )
     rows, groups, found = packed(model, X, y)
-    check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0)
+    check_norms(rows[~np.isnan(rows).any(axis=1), :-1], 2.0 * LONGEST_ROW)
     check_range(groups, 0, 2)
     check_range(found, 0, 1)
     return [rows, groups, found]

@@ -204,6 +204,16 @@ def scaler_fitted_to_the_data(patch):
 
 
 @mutant("check_replay", compiled=False)
+def long_rows_lose_length(patch):
+    original = classified.bounded_rows
+    patch.setattr(
+        classified,
+        "bounded_rows",
+        lambda X, bound, **k: original(X, bound / classified.LONGEST_ROW, **k),
+    )
+
+
+@mutant("check_replay", compiled=False)
 def raw_loss_kept(patch):
     def after(self, X, y):
         self.loss_ = -np.log(self.predict_proba(X)[np.arange(len(y)), y]).mean()

@@ -28,9 +28,9 @@ def estimator(**parameters):
     return DPBayesianLogisticRegression(1.0, **(common | parameters))
 
 
-def first_release(X, y, kind):
+def first_release(X, y, kind, norm):
     """First release of a fit in units of the clipping norm: a curvature round for kind 1, else a gradient round."""
-    model = estimator(guide="full_rank" if kind else "mean_field")
+    model = estimator(guide="full_rank" if kind else "mean_field", data_norm=norm)
     with recorded() as kept:
         model.fit(X, y)
     made = model.plan(N, D)
@@ -53,20 +53,21 @@ AWKWARD = [
 ]
 
 
+@pytest.mark.parametrize("norm", [10.0, 0.1])
 @pytest.mark.parametrize("kind", [0, 1])
-def test_one_row_moves_a_release_by_at_most_the_clipping_norm(kind):
-    """Whatever is in it, and whatever kinds of cell are in the others."""
+def test_one_row_moves_a_release_by_at_most_the_clipping_norm(kind, norm):
+    """Whatever is in it, whatever it weighs, and whatever kinds of cell are in the others."""
     table = X.astype(object)
     for i in range(0, N, 3):
         table[i, 0] = np.datetime64("1970-01-02") + i
-    reference = first_release(table, Y, kind)
+    reference = first_release(table, Y, kind, norm)
     assert np.isfinite(reference).all()
     for cell in AWKWARD:
         changed, labels = table.copy(), Y.astype(object)
         changed[17, 1] = cell
         for label in (Y[17], cell):
             labels[17] = label
-            moved = np.linalg.norm(first_release(changed, labels, kind) - reference)
+            moved = np.linalg.norm(first_release(changed, labels, kind, norm) - reference)
             assert moved <= 2 + 1e-4, (
                 f"{cell!r}: moved the release by {moved} times the clipping norm"
             )

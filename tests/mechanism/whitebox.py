@@ -27,6 +27,7 @@ from skdpbayes.audit.checks import _precisions
 from skdpbayes.audit.fit import Fit, multipliers, units
 from skdpbayes.estimators._base import Outcome, draws_rng
 from skdpbayes.intake import rows as _rows
+from skdpbayes.intake.classified import LONGEST_ROW
 from skdpbayes.intake.labels import codes
 from skdpbayes.intake.packing import pack_records
 from skdpbayes.mechanism import draws
@@ -473,7 +474,7 @@ def check_replay(solver, guide="auto"):
     made = blank.plan(*X.shape)
     model, plan_solver, spec = made.model, made.solver, made.spec
     keys = random.fit_keys(11, spec.n_chains)
-    rows, _ = _rows.bounded_rows(X, np.sqrt(3), intercept=True, dtype=np.float32)
+    rows, _ = _rows.bounded_rows(X, LONGEST_ROW * np.sqrt(3), intercept=True, dtype=np.float32)
     records = pack_records(x=rows, y=codes(y, np.array([0, 1])))
     again = inference.run(keys, model, plan_solver, spec, records, keep_releases=True)[1]
     assert np.array_equal(releases, again), "the fit released something else"

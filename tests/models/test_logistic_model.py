@@ -1,14 +1,16 @@
 """Logistic regression: closed forms against autodiff and against the formula."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 from skdpbayes.mechanism.contributions import Quadratic, RankOne, contribution_norm
-from skdpbayes.models.base import curvature, score, unbiased_weight
+from skdpbayes.models.base import curvature, score, unbiased_weight, weighted_score
 from skdpbayes.models.logistic import LogisticRegression
 
 D = 4
@@ -150,3 +152,44 @@ def test_prior_precision_is_that_of_the_log_prior():
     np.testing.assert_allclose(
         -hessian, np.diag(np.ravel(model.prior_precision())), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("n_classes", CLASSES)
+@pytest.mark.parametrize("norm", [0.3, 1e6])
+def test_a_long_row_loses_weight_without_bias(n_classes, norm):
+    """Score and curvature stay within the bounds of a row of the public norm, the expected score is zero at the
+    truth, and the weight is the same for every label. The row keeps its logits: its direction is that of x, its
+    residual that of x.
+    """
+    plain, theta, x = case(n_classes)
+    row_norm = 0.4 * np.linalg.norm(x)
+    model = dataclasses.replace(plain, row_norm=np.float32(row_norm))
+    most = model.bounds(row_norm)
+    p = softmax(np.r_[0, theta @ x] if n_classes == 2 else theta @ x)
+    expected, weights = 0.0, []
+    for label in range(n_classes):
+        one = record(x, label)
+        weighted, shortened = weighted_score(model, theta, one, np.float32(norm))
+        weight = float(unbiased_weight(model, theta, one, np.float32(norm)))
+        weights.append(weight)
+        outer = np.outer(weighted.left, weighted.right)
+        own = plain.score(theta, one)
+        np.testing.assert_allclose(outer, weight * np.outer(own.left, own.right), rtol=1e-4)
+        assert np.linalg.norm(outer) <= min(norm, most[0]) * (1 + 1e-5)
+        bent = weight * float(contribution_norm(curvature(model, theta, one)))
+        assert bent <= most[1] * (1 + 1e-5)
+        assert float(shortened) == pytest.approx(weight / 0.4**2, rel=1e-5)
+        expected = expected + p[label] * outer
+    assert np.ptp(weights) == 0 and weights[0] == pytest.approx(0.4**2 if norm > 1 else weights[0])
+    np.testing.assert_allclose(expected, 0, atol=1e-5)
+
+
+def test_rows_within_the_public_norm_have_their_full_weight():
+    plain, _, x = case(2)
+    length = np.linalg.norm(x)
+    for row_norm in (1.01 * length, np.inf):
+        model = dataclasses.replace(plain, row_norm=np.float32(row_norm))
+        assert float(model.largest_weight(record(x, 0))) == 1
+    assert float(plain.largest_weight(record(0 * x, 0))) == 1
+    tiny = dataclasses.replace(plain, row_norm=np.float32(1e-6))
+    assert 0 < float(tiny.largest_weight(record(np.float32(1e-3) * x / length, 0))) < 1.1e-6

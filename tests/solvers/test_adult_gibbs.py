@@ -20,9 +20,7 @@ def test_posterior_of_adult_agrees_with_gibbs():
         epsilon=np.inf, classes=[0, 1], data_norm=ADULT_DATA_NORM, prior_scale=1.0, guide="full_rank",
         sampling_rate=0.1, n_steps=60_000, learning_rate=0.05, random_state=0,
     ).fit(X, y)  # fmt: skip
-    chains = logistic_gibbs(
-        X, y, data_norm=ADULT_DATA_NORM, n_draws=N_DRAWS, n_chains=1, random_state=0
-    )
+    chains = logistic_gibbs(X, y, n_draws=N_DRAWS, n_chains=1, random_state=0)
     ess, (draws,) = effective_sample_size(chains), chains
     compared = ess >= 4000
     print(

@@ -11,6 +11,7 @@ from whitebox import recorded
 from benchmarks.vips_coverage import coverage
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.mechanism import keys as random
+from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import compose
 from skdpbayes.solvers.denoising import kept, shrunk_products
@@ -407,3 +408,23 @@ def test_one_release_is_enough_where_rows_are_normal(compiled_quickly):
     mode, std = exact(X, y)
     assert model.n_iter_ == 1
     assert (np.abs(model.posterior_.mean - mode) < 0.5 * std).all()
+
+
+def test_long_rows_weigh_less_and_are_not_clipped():
+    """All statistics of a row of any length stay within their norms; weights ignore the label."""
+    estimator = DPBayesianLogisticRegression(1.0, classes=[0, 1], solver="vips", data_norm=NORM)
+    plan = estimator.plan(1000, 3)
+    first, again = plan.solver.rounds(plan.model, plan.spec.traced())
+    norms = first.blocks(None) | again.blocks(None)
+    direction, theta = np.array([0.6, 0, 0.8, 0], np.float32), jnp.zeros(4, jnp.float32)
+    for length in (0.1, 0.7, 1.0, 2.0, 30.0):
+        found = []
+        for label in (0, 1):
+            x = direction * np.float32(length * plan.solver.row_norm)
+            record = {"x": jnp.asarray(x), "y": jnp.int32(label)}
+            found.append(first.query(None, None)(record) | again.query(None, (theta,))(record))
+            for name, part in found[-1].items():
+                assert contribution_norm(part) <= norms[name].clipping_norm, (name, length)
+        weight = min(1, 0.7 / length) * min(1, 1 / length)
+        for own in found:
+            np.testing.assert_allclose(own["weight"], [weight, weight**2], rtol=1e-5)
