@@ -17,7 +17,7 @@ from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import ClassifiedRows
 from skdpbayes.intake.reading import Reader
-from skdpbayes.plans.settings import Bounds, Task
+from skdpbayes.plans.settings import Bounds, Settings, Task
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
@@ -263,6 +263,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.logistic import LogisticRegression
+        from skdpbayes.models.whitened import WhitenedLogistic
+        from skdpbayes.plans.gradients import whitening_share
 
         intercept = bool(self.fit_intercept)
         columns = facts.n_features + intercept
@@ -283,7 +285,13 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             mean_curvature=model.bounds(row)[1],
             constant_column=intercept,
         )
-        return Task(model, bounds)
+        n = facts.n_rows
+        if self.solver != "na-dpvi" or n is None:
+            return Task(model, bounds)
+        settings = Settings.of(self._parameters(), self._defaults)
+        if whitening_share(settings, columns, n) == 0:
+            return Task(model, bounds)
+        return Task(WhitenedLogistic(model, np.float32(row), np.float32(n)), bounds)
 
     def _hints(self, plan: Plan) -> Iterator[str]:
         norm, schema = self._norm(plan.facts), schema_of(self.classes)

@@ -23,6 +23,7 @@ from skdpbayes.models.protocols import (
     HasLargestWeight,
     HasLatentNoise,
     HasNormalPrior,
+    HasPriorAxes,
     HasPriorDegrees,
     HasPriorMean,
     HasRandomStart,
@@ -286,3 +287,21 @@ def prior_degrees(model: Model) -> Number | None:
 def prior_variance(model: Model) -> jax.Array:
     """Diagonal of the prior covariance, ravelled; for Student t priors, their squared scales."""
     return 1 / prior_precision(model).astype(jnp.float64)
+
+
+def prior_axes(model: Model) -> jax.Array | None:
+    """Matrix that takes the parameters to those with the independent prior; None: the identity."""
+    return model.prior_axes() if isinstance(model, HasPriorAxes) else None
+
+
+def prior_matrix(model: Model, factors: jax.Array | float = 1.0) -> jax.Array:
+    """Prior precision of the parameters, (P, P).
+
+    Parameters
+    ----------
+    model : Model
+    factors : array of shape (P,) or float
+        Multiples of the precisions of the independent prior.
+    """
+    own, axes = jnp.diag(factors / prior_variance(model)), prior_axes(model)
+    return own if axes is None else axes.T @ own @ axes

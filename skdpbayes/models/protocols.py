@@ -117,6 +117,14 @@ class HasPriorDegrees(Protocol):
 
 
 @runtime_checkable
+class HasPriorAxes(Protocol):
+    """Parameters that are linear coordinates of those that have the independent prior."""
+
+    def prior_axes(self) -> jax.Array:
+        """Matrix A, (P, P): ``A t`` has the prior of `prior_precision` and mean zero."""
+
+
+@runtime_checkable
 class HasRandomStart(Protocol):
     """Model that cannot start at `init`: every chain starts at a draw."""
 

@@ -26,12 +26,14 @@ from skdpbayes.privacy.accounting import (
 from skdpbayes.solvers.adam import Adam
 from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
 from skdpbayes.solvers.na_dpvi import NADPVI
+from skdpbayes.solvers.opened import Opened
 from skdpbayes.solvers.own_guide import OwnGuide
 from skdpbayes.solvers.sgld import SGLD
 
 if TYPE_CHECKING:
     from skdpbayes.models.base import Model
     from skdpbayes.models.numpyro.program import NumPyroModel
+    from skdpbayes.models.whitened import WhitenedLogistic
 
 PASSES = 16
 """Passes over the data in a fit by dpvi.
@@ -40,6 +42,9 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 (``docs/solvers/dpvi.md``).
 """
 
+
+_EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.04, 0.2)  # see `whitening_share`
+_CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
 
@@ -146,6 +151,39 @@ def plan_na_dpvi(
     every = settings.defaults.curvature_every
     solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every), np.float32(typical))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+
+
+def whitening_share(settings: Settings, n_columns: int, n: float) -> float:
+    """Budget share of the second moments that whiten rows; 0 where noise would hide them.
+
+    The edge of their noise's spectrum is `_EDGE` times a typical eigenvalue, within `_SHARES` of
+    the budget. If the largest share leaves it above `_RESOLVED`, they are not worth a release.
+    """
+    if not settings.private:
+        return 0.0
+    # Edge over a typical eigenvalue if the whole budget were spent.
+    edge = (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+    share = min(max((edge / _EDGE) ** 2, _SHARES[0]), _SHARES[1])
+    return share if edge < _RESOLVED * share**0.5 else 0.0
+
+
+def plan_whitened(
+    settings: Settings, model: WhitenedLogistic, bounds: Bounds, n: int | None
+) -> Planned:
+    """Noise-aware inference in coordinates found by one release of second moments.
+
+    Scores are clipped so that all have one length where privacy noise dominates, and hardly where
+    sampling does.
+    """
+    marginal = model.marginal(model.init())
+    p = model.n_columns
+    share = whitening_share(settings, p, model.n_records)
+    # Variance of the noise in a whitened score at unit clip, over that of sampling.
+    ratio = settings.least_noise() ** 2 * n_parameters(marginal) / (0.15 * model.n_records)
+    clip = min(max(0.55 * ratio**-0.25, _CLIPS[0]), _CLIPS[1]) * p**0.5
+    own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
+    planned = plan_na_dpvi(settings, marginal, own, n, (share,))
+    return planned._replace(solver=Opened(planned.solver, np.int32(1)))
 
 
 def plan_sgld(

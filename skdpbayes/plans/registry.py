@@ -18,7 +18,14 @@ from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
 from skdpbayes.models.protocols import HasNormalPrior
 from skdpbayes.models.score_unit import WithScoreUnit
-from skdpbayes.plans.gradients import plan_guided, plan_na_dpvi, plan_point, plan_sgld
+from skdpbayes.models.whitened import WhitenedLogistic
+from skdpbayes.plans.gradients import (
+    plan_guided,
+    plan_na_dpvi,
+    plan_point,
+    plan_sgld,
+    plan_whitened,
+)
 from skdpbayes.plans.settings import Bounds, Planned, Settings
 from skdpbayes.plans.statistics import (
     opening_shares,
@@ -169,7 +176,7 @@ register(
     SolverEntry(
         "na-dpvi",
         "The normal posterior given all that the noisy scores and curvatures say.",
-        _gradient(plan_na_dpvi, HasGaussianPrior),
+        _gradient(plan_na_dpvi, HasGaussianPrior, (WhitenedLogistic, plan_whitened)),
         frozenset({"prior_df"}),
     )
 )

@@ -180,6 +180,13 @@ class Settings:
         mu = gaussian_mu(float(self.epsilon), float(self.delta))
         return GaussianSteps(distance / (_COUNT_SHARE**0.5 * mu), 1.0, 1)
 
+    def least_noise(self) -> float:
+        """Noise multiplier of one release of all records that spends the whole budget."""
+        if not self.private:
+            return 0.0
+        distance = 2.0 if self.adjacency == "replace_one" else 1.0
+        return distance / gaussian_mu(float(self.epsilon), float(self.delta))
+
     def noise(
         self, n_steps: int, sampling_rate: float, schedule: Schedule | None = None
     ) -> Calibration:

@@ -104,6 +104,12 @@ class GaussianPosterior(IndependentDraws):
         noise = rng.standard_normal((n, len(self.mean)))
         return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
 
+    def mapped(self, axes: np.ndarray) -> GaussianPosterior:
+        """Posterior of ``axes @ parameters``."""
+        axes = np.asarray(axes, np.float64)
+        factor = axes * self.factor if self.factor.ndim == 1 else axes @ self.factor
+        return GaussianPosterior(axes @ self.mean, factor)
+
     def among_others(self, basis: np.ndarray) -> GaussianPosterior:
         """Posterior of all coordinates: these along the orthonormal `basis`, others N(0, 1)."""
         factor = basis * self.factor if self.factor.ndim == 1 else basis @ self.factor

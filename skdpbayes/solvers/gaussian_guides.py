@@ -24,7 +24,7 @@ from skdpbayes.models.base import Model, double, flat_start, prior_score, single
 from skdpbayes.models.protocols import Array, Number
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
-from skdpbayes.solvers.denoising import (
+from skdpbayes.models.denoising import (
     denoised,
     known_spectrum,
     learnt_curvature,

@@ -46,7 +46,7 @@ from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import (
     Model,
     flat_start,
-    prior_variance,
+    prior_matrix,
     score_unit,
     unbiased_total,
     weighted_score,
@@ -61,8 +61,8 @@ from skdpbayes.models.protocols import (
 )
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
-from skdpbayes.solvers.denoising import cautious_curvature, estimated_curvature
-from skdpbayes.solvers.normal_posterior import normal_given, reach
+from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
+from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 
 _REACH = 6.0  # prior standard deviations within which the next point lies
@@ -121,7 +121,7 @@ class NADPVI:
         nothing = jnp.zeros_like(theta)
         state = TraceState(
             theta=theta,
-            covariance=jnp.diag(prior_variance(model)),
+            covariance=jnp.linalg.inv(prior_matrix(model)),
             weight=nothing,
             score=nothing,
             point=theta,
@@ -175,9 +175,8 @@ class NADPVI:
             theta, precision = _given(model, state, _asked(model, state), view.unclear)
             # Where scores are far from linear, a step could leave the region where they are
             # informative.
-            start, most = flat_start(model)[0], reach(model, _REACH)
             state = state._replace(
-                theta=jnp.clip(theta, start - most, start + most),
+                theta=within_reach(model, theta, _REACH),
                 covariance=jnp.linalg.inv(precision),
             )
             return _informed(model, state, clip)
@@ -333,7 +332,7 @@ def _asked(model: Model, state: TraceState) -> jax.Array:
 
 
 def _positive(model: Model, curvature: jax.Array) -> jax.Array:
-    return curvature + _TINY * jnp.diag(1 / prior_variance(model))
+    return curvature + _TINY * prior_matrix(model)
 
 
 def _denoised(

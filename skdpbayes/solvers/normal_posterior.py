@@ -16,9 +16,11 @@ import jax.numpy as jnp
 
 from skdpbayes.models.base import (
     Model,
+    flat_start,
+    prior_axes,
     prior_degrees,
+    prior_matrix,
     prior_mean,
-    prior_precision,
     prior_variance,
 )
 
@@ -42,8 +44,7 @@ def normal_given(
         expectation. At the fixed point they are those of the result.
     """
     start = prior_mean(model)
-    prior = prior_precision(model).astype(jnp.float64) * _factors(model, start, *before)
-    precision = information + jnp.diag(prior)
+    precision = information + prior_matrix(model, _factors(model, start, *before))
     return start + jnp.linalg.solve(precision, linear - information @ start), precision
 
 
@@ -54,11 +55,22 @@ def _factors(
     df = prior_degrees(model)
     if df is None:
         return 1.0
-    square = (mean - start) ** 2 + jnp.diag(covariance)
+    away, axes = mean - start, prior_axes(model)
+    if axes is not None:
+        away, covariance = axes @ away, axes @ covariance @ axes.T
+    square = away**2 + jnp.diag(covariance)
     return (df + 1) / (df + square / prior_variance(model))
 
 
-def reach(model: Model, deviations: float) -> jax.Array:
-    """`deviations` prior standard deviations, or five times as many scales of Student t priors."""
+def within_reach(model: Model, mean: jax.Array, deviations: float) -> jax.Array:
+    """`mean`, moved to at most `deviations` prior standard deviations from the start.
+
+    Five times as many scales of Student t priors.
+    """
     wide = 1 if prior_degrees(model) is None else 5
-    return deviations * wide * jnp.sqrt(prior_variance(model))
+    start, axes = flat_start(model)[0], prior_axes(model)
+    most = deviations * wide * jnp.sqrt(prior_variance(model))
+    if axes is None:
+        return jnp.clip(mean, start - most, start + most)
+    own = axes @ (mean - start)
+    return start + jnp.linalg.solve(axes, jnp.clip(own, -most, most))

@@ -50,8 +50,8 @@ from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Point, Query, Round, Scales, Sums
-from skdpbayes.solvers.denoising import noise_edge, shrunk_products
-from skdpbayes.solvers.normal_posterior import normal_given, reach
+from skdpbayes.models.denoising import noise_edge, shrunk_products
+from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 
 FITTED_ROUNDS = 10
 LEAST_WEIGHT = 0.7  # weight of a record of the public norm
@@ -297,7 +297,6 @@ class LogisticVIPS:
 def settled(model: LogisticRegression, solver: LogisticVIPS, state: Statistics) -> Given:
     """Posterior given all releases: the fixed point of `_given`."""
     asked = state.precisions[0] > 0
-    most = reach(model, _REACH)
 
     def closer(i: jax.Array, found: Given) -> Given:
         mean, precision = _given(model, solver, state, found)
@@ -307,7 +306,7 @@ def settled(model: LogisticRegression, solver: LogisticVIPS, state: Statistics) 
         by_row = move.reshape(model.n_rows, model.n_columns)
         length = jnp.sqrt(jnp.sum((by_row @ state.products) * by_row) / state.weight)
         limited = jnp.where(i < 3, 1, 0.6) * jnp.minimum(1, 1 / length.clip(1e-30))
-        new = Given(jnp.clip(found.mean + limited * move, -most, most), precision)
+        new = Given(within_reach(model, found.mean + limited * move, _REACH), precision)
         # Extreme bounds or priors overflow. The budget is spent, so the last usable posterior
         # stays.
         usable = (

@@ -14,7 +14,7 @@ from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import compose
-from skdpbayes.solvers.denoising import kept, shrunk_products
+from skdpbayes.models.denoising import kept, shrunk_products
 
 NORM = 3**0.5
 

@@ -1,0 +1,156 @@
+"""Logistic regression in coordinates in which the columns have about unit second moments.
+
+A score released with noise of one size in every direction leaves an error in the logits
+proportional to ``(sum of b) (sum of 1 / b)``, b the curvatures of the directions: least when all
+are equal (`docs/solvers/na-dpvi.md`). One opening releases the second moments of the rows, the
+constant column included; its denoised inverse root gives the axes. Given the axes, everything is
+as before: the prior stays that of the coefficients, and the curvature is released in the new
+coordinates, so errors of the axes cost efficiency, not honesty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import block_diag
+
+from skdpbayes.mechanism.contributions import Quadratic
+from skdpbayes.mechanism.spec import Block
+from skdpbayes.models.base import NORM, Opening
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
+from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.models.denoising import cautious_curvature
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class InCoordinates:
+    """`LogisticRegression` with weights ``W = T A'``: the parameters are T, the columns ``A' x``.
+
+    Attributes
+    ----------
+    model : LogisticRegression
+    axes : array of shape (n_columns, n_columns)
+        A.
+    """
+
+    model: LogisticRegression
+    axes: Array
+
+    def init(self) -> Params:
+        """Zero weights."""
+        return self.model.init()
+
+    def log_prior(self, params: Params) -> jax.Array:
+        """Log density of the prior of the weights."""
+        return self.model.log_prior(params @ jnp.asarray(self.axes, params.dtype).T)
+
+    def log_likelihood(self, params: Params, record: Record) -> jax.Array:
+        """Log-likelihood of one record; zero for a null record."""
+        return self.model.log_likelihood(params, self._seen(record))
+
+    def score(self, params: Params, record: Record) -> Contribution:
+        """Gradient in the coordinates."""
+        return self.model.score(params, self._seen(record))
+
+    def curvature(self, params: Params, record: Record) -> Contribution:
+        """Negative Hessian in the coordinates."""
+        return self.model.curvature(params, self._seen(record))
+
+    def score_bound(self, params: Params, record: Record) -> jax.Array:
+        """Largest norm of a score over all labels."""
+        return self.model.score_bound(params, self._seen(record))
+
+    def largest_weight(self, record: Record) -> jax.Array:
+        """Weight at which a long row has the squared length of a row of `row_norm`."""
+        return self.model.largest_weight(record)
+
+    def prior_precision(self) -> Params:
+        """Diagonal of the prior precision of the weights (see `prior_axes`)."""
+        return self.model.prior_precision()
+
+    @property
+    def prior_df(self) -> Number | None:
+        """Degrees of freedom of Student t priors."""
+        return self.model.prior_df
+
+    def prior_axes(self) -> jax.Array:
+        """Matrix from the ravelled coordinates to the ravelled weights."""
+        axes = jnp.asarray(self.axes, jnp.float64)
+        return block_diag(*([axes] * self.model.n_rows))
+
+    def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:
+        """Posterior of the weights, given that of the coordinates."""
+        return posterior.mapped(self.prior_axes())
+
+    def _seen(self, record: Record) -> Mapping[str, Any]:
+        x = record["x"]
+        return {**record, "x": jnp.asarray(self.axes, x.dtype).T @ x}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class WhitenedLogistic:
+    """`OpenedModel` that releases second moments and takes their inverse root for axes.
+
+    Attributes
+    ----------
+    model : LogisticRegression
+    row_norm : float
+        Rows longer than this lose weight in the second moments.
+    n_records : float
+        Public number of records.
+    """
+
+    model: LogisticRegression
+    row_norm: Number
+    n_records: Number
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of W."""
+        return self.model.n_rows
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of W."""
+        return self.model.n_columns
+
+    def init(self) -> Params:
+        """Coordinates before the release."""
+        return {"axes": jnp.eye(self.model.n_columns, dtype=jnp.float32)}
+
+    def openings(self) -> tuple[Opening]:
+        """Sum of the weighted second moments."""
+        norm = jnp.asarray(self.row_norm, jnp.float32)
+
+        def statistics(params: Params) -> Any:
+            del params
+
+            def one(record: Record) -> Mapping[str, Contribution]:
+                square = jnp.sum(record["x"] ** 2)
+                weight = jnp.minimum(1, norm**2 / square.clip(1e-30)) * self.model.known(record)
+                return {"moments": Quadratic(weight[None, None], record["x"])}
+
+            return one
+
+        def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
+            del params, key
+            moments = sums["moments"].astype(jnp.float64)[0, :, 0]
+            variance = scales["moments"].astype(jnp.float64) ** 2 / 2
+            known = cautious_curvature((moments + moments.T) / 2, variance)
+            values, vectors = jnp.linalg.eigh(known)
+            # Each row that is not short adds norm^2 to the trace.
+            mean = values * norm**2 / jnp.sum(values)
+            return {"axes": (vectors / jnp.sqrt(mean)).astype(jnp.float32)}
+
+        return (Opening(statistics, {"moments": Block(NORM * norm**2)}, update),)
+
+    def marginal(self, params: Params) -> InCoordinates:
+        """The model in the coordinates found."""
+        return InCoordinates(self.model, params["axes"])
