@@ -43,7 +43,8 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 """
 
 
-_EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.04, 0.2)  # see `whitening_share`
+_EDGE, _RESOLVED, _SHARES = 0.15, 0.6, (0.04, 0.2)  # see `whitening_share`
+_LEAST_ROUNDS = 20
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
@@ -131,8 +132,13 @@ def plan_na_dpvi(
             "learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such parameter."
         )
     refuse_many_parameters(settings, model)
-    # By default all records take part, unless there are very many.
+    # By default all records take part in each round. Many records need fewer rounds: full batches
+    # have no error of sampling, and their noise is small.
     n_steps, batch = settings.schedule((200, 2**17), openings)
+    if n is not None and settings.n_steps is None and settings.sampling_rate is None:
+        visits = n_steps * batch
+        n_steps = min(n_steps, max(_LEAST_ROUNDS, visits // n))
+        batch = visits // n_steps
     rate = settings.rate(n, batch)
     if n_steps < 2:
         raise ValueError(_TOO_FEW.format(n_steps))
@@ -145,11 +151,8 @@ def plan_na_dpvi(
     share = 0.2 if settings.private else 1.01
     clip = settings.clipping_norm or bounds.clip or score * share
     norm = 1.01 * curvature * min(1, clip / score)  # the curvature is weighted like its score
-    typical = norm
-    if bounded and bounds.mean_curvature is not None:  # without noise, norms are far larger
-        typical = min(norm, 1.01 * bounds.mean_curvature)
     every = settings.defaults.curvature_every
-    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every), np.float32(typical))
+    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
 
 
