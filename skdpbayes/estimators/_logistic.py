@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
-_INTERCEPT_SCALE = 2.5
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
@@ -75,10 +74,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0
-        Standard deviation of the normal prior of each coefficient, or scale of the Student t prior.
-    intercept_prior_scale : float, default=None
-        The same for the intercept; None means 2.5 times `prior_scale`, so that rare outcomes are
-        not improbable beforehand.
+        Standard deviation of the normal prior of each coefficient and intercept, or scale of the
+        Student t prior.
     prior_df : float, default=None
         Degrees of freedom, at least 3, of a Student t prior ("na-dpvi" and "vips"), which shrinks
         small coefficients and leaves large ones alone. 4 is a usual choice if a few coefficients
@@ -169,7 +166,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        solver: str = "dpvi",
+        solver: str = "na-dpvi",
         adjacency: str = "zero_out",
         numerics: str = "secure",
         ledger: PrivacyLedger | None = None,
@@ -177,7 +174,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         data_norm: float | None = None,
         fit_intercept: bool = True,
         prior_scale: float = 1.0,
-        intercept_prior_scale: float | None = None,
         prior_df: float | None = None,
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
@@ -200,7 +196,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.data_norm = data_norm
         self.fit_intercept = fit_intercept
         self.prior_scale = prior_scale
-        self.intercept_prior_scale = intercept_prior_scale
         self.prior_df = prior_df
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
@@ -255,9 +250,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
-        check_number(
-            "intercept_prior_scale", self.intercept_prior_scale, 1e-6, 1e6, none=True, closed=True
-        )
         check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
 
     def _reader(self) -> Reader:
@@ -280,9 +272,6 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         row, longest = (math.hypot(own, intercept) for own in (norm, self._longest * norm))
         prior_df = None if self.prior_df is None else np.float32(self.prior_df)
         scale = np.full(columns, self.prior_scale, np.float32)
-        if intercept:
-            own = self.intercept_prior_scale
-            scale[-1] = _INTERCEPT_SCALE * self.prior_scale if own is None else own
         # Without noise nothing has to be bounded: no row loses weight, and no clip bites.
         full_weight = np.float32(row if private else np.inf)
         model = LogisticRegression(

@@ -20,7 +20,7 @@ from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import NORM, Opening
+from skdpbayes.models.base import NORM, Opening, double
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import GaussianPosterior
@@ -81,7 +81,7 @@ class InCoordinates:
 
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to the ravelled weights."""
-        axes = jnp.asarray(self.axes, jnp.float64)
+        axes = double(self.axes)
         return block_diag(*([axes] * self.model.n_rows))
 
     def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:

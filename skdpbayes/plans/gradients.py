@@ -43,7 +43,7 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 """
 
 
-_EDGE, _RESOLVED, _SHARES = 0.15, 0.6, (0.04, 0.2)  # see `whitening_share`
+_EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.03, 0.1)  # see `whitening_share`
 _LEAST_ROUNDS = 20
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."

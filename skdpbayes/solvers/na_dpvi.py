@@ -67,7 +67,6 @@ from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 
 _BLOCKS = 32  # of rounds, over which averages are kept
-_UNKNOWN = 0.3  # share of the curvature's noise that the denoised estimate keeps
 _REACH = 6.0  # prior standard deviations within which the next point lies
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 
@@ -227,11 +226,7 @@ def normal_posterior(model: Model, state: TraceState) -> tuple[jax.Array, jax.Ar
     coefficients show.
     """
     h = _positive(model, _denoised(estimated_curvature, model, state.known))
-    unclear = _look(model, state).unclear
-    if not isinstance(model, HasWorkingPoint):
-        left = _UNKNOWN * state.known.variance * jnp.trace(state.covariance)
-        unclear = unclear + left * jnp.eye(len(h))
-    return state.theta, _given(model, state, h, unclear)[1]
+    return state.theta, _given(model, state, h, _look(model, state).unclear)[1]
 
 
 def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
