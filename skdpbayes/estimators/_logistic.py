@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -43,9 +44,11 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of rows.
-    solver : {"dpvi", "na-dpvi", "sgld", "vips"}, default="dpvi"
+    solver : {"auto", "dpvi", "na-dpvi", "sgld", "vips"}, default="auto"
+        - "auto" is "na-dpvi" up to 300 coefficients (all classes and intercepts together), "dpvi"
+          for more.
         - "dpvi" is variational inference with a Gaussian posterior.
-        - "na-dpvi" is the posterior given the noisy releases; its intervals cover better.
+        - "na-dpvi" is the normal posterior given all noisy releases.
         - "sgld" is Langevin dynamics. It is experimental: under small budgets it seldom mixes at
           its defaults, and then warns.
         - "vips" is a few closed-form rounds of noisy sufficient statistics. Its intervals cover
@@ -166,7 +169,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        solver: str = "na-dpvi",
+        solver: str = "auto",
         adjacency: str = "zero_out",
         numerics: str = "secure",
         ledger: PrivacyLedger | None = None,
@@ -208,6 +211,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    _automatic = ("auto",)
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
     _fitted = (
         *PosteriorEstimator._fitted,
@@ -285,13 +289,24 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             mean_curvature=model.bounds(row)[1],
             constant_column=intercept,
         )
-        n = facts.n_rows
-        if self.solver != "na-dpvi" or n is None:
+        n, settings = facts.n_rows, self._settings(facts)
+        if settings.solver != "na-dpvi" or n is None:
             return Task(model, bounds)
-        settings = Settings.of(self._parameters(), self._defaults)
         if whitening_share(settings, columns, n) == 0:
             return Task(model, bounds)
         return Task(WhitenedLogistic(model, np.float32(0.7 * row), np.float32(n)), bounds)
+
+    def _settings(self, facts: Facts) -> Settings:
+        from skdpbayes.plans.registry import check_special
+
+        own = super()._settings(facts)
+        if own.solver not in self._automatic:
+            return own
+        n_classes = len(facts.own_labels())
+        size = (facts.n_features + self.fit_intercept) * (1 if n_classes == 2 else n_classes)
+        solver = "na-dpvi" if size <= own.defaults.full_rank_up_to else "dpvi"
+        check_special(solver, self._parameters())
+        return replace(own, solver=solver)
 
     def _hints(self, plan: Plan) -> Iterator[str]:
         norm, schema = self._norm(plan.facts), schema_of(self.classes)
