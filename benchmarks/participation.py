@@ -110,7 +110,7 @@ def window_losses(sigma: float, rounds: int, points: int | None = None) -> tuple
     lower, upper = np.exp(dx * index), np.exp(dx * (index + 1))
     share = np.clip((ratio - lower) / (upper - lower), 0.0, 1.0)
     size = int(index.max()) - low + 2
-    placed = np.bincount(index - low, q * (1 - share), size)
+    placed: Floats = np.bincount(index - low, q * (1 - share), size).astype(float)
     placed += np.bincount(index - low + 1, q * share, size)
     raised = placed * np.exp(dx * (low + np.arange(size)))
     # What is left out, by either tail or the window of the transform, has an infinite loss.
