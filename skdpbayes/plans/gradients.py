@@ -45,6 +45,7 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 
 _EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.03, 0.1)  # see `whitening_share`
 _LEAST_ROUNDS = 20
+_COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
@@ -132,13 +133,13 @@ def plan_na_dpvi(
             "learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such parameter."
         )
     refuse_many_parameters(settings, model)
-    # By default all records take part in each round. Many records need fewer rounds: full batches
-    # have no error of sampling, and their noise is small.
-    n_steps, batch = settings.schedule((200, 2**17), openings)
-    if n is not None and settings.n_steps is None and settings.sampling_rate is None:
-        visits = n_steps * batch
-        n_steps = min(n_steps, max(_LEAST_ROUNDS, visits // n))
-        batch = visits // n_steps
+    # By default all records take part in every round: full batches have no error of sampling.
+    n_steps, batch = settings.schedule((200, 0), openings)
+    if n is not None and not batch:
+        batch = n
+        if settings.n_steps is None:
+            affordable = int(_COST / (n * max(n_parameters(model) ** 2, _LEAST_COST)))
+            n_steps = min(n_steps, max(_LEAST_ROUNDS, affordable))
     rate = settings.rate(n, batch)
     if n_steps < 2:
         raise ValueError(_TOO_FEW.format(n_steps))
