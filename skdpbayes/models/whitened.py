@@ -16,15 +16,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double
+from skdpbayes.models.denoising import cautious_curvature
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import GaussianPosterior
-from skdpbayes.models.denoising import cautious_curvature
 
 
 @jax.tree_util.register_dataclass
@@ -86,7 +87,7 @@ class InCoordinates:
 
     def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:
         """Posterior of the weights, given that of the coordinates."""
-        return posterior.mapped(self.prior_axes())
+        return posterior.mapped(np.asarray(self.prior_axes()))
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]

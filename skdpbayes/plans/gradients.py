@@ -181,9 +181,9 @@ def plan_whitened(
     """
     marginal = model.marginal(model.init())
     p = model.n_columns
-    share = whitening_share(settings, p, model.n_records)
+    share = whitening_share(settings, p, float(model.n_records))
     # Variance of the noise in a whitened score at unit clip, over that of sampling.
-    ratio = settings.least_noise() ** 2 * n_parameters(marginal) / (0.15 * model.n_records)
+    ratio = settings.least_noise() ** 2 * n_parameters(marginal) / (0.15 * float(model.n_records))
     clip = min(max(0.55 * ratio**-0.25, _CLIPS[0]), _CLIPS[1]) * p**0.5
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (share,))

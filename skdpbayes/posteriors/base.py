@@ -106,7 +106,6 @@ class GaussianPosterior(IndependentDraws):
 
     def mapped(self, axes: np.ndarray) -> GaussianPosterior:
         """Posterior of ``axes @ parameters``."""
-        axes = np.asarray(axes, np.float64)
         factor = axes * self.factor if self.factor.ndim == 1 else axes @ self.factor
         return GaussianPosterior(axes @ self.mean, factor)
 
