@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from skdpbayes.estimators._responses import BayesianRegressorMixin
 from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import RegressionRows
 from skdpbayes.intake.reading import Reader
-from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.plans.settings import Bounds, Defaults, Settings, Task
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
@@ -234,8 +235,12 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         )
 
     def _task(self, facts: Facts) -> Task:
-        make = self._sums_model if self.solver == "vips" else self._scores_model
-        return make(facts.n_features)
+        d, n = facts.n_features, facts.n_rows
+        if self.solver == "vips":
+            return self._sums_model(d)
+        if n is None:
+            return self._scores_model(d)
+        return self._rescaled_model(d, n)
 
     def _row_norms(self, d: int) -> tuple[float, float]:
         """Norm of a typical scaled row (features uniform on their ranges), and the largest norm."""
@@ -259,6 +264,26 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         score, curvature = model.bounds(longest)
         precision = self.prior_precision * self.prior_shape / self.prior_scale
         return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * typical)))
+
+    def _rescaled_model(self, d: int, n: int) -> Task:
+        """Model that finds the scales of columns first, if noise would not hide them."""
+        from skdpbayes.models.rescaled import RescaledLinear
+        from skdpbayes.plans.gradients import rescaling_shares
+
+        intercept = bool(self.fit_intercept)
+        settings = Settings.of(self._parameters(), self._defaults)
+        shares = rescaling_shares(settings, d, intercept, n)
+        task = self._scores_model(d)
+        if not shares:
+            return task
+        typical = math.sqrt(d + intercept)
+        row_norm = 1.1 * typical
+        scores = replace(task.model, unit=np.float32(0.7 * typical))
+        model = RescaledLinear(
+            scores, intercept, len(shares) > 1, np.float32(row_norm), np.float32(n)
+        )
+        bounds = task.bounds._replace(typical=scores.bounds(row_norm))
+        return Task(model, bounds)
 
     def _sums_model(self, d: int) -> Task:
         """Model of the single release; only rows near typical length or longer lose weight."""

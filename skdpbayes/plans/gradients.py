@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
+from skdpbayes.models.rescaled import HALF, RescaledLinear
 from skdpbayes.plans.settings import Bounds, Planned, Settings
 from skdpbayes.privacy.accounting import (
     GaussianSteps,
@@ -44,6 +45,7 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 
 
 _EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.04, 0.2)  # see `whitening_share`
+_LOGS, _LOGS_RESOLVED, _LEAST, _LARGEST = 0.2, 0.8, 0.01, (0.03, 0.1)  # see `rescaling_shares`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
@@ -184,6 +186,37 @@ def plan_whitened(
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (share,))
     return planned._replace(solver=Opened(planned.solver, np.int32(1)))
+
+
+def rescaling_shares(settings: Settings, n_features: int, intercept: bool, n: int) -> tuple[float, ...]:
+    """Budget shares of the scales of columns and of second moments, as far as these are released.
+
+    The noise of the mean logarithm of all columns is `_LOGS` at least and `_LOGS_RESOLVED` at most,
+    in powers of two, and the noise of second moments has its edge at `_MOMENTS_RESOLVED` times a
+    typical eigenvalue at most: a share beyond `_LARGEST` is not spent.
+    """
+    if not settings.private:
+        return ()
+    noise = settings.least_noise() / n
+    logs = (HALF * noise / _LOGS) ** 2 * n_features**0.5
+    logs = min(max(logs, _LEAST), _LARGEST[0])
+    if HALF * noise > _LOGS_RESOLVED * logs**0.5:
+        return ()
+    edge = (2 * (n_features + intercept) ** 3) ** 0.5 * noise
+    moments = max((edge / _EDGE) ** 2, _LEAST)
+    return (logs,) if moments > _LARGEST[1] else (logs, moments)
+
+
+def plan_rescaled(
+    settings: Settings, model: RescaledLinear, bounds: Bounds, n: int | None
+) -> Planned:
+    """Noise-aware inference in coordinates found by a release of scales, and of second moments."""
+    shares = rescaling_shares(settings, model.n_features, model.intercept, int(model.n_records))
+    if settings.n_steps is not None and settings.n_steps < len(shares) + 2:
+        raise ValueError(_TOO_FEW.format(settings.n_steps))
+    marginal = model.marginal(model.init())
+    planned = plan_na_dpvi(settings, marginal, bounds, n, shares)
+    return planned._replace(solver=Opened(planned.solver, np.int32(len(shares))))
 
 
 def plan_sgld(
