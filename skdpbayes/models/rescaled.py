@@ -35,6 +35,7 @@ _LOWEST, _HIGHEST = -9.0, 1.0  # range of the logarithms; smaller entries count 
 _MIDDLE, HALF = (_LOWEST + _HIGHEST) / 2, (_HIGHEST - _LOWEST) / 2
 _USUAL, _SPREAD = -2.0, 2.0  # mean logarithm of columns within their bounds, before the release
 _ROOT_MEAN_SQUARE = 1.7  # over the geometric mean: 1.57 of uniform, 1.89 of normal columns
+_LARGER = 2.0  # for responses, where the value is a bound
 
 
 @jax.tree_util.register_dataclass
@@ -44,13 +45,19 @@ class LinearInCoordinates(LinearRegression):
 
     Attributes
     ----------
+    intercept : bool
+        Whether the last column is constant.
     axes : array of shape (n_columns, n_columns)
         A.
+    response : float
+        Root mean square of responses, or more.
     row_norm : float
         Rows longer than this in the coordinates lose weight, so that no curvature is clipped.
     """
 
+    intercept: bool = field(metadata={"static": True})
     axes: Array
+    response: Number
     row_norm: Number
 
     def log_prior(self, params: Params) -> jax.Array:
@@ -80,14 +87,39 @@ class LinearInCoordinates(LinearRegression):
         length = jnp.sqrt(jnp.sum(seen["x"] ** 2))
         return super().score_bound(params, seen) * jnp.maximum(1, length / self.row_norm)
 
+    def init(self) -> Params:
+        """Centre of the normal prior, given that no variance is larger than that of responses."""
+        start, most = super().init(), 2 * jnp.log(self.response) / self.unit
+        return {**start, "u": jnp.minimum(start["u"], most.astype(jnp.float32))}
+
+    def prior_precision(self) -> Params:
+        """Precision of the prior of u and of `prior_axes` times the coordinates."""
+        return {**super().prior_precision(), "w": jnp.ones(self.n_columns, jnp.float32)}
+
     def prior_axes(self) -> jax.Array:
-        """Matrix from u and the coordinates to u and the weights."""
-        return block_diag(jnp.ones((1, 1), jnp.float64), jnp.asarray(self.axes, jnp.float64))
+        """Root of the prior precision of the coordinates, given the size of responses.
+
+        In whitened coordinates ``|t|^2`` is the mean square of ``w'x``, and that of responses is no
+        smaller. The normal stand-in for this bound gives a constant prediction the variance of the
+        bound, and the other coordinates four equal parts of it.
+        """
+        axes = jnp.asarray(self.axes, jnp.float64)
+        bound = 1 / jnp.asarray(self.response, jnp.float64) ** 2
+        features = self.n_columns - self.intercept
+        known = max(1, features / 4) * bound * jnp.eye(self.n_columns)
+        if self.intercept:
+            constant = jnp.linalg.solve(axes, jnp.eye(self.n_columns)[-1])
+            constant = constant / jnp.linalg.norm(constant)
+            known += (1 - max(1, features / 4)) * bound * jnp.outer(constant, constant)
+        own = super().prior_precision()["w"].astype(jnp.float64)
+        root = jnp.linalg.cholesky(axes.T @ (own[:, None] * axes) + known).T
+        return block_diag(jnp.ones((1, 1)), root)
 
     def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:
         """Posterior of u and the weights, given that of u and the coordinates."""
         with jax.enable_x64(True):
-            return posterior.mapped(self.prior_axes())
+            axes = jnp.asarray(self.axes, jnp.float64)
+            return posterior.mapped(block_diag(jnp.ones((1, 1)), axes))
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]
@@ -130,7 +162,8 @@ class RescaledLinear:
 
     def init(self) -> Params:
         """Coordinates before the releases."""
-        return {"axes": jnp.eye(self.model.n_columns, dtype=jnp.float32)}
+        axes = jnp.eye(self.model.n_columns, dtype=jnp.float32)
+        return {"axes": axes, "response": jnp.asarray(jnp.inf, jnp.float32)}
 
     def openings(self) -> tuple[Opening, ...]:
         """Sum of logarithms; sum of the weighted second moments, if `whitened`."""
@@ -139,7 +172,9 @@ class RescaledLinear:
     def marginal(self, params: Params) -> LinearInCoordinates:
         """The model in the coordinates found."""
         own = {one.name: getattr(self.model, one.name) for one in fields(LinearRegression)}
-        return LinearInCoordinates(**own, axes=params["axes"], row_norm=self.row_norm)
+        return LinearInCoordinates(
+            **own, intercept=self.intercept, row_norm=self.row_norm, **params
+        )
 
     def _scales(self) -> Opening:
         d = self.n_features
@@ -148,26 +183,41 @@ class RescaledLinear:
             del params
 
             def one(record: Record) -> Mapping[str, Contribution]:
-                size = jnp.abs(record["x"][:d])
-                seen = (size > 2.0**_LOWEST) & jnp.isfinite(record["y"])
-                log = jnp.minimum(jnp.log2(jnp.where(seen, size, 1)), _HIGHEST)
-                return {"logs": jnp.where(seen, log - _MIDDLE, 0)}
+                y = record["y"]
+                known = jnp.isfinite(y)
+                rows = jnp.where(known, _log_size(record["x"][:d]), 0)
+                return {"rows": rows, "response": _log_size(jnp.where(known, y, 0))}
 
             return one
 
         def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
             del params, key
-            logs = _MIDDLE + sums["logs"].astype(jnp.float64) / self.n_records
-            noise = (scales["logs"].astype(jnp.float64) / self.n_records) ** 2
-            # Columns are shrunk to their mean, and their mean to that of columns within bounds.
+            logs, response = (
+                _MIDDLE + sums[name].astype(jnp.float64) / self.n_records
+                for name in ("rows", "response")
+            )
+            noise, doubt = (
+                (scales[name].astype(jnp.float64) / self.n_records) ** 2
+                for name in ("rows", "response")
+            )
+            # Columns are shrunk to their mean, and means to those within bounds that fit.
             mean, spread = jnp.mean(logs), jnp.var(logs)
-            common = _USUAL + (mean - _USUAL) / (1 + noise / d / _SPREAD**2)
+            common = _shrunk(mean, noise / d)
             kept = (1 - noise / spread.clip(1e-12)).clip(0, 1)
             found = _ROOT_MEAN_SQUARE * 2.0 ** (common + kept * (logs - mean))
             ones = jnp.ones(self.model.n_columns - d)
-            return {"axes": jnp.diag(1 / jnp.concatenate([found, ones])).astype(jnp.float32)}
+            axes = jnp.diag(1 / jnp.concatenate([found, ones]))
+            largest = _LARGER * 2.0 ** (_shrunk(response, doubt) + jnp.sqrt(doubt))
+            return {
+                "axes": axes.astype(jnp.float32),
+                "response": largest.astype(jnp.float32),
+            }
 
-        return Opening(statistics, {"logs": Block(NORM * jnp.float32(HALF * d**0.5))}, update)
+        blocks = {
+            "rows": Block(NORM * jnp.float32(HALF * d**0.5), 0.5),
+            "response": Block(NORM * jnp.float32(HALF), 0.5),
+        }
+        return Opening(statistics, blocks, update)
 
     def _moments(self) -> Opening:
         norm = jnp.asarray(self.row_norm, jnp.float32)
@@ -190,6 +240,18 @@ class RescaledLinear:
             axes = params["axes"].astype(jnp.float64) @ (
                 vectors / jnp.sqrt(values / self.n_records)
             )
-            return {"axes": axes.astype(jnp.float32)}
+            return {**params, "axes": axes.astype(jnp.float32)}
 
         return Opening(statistics, {"moments": Block(NORM * norm**2)}, update)
+
+
+def _log_size(x: jax.Array) -> jax.Array:
+    """Binary logarithms about the middle of their range; zero for what is too small to count."""
+    size = jnp.abs(x)
+    seen = size > 2.0**_LOWEST
+    return jnp.where(seen, jnp.minimum(jnp.log2(jnp.where(seen, size, 1)), _HIGHEST) - _MIDDLE, 0)
+
+
+def _shrunk(mean: jax.Array, noise: jax.Array) -> jax.Array:
+    """Mean logarithm given its noisy value; noise is a variance."""
+    return _USUAL + (mean - _USUAL) / (1 + noise / _SPREAD**2)

@@ -45,7 +45,8 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 
 
 _EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.04, 0.2)  # see `whitening_share`
-_LOGS, _LOGS_RESOLVED, _LEAST, _LARGEST = 0.2, 0.8, 0.01, (0.03, 0.1)  # see `rescaling_shares`
+_LOGS, _LOGS_RESOLVED = 0.2, 0.8  # see `rescaling_shares`
+_LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
@@ -189,22 +190,25 @@ def plan_whitened(
 
 
 def rescaling_shares(settings: Settings, n_features: int, intercept: bool, n: int) -> tuple[float, ...]:
-    """Budget shares of the scales of columns and of second moments, as far as these are released.
+    """Budget shares of the logarithms of entries and of second moments, as far as they are released.
 
-    The noise of the mean logarithm of all columns is `_LOGS` at least and `_LOGS_RESOLVED` at most,
-    in powers of two, and the noise of second moments has its edge at `_MOMENTS_RESOLVED` times a
-    typical eigenvalue at most: a share beyond `_LARGEST` is not spent.
+    Shares let the noise of the mean logarithm of all columns be `_LOGS`, in powers of two, and the
+    edge of the spectrum of the noise of second moments `_EDGE` times a typical eigenvalue, within
+    `_LOG_SHARES` and `_MOMENT_SHARES` of the budget. If the largest share leaves these figures
+    above `_LOGS_RESOLVED` and `_RESOLVED`, the release is not worth its cost.
     """
     if not settings.private:
         return ()
-    noise = settings.least_noise() / n
-    logs = (HALF * noise / _LOGS) ** 2 * n_features**0.5
-    logs = min(max(logs, _LEAST), _LARGEST[0])
-    if HALF * noise > _LOGS_RESOLVED * logs**0.5:
+    noise = settings.least_noise() / n  # of a mean in [-1, 1], if the whole budget were spent
+    least, most = _LOG_SHARES
+    error = HALF * 2**0.5 * noise
+    logs = min(max((error / _LOGS) ** 2 * n_features**0.5, least), most)
+    if error > _LOGS_RESOLVED * logs**0.5:
         return ()
+    least, most = _MOMENT_SHARES
     edge = (2 * (n_features + intercept) ** 3) ** 0.5 * noise
-    moments = max((edge / _EDGE) ** 2, _LEAST)
-    return (logs,) if moments > _LARGEST[1] else (logs, moments)
+    moments = min(max((edge / _EDGE) ** 2, least), most)
+    return (logs, moments) if edge < _RESOLVED * moments**0.5 else (logs,)
 
 
 def plan_rescaled(
