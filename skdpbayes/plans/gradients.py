@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -216,10 +217,12 @@ def plan_rescaled(
 ) -> Planned:
     """Noise-aware inference in coordinates found by a release of scales, and of second moments."""
     shares = rescaling_shares(settings, model.n_features, model.intercept, int(model.n_records))
-    if settings.n_steps is not None and settings.n_steps < len(shares) + 2:
-        raise ValueError(_TOO_FEW.format(settings.n_steps))
+    n_steps, _ = settings.schedule((200, 2**17), ())  # the openings among them
+    if n_steps < len(shares) + 2:
+        raise ValueError(_TOO_FEW.format(n_steps))
     marginal = model.marginal(model.init())
-    planned = plan_na_dpvi(settings, marginal, bounds, n, shares)
+    own = replace(settings, n_steps=n_steps)
+    planned = plan_na_dpvi(own, marginal, bounds, n, shares)
     return planned._replace(solver=Opened(planned.solver, np.int32(len(shares))))
 
 
