@@ -268,7 +268,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     def _rescaled_model(self, d: int, n: int) -> Task:
         """Model that finds the scales of columns first, if noise would not hide them."""
         from skdpbayes.models.rescaled import RescaledLinear
-        from skdpbayes.plans.gradients import rescaling_shares
+        from skdpbayes.plans.gradients import rescaling_shares, row_reach
 
         intercept = bool(self.fit_intercept)
         settings = Settings.of(self._parameters(), self._defaults)
@@ -277,13 +277,17 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         if not shares:
             return task
         typical = math.sqrt(d + intercept)
-        row_norm = 1.1 * typical
+        row_norm, reach = 1.1 * typical, row_reach(settings, d + intercept, n)
         scores = replace(task.model, unit=np.float32(0.7 * typical))
         model = RescaledLinear(
-            scores, intercept, len(shares) > 1, np.float32(row_norm), np.float32(n)
+            scores,
+            intercept,
+            whitened=len(shares) > 1,
+            row_norm=np.float32(row_norm),
+            reach=np.float32(reach),
+            n_records=np.float32(n),
         )
-        bounds = task.bounds._replace(typical=scores.bounds(row_norm))
-        return Task(model, bounds)
+        return Task(model, task.bounds._replace(typical=scores.bounds(row_norm * reach)))
 
     def _sums_model(self, d: int) -> Task:
         """Model of the single release; only rows near typical length or longer lose weight."""

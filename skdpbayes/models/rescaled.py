@@ -80,12 +80,13 @@ class LinearInCoordinates(LinearRegression):
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Bound on the norm of a score over all responses, raised where rows are long.
 
-        A record's weight is inverse to it: the curvature of a long row, which grows with its
-        squared length, is then no larger than that of a row of `row_norm`.
+        A record's weight is inverse to it: the weighted curvature of a long row is then no larger
+        than that of a row of `row_norm`.
         """
-        seen = self._seen(record)
-        length = jnp.sqrt(jnp.sum(seen["x"] ** 2))
-        return super().score_bound(params, seen) * jnp.maximum(1, length / self.row_norm)
+        seen, norm = self._seen(record), jnp.asarray(self.row_norm)
+        ordinary = super().score_bound(params, {"x": norm[None]})
+        long = ordinary * jnp.sum(seen["x"] ** 2) / norm**2
+        return jnp.maximum(super().score_bound(params, seen), long)
 
     def init(self) -> Params:
         """Centre of the normal prior, given that no variance is larger than that of responses."""
@@ -139,7 +140,9 @@ class RescaledLinear:
     whitened : bool
         Whether to release second moments.
     row_norm : float
-        Norm of rows in the coordinates beyond which they lose weight.
+        Norm of rows in the units found beyond which they lose weight in the second moments.
+    reach : float
+        Norm of rows in the coordinates beyond which they lose weight, over `row_norm`.
     n_records : float
         Public number of records.
     """
@@ -148,6 +151,7 @@ class RescaledLinear:
     intercept: bool = field(metadata={"static": True})
     whitened: bool = field(metadata={"static": True})
     row_norm: Number
+    reach: Number
     n_records: Number
 
     @property
@@ -172,9 +176,8 @@ class RescaledLinear:
     def marginal(self, params: Params) -> LinearInCoordinates:
         """The model in the coordinates found."""
         own = {one.name: getattr(self.model, one.name) for one in fields(LinearRegression)}
-        return LinearInCoordinates(
-            **own, intercept=self.intercept, row_norm=self.row_norm, **params
-        )
+        row_norm = self.row_norm * self.reach
+        return LinearInCoordinates(**own, intercept=self.intercept, row_norm=row_norm, **params)
 
     def _scales(self) -> Opening:
         d = self.n_features
@@ -201,9 +204,10 @@ class RescaledLinear:
                 for name in ("rows", "response")
             )
             # Columns are shrunk to their mean, and means to those within bounds that fit.
-            mean, spread = jnp.mean(logs), jnp.var(logs)
+            mean = jnp.mean(logs)
             common = _shrunk(mean, noise / d)
-            kept = (1 - noise / spread.clip(1e-12)).clip(0, 1)
+            spread = jnp.sum((logs - mean) ** 2) / max(d - 1, 1)
+            kept = (1 - noise / spread.clip(1e-12)).clip(0, 1 / (1 + noise / _SPREAD**2))
             found = _ROOT_MEAN_SQUARE * 2.0 ** (common + kept * (logs - mean))
             ones = jnp.ones(self.model.n_columns - d)
             axes = jnp.diag(1 / jnp.concatenate([found, ones]))

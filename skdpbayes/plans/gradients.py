@@ -48,6 +48,7 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 _EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.04, 0.2)  # see `whitening_share`
 _LOGS, _LOGS_RESOLVED = 0.2, 0.8  # see `rescaling_shares`
 _LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
+_REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
@@ -190,8 +191,10 @@ def plan_whitened(
     return planned._replace(solver=Opened(planned.solver, np.int32(1)))
 
 
-def rescaling_shares(settings: Settings, n_features: int, intercept: bool, n: int) -> tuple[float, ...]:
-    """Budget shares of the logarithms of entries and of second moments, as far as they are released.
+def rescaling_shares(
+    settings: Settings, n_features: int, intercept: bool, n: int
+) -> tuple[float, ...]:
+    """Budget shares of the logarithms of entries and of second moments; those that are released.
 
     Shares let the noise of the mean logarithm of all columns be `_LOGS`, in powers of two, and the
     edge of the spectrum of the noise of second moments `_EDGE` times a typical eigenvalue, within
@@ -210,6 +213,16 @@ def rescaling_shares(settings: Settings, n_features: int, intercept: bool, n: in
     edge = (2 * (n_features + intercept) ** 3) ** 0.5 * noise
     moments = min(max((edge / _EDGE) ** 2, least), most)
     return (logs, moments) if edge < _RESOLVED * moments**0.5 else (logs,)
+
+
+def row_reach(settings: Settings, n_columns: int, n: int) -> float:
+    """Length beyond which rows lose weight, over a typical one: larger where noise is small.
+
+    The noise of the curvatures grows with its square. The edge of its spectrum, if the whole budget
+    were spent, is `_REACH_EDGE` times a typical eigenvalue.
+    """
+    edge = (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+    return min(max((_REACH_EDGE / edge) ** 0.5, 1.0), _FARTHEST)
 
 
 def plan_rescaled(

@@ -178,7 +178,12 @@ register(
     SolverEntry(
         "na-dpvi",
         "The normal posterior given all that the noisy scores and curvatures say.",
-        _gradient(plan_na_dpvi, HasGaussianPrior, (WhitenedLogistic, plan_whitened), (RescaledLinear, plan_rescaled)),
+        _gradient(
+            plan_na_dpvi,
+            HasGaussianPrior,
+            (WhitenedLogistic, plan_whitened),
+            (RescaledLinear, plan_rescaled),
+        ),
         frozenset({"prior_df"}),
     )
 )

@@ -45,7 +45,7 @@ def opening_of_linear_regression(number):
     """An opening whose blocks are in units of their noise, at axes that lengthen one column."""
     hyper = {name: f32(1) for name in ("precision", "shape", "scale", "unit")}
     model = LinearRegression(3, **hyper, normal=normal_prior(1, 1, 1))
-    rescaled = RescaledLinear(model, True, True, f32(1.3), f32(100))
+    rescaled = RescaledLinear(model, True, True, f32(1.3), f32(2), f32(100))
     opening = rescaled.openings()[number]
     one = opening.statistics(rescaled.init() | {"axes": np.diag([8, 1, 1]).astype(f32)})
 
