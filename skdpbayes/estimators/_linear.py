@@ -43,8 +43,10 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs
         ``(low, high)`` of numbers or of arrays of shape (n_features,). The feature ranges may also
         be a dict by column name or a schema, and the response range an outcome. They set the units:
-        priors are in units of half a range. With "na-dpvi", values beyond them are not altered; a
-        long row is down-weighted, and a residual beyond two standard deviations counts as two. With
+        priors are in units of half a range. With "na-dpvi", a release finds the scales that columns
+        have within them, if public numbers say that noise would not hide these; values beyond the
+        bounds are not altered; a row that is long in these scales is down-weighted, and a residual
+        beyond two standard deviations counts as two. With
         "vips", a long row is down-weighted and responses are clipped at their bounds. None takes
         the ranges from the data, which is not private: it warns, and `privacy_spent_` records that
         the guarantee does not hold.
@@ -70,14 +72,14 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     prior_shape, prior_scale : float, default=1.0 and 0.02
         Shape and scale of the inverse-gamma prior of the residual variance, in scaled units.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a score. None: a fifth of a typical row's largest
-        contribution.
+        l2 bound on a row's contribution to a score, in the units found. None: a fifth of a typical
+        row's largest contribution, and more where noise is small.
     sampling_rate : float, default=None
         Probability with which each row enters a batch. None: 1, or a rate at which 131072 rows are
         expected if there are more.
     n_steps : int, default=None
-        Number of rounds. None: 20. "vips" takes none of `clipping_norm`, `sampling_rate` and
-        `n_steps`.
+        Number of rounds, those that find scales included. None: 20. "vips" takes none of
+        `clipping_norm`, `sampling_rate` and `n_steps`.
     n_posterior_samples : int, default=1000
         Number of posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
