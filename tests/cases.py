@@ -283,7 +283,7 @@ ENTRIES = [
     Entry(
         "linear",
         DPBayesianLinearRegression,
-        {"na-dpvi": "LinearRegression", "vips": "LinearSums"},
+        {"na-dpvi": "RescaledLinear", "vips": "LinearSums"},
         {"bounds": BOUNDS},
         supervised=True,
         probed=("na-dpvi", "vips"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import jax
 import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
+from skdpbayes.models.rescaled import HALF, RescaledLinear
 from skdpbayes.plans.settings import Bounds, Planned, Settings
 from skdpbayes.privacy.accounting import (
     GaussianSteps,
@@ -46,6 +48,9 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 _EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.03, 0.1)  # see `whitening_share`
 _LEAST_ROUNDS = 20
 _COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
+_LOGS, _LOGS_RESOLVED = 0.2, 0.8  # see `rescaling_shares`
+_LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
+_REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
@@ -188,6 +193,54 @@ def plan_whitened(
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (share,))
     return planned._replace(solver=Opened(planned.solver, np.int32(1)))
+
+
+def rescaling_shares(
+    settings: Settings, n_features: int, intercept: bool, n: int
+) -> tuple[float, ...]:
+    """Budget shares of the logarithms of entries and of second moments; those that are released.
+
+    Shares let the noise of the mean logarithm of all columns be `_LOGS`, in powers of two, and the
+    edge of the spectrum of the noise of second moments `_EDGE` times a typical eigenvalue, within
+    `_LOG_SHARES` and `_MOMENT_SHARES` of the budget. If the largest share leaves these figures
+    above `_LOGS_RESOLVED` and `_RESOLVED`, the release is not worth its cost.
+    """
+    if not settings.private:
+        return ()
+    noise = settings.least_noise() / n  # of a mean in [-1, 1], if the whole budget were spent
+    least, most = _LOG_SHARES
+    error = HALF * 2**0.5 * noise
+    logs = min(max((error / _LOGS) ** 2 * n_features**0.5, least), most)
+    if error > _LOGS_RESOLVED * logs**0.5:
+        return ()
+    least, most = _MOMENT_SHARES
+    edge = (2 * (n_features + intercept) ** 3) ** 0.5 * noise
+    moments = min(max((edge / _EDGE) ** 2, least), most)
+    return (logs, moments) if edge < _RESOLVED * moments**0.5 else (logs,)
+
+
+def row_reach(settings: Settings, n_columns: int, n: int) -> float:
+    """Length beyond which rows lose weight, over a typical one: larger where noise is small.
+
+    The noise of the curvatures grows with its square. The edge of its spectrum, if the whole budget
+    were spent, is `_REACH_EDGE` times a typical eigenvalue.
+    """
+    edge = (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+    return min(max((_REACH_EDGE / edge) ** 0.5, 1.0), _FARTHEST)
+
+
+def plan_rescaled(
+    settings: Settings, model: RescaledLinear, bounds: Bounds, n: int | None
+) -> Planned:
+    """Noise-aware inference in coordinates found by a release of scales, and of second moments."""
+    shares = rescaling_shares(settings, model.n_features, model.intercept, int(model.n_records))
+    n_steps, _ = settings.schedule((200, 2**17), ())  # the openings among them
+    if n_steps < len(shares) + 2:
+        raise ValueError(_TOO_FEW.format(n_steps))
+    marginal = model.marginal(model.init())
+    own = replace(settings, n_steps=n_steps)
+    planned = plan_na_dpvi(own, marginal, bounds, n, shares)
+    return planned._replace(solver=Opened(planned.solver, np.int32(len(shares))))
 
 
 def plan_sgld(
