@@ -45,8 +45,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of rows.
     solver : {"auto", "dpvi", "na-dpvi", "sgld", "vips"}, default="auto"
-        - "auto" is "na-dpvi" up to 300 coefficients (all classes and intercepts together), "dpvi"
-          for more.
+        - "auto" is "na-dpvi" up to 300 coefficients (all classes and intercepts together), and
+          "dpvi" for more or if `guide` or `learning_rate` is given.
         - "dpvi" is variational inference with a Gaussian posterior.
         - "na-dpvi" is the normal posterior given all noisy releases.
         - "sgld" is Langevin dynamics. It is experimental: under small budgets it seldom mixes at
@@ -304,7 +304,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             return own
         n_classes = len(facts.own_labels())
         size = (facts.n_features + self.fit_intercept) * (1 if n_classes == 2 else n_classes)
-        solver = "na-dpvi" if size <= own.defaults.full_rank_up_to else "dpvi"
+        for_dpvi = own.guide != "auto" or own.learning_rate is not None
+        large = size > own.defaults.full_rank_up_to
+        solver = "dpvi" if for_dpvi or large else "na-dpvi"
         check_special(solver, self._parameters())
         return replace(own, solver=solver)
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.contributions import Quadratic
@@ -87,7 +86,7 @@ class InCoordinates:
 
     def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:
         """Posterior of the weights, given that of the coordinates."""
-        return posterior.mapped(np.asarray(self.prior_axes()))
+        return posterior.mapped(self.prior_axes())
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]

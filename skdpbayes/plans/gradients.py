@@ -147,7 +147,7 @@ def plan_na_dpvi(
             n_steps = min(n_steps, max(_LEAST_ROUNDS, affordable))
     rate = settings.rate(n, batch)
     if n_steps < 2:
-        raise ValueError(_TOO_FEW.format(n_steps))
+        raise ValueError(_TOO_FEW.format(n_steps + len(openings)))
     opening, steps, _ = settings.round_noise(openings, n_steps, rate)
     # Nearly equal norms make the best use of the noise; without noise, no score is clipped.
     bounded = math.isfinite(bounds.score)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from skdpbayes.solvers import denoising
+from skdpbayes.models import denoising
 from skdpbayes.solvers.released_curvature import Curvature
 
 

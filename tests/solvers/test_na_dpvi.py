@@ -49,9 +49,9 @@ def simulator_of(planned, draw):
         of_data, of_fit, of_draws = jax.random.split(key, 3)
         truth, place, records = draw(of_data)
         state = final_state(of_fit, Records(records, jnp.int32(N)), model, solver, spec)
+        noiseless = state.blocks._replace(noise=jnp.zeros_like(state.blocks.noise))
         posteriors = [
-            normal_posterior(model, s)
-            for s in (state, state._replace(noise=jnp.zeros_like(state.noise)))
+            normal_posterior(model, s) for s in (state, state._replace(blocks=noiseless))
         ]
         mean = jnp.stack([mean[place] for mean, _ in posteriors])
         std = jnp.stack(
@@ -64,7 +64,12 @@ def simulator_of(planned, draw):
 
 def one_slope():
     estimator = DPBayesianLinearRegression(
-        0.1, fit_intercept=False, prior_shape=20.0, prior_scale=0.5
+        0.1,
+        adjacency="add_remove",  # without a number of rows columns are taken as they are
+        sampling_rate=1.0,
+        fit_intercept=False,
+        prior_shape=20.0,
+        prior_scale=0.5,
     )
 
     def draw(key):
