@@ -274,7 +274,8 @@ ENTRIES = [
     Entry(
         "logistic",
         DPBayesianLogisticRegression,
-        {"na-dpvi": "WhitenedLogistic"} | dict.fromkeys(("dpvi", "sgld", "vips"), "LogisticRegression"),
+        {"na-dpvi": "WhitenedLogistic"}
+        | dict.fromkeys(("dpvi", "sgld", "vips"), "LogisticRegression"),
         {"classes": [0, 1]},
         supervised=True,
         probed=("na-dpvi", "vips"),

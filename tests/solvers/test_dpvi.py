@@ -175,9 +175,7 @@ def test_what_the_data_do_not_say_stays_with_the_prior():
 
     def fit(**parameters):
         return (
-            DPBayesianLogisticRegression(
-                classes=[0, 1], solver="dpvi", data_norm=2.0, **parameters
-            )
+            DPBayesianLogisticRegression(classes=[0, 1], solver="dpvi", data_norm=2.0, **parameters)
             .fit(X, y)
             .posterior_
         )

@@ -50,9 +50,7 @@ def simulator_of(planned, draw):
         truth, place, records = draw(of_data)
         state = final_state(of_fit, Records(records, jnp.int32(N)), model, solver, spec)
         noiseless = state.blocks._replace(noise=jnp.zeros_like(state.blocks.noise))
-        posteriors = [
-            normal_posterior(model, s) for s in (state, state._replace(blocks=noiseless))
-        ]
+        posteriors = [normal_posterior(model, s) for s in (state, state._replace(blocks=noiseless))]
         mean = jnp.stack([mean[place] for mean, _ in posteriors])
         std = jnp.stack(
             [jnp.linalg.inv(precision)[place, place] ** 0.5 for _, precision in posteriors]
