@@ -84,7 +84,14 @@ def one_slope():
 
 
 def one_logit():
-    estimator = DPBayesianLogisticRegression(0.1, solver="na-dpvi", classes=[0, 1], data_norm=2.0)
+    estimator = DPBayesianLogisticRegression(
+        0.1,
+        solver="na-dpvi",
+        adjacency="add_remove",
+        sampling_rate=1.0,
+        classes=[0, 1],
+        data_norm=2.0,
+    )
 
     def draw(key):
         parts = jax.random.split(key, 3)
