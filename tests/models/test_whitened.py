@@ -92,7 +92,7 @@ def test_no_row_adds_more_than_the_block_allows_and_none_is_clipped_there():
         assert norm <= float(opening.blocks["moments"].clipping_norm)
         assert norm == pytest.approx(min(length, 3.0) ** 2, rel=1e-3)
     for label in (0, 1):  # the weight does not depend on it
-        weight = float(moments(x, label, 3.0)[1]["moments"].weight)
+        weight = moments(x, label, 3.0)[1]["moments"].weight.item()
         assert weight == pytest.approx(9e-8, rel=1e-5)
     assert float(contribution_norm(moments(x, -1, 3.0)[1]["moments"])) == 0  # a null record
 
