@@ -89,7 +89,7 @@ def dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
 
 def na_dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
     """Our noise-aware solver, with its default prior and with a Student t prior."""
-    priors = {"na-dpvi": {}, "na-dpvi, prior_df=4": {"prior_df": 4}}
+    priors = {"na-dpvi": {}, "na-dpvi, normal prior": {"prior_df": None}}
     fit = partial(_fitted, DPBayesianLogisticRegression, problem, epsilon, seed, solver="na-dpvi")
     return {
         line: fit(**prior).predict_proba(problem.X_test)[:, 1] for line, prior in priors.items()

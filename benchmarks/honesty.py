@@ -4,7 +4,7 @@ A cell is a simulated problem at an epsilon. Each fit has its own rows, coeffici
 table has the coverage of 90% intervals (all coordinates with its standard error, worst coordinate,
 intercept; all and intercept of the non-private posterior beside), rms z, width and CRPS over the
 non-private posterior's, excess log-loss on fresh rows over the non-private posterior's, and seconds
-of a fit. If the truth is drawn from the prior of the fit, a calibrated posterior covers exactly 90%
+of a fit. Where the truth is drawn from the prior of the non-private posterior, that covers exactly 90%
 on average; elsewhere the non-private coverage says what the prior costs. The worst of d coordinates
 is below 90% by chance too: by about 1.6 standard errors, sqrt(.09 / fits) each, for d = 10.
 
@@ -107,8 +107,8 @@ class Problem:
     fits : int
         Fits of a cell, if not given.
     sd : float
-        Standard deviation of true coefficients. 1 is the default prior's, from which the intercept
-        is drawn too.
+        Standard deviation of true coefficients. 1 is that of the reference's prior, from which
+        the intercept is drawn too.
     prevalence : float, optional
         Share of label 1, by the intercept.
     data_norm : float, optional

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
+_DEGREES = 4.0  # of freedom of the default prior of coefficients
+_NORMAL = 1e6  # degrees of freedom of a prior that is normal
 _PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
 
 
@@ -77,12 +79,11 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0
-        Standard deviation of the normal prior of each coefficient and intercept, or scale of the
-        Student t prior.
-    prior_df : float, default=None
-        Degrees of freedom, at least 3, of a Student t prior ("na-dpvi" and "vips"), which shrinks
-        small coefficients and leaves large ones alone. 4 is a usual choice if a few coefficients
-        are far larger than the rest. None: a normal prior.
+        Scale of the prior of each coefficient, and standard deviation of that of the intercept.
+    prior_df : float, None or "auto", default="auto"
+        Degrees of freedom, at least 3, of Student t priors of the coefficients ("na-dpvi" and
+        "vips"), which shrink small coefficients and leave large ones alone. None: normal priors.
+        "auto" is 4 for "na-dpvi" and None for the other solvers. The intercept's prior is normal.
     clipping_norm : float, default=None
         l2 bound on a row's contribution to a gradient. A smaller norm means less noise and less
         information, but no bias, since the weight of a clipped row does not depend on its label.
@@ -177,7 +178,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         data_norm: float | None = None,
         fit_intercept: bool = True,
         prior_scale: float = 1.0,
-        prior_df: float | None = None,
+        prior_df: float | str | None = "auto",
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
         n_steps: int | None = None,
@@ -254,7 +255,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
-        check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
+        if self.prior_df != "auto":
+            check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
 
     def _reader(self) -> Reader:
         return ClassifiedRows(
@@ -268,18 +270,21 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.logistic import LogisticRegression
         from skdpbayes.models.whitened import WhitenedLogistic
-        from skdpbayes.plans.gradients import whitening_share
 
         intercept = bool(self.fit_intercept)
         columns = facts.n_features + intercept
         norm, private = self._norm(facts), math.isfinite(self.epsilon)
         row, longest = (math.hypot(own, intercept) for own in (norm, self._longest * norm))
-        prior_df = None if self.prior_df is None else np.float32(self.prior_df)
+        settings = self._settings(facts)
         scale = np.full(columns, self.prior_scale, np.float32)
         # Without noise nothing has to be bounded: no row loses weight, and no clip bites.
         full_weight = np.float32(row if private else np.inf)
         model = LogisticRegression(
-            columns, len(facts.own_labels()), scale, prior_df, row_norm=full_weight
+            columns,
+            len(facts.own_labels()),
+            scale,
+            self._degrees(settings.solver, columns),
+            row_norm=full_weight,
         )
         score, curvature = model.bounds(row if private else longest)
         bounds = Bounds(
@@ -289,10 +294,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             mean_curvature=model.bounds(row)[1],
             constant_column=intercept,
         )
-        n, settings = facts.n_rows, self._settings(facts)
-        if settings.solver != "na-dpvi" or n is None:
-            return Task(model, bounds)
-        if whitening_share(settings, columns, n) == 0:
+        n = facts.n_rows
+        if settings.solver != "na-dpvi" or n is None or not private:
             return Task(model, bounds)
         return Task(WhitenedLogistic(model, np.float32(0.7 * row), np.float32(n)), bounds)
 
@@ -309,6 +312,18 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         solver = "dpvi" if for_dpvi or large else "na-dpvi"
         check_special(solver, self._parameters())
         return replace(own, solver=solver)
+
+    def _degrees(self, solver: str, columns: int) -> np.ndarray | None:
+        """Degrees of freedom of the priors by column; None: all are normal."""
+        df: Any = self.prior_df
+        if df == "auto":
+            df = _DEGREES if solver == "na-dpvi" else None
+        if df is None:
+            return None
+        by_column = np.full(columns, df, np.float32)
+        if self.fit_intercept:
+            by_column[-1] = _NORMAL
+        return by_column
 
     def _hints(self, plan: Plan) -> Iterator[str]:
         norm, schema = self._norm(plan.facts), schema_of(self.classes)

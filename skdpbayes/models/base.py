@@ -30,7 +30,6 @@ from skdpbayes.models.protocols import (
     HasScore,
     HasScoreBound,
     HasScoreUnit,
-    Number,
     Params,
     Record,
 )
@@ -279,9 +278,10 @@ def prior_mean(model: Model) -> jax.Array:
     return ravel_pytree(mean)[0].astype(jnp.float64)
 
 
-def prior_degrees(model: Model) -> Number | None:
-    """Degrees of freedom of Student t priors; None if the prior is normal."""
-    return model.prior_df if isinstance(model, HasPriorDegrees) else None
+def prior_degrees(model: Model) -> jax.Array | None:
+    """Degrees of freedom of Student t priors, ravelled; None if the priors are normal."""
+    degrees = model.prior_degrees() if isinstance(model, HasPriorDegrees) else None
+    return None if degrees is None else ravel_pytree(degrees)[0].astype(jnp.float64)
 
 
 def prior_variance(model: Model) -> jax.Array:

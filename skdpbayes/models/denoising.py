@@ -64,9 +64,14 @@ def denoised(matrix: Any, entry_variance: Any) -> Any:
     """
     p = len(matrix)
     centre = mean_curvature(matrix, entry_variance) * np.eye(p, dtype=matrix.dtype)
-    spread = ((matrix - centre) ** 2).sum()
-    kept = (1 - p * (p + 1) * entry_variance / spread.clip(_TINY)).clip(0, 1)
-    return centre + kept * (matrix - centre)
+    return centre + share_told(matrix - centre, entry_variance) * (matrix - centre)
+
+
+def share_told(difference: Any, entry_variance: Any) -> Any:
+    """Share of the squared size of a difference of matrices that is no noise."""
+    p = len(difference)
+    size = (difference**2).sum()
+    return (1 - p * (p + 1) * entry_variance / size.clip(_TINY)).clip(0, 1)
 
 
 def learnt_curvature(matrix: Any, entry_variance: Any, xp: ModuleType) -> tuple[Any, Any]:

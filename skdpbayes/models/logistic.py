@@ -32,8 +32,8 @@ class LogisticRegression:
         Two classes have one row of weights, more have one row each.
     prior_scale : array of shape (n_columns,)
         Prior standard deviation of each column's weights, or scale of their Student t prior.
-    prior_df : float or None
-        Degrees of freedom of Student t priors; None: they are normal.
+    prior_df : array of shape (n_columns,), or None
+        Degrees of freedom of each column's Student t prior; None: all priors are normal.
     row_norm : float
         Public norm of x up to which a row has its full weight (`largest_weight`); infinite where
         nothing has to be bounded.
@@ -42,7 +42,7 @@ class LogisticRegression:
     n_columns: int = field(metadata={"static": True})
     n_classes: int = field(metadata={"static": True})
     prior_scale: Array
-    prior_df: Number | None = None
+    prior_df: Array | None = None
     row_norm: Number = math.inf
 
     @property
@@ -164,6 +164,14 @@ class LogisticRegression:
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
         p = jax.vmap(self._probabilities)(logits)
         return weights @ p, jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
+
+    def prior_degrees(self) -> Params | None:
+        """Degrees of freedom of the prior of each weight; None: all priors are normal."""
+        if self.prior_df is None:
+            return None
+        return jnp.broadcast_to(
+            jnp.asarray(self.prior_df, jnp.float32), (self.n_rows, self.n_columns)
+        )
 
     def prior_precision(self) -> Params:
         """Inverse variance of the prior (Student t: inverse squared scale) of each weight."""

@@ -111,9 +111,8 @@ class HasPriorMean(Protocol):
 class HasPriorDegrees(Protocol):
     """Student t priors, independent, with the inverse squared scales of `prior_precision`."""
 
-    @property
-    def prior_df(self) -> Number | None:
-        """Degrees of freedom; None: the priors are normal."""
+    def prior_degrees(self) -> Params | None:
+        """Degrees of freedom of each parameter's prior; None: all are normal."""
 
 
 @runtime_checkable

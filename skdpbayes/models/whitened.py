@@ -21,7 +21,7 @@ from jax.scipy.linalg import block_diag
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double
-from skdpbayes.models.denoising import cautious_curvature
+from skdpbayes.models.denoising import cautious_curvature, mean_curvature_error, share_told
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import GaussianPosterior
@@ -74,10 +74,9 @@ class InCoordinates:
         """Diagonal of the prior precision of the weights (see `prior_axes`)."""
         return self.model.prior_precision()
 
-    @property
-    def prior_df(self) -> Number | None:
-        """Degrees of freedom of Student t priors."""
-        return self.model.prior_df
+    def prior_degrees(self) -> Params | None:
+        """Degrees of freedom of the priors of the weights."""
+        return self.model.prior_degrees()
 
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to the ravelled weights."""
@@ -143,7 +142,13 @@ class WhitenedLogistic:
             del params, key
             moments = sums["moments"].astype(jnp.float64)[0, :, 0]
             variance = scales["moments"].astype(jnp.float64) ** 2 / 2
-            known = cautious_curvature((moments + moments.T) / 2, variance)
+            moments = (moments + moments.T) / 2
+            # Axes that follow noise make curvatures unequal: shrunk to a multiple of the identity.
+            p = len(moments)
+            mean = jnp.maximum(jnp.trace(moments) / p, mean_curvature_error(p, variance))
+            centre = mean * jnp.eye(p)
+            told = share_told(moments - centre, variance)
+            known = centre + told * (cautious_curvature(moments, variance) - centre)
             values, vectors = jnp.linalg.eigh(known)
             # Each row that is not short adds norm^2 to the trace.
             mean = values * norm**2 / jnp.sum(values)

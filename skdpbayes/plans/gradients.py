@@ -45,10 +45,11 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 """
 
 
-_EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.03, 0.1)  # see `whitening_share`
+_WHITENING = 0.03  # budget share of the second moments that whiten rows
 _LEAST_ROUNDS = 20
 _COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
-_LOGS, _LOGS_RESOLVED = 0.2, 0.8  # see `rescaling_shares`
+_EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`
+_LOGS, _LOGS_RESOLVED = 0.2, 0.8
 _LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
@@ -162,20 +163,6 @@ def plan_na_dpvi(
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
 
 
-def whitening_share(settings: Settings, n_columns: int, n: float) -> float:
-    """Budget share of the second moments that whiten rows; 0 where noise would hide them.
-
-    The edge of their noise's spectrum is `_EDGE` times a typical eigenvalue, within `_SHARES` of
-    the budget. If the largest share leaves it above `_RESOLVED`, they are not worth a release.
-    """
-    if not settings.private:
-        return 0.0
-    # Edge over a typical eigenvalue if the whole budget were spent.
-    edge = (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
-    share = min(max((edge / _EDGE) ** 2, _SHARES[0]), _SHARES[1])
-    return share if edge < _RESOLVED * share**0.5 else 0.0
-
-
 def plan_whitened(
     settings: Settings, model: WhitenedLogistic, bounds: Bounds, n: int | None
 ) -> Planned:
@@ -186,12 +173,11 @@ def plan_whitened(
     """
     marginal = model.marginal(model.init())
     p = model.n_columns
-    share = whitening_share(settings, p, float(model.n_records))
     # Variance of the noise in a whitened score at unit clip, over that of sampling.
     ratio = settings.least_noise() ** 2 * n_parameters(marginal) / (0.15 * float(model.n_records))
     clip = min(max(0.55 * ratio**-0.25, _CLIPS[0]), _CLIPS[1]) * p**0.5
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
-    planned = plan_na_dpvi(settings, marginal, own, n, (share,))
+    planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))
     return planned._replace(solver=Opened(planned.solver, np.int32(1)))
 
 

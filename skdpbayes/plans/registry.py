@@ -143,7 +143,7 @@ SPECIAL: dict[str, Any] = {
     "step_schedule": "constant",
     "n_chains": 1,
     "sampler": "sgld",
-    "prior_df": None,
+    "prior_df": "auto",
 }
 
 SOLVERS: dict[str, SolverEntry] = {}
@@ -237,7 +237,8 @@ def check_special(solver: str, parameters: Mapping[str, Any]) -> None:
     own = SOLVERS[solver].parameters
     for name, default in SPECIAL.items():
         value = parameters.get(name, default)
-        if name not in own and not np.array_equal(value, default):
+        unset = value is None or np.array_equal(value, default)
+        if name not in own and not unset:
             needed = [other.name for other in SOLVERS.values() if name in other.parameters]
             raise ValueError(
                 f"{name}={value!r} needs solver={' or '.join(map(repr, needed))}; "

@@ -44,7 +44,7 @@ def test_it_is_the_same_model_in_other_coordinates(n_classes):
     assert float(contribution_norm(seen.score(t, record))) <= bound * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("prior_df", [None, 4.0])
+@pytest.mark.parametrize("prior_df", [None, np.full(D, 4.0)])
 def test_the_prior_stays_that_of_the_weights(prior_df):
     """The normal posterior given a quadratic likelihood does not depend on the coordinates."""
     with jax.enable_x64(True):
@@ -115,7 +115,20 @@ def test_second_moments_become_one(noise):
     assert 0.4 < np.trace(second) / D < 1.3  # below one as far as rows are short
 
 
-def test_a_public_rule_decides():
+def test_noise_alone_gives_no_axes():
+    """Where noise hides the differences between columns, the coordinates stay as they are."""
+    opening, _ = moments(np.ones(D), 0, 2.0)
+    scale, found = 5000.0, []
+    with jax.enable_x64(True):
+        for _ in range(20):
+            noise = scale * RNG.normal(size=(D, D))
+            sums = {"moments": jnp.asarray(1000 * np.eye(D) + noise)[None, :, None, :]}
+            axes = opening.update(None, sums, {"moments": jnp.asarray(scale)}, None)["axes"]
+            found.append(np.linalg.cond(axes) ** 2)
+    assert np.isfinite(found).all() and np.median(found) < 2.5
+
+
+def test_public_facts_decide():
     def plan(n, d=5, **parameters):
         estimator = DPBayesianLogisticRegression(classes=[0, 1], **parameters)
         return estimator.plan(n_rows=n, n_features=d)
@@ -123,16 +136,33 @@ def test_a_public_rule_decides():
     def whitened(planned):
         return type(planned.model).__name__ == "WhitenedLogistic"
 
-    assert whitened(plan(2000)) and not whitened(plan(2000, 50)) and not whitened(plan(200))
-    assert not whitened(plan(2000, epsilon=np.inf)) and whitened(plan(2000, 50, epsilon=30.0))
-    first, rest = plan(2000).spec.steps[0], plan(2000).spec.steps[1]
+    assert whitened(plan(2000)) and whitened(plan(200, 50))
+    assert not whitened(plan(2000, epsilon=np.inf)) and not whitened(plan(2000, solver="dpvi"))
+    first, rest = plan(2000).spec.steps[:2]
     assert first.steps == 1 and first.noise_multiplier < rest.noise_multiplier
-    early = plan(1000).spec.steps[0]
-    assert early.noise_multiplier < first.noise_multiplier  # it takes a larger share
+    spent = first.noise_multiplier**-2
+    assert spent == pytest.approx(0.03 * (spent + rest.steps * rest.noise_multiplier**-2), rel=1e-3)
     private_size = DPBayesianLogisticRegression(
         classes=[0, 1], adjacency="add_remove", sampling_rate=0.1
     ).plan(n_features=5)
     assert not whitened(private_size)
+
+
+def test_default_priors():
+    """Student t for coefficients by na-dpvi, normal for intercepts and other solvers."""
+
+    def degrees(**parameters):
+        plan = DPBayesianLogisticRegression(classes=[0, 1], **parameters).plan(
+            n_rows=500, n_features=2
+        )
+        model = getattr(plan.model, "model", plan.model)
+        return model.prior_df if model.prior_df is None else model.prior_df.tolist()
+
+    assert degrees() == degrees(epsilon=np.inf) == degrees(prior_df=4) == [4, 4, 1e6]
+    assert degrees(fit_intercept=False) == [4, 4]
+    assert degrees(prior_df=None) is degrees(solver="dpvi") is degrees(solver="vips") is None
+    assert degrees(solver="vips", prior_df=7) == [7, 7, 1e6]
+    assert degrees(solver="dpvi", prior_df=None) is None
 
 
 def test_correlated_columns_gain():

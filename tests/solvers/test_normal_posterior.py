@@ -24,6 +24,9 @@ class Model(NamedTuple):
     def prior_precision(self):
         return jnp.asarray(self.scale) ** -2.0
 
+    def prior_degrees(self):
+        return None if self.prior_df is None else jnp.full(self.scale.shape, self.prior_df)
+
 
 CENTRE, SCALE = np.array([0.5, -1.0, 0.0, 2.0]), np.array([1.0, 2.0, 0.5, 1.0])
 
