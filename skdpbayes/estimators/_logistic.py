@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_choice, check_number
 from skdpbayes.declarations import schema_of
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
@@ -100,6 +100,11 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         a smaller one spends less than epsilon.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
         Covariance of the Gaussian posterior of "dpvi". "auto" is full rank up to 300 parameters.
+    sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
+        Variant of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with
+        momentum and a thermostat (Ding et al. 2014).
+    friction : float, default=0.5
+        Friction of the samplers with momentum, in (0, 1]; "sgnht" starts there.
     step_schedule : {"constant", "decreasing"}, default="constant"
         Step sizes of "sgld"; decreasing ones fall as t^(-1/3).
     n_chains : int, default=1
@@ -180,6 +185,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         n_steps: int | None = None,
         learning_rate: float | None = None,
         guide: str = "auto",
+        sampler: str = "sgld",
+        friction: float = 0.5,
         step_schedule: str = "constant",
         n_chains: int = 1,
         n_posterior_samples: int = 1000,
@@ -202,6 +209,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.n_steps = n_steps
         self.learning_rate = learning_rate
         self.guide = guide
+        self.sampler = sampler
+        self.friction = friction
         self.step_schedule = step_schedule
         self.n_chains = n_chains
         self.n_posterior_samples = n_posterior_samples
@@ -250,6 +259,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
+        check_choice("sampler", self.sampler, ("sgld", "sghmc", "sgnht"))
+        check_number("friction", self.friction, 0, 1)
         check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
 
     def _reader(self) -> Reader:
@@ -286,7 +297,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             constant_column=intercept,
         )
         n = facts.n_rows
-        if self.solver != "na-dpvi" or n is None:
+        plain = self.solver == "sgld" and self.learning_rate is not None
+        if self.solver not in ("na-dpvi", "sgld") or plain or n is None:
             return Task(model, bounds)
         settings = Settings.of(self._parameters(), self._defaults)
         if whitening_share(settings, columns, n) == 0:

@@ -23,7 +23,7 @@ from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
-from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 from skdpbayes.models.denoising import cautious_curvature
 
 
@@ -84,7 +84,9 @@ class InCoordinates:
         axes = jnp.asarray(self.axes, jnp.float64)
         return block_diag(*([axes] * self.model.n_rows))
 
-    def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:
+    def natural(
+        self, posterior: GaussianPosterior | DrawsPosterior
+    ) -> GaussianPosterior | DrawsPosterior:
         """Posterior of the weights, given that of the coordinates."""
         return posterior.mapped(self.prior_axes())
 

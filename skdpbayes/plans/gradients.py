@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
+from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, Planned, Settings
 from skdpbayes.privacy.accounting import (
     GaussianSteps,
@@ -24,6 +25,7 @@ from skdpbayes.privacy.accounting import (
     step_size,
 )
 from skdpbayes.solvers.adam import Adam
+from skdpbayes.solvers.aware_sgld import AwareSGLD
 from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.opened import Opened
@@ -32,8 +34,8 @@ from skdpbayes.solvers.sgld import SGLD
 
 if TYPE_CHECKING:
     from skdpbayes.models.base import Model
+    from skdpbayes.models.logistic import LogisticRegression
     from skdpbayes.models.numpyro.program import NumPyroModel
-    from skdpbayes.models.whitened import WhitenedLogistic
 
 PASSES = 16
 """Passes over the data in a fit by dpvi.
@@ -45,6 +47,11 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 
 _EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.04, 0.2)  # see `whitening_share`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
+_TURN_SHARES = (0.03, 0.03, 0.05, 0.07, 0.12)  # of the budget: curvatures of a Langevin chain
+_TURNS = (0.02, 0.08, 0.25)  # when, as shares of the run, between its first and last rounds
+_STEP = 0.4  # step size of a Langevin chain, over its friction
+_MOST_NOISE = 1.0  # for a Langevin chain: variance of privacy noise over that of sampling
+_LEAST_ROUNDS = 50
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
 
@@ -240,6 +247,73 @@ def plan_sgld(
         sampler=settings.sampler,
     )
     return Planned(solver, settings.spec(opening + steps, n_chains), float(solver.clipping_norm))
+
+
+def plan_aware_sgld(
+    settings: Settings, model: LogisticRegression | WhitenedLogistic, bounds: Bounds, n: int | None
+) -> Planned:
+    """Langevin dynamics with released curvature, in whitened coordinates where there is noise.
+
+    A learning rate of the user's own means a plain chain (`plan_sgld`).
+    """
+    if settings.learning_rate is not None or settings.adjacency == "add_remove" or n is None:
+        return plan_sgld(settings, model, bounds, n)
+    if settings.step_schedule != "constant":
+        raise ValueError("step_schedule='decreasing' needs a learning_rate, that of the first step.")
+    own = model.model if isinstance(model, WhitenedLogistic) else model
+    refuse_many_parameters(settings, own)
+    p, clip = own.n_columns, settings.clipping_norm or 1.01 * bounds.score
+    norm, share = 1.01 * bounds.curvature, whitening_share(settings, p, n)
+    if settings.private:
+        # Variance of the privacy noise in the average whitened score, over that of sampling.
+        ratio = settings.least_noise() ** 2 * n_parameters(own) / (0.15 * n)
+        if share == 0 or ratio > _MOST_NOISE:
+            raise ValueError(
+                f"solver='sgld' needs more than {n} rows for {p} columns at "
+                f"epsilon={settings.epsilon:g}: privacy noise would be {ratio:.2g} times as large "
+                f"as sampling noise, and it takes at most {_MOST_NOISE:g}. Use solver='na-dpvi'."
+            )
+        if settings.n_chains > 1:
+            raise ValueError(
+                f"n_chains={settings.n_chains} needs a learning_rate: without one the law of a "
+                "chain includes its own privacy noise, and chains need not agree."
+            )
+        usual = min(max(0.55 * ratio**-0.25, _CLIPS[0]), _CLIPS[1]) * p**0.5
+        clip = settings.clipping_norm or usual
+        norm = 1.01 * clip * p**0.5 / 4
+    openings = (share,) if settings.private else ()
+    n_steps, batch = settings.schedule((2000, 2**16), openings)
+    if n_steps < _LEAST_ROUNDS:
+        raise ValueError(
+            f"n_steps={n_steps + len(openings)} is too few: solver='sgld' needs {_LEAST_ROUNDS} "
+            "and one. Only a plain chain, with a learning_rate, takes any number."
+        )
+    turns = [0, *(round(share * n_steps) for share in _TURNS), n_steps - 1]
+    scores = (1 - sum(openings) - sum(_TURN_SHARES)) / (n_steps - len(turns))
+    schedule = [(share**-0.5, 1) for share in openings]
+    for i, share in enumerate(_TURN_SHARES):
+        schedule.append((share**-0.5, 1))
+        if i + 1 < len(turns):
+            schedule.append((scores**-0.5, turns[i + 1] - turns[i] - 1))
+    rate = settings.rate(n, batch)
+    pieces = [(size, count * settings.n_chains) for size, count in schedule]
+    noise = settings.noise(sum(count for _, count in pieces), rate, pieces).steps
+    steps = tuple(
+        GaussianSteps(piece.noise_multiplier, rate, count)
+        for piece, (_, count) in zip(noise, schedule, strict=True)
+    )
+    friction = 1.0 if settings.sampler == "sgld" else float(settings.friction)
+    solver = AwareSGLD(
+        n_draws=-(-settings.n_posterior_samples // settings.n_chains),
+        clipping_norm=np.float32(clip),
+        curvature_norm=np.float32(norm),
+        turns=np.array(turns, np.int32),
+        step_size=np.float32(_STEP * friction),
+        friction=np.float32(friction),
+        sampler=settings.sampler,
+    )
+    planned = Opened(solver, np.int32(1)) if openings else solver
+    return Planned(planned, settings.spec(steps, settings.n_chains), float(clip))
 
 
 def plan_point(

@@ -1,0 +1,290 @@
+"""Langevin dynamics with released curvature, whose law includes the privacy noise.
+
+With score noise of variance nu in the average of the kept rounds, released curvature H and mean
+weight omega, the posterior given the releases has the information F and the covariance L,
+
+    W = H (omega H + nu I)^-1,    F = W H,    L = (F + P)^-1        (P: precision of the prior).
+
+A step of size h with friction a (1 for SGLD) is
+
+    v' = (1 - a) v + h L (W g(x) + F (x - theta) - P (theta - prior mean)) + own noise,
+    theta' = theta + v',        x = c + S (theta - c),
+
+with g the noisy score at x and c an average of the chain. A direction of unit covariance needs noise
+of variance ``a h (4 - 2 a - h) / (2 - a)`` in each step. Where privacy noise is less, the solver
+adds the difference, and S is one. Where it is more, the chain is hotter than the posterior: S
+contracts it to the covariance L. So scores are released at draws of the posterior, every step size
+is private enough, and the chain mixes at a rate that does not depend on the budget.
+
+This is ours; the idea of a chain driven by the privacy noise is that of Wang, Fienberg and Smola
+(2015) and Li et al. (2019). Derivation: ``docs/solvers/sgld.md``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from skdpbayes.mechanism.spec import Block, Mechanism
+from skdpbayes.models.base import (
+    Model,
+    flat_start,
+    prior_matrix,
+    prior_mean,
+    unbiased_total,
+    weighted_score,
+)
+from skdpbayes.models.denoising import estimated_curvature, mean_curvature_error
+from skdpbayes.models.protocols import Array, Number
+from skdpbayes.posteriors.base import DrawsPosterior
+from skdpbayes.solvers.base import Query, Round, Scales, Sums
+from skdpbayes.solvers.normal_posterior import within_reach
+from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
+from skdpbayes.solvers.sgld import chain_diagnostics
+
+_REACH = 6.0  # prior standard deviations within which scores are released
+_DOUBT = 0.8  # standard errors by which the last curvature is lowered
+
+
+class Law(NamedTuple):
+    """Normal posterior that the chain samples, and how privacy noise compares with it."""
+
+    gain: jax.Array  # W
+    information: jax.Array  # F
+    covariance: jax.Array  # L
+    own: jax.Array  # root of the covariance of the own noise of a step
+    standardise: jax.Array  # matrix that takes the chain's deviations to N(0, I)
+    cool: jax.Array  # S
+    hot: jax.Array  # stationary covariance of the chain
+
+
+class AwareState(NamedTuple):
+    """State; every entry is a function of the releases, the solver key and public values."""
+
+    theta: jax.Array
+    momentum: jax.Array
+    friction: jax.Array
+    centre: jax.Array  # average of the chain, with weights proportional to time
+    law: Law  # that of the last release of curvature before the chain ends
+    covariance: jax.Array  # of the posterior, by the last release of curvature
+    draws: jax.Array  # (n_draws, n_parameters) of the chain, NaN where no iterate fell
+    mean: jax.Array  # of all kept iterates
+    kept: jax.Array  # their number
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AwareSGLD:
+    """Langevin dynamics on private scores, preconditioned by the posterior's covariance.
+
+    Attributes
+    ----------
+    n_draws : int
+        Iterates kept.
+    clipping_norm, curvature_norm : float
+        Clipping norms of a record's weighted score and curvature.
+    turns : array of int
+        Steps at which curvature is released. Iterates are kept between the last two.
+    step_size : float
+        h, between 0 and 1.
+    friction : float
+        Initial friction of the samplers with momentum; 1 without momentum.
+    sampler : {"sgld", "sghmc", "sgnht"}
+    """
+
+    n_draws: int = field(metadata={"static": True})
+    clipping_norm: Number
+    curvature_norm: Number
+    turns: Array
+    step_size: Number
+    friction: Number = 1.0
+    sampler: str = field(default="sgld", metadata={"static": True})
+    clip_fraction: ClassVar[None] = None
+
+    def init(self, model: Model, key: jax.Array) -> AwareState:
+        """The chain at rest, at the model's starting point."""
+        del key
+        theta = flat_start(model)[0].astype(jnp.float64)
+        zero, matrix = jnp.zeros_like(theta), jnp.zeros((theta.size, theta.size))
+        return AwareState(
+            theta=theta,
+            momentum=zero,
+            friction=jnp.asarray(self.friction, jnp.float64),
+            centre=theta,
+            law=Law(*[matrix] * len(Law._fields)),
+            covariance=matrix,
+            draws=jnp.full((self.n_draws, theta.size), jnp.nan, jnp.float32),
+            mean=zero,
+            kept=jnp.zeros((), jnp.int32),
+        )
+
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round: 1 at the turns."""
+        return jnp.isin(step, jnp.asarray(self.turns)).astype(jnp.int32)
+
+    def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[AwareState], ...]:
+        """A Langevin step and a release of curvature."""
+        unravel, centre = flat_start(model)[1], prior_mean(model)
+        clip = jnp.asarray(self.clipping_norm, jnp.float32)
+        turns = jnp.asarray(self.turns)
+        first, last = turns[-2] + 1, turns[-1]
+
+        def at_draw(state: AwareState, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+            x = state.centre + state.law.cool @ (state.theta - state.centre)
+            noise = jax.random.normal(key, x.shape, x.dtype)
+            return within_reach(model, x, _REACH).astype(jnp.float32), noise
+
+        def score_of(state: AwareState, point: tuple[jax.Array, jax.Array]) -> Query:
+            del state
+            params = unravel(point[0])
+            return lambda record: {"score": weighted_score(model, params, record, clip)[0]}
+
+        def move(
+            state: AwareState,
+            point: tuple[jax.Array, jax.Array],
+            step: jax.Array,
+            estimate: Sums,
+            scales: Scales,
+        ) -> AwareState:
+            del scales
+            x, law = point[0].astype(jnp.float64), state.law
+            score = unbiased_total(model, unravel(point[0]), estimate["score"], clip)
+            drift = (
+                law.gain @ score.astype(jnp.float64)
+                + law.information @ (x - state.theta)
+                - prior_matrix(model) @ (state.theta - centre)
+            )
+            kick = self._step() * law.covariance @ drift + law.own @ point[1]
+            theta, momentum, friction = self._moved(state, kick)
+            kept = state.kept + (step >= first)
+            slot = jnp.minimum(
+                (step - first) * self.n_draws // (last - first), self.n_draws - 1
+            ).clip(0)
+            return state._replace(
+                theta=theta,
+                momentum=momentum,
+                friction=friction,
+                centre=state.centre + 2 / (step + 2.0) * (theta - state.centre),
+                draws=state.draws.at[slot].set(
+                    jnp.where(step >= first, theta.astype(jnp.float32), state.draws[slot])
+                ),
+                mean=jnp.where(
+                    step >= first, state.mean + (theta - state.mean) / kept.clip(1), state.mean
+                ),
+                kept=kept,
+            )
+
+        def learn(
+            state: AwareState, point: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> AwareState:
+            del point
+            known = Curvature.none(state.theta.size).after(estimate, scales)
+            noise = mechanism.noise_multiplier(first).astype(jnp.float64) * clip / mechanism.rate
+            law = self._law(model, known, noise, mechanism.rate, last - first, step == last)
+            running = jax.tree.map(lambda a, b: jnp.where(step == last, a, b), state.law, law)
+            return state._replace(law=running, covariance=law.covariance)
+
+        return (
+            Round(at_draw, score_of, lambda state: {"score": Block(clip)}, move),
+            Round(
+                lambda state, key: within_reach(model, state.centre, _REACH).astype(jnp.float32),
+                lambda state, point: curvature_query(model, unravel(point), clip),
+                lambda state: curvature_blocks(self.curvature_norm),
+                learn,
+            ),
+        )
+
+    def posterior(self, model: Model, state: AwareState) -> DrawsPosterior:
+        """Draws of all chains, cooled to the covariance of the posterior."""
+        del model
+        if not np.isfinite(state.theta).all():
+            raise ValueError(
+                "The chain diverged: the noise hid the curvature. (The budget is spent: the "
+                "releases were made.)"
+            )
+        alone = np.ndim(state.theta) == 1
+        chains = jax.tree.map(lambda x: np.asarray(x)[None] if alone else np.asarray(x), state)
+        cooled = []
+        for i in range(len(chains.theta)):
+            mean, draws = chains.mean[i], chains.draws[i].astype(np.float64)
+            hot, cold = (
+                np.linalg.cholesky(x) for x in (chains.law.hot[i], chains.covariance[i])
+            )
+            draws = draws[~np.isnan(draws).any(axis=1)]
+            cooled.append(mean + np.linalg.solve(hot, (draws - mean).T).T @ cold.T)
+        return DrawsPosterior(np.stack(cooled))
+
+    def diagnostics(self, state: AwareState, posterior: DrawsPosterior) -> dict[str, Any]:
+        """Split R-hat and effective sample size of each parameter, over all chains."""
+        del state
+        return chain_diagnostics(posterior)
+
+    def _step(self) -> jax.Array:
+        return jnp.asarray(self.step_size, jnp.float64)
+
+    def _needed(self) -> jax.Array:
+        """Noise variance of a step for unit stationary variance."""
+        a, h = jnp.asarray(self.friction, jnp.float64), self._step()
+        return a * h * (4 - 2 * a - h) / (2 - a)
+
+    def _law(
+        self,
+        model: Model,
+        known: Curvature,
+        noise: jax.Array,
+        rate: jax.Array,
+        n_kept: jax.Array,
+        final: jax.Array,
+    ) -> Law:
+        """Law of the chain, given the curvature and the standard deviation of a score's noise."""
+        p = len(known.matrix)
+        weight = known.mean_weight(towards=0.3, errors=0.1, least=0.02).astype(jnp.float64)
+        variance = known.variance.astype(jnp.float64)
+        h = _denoised(known.matrix.astype(jnp.float64), variance, final)
+        identity = jnp.eye(p)
+        of_one = noise**2 * identity + (1 / rate - 1) * weight * h
+        # The small number is for directions in which records say nothing.
+        total = weight * h + of_one / n_kept + 1e-9 * jnp.trace(h) / p * identity
+        gain = jnp.linalg.solve(total, h).T
+        information = gain @ h
+        information = (information + information.T) / 2
+        covariance = jnp.linalg.inv(information + prior_matrix(model))
+        root = jnp.linalg.cholesky(covariance)
+        inside = root.T @ gain
+        heat = self._step() ** 2 / self._needed() * inside @ of_one @ inside.T
+        values, vectors = jnp.linalg.eigh(heat)
+        contract = (vectors / jnp.sqrt(jnp.maximum(values, 1))) @ vectors.T
+        unroot = jnp.linalg.inv(root)
+        standardise = contract @ unroot
+        hot = root @ (vectors * jnp.maximum(values, 1)) @ vectors.T @ root.T
+        own = root @ vectors * jnp.sqrt((1 - values).clip(0) * self._needed())
+        return Law(gain, information, covariance, own, standardise, root @ standardise, hot)
+
+    def _moved(
+        self, state: AwareState, kick: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Next point, momentum and friction."""
+        if self.sampler == "sgld":
+            return state.theta + kick, state.momentum, state.friction
+        momentum = (1 - state.friction) * state.momentum + kick
+        friction, started = state.friction, jnp.asarray(self.friction, jnp.float64)
+        if self.sampler == "sgnht":
+            usual = 2 * self._step() / (2 - started)
+            heat = jnp.mean((state.law.standardise @ momentum) ** 2) - usual
+            friction = jnp.clip(friction + heat, started / 2, 1)
+        return state.theta + momentum, momentum, friction
+
+
+def _denoised(matrix: jax.Array, variance: jax.Array, final: jax.Array) -> jax.Array:
+    """Estimate of the curvature; the last one counts less a share of its standard error.
+
+    During the run eigenvalues are high rather than low, so that steps are short.
+    """
+    values, vectors = jnp.linalg.eigh(estimated_curvature(matrix, variance))
+    least = mean_curvature_error(len(matrix), variance)
+    lowered = values - jnp.where(final, _DOUBT, 0) * jnp.sqrt(2 * variance)
+    return (vectors * jnp.maximum(lowered, least * jnp.where(final, 0.01, 1))) @ vectors.T
