@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.contributions import Quadratic
@@ -88,7 +89,9 @@ class InCoordinates:
         self, posterior: GaussianPosterior | DrawsPosterior
     ) -> GaussianPosterior | DrawsPosterior:
         """Posterior of the weights, given that of the coordinates."""
-        return posterior.mapped(self.prior_axes())
+        return posterior.mapped(
+            np.kron(np.eye(self.model.n_rows), np.asarray(self.axes, np.float64))
+        )
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]

@@ -256,11 +256,13 @@ def plan_aware_sgld(
 
     A learning rate of the user's own means a plain chain (`plan_sgld`).
     """
-    if settings.learning_rate is not None or settings.adjacency == "add_remove" or n is None:
-        return plan_sgld(settings, model, bounds, n)
-    if settings.step_schedule != "constant":
-        raise ValueError("step_schedule='decreasing' needs a learning_rate, that of the first step.")
     own = model.model if isinstance(model, WhitenedLogistic) else model
+    if settings.learning_rate is not None or settings.adjacency == "add_remove" or n is None:
+        return plan_sgld(settings, own, bounds, n)
+    if settings.step_schedule != "constant":
+        raise ValueError(
+            "step_schedule='decreasing' needs a learning_rate, that of the first step."
+        )
     refuse_many_parameters(settings, own)
     p, clip = own.n_columns, settings.clipping_norm or 1.01 * bounds.score
     norm, share = 1.01 * bounds.curvature, whitening_share(settings, p, n)
@@ -288,7 +290,8 @@ def plan_aware_sgld(
             f"n_steps={n_steps + len(openings)} is too few: solver='sgld' needs {_LEAST_ROUNDS} "
             "and one. Only a plain chain, with a learning_rate, takes any number."
         )
-    turns = [0, *(round(share * n_steps) for share in _TURNS), n_steps - 1]
+    early = (max(round(share * n_steps), 2 * i) for i, share in enumerate(_TURNS, 1))
+    turns = [0, *early, n_steps - 1]
     scores = (1 - sum(openings) - sum(_TURN_SHARES)) / (n_steps - len(turns))
     schedule = [(share**-0.5, 1) for share in openings]
     for i, share in enumerate(_TURN_SHARES):

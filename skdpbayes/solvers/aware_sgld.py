@@ -113,7 +113,7 @@ class AwareSGLD:
         return AwareState(
             theta=theta,
             momentum=zero,
-            friction=jnp.asarray(self.friction, jnp.float64),
+            friction=jnp.asarray(self.friction, float),
             centre=theta,
             law=Law(*[matrix] * len(Law._fields)),
             covariance=matrix,
@@ -211,9 +211,7 @@ class AwareSGLD:
         cooled = []
         for i in range(len(chains.theta)):
             mean, draws = chains.mean[i], chains.draws[i].astype(np.float64)
-            hot, cold = (
-                np.linalg.cholesky(x) for x in (chains.law.hot[i], chains.covariance[i])
-            )
+            hot, cold = (np.linalg.cholesky(x) for x in (chains.law.hot[i], chains.covariance[i]))
             draws = draws[~np.isnan(draws).any(axis=1)]
             cooled.append(mean + np.linalg.solve(hot, (draws - mean).T).T @ cold.T)
         return DrawsPosterior(np.stack(cooled))
@@ -224,11 +222,11 @@ class AwareSGLD:
         return chain_diagnostics(posterior)
 
     def _step(self) -> jax.Array:
-        return jnp.asarray(self.step_size, jnp.float64)
+        return jnp.asarray(self.step_size, float)
 
     def _needed(self) -> jax.Array:
         """Noise variance of a step for unit stationary variance."""
-        a, h = jnp.asarray(self.friction, jnp.float64), self._step()
+        a, h = jnp.asarray(self.friction, float), self._step()
         return a * h * (4 - 2 * a - h) / (2 - a)
 
     def _law(
@@ -264,14 +262,12 @@ class AwareSGLD:
         own = root @ vectors * jnp.sqrt((1 - values).clip(0) * self._needed())
         return Law(gain, information, covariance, own, standardise, root @ standardise, hot)
 
-    def _moved(
-        self, state: AwareState, kick: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _moved(self, state: AwareState, kick: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Next point, momentum and friction."""
         if self.sampler == "sgld":
             return state.theta + kick, state.momentum, state.friction
         momentum = (1 - state.friction) * state.momentum + kick
-        friction, started = state.friction, jnp.asarray(self.friction, jnp.float64)
+        friction, started = state.friction, jnp.asarray(self.friction, float)
         if self.sampler == "sgnht":
             usual = 2 * self._step() / (2 - started)
             heat = jnp.mean((state.law.standardise @ momentum) ** 2) - usual

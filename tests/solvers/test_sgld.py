@@ -89,7 +89,7 @@ def test_a_step_too_large_is_refused_with_the_largest_allowed(compiled_quickly):
     with pytest.raises(ValueError, match="learning_rate=5 is too large for epsilon=1") as error:
         estimator(learning_rate=5.0, **how).fit(X, Y)
     largest = float(re.search(r"At most (\S+) is allowed", str(error.value)).group(1))
-    count = estimator().plan(*X.shape).spec.count
+    count = estimator(learning_rate=1e-9).plan(*X.shape).spec.count
     noise = calibrate_noise(1.0, 1e-5, 0.2, 50, along=[count]).noise_multiplier
     assert largest == pytest.approx(step_size(noise, 0.2, 0.7), rel=1e-4)
     spent = estimator(learning_rate=0.999 * largest, **how).fit(X, Y).privacy_spent_
@@ -113,7 +113,9 @@ def test_chains_share_the_budget():
 
 
 def test_a_decreasing_schedule_is_accounted_as_it_runs():
-    fit = estimator(step_schedule="decreasing", sampling_rate=0.2, clipping_norm=0.7).fit(X, Y)
+    fit = estimator(
+        step_schedule="decreasing", learning_rate=1e-4, sampling_rate=0.2, clipping_norm=0.7
+    ).fit(X, Y)
     spent = fit.privacy_spent_
     sigmas = np.array([block.noise_multiplier for block in spent.steps])
     assert (np.diff(sigmas) > 0).all() and spent.n_steps == 50
