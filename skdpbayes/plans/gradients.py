@@ -47,8 +47,8 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 
 _EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.04, 0.2)  # see `whitening_share`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
-_TURN_SHARES = (0.03, 0.03, 0.05, 0.07, 0.12)  # of the budget: curvatures of a Langevin chain
-_TURNS = (0.02, 0.08, 0.25)  # when, as shares of the run, between its first and last rounds
+_TURN_SHARES = (0.02, 0.03, 0.04, 0.05, 0.1)  # of the budget: curvatures of a Langevin chain
+_TURNS = (0.02, 0.06, 0.2)  # when, as shares of the run, between its first and last rounds
 _STEP = 0.4  # step size of a Langevin chain, over its friction
 _MOST_NOISE = 1.0  # for a Langevin chain: variance of privacy noise over that of sampling
 _LEAST_ROUNDS = 50

@@ -46,7 +46,7 @@ from skdpbayes.solvers.normal_posterior import within_reach
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 from skdpbayes.solvers.sgld import chain_diagnostics
 
-_REACH = 6.0  # prior standard deviations within which scores are released
+_REACH = 30.0  # prior standard deviations within which scores are released
 _DOUBT = 0.8  # standard errors by which the last curvature is lowered
 
 

@@ -182,3 +182,55 @@ def test_agreement_with_gibbs():
     assert fit.diagnostics_["ess"].min() > 700 and fit.diagnostics_["r_hat"].max() < 1.02
     np.testing.assert_allclose((fit.posterior_.mean - mean) / sd, 0, atol=0.1)
     np.testing.assert_allclose(fit.posterior_.std / sd, 1, atol=0.1)
+
+
+def table(n, d, seed=0):
+    rng = np.random.default_rng(seed)
+    X, truth = rng.normal(size=(n, d)), rng.normal(size=d + 1)
+    return X, (rng.random(n) < expit(X @ truth[:d] + truth[d])).astype(int), truth
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0, 20.0])
+def test_the_budget_is_spent_or_refused_by_public_numbers(epsilon):
+    for n in (60, 600, 6000, 60_000):
+        model = estimator(epsilon=epsilon, n_steps=None)
+        try:
+            plan = model.plan(n, 5)
+        except ValueError as error:
+            assert f"more than {n} rows for 6 columns at epsilon={epsilon:g}" in str(error)
+            assert n < 6000  # so few
+        else:
+            assert 0.99 * epsilon < plan.epsilon <= epsilon
+            assert n > 60 or epsilon == 20
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"n_chains": 2}, "n_chains=2 needs a learning_rate"),
+        ({"step_schedule": "decreasing"}, "needs a learning_rate"),
+        ({"n_steps": 40}, "n_steps=40 is too few"),
+        ({"sampler": "nuts"}, "sampler must be one of"),
+        ({"friction": 0.0}, "friction"),
+        ({"solver": "dpvi", "sampler": "sghmc"}, "needs solver='sgld'"),
+    ],
+)
+def test_parameters_that_do_not_go_together_are_refused(own, message):
+    with pytest.raises(ValueError, match=message):
+        DPBayesianLogisticRegression(classes=[0, 1], **({"solver": "sgld"} | own)).plan(5000, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["sgld", "sghmc", "sgnht"])
+def test_draws_cover_and_mix(sampler):
+    covered, widths = [], []
+    for seed in range(30):
+        X, y, truth = table(3000, 4, seed)
+        fit = estimator(epsilon=1.0, sampler=sampler, n_steps=800, n_posterior_samples=400)
+        fit.set_params(random_state=seed).fit(X, y)
+        assert fit.diagnostics_["r_hat"].max() < 1.15
+        low, high = np.quantile(fit.posterior_.draws[0], [0.05, 0.95], axis=0)
+        covered.append((low < truth) & (truth < high))
+        widths.append((high - low).mean())
+    assert 0.82 < np.mean(covered) < 0.98
+    assert np.mean(widths) < 1  # the prior's is 3.3
