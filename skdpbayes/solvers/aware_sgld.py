@@ -10,7 +10,7 @@ A step of size h with friction a (1 for SGLD) is
     v' = (1 - a) v + h L (W g(x) + F (x - theta) - P (theta - prior mean)) + own noise,
     theta' = theta + v',        x = c + S (theta - c),
 
-with g the noisy score at x and c an average of the chain. A direction of unit covariance needs noise
+with g the noisy score at x and c an average of the chain. Unit stationary variance needs noise
 of variance ``a h (4 - 2 a - h) / (2 - a)`` in each step. Where privacy noise is less, the solver
 adds the difference, and S is one. Where it is more, the chain is hotter than the posterior: S
 contracts it to the covariance L. So scores are released at draws of the posterior, every step size

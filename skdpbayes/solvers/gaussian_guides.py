@@ -21,9 +21,6 @@ from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Model, double, flat_start, prior_score, single
-from skdpbayes.models.protocols import Array, Number
-from skdpbayes.posteriors.base import GaussianPosterior
-from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.models.denoising import (
     denoised,
     known_spectrum,
@@ -31,6 +28,9 @@ from skdpbayes.models.denoising import (
     noise_edge,
     possible_eigenvalues,
 )
+from skdpbayes.models.protocols import Array, Number
+from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's

@@ -51,6 +51,7 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
+from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
 from skdpbayes.models.protocols import (
     HasInformation,
     HasParameterBlocks,
@@ -61,7 +62,6 @@ from skdpbayes.models.protocols import (
 )
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
-from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 

@@ -46,11 +46,11 @@ from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import prior_variance
+from skdpbayes.models.denoising import noise_edge, shrunk_products
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Point, Query, Round, Scales, Sums
-from skdpbayes.models.denoising import noise_edge, shrunk_products
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 
 FITTED_ROUNDS = 10
