@@ -22,10 +22,10 @@ from jax.scipy.linalg import block_diag
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening
+from skdpbayes.models.denoising import cautious_curvature
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
-from skdpbayes.models.denoising import cautious_curvature
 
 
 @jax.tree_util.register_dataclass
