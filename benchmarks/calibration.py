@@ -81,8 +81,8 @@ def _fitted(kind: type, problem: Problem, epsilon: float, seed: int, **parameter
 
 
 def dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
-    """Our default, and the same fit read as if its releases had no noise."""
-    fitted = _fitted(_WithNaive, problem, epsilon, seed)
+    """Our dpvi, and the same fit read as if its releases had no noise."""
+    fitted = _fitted(_WithNaive, problem, epsilon, seed, solver="dpvi")
     lines = {"dpvi": fitted, "dpvi, noise ignored": fitted.naive(seed)}
     return {line: model.predict_proba(problem.X_test)[:, 1] for line, model in lines.items()}
 

@@ -233,7 +233,9 @@ def main() -> None:
     parser.add_argument(
         "--seeds", type=int, default=10, help="fits per level (default: %(default)s)"
     )
-    parser.add_argument("--solver", default="dpvi", choices=["dpvi", "na-dpvi", "sgld", "vips"])
+    parser.add_argument(
+        "--solver", default="auto", choices=["auto", "dpvi", "na-dpvi", "sgld", "vips"]
+    )
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}")

@@ -23,12 +23,10 @@ from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.calibration import simulate
 from skdpbayes.mechanism.records import Records
 from skdpbayes.solvers import na_dpvi, vips_logistic
+from skdpbayes.solvers.opened import Opened
 
 Rows = Callable[[Any, int, int], Any]
-NAIVE_NOISE = {
-    "vips": ("response_variance", "product_variance", "curvature_variance"),
-    "na-dpvi": ("noise",),
-}
+_NOISE = ("response_variance", "product_variance", "curvature_variance")  # in the state of vips
 
 
 def _normal(key: Any, n: int, d: int) -> Any:
@@ -83,8 +81,25 @@ def replicate(
         if solver == "vips":
             mean, precision = vips_logistic.settled(model, planned, state)
         else:
-            mean, precision = na_dpvi.normal_posterior(model, state)
+            opened = isinstance(planned, Opened)
+            own = model.marginal(state.params) if opened else model
+            mean, precision = na_dpvi.normal_posterior(own, state.solver if opened else state)
+            if opened:
+                back = jnp.linalg.inv(own.prior_axes())
+                mean, precision = own.prior_axes() @ mean, back.T @ precision @ back
         return mean, jnp.sqrt(jnp.diag(jnp.linalg.inv(precision)))
+
+    def noiseless(state: Any) -> Any:
+        if solver == "vips":
+            quiet = {name: jnp.zeros_like(getattr(state, name)) for name in _NOISE}
+            return state._replace(precisions=jnp.where(state.precisions > 0, 1e12, 0), **quiet)
+        if isinstance(planned, Opened):
+            return state._replace(solver=quiet_trace(state.solver))
+        return quiet_trace(state)
+
+    def quiet_trace(state: Any) -> Any:
+        nothing = jnp.zeros_like(state.blocks.noise)
+        return state._replace(blocks=state.blocks._replace(noise=nothing))
 
     def simulator(key: Any) -> Any:
         of_weights, of_rows, of_labels, of_fit = jax.random.split(key, 4)
@@ -99,10 +114,7 @@ def replicate(
         records = Records({"x": x, "y": y.astype(jnp.int32)}, jnp.int32(n))
         state = final_state(of_fit, records, model, planned, spec)
         mean, sd = moments(state)
-        nothing = {name: jnp.zeros_like(getattr(state, name)) for name in NAIVE_NOISE[solver]}
-        if solver == "vips":
-            nothing["precisions"] = jnp.where(state.precisions > 0, 1e12, 0)
-        naive = moments(state._replace(**nothing))[1]
+        naive = moments(noiseless(state))[1]
         return truth, jnp.stack([mean, sd, naive])
 
     return simulator
@@ -142,7 +154,7 @@ def main() -> None:
         "--replicates", type=int, default=2_000, help="fits per line (default: %(default)s)"
     )
     parser.add_argument(
-        "--solver", default="vips", choices=list(NAIVE_NOISE), help="(default: %(default)s)"
+        "--solver", default="vips", choices=["vips", "na-dpvi"], help="(default: %(default)s)"
     )
     parser.add_argument(
         "--prior-df",

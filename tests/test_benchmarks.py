@@ -118,7 +118,7 @@ def test_calibration_tells_the_calibrated(monkeypatch, tmp_path):
 
 def test_ignoring_the_noise_narrows_the_posterior_and_keeps_its_mean(compiled_quickly):
     problem = two_columns(0)
-    fitted = calibration._fitted(calibration._WithNaive, problem, 0.5, 0)
+    fitted = calibration._fitted(calibration._WithNaive, problem, 0.5, 0, solver="dpvi")
     np.testing.assert_allclose(fitted.naive_.mean, fitted.posterior_.mean, rtol=1e-6)
     assert (fitted.naive_.std < 0.9 * fitted.posterior_.std).all()
     aware, naive = (

@@ -731,7 +731,7 @@ def stopped(monkeypatch):
 def test_fits_are_accounted_for_with_the_rows_that_they_get(stopped):
     """Of fewer rows a batch of the same size samples each more often."""
     rows, labels = np.resize(X, (6000, 2)), np.resize(Y, 6000)
-    model = clone(MODEL).set_params(solver="dpvi", n_steps=5)
+    model = clone(MODEL).set_params(solver="dpvi")
     plan = stopped(DPRandomizedSearchCV(model, {"prior_scale": [1.0]}, n_iter=2), rows, labels)
     _, fit = plan.selection.runs
     assert fit[0].sampling_rate == model.plan(4800, 2).sampling_rate < 1

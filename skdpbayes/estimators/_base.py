@@ -104,6 +104,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
 
     # Solvers that could take the model but are not offered, with the reason.
     _refused: ClassVar[dict[str, str]] = {}
+    _automatic: ClassVar[tuple[str, ...]] = ()  # values of `solver` for which facts decide
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -137,7 +138,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         solver = self._parameters()["solver"]
         if isinstance(solver, str) and solver in self._refused:
             raise ValueError(self._refused[solver])
-        check_choice("solver", solver, solvers_of(type(self)))
+        check_choice("solver", solver, (*self._automatic, *solvers_of(type(self))))
 
     def _reader(self) -> Reader:
         """Reader of the rows."""
@@ -244,7 +245,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
             voided_by=facts.voided_by + task.voided_by,
             earlier=vars(self).get("privacy_spent_"),  # `clone` starts afresh
         )
-        settings = Settings.of(own, self._defaults)
+        settings = self._settings(facts)
 
         def made_up(n_rows: int) -> Records:
             reader, owner = self._reader(), clone(self)
@@ -252,6 +253,11 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
 
         plan = make_plan(settings, facts, task, told, made_up, costly=self._costly_records)
         return replace(plan, hints=tuple(self._hints(plan)))
+
+    def _settings(self, facts: Facts) -> Settings:
+        """Parameters as plans read them."""
+        del facts
+        return Settings.of(self._parameters(), self._defaults)
 
     def _hints(self, plan: Plan) -> Iterator[str]:
         """Reasons, from public facts, for which the fit will hardly learn anything."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from skdpbayes.estimators._responses import BayesianRegressorMixin
 from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import RegressionRows
 from skdpbayes.intake.reading import Reader
-from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.plans.settings import Bounds, Defaults, Settings, Task
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         Public ranges of features and response: a `Schema` whose outcome has bounds, or two pairs
         ``(low, high)`` of numbers or of arrays of shape (n_features,). The feature ranges may also
         be a dict by column name or a schema, and the response range an outcome. They set the units:
-        priors are in units of half a range. With "na-dpvi", values beyond them are not altered; a
-        long row is down-weighted, and a residual beyond two standard deviations counts as two. With
+        priors are in units of half a range. With "na-dpvi", a release finds the scales that columns
+        have within them, if public numbers say that noise would not hide these; values beyond the
+        bounds are not altered; a row that is long in these scales is down-weighted, and a residual
+        beyond two standard deviations counts as two. With
         "vips", a long row is down-weighted and responses are clipped at their bounds. None takes
         the ranges from the data, which is not private: it warns, and `privacy_spent_` records that
         the guarantee does not hold.
@@ -69,14 +72,14 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     prior_shape, prior_scale : float, default=1.0 and 0.02
         Shape and scale of the inverse-gamma prior of the residual variance, in scaled units.
     clipping_norm : float, default=None
-        l2 bound on a row's contribution to a score. None: a fifth of a typical row's largest
-        contribution.
+        l2 bound on a row's contribution to a score, in the units found. None: a fifth of a typical
+        row's largest contribution, and more where noise is small.
     sampling_rate : float, default=None
         Probability with which each row enters a batch. None: 1, or a rate at which 131072 rows are
         expected if there are more.
     n_steps : int, default=None
-        Number of rounds. None: 20. "vips" takes none of `clipping_norm`, `sampling_rate` and
-        `n_steps`.
+        Number of rounds, those that find scales included. None: 20. "vips" takes none of
+        `clipping_norm`, `sampling_rate` and `n_steps`.
     n_posterior_samples : int, default=1000
         Number of posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
@@ -234,8 +237,12 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         )
 
     def _task(self, facts: Facts) -> Task:
-        make = self._sums_model if self.solver == "vips" else self._scores_model
-        return make(facts.n_features)
+        d, n = facts.n_features, facts.n_rows
+        if self.solver == "vips":
+            return self._sums_model(d)
+        if n is None:
+            return self._scores_model(d)
+        return self._rescaled_model(d, n)
 
     def _row_norms(self, d: int) -> tuple[float, float]:
         """Norm of a typical scaled row (features uniform on their ranges), and the largest norm."""
@@ -259,6 +266,30 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         score, curvature = model.bounds(longest)
         precision = self.prior_precision * self.prior_shape / self.prior_scale
         return Task(model, Bounds(score, curvature, precision, typical=model.bounds(1.1 * typical)))
+
+    def _rescaled_model(self, d: int, n: int) -> Task:
+        """Model that finds the scales of columns first, if noise would not hide them."""
+        from skdpbayes.models.rescaled import RescaledLinear
+        from skdpbayes.plans.gradients import rescaling_shares, row_reach
+
+        intercept = bool(self.fit_intercept)
+        settings = Settings.of(self._parameters(), self._defaults)
+        shares = rescaling_shares(settings, d, intercept, n)
+        task = self._scores_model(d)
+        if not shares:
+            return task
+        typical = math.sqrt(d + intercept)
+        row_norm, reach = 1.1 * typical, row_reach(settings, d + intercept, n)
+        scores = replace(task.model, unit=np.float32(0.7 * typical))
+        model = RescaledLinear(
+            scores,
+            intercept,
+            whitened=len(shares) > 1,
+            row_norm=np.float32(row_norm),
+            reach=np.float32(reach),
+            n_records=np.float32(n),
+        )
+        return Task(model, task.bounds._replace(typical=scores.bounds(row_norm * reach)))
 
     def _sums_model(self, d: int) -> Task:
         """Model of the single release; only rows near typical length or longer lose weight."""

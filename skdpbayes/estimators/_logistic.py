@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -43,12 +44,13 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of rows.
-    solver : {"dpvi", "na-dpvi", "sgld", "vips"}, default="dpvi"
+    solver : {"auto", "dpvi", "na-dpvi", "sgld", "vips"}, default="auto"
+        - "auto" is "na-dpvi" up to 300 coefficients (all classes and intercepts together), and
+          "dpvi" for more or if `guide` or `learning_rate` is given.
         - "dpvi" is variational inference with a Gaussian posterior.
-        - "na-dpvi" is the posterior given the noisy releases; its intervals cover better.
-        - "sgld" is Langevin dynamics, in coordinates and with curvature that are released. It
-          refuses budgets too small for the number of rows. With a `learning_rate` it is a plain
-          chain, which seldom mixes under small budgets, and then warns.
+        - "na-dpvi" is the normal posterior given all noisy releases.
+        - "sgld" is Langevin dynamics. It is experimental: under small budgets it seldom mixes at
+          its defaults, and then warns.
         - "vips" is a few closed-form rounds of noisy sufficient statistics. Its intervals cover
           well, and its predictions are somewhat worse (``docs/solvers/vips.md``). It takes neither
           `clipping_norm` nor `sampling_rate`, and refuses ``adjacency="add_remove"``.
@@ -96,18 +98,13 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None
         Step size. For "dpvi", None means 0.2. For "sgld" it is the
-        Langevin step size of a plain chain, in units of the log posterior; a step size too large
-        for the budget is refused, and a smaller one spends less than epsilon. None means steps in
-        units of the posterior's covariance (``docs/solvers/sgld.md``).
+        Langevin step size in units of the log posterior; None means the largest one that the budget
+        and a public bound on the curvature allow. A step size too large for the budget is refused;
+        a smaller one spends less than epsilon.
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
         Covariance of the Gaussian posterior of "dpvi". "auto" is full rank up to 300 parameters.
-    sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
-        Variant of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with
-        momentum and a thermostat (Ding et al. 2014).
-    friction : float, default=0.5
-        Friction of the samplers with momentum, in (0, 1]; "sgnht" starts there.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Step sizes of a plain chain of "sgld"; decreasing ones fall as t^(-1/3).
+        Step sizes of "sgld"; decreasing ones fall as t^(-1/3).
     n_chains : int, default=1
         Number of independent chains of "sgld", with separate batches and noise and one budget.
     n_posterior_samples : int, default=1000
@@ -172,7 +169,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        solver: str = "dpvi",
+        solver: str = "auto",
         adjacency: str = "zero_out",
         numerics: str = "secure",
         ledger: PrivacyLedger | None = None,
@@ -218,6 +215,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    _automatic = ("auto",)
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
     _fitted = (
         *PosteriorEstimator._fitted,
@@ -297,14 +295,27 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             mean_curvature=model.bounds(row)[1],
             constant_column=intercept,
         )
-        n = facts.n_rows
-        plain = self.solver == "sgld" and self.learning_rate is not None
-        if self.solver not in ("na-dpvi", "sgld") or plain or n is None:
+        n, settings = facts.n_rows, self._settings(facts)
+        plain = settings.solver == "sgld" and settings.learning_rate is not None
+        if settings.solver not in ("na-dpvi", "sgld") or plain or n is None:
             return Task(model, bounds)
-        settings = Settings.of(self._parameters(), self._defaults)
         if whitening_share(settings, columns, n) == 0:
             return Task(model, bounds)
-        return Task(WhitenedLogistic(model, np.float32(row), np.float32(n)), bounds)
+        return Task(WhitenedLogistic(model, np.float32(0.7 * row), np.float32(n)), bounds)
+
+    def _settings(self, facts: Facts) -> Settings:
+        from skdpbayes.plans.registry import check_special
+
+        own = super()._settings(facts)
+        if own.solver not in self._automatic:
+            return own
+        n_classes = len(facts.own_labels())
+        size = (facts.n_features + self.fit_intercept) * (1 if n_classes == 2 else n_classes)
+        for_dpvi = own.guide != "auto" or own.learning_rate is not None
+        large = size > own.defaults.full_rank_up_to
+        solver = "dpvi" if for_dpvi or large else "na-dpvi"
+        check_special(solver, self._parameters())
+        return replace(own, solver=solver)
 
     def _hints(self, plan: Plan) -> Iterator[str]:
         norm, schema = self._norm(plan.facts), schema_of(self.classes)

@@ -45,7 +45,8 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
         check_choice("step_schedule", own.get("step_schedule", "constant"), schedules)
         check_number("learning_rate", own.get("learning_rate"), 0, none=True)
         check_number("n_chains", own.get("n_chains", 1), 1, 1024, integral=True, closed=True)
-        check_special(own["solver"], own)
+        if own["solver"] not in self._automatic:
+            check_special(own["solver"], own)
 
     def _draws(self, plan: Plan, outcome: Outcome) -> np.ndarray:
         """Set the posterior and draw from it; shape (n_posterior_samples, n_parameters)."""

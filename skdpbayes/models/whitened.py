@@ -16,12 +16,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import NORM, Opening
+from skdpbayes.models.base import NORM, Opening, double
 from skdpbayes.models.denoising import cautious_curvature
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
@@ -82,16 +81,14 @@ class InCoordinates:
 
     def prior_axes(self) -> jax.Array:
         """Matrix from the ravelled coordinates to the ravelled weights."""
-        axes = jnp.asarray(self.axes, jnp.float64)
+        axes = double(self.axes)
         return block_diag(*([axes] * self.model.n_rows))
 
     def natural(
         self, posterior: GaussianPosterior | DrawsPosterior
     ) -> GaussianPosterior | DrawsPosterior:
         """Posterior of the weights, given that of the coordinates."""
-        return posterior.mapped(
-            np.kron(np.eye(self.model.n_rows), np.asarray(self.axes, np.float64))
-        )
+        return posterior.mapped(self.prior_axes())
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]

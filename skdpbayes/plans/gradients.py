@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import jax
 import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
+from skdpbayes.models.rescaled import HALF, RescaledLinear
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, Planned, Settings
 from skdpbayes.privacy.accounting import (
@@ -45,13 +47,17 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 """
 
 
-_EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.04, 0.2)  # see `whitening_share`
+_EDGE, _RESOLVED, _SHARES = 0.3, 0.6, (0.03, 0.1)  # see `whitening_share`
+_LEAST_ROUNDS = 20
+_COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
+_LOGS, _LOGS_RESOLVED = 0.2, 0.8  # see `rescaling_shares`
+_LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
+_REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
-_TURN_SHARES = (0.02, 0.03, 0.04, 0.05, 0.1)  # of the budget: curvatures of a Langevin chain
-_TURNS = (0.02, 0.06, 0.2)  # when, as shares of the run, between its first and last rounds
-_STEP = 0.4  # step size of a Langevin chain, over its friction
-_MOST_NOISE = 1.0  # for a Langevin chain: variance of privacy noise over that of sampling
-_LEAST_ROUNDS = 50
+_TURN_SHARES = (0.02, 0.03, 0.04, 0.05, 0.1)
+_TURNS = (0.02, 0.06, 0.2)
+_STEP = 0.4
+_MOST_NOISE = 1.0
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
 
@@ -138,11 +144,16 @@ def plan_na_dpvi(
             "learning_rate needs solver='dpvi' or 'sgld'; 'na-dpvi' has no such parameter."
         )
     refuse_many_parameters(settings, model)
-    # By default all records take part, unless there are very many.
-    n_steps, batch = settings.schedule((200, 2**17), openings)
+    # By default all records take part in every round: full batches have no error of sampling.
+    n_steps, batch = settings.schedule((200, 0), openings)
+    if n is not None and not batch:
+        batch = n
+        if settings.n_steps is None:
+            affordable = int(_COST / (n * max(n_parameters(model) ** 2, _LEAST_COST)))
+            n_steps = min(n_steps, max(_LEAST_ROUNDS, affordable))
     rate = settings.rate(n, batch)
     if n_steps < 2:
-        raise ValueError(_TOO_FEW.format(n_steps))
+        raise ValueError(_TOO_FEW.format(n_steps + len(openings)))
     opening, steps, _ = settings.round_noise(openings, n_steps, rate)
     # Nearly equal norms make the best use of the noise; without noise, no score is clipped.
     bounded = math.isfinite(bounds.score)
@@ -152,11 +163,8 @@ def plan_na_dpvi(
     share = 0.2 if settings.private else 1.01
     clip = settings.clipping_norm or bounds.clip or score * share
     norm = 1.01 * curvature * min(1, clip / score)  # the curvature is weighted like its score
-    typical = norm
-    if bounded and bounds.mean_curvature is not None:  # without noise, norms are far larger
-        typical = min(norm, 1.01 * bounds.mean_curvature)
     every = settings.defaults.curvature_every
-    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every), np.float32(typical))
+    solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
 
 
@@ -184,13 +192,61 @@ def plan_whitened(
     """
     marginal = model.marginal(model.init())
     p = model.n_columns
-    share = whitening_share(settings, p, model.n_records)
+    share = whitening_share(settings, p, float(model.n_records))
     # Variance of the noise in a whitened score at unit clip, over that of sampling.
-    ratio = settings.least_noise() ** 2 * n_parameters(marginal) / (0.15 * model.n_records)
+    ratio = settings.least_noise() ** 2 * n_parameters(marginal) / (0.15 * float(model.n_records))
     clip = min(max(0.55 * ratio**-0.25, _CLIPS[0]), _CLIPS[1]) * p**0.5
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (share,))
     return planned._replace(solver=Opened(planned.solver, np.int32(1)))
+
+
+def rescaling_shares(
+    settings: Settings, n_features: int, intercept: bool, n: int
+) -> tuple[float, ...]:
+    """Budget shares of the logarithms of entries and of second moments; those that are released.
+
+    Shares let the noise of the mean logarithm of all columns be `_LOGS`, in powers of two, and the
+    edge of the spectrum of the noise of second moments `_EDGE` times a typical eigenvalue, within
+    `_LOG_SHARES` and `_MOMENT_SHARES` of the budget. If the largest share leaves these figures
+    above `_LOGS_RESOLVED` and `_RESOLVED`, the release is not worth its cost.
+    """
+    if not settings.private:
+        return ()
+    noise = settings.least_noise() / n  # of a mean in [-1, 1], if the whole budget were spent
+    least, most = _LOG_SHARES
+    error = HALF * 2**0.5 * noise
+    logs = min(max((error / _LOGS) ** 2 * n_features**0.5, least), most)
+    if error > _LOGS_RESOLVED * logs**0.5:
+        return ()
+    least, most = _MOMENT_SHARES
+    edge = (2 * (n_features + intercept) ** 3) ** 0.5 * noise
+    moments = min(max((edge / _EDGE) ** 2, least), most)
+    return (logs, moments) if edge < _RESOLVED * moments**0.5 else (logs,)
+
+
+def row_reach(settings: Settings, n_columns: int, n: int) -> float:
+    """Length beyond which rows lose weight, over a typical one: larger where noise is small.
+
+    The noise of the curvatures grows with its square. The edge of its spectrum, if the whole budget
+    were spent, is `_REACH_EDGE` times a typical eigenvalue.
+    """
+    edge = (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+    return min(max((_REACH_EDGE / edge) ** 0.5, 1.0), _FARTHEST)
+
+
+def plan_rescaled(
+    settings: Settings, model: RescaledLinear, bounds: Bounds, n: int | None
+) -> Planned:
+    """Noise-aware inference in coordinates found by a release of scales, and of second moments."""
+    shares = rescaling_shares(settings, model.n_features, model.intercept, int(model.n_records))
+    n_steps, _ = settings.schedule((200, 2**17), ())  # the openings among them
+    if n_steps < len(shares) + 2:
+        raise ValueError(_TOO_FEW.format(n_steps))
+    marginal = model.marginal(model.init())
+    own = replace(settings, n_steps=n_steps)
+    planned = plan_na_dpvi(own, marginal, bounds, n, shares)
+    return planned._replace(solver=Opened(planned.solver, np.int32(len(shares))))
 
 
 def plan_sgld(
@@ -285,9 +341,9 @@ def plan_aware_sgld(
         norm = 1.01 * clip * p**0.5 / 4
     openings = (share,) if settings.private else ()
     n_steps, batch = settings.schedule((2000, 2**16), openings)
-    if n_steps < _LEAST_ROUNDS:
+    if n_steps < 50:
         raise ValueError(
-            f"n_steps={n_steps + len(openings)} is too few: solver='sgld' needs {_LEAST_ROUNDS} "
+            f"n_steps={n_steps + len(openings)} is too few: solver='sgld' needs 50 "
             "and one. Only a plain chain, with a learning_rate, takes any number."
         )
     early = (max(round(share * n_steps), 2 * i) for i, share in enumerate(_TURNS, 1))

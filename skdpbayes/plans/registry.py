@@ -17,6 +17,7 @@ from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
 from skdpbayes.models.protocols import HasNormalPrior
+from skdpbayes.models.rescaled import RescaledLinear
 from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.gradients import (
@@ -24,6 +25,7 @@ from skdpbayes.plans.gradients import (
     plan_guided,
     plan_na_dpvi,
     plan_point,
+    plan_rescaled,
     plan_sgld,
     plan_whitened,
 )
@@ -177,7 +179,12 @@ register(
     SolverEntry(
         "na-dpvi",
         "The normal posterior given all that the noisy scores and curvatures say.",
-        _gradient(plan_na_dpvi, HasGaussianPrior, (WhitenedLogistic, plan_whitened)),
+        _gradient(
+            plan_na_dpvi,
+            HasGaussianPrior,
+            (WhitenedLogistic, plan_whitened),
+            (RescaledLinear, plan_rescaled),
+        ),
         frozenset({"prior_df"}),
     )
 )

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 class Posterior(Protocol):
@@ -104,7 +105,7 @@ class GaussianPosterior(IndependentDraws):
         noise = rng.standard_normal((n, len(self.mean)))
         return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
 
-    def mapped(self, axes: np.ndarray) -> GaussianPosterior:
+    def mapped(self, axes: ArrayLike) -> GaussianPosterior:
         """Posterior of ``axes @ parameters``."""
         axes = np.asarray(axes, np.float64)
         factor = axes * self.factor if self.factor.ndim == 1 else axes @ self.factor

@@ -21,9 +21,10 @@ Where we differ: the paper runs NUTS over the stored trace for t*, a diagonal H 
 * H is the full curvature, released privately in some rounds or predicted by the model.
 * Averages of scores and points replace the trace: they determine t* as well.
 * A release's weight in the averages follows from its variance: the privacy noise, of known
-  variance; subsampling; and the non-linearity of the scores between theta and t*, which grows with
-  the posterior's covariance (`_nonlinearity`, or the model's `working_point`). An outlying release
-  loses weight, and the earlier ones with it (`_trust`).
+  variance; subsampling; and the non-linearity of the scores. Scores released far from the present
+  estimate lose weight again (`_combined`), for which averages are kept by blocks of rounds. Where
+  the model has a `working_point` scores are linear in expectation: there an outlying release loses
+  weight, and the earlier ones with it (`_trust`).
 
 H enters by denoised estimates of its spectrum: during the run an upper one, which keeps steps short
 (`cautious_curvature`), and at the end the best one (`estimated_curvature`). Derivations and
@@ -65,8 +66,19 @@ from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.normal_posterior import normal_given, within_reach
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 
+_BLOCKS = 32  # of rounds, over which averages are kept
 _REACH = 6.0  # prior standard deviations within which the next point lies
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
+
+
+class Averages(NamedTuple):
+    """Weighted averages over rounds; in the state one for each block, on a leading axis."""
+
+    weight: jax.Array  # sums of weights, by coordinate (equal within a block of the curvature)
+    score: jax.Array  # weighted average of scores over their factors
+    point: jax.Array  # weighted average of the posterior means at which they were released
+    noise: jax.Array  # variance of the noise in the averaged score
+    subsampled: jax.Array  # variance due to subsampling, in units of the data's own
 
 
 class TraceState(NamedTuple):
@@ -74,11 +86,7 @@ class TraceState(NamedTuple):
 
     theta: jax.Array  # posterior mean of the parameters
     covariance: jax.Array  # their posterior covariance
-    weight: jax.Array  # sums of weights, by coordinate (equal within a block of the curvature)
-    score: jax.Array  # weighted average of scores over their factors
-    point: jax.Array  # weighted average of the posterior means at which they were released
-    noise: jax.Array  # variance of the noise in the averaged score
-    subsampled: jax.Array  # variance due to subsampling, in units of the data's own
+    blocks: Averages
     known: Curvature  # average of the releases, or the model's prediction
     curvature: jax.Array  # denoised, for use during the run
     spread: jax.Array | None = None  # sampling covariance of the summed scores, if predicted
@@ -104,29 +112,22 @@ class NADPVI:
         weighted curvature, over the square of the unit.
     curvature_every : int
         Period of the curvature rounds.
-    typical_curvature : float, default=None
-        Norm of a typical record's curvature, over the square of the unit; None: `curvature_norm`.
     """
 
     clipping_norm: Number
     curvature_norm: Number
     curvature_every: Number = 10
-    typical_curvature: Number | None = None
     clip_fraction: ClassVar[None] = None
 
     def init(self, model: Model, key: jax.Array) -> TraceState:
         """The prior."""
         del key
         theta = flat_start(model)[0].astype(jnp.float64)
-        nothing = jnp.zeros_like(theta)
+        nothing = jnp.zeros((_BLOCKS, theta.size))
         state = TraceState(
             theta=theta,
             covariance=jnp.linalg.inv(prior_matrix(model)),
-            weight=nothing,
-            score=nothing,
-            point=theta,
-            noise=nothing,
-            subsampled=jnp.zeros(()),
+            blocks=Averages(nothing, nothing, nothing, nothing, nothing[:, 0]),
             known=Curvature.none(theta.size),
             curvature=jnp.zeros((theta.size, theta.size)),
         )
@@ -142,11 +143,10 @@ class NADPVI:
         unravel = flat_start(model)[1]
         unit = score_unit(model)
         clip, norm = self.clipping_norm * unit, self.curvature_norm * unit**2
-        typical = norm if self.typical_curvature is None else self.typical_curvature * unit**2
 
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
-            view = _look(model, state, typical)
+            view = _look(model, state)
             return view.point.astype(jnp.float32), view
 
         def score_of(state: TraceState, point: tuple[jax.Array, View]) -> Query:
@@ -161,7 +161,6 @@ class NADPVI:
             estimate: Sums,
             scales: Scales,
         ) -> TraceState:
-            del step
             view = point[1]
             score = unbiased_total(model, unravel(point[0]), estimate["score"], clip) / view.factors
             noise = (scales["score"] / view.factors) ** 2
@@ -171,14 +170,18 @@ class NADPVI:
                 model, state, _asked(model, state), subsampled + 1e-6
             )
             keep = _trust(model, state, score, noise, unclear)
-            state = _averaged(model, state, score, noise, unclear, keep, subsampled)
-            theta, precision = _given(model, state, _asked(model, state), view.unclear)
-            # Where scores are far from linear, a step could leave the region where they are
-            # informative.
-            state = state._replace(
-                theta=within_reach(model, theta, _REACH),
-                covariance=jnp.linalg.inv(precision),
-            )
+            # Blocks are short at first, when points move most.
+            done = step.astype(score.dtype) / jnp.maximum(mechanism.n_steps, 1)
+            at = jnp.minimum(_BLOCKS * jnp.sqrt(done), _BLOCKS - 1).astype(jnp.int32)
+            state = _averaged(model, state, at, score, noise, unclear, keep, subsampled)
+            for _ in range(2):  # weights depend on the estimate
+                theta, precision = _given(model, state, _asked(model, state), view.unclear)
+                # Where scores are far from linear, a step could leave the region where they are
+                # informative.
+                state = state._replace(
+                    theta=within_reach(model, theta, _REACH),
+                    covariance=jnp.linalg.inv(precision),
+                )
             return _informed(model, state, clip)
 
         def learn_curvature(
@@ -243,14 +246,15 @@ def _given(
     model: Model, state: TraceState, h: jax.Array, unclear: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of the parameters, given the averages."""
-    noise, observed = jnp.diag(state.noise) + unclear, state.score + h @ state.point
+    seen = _combined(model, state)
+    noise, observed = jnp.diag(seen.noise) + unclear, seen.score + h @ seen.point
     if isinstance(model, HasStartVariance):
         # The start is an estimate too, of where the sum of all scores is zero, as the rounds are.
         start, variance = (
             ravel_pytree(x)[0].astype(jnp.float64) for x in (model.init(), model.start_variance())
         )
         noise, observed = _with_start(h, noise, observed, start, variance)
-    spread = noise + _sampling(model, state, h, 1 + state.subsampled)
+    spread = noise + _sampling(model, state, h, 1 + seen.subsampled)
     gain = jnp.linalg.solve(spread, h).T
     information = gain @ h
     linear = gain @ observed
@@ -277,51 +281,76 @@ def _trust(
     An outlier lies beyond three standard deviations of its squared Mahalanobis distance: either the
     earlier scores had too much weight, or the new one has.
     """
-    h, size = _asked(model, state), len(score)
-    missed = score - state.score - h @ (state.point - state.theta)
+    if not isinstance(model, HasWorkingPoint):
+        return jnp.ones(())
+    h, size, seen = _asked(model, state), len(score), _combined(model, state)
+    missed = score - seen.score - h @ (seen.point - state.theta)
     # Errors of h contribute as far as the optimum is unknown.
-    spread = noise + state.noise + state.known.variance * jnp.trace(state.covariance)
+    spread = noise + seen.noise + state.known.variance * jnp.trace(state.covariance)
     surprise = missed @ jnp.linalg.solve(jnp.diag(spread) + unclear, missed) / size
-    return jnp.where(state.weight[0] > 0, jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise), 1)
+    return jnp.where(seen.weight[0] > 0, jnp.minimum(1, (1 + 3 * (2 / size) ** 0.5) / surprise), 1)
 
 
 def _averaged(
     model: Model,
     state: TraceState,
+    at: jax.Array,
     score: jax.Array,
     noise: jax.Array,
     unclear: jax.Array,
     keep: jax.Array,
     subsampled: jax.Array,
 ) -> TraceState:
-    """State with one more score in the averages."""
-    noise, unclear = noise / keep, jnp.diag(unclear)
+    """State with one more score in the averages of block `at`."""
+    noise = noise / keep
     # Coordinates related by the curvature must have one weight: they share the mean of `unclear`.
-    weight = 1 / (
-        noise
-        + jnp.concatenate(
-            [jnp.full_like(x, x.mean()) for x in (unclear[b] for b in _blocks(model))]
-        )
-    )
-    total = keep * state.weight + weight
-    new = weight / total
+    weight = 1 / (noise + _shared(model, jnp.diag(unclear)))
+    blocks = state.blocks._replace(weight=keep * state.blocks.weight)
+    one = Averages(weight, score, state.theta, noise, subsampled)
+    own = jax.tree.map(lambda x: x[at], blocks)
+    both = jax.tree.map(lambda x, y: jnp.stack([x, y]), own, one)
     return state._replace(
-        weight=total,
-        score=(1 - new) * state.score + new * score,
-        point=(1 - new) * state.point + new * state.theta,
-        noise=(1 - new) ** 2 * state.noise + new**2 * noise,
-        subsampled=jnp.mean((1 - new) ** 2) * state.subsampled + jnp.mean(new**2) * subsampled,
+        blocks=jax.tree.map(lambda x, new: x.at[at].set(new), blocks, _average(both))
     )
 
 
-def _look(model: Model, state: TraceState, norm: Number = 0.0) -> View:
-    """Where to release a score: the model's working point, else the posterior mean.
+def _average(parts: Averages) -> Averages:
+    """Average over the leading axis."""
+    total = jnp.sum(parts.weight, axis=0)
+    share = parts.weight / total.clip(1e-300)
+    return Averages(
+        weight=total,
+        score=jnp.sum(share * parts.score, axis=0),
+        point=jnp.sum(share * parts.point, axis=0),
+        noise=jnp.sum(share**2 * parts.noise, axis=0),
+        subsampled=jnp.sum(jnp.mean(share**2, axis=1) * parts.subsampled),
+    )
 
-    Without a working point the extra covariance is that of the non-linearity (by `norm`).
+
+def _combined(model: Model, state: TraceState) -> Averages:
+    """Average over all blocks.
+
+    Between its point and the present estimate a score may be far from linear: the square of what it
+    should change by is added to its variance.
     """
+    blocks = state.blocks
+    if isinstance(model, HasWorkingPoint):
+        return _average(blocks)
+    moved = (state.theta - blocks.point) @ _asked(model, state)
+    away = jax.vmap(lambda x: _shared(model, x))(moved**2)
+    weight = blocks.weight / (1 + blocks.weight * away)
+    return _average(blocks._replace(weight=weight, noise=blocks.noise + away))
+
+
+def _shared(model: Model, x: jax.Array) -> jax.Array:
+    """Entries replaced by their means over the blocks of parameters."""
+    return jnp.concatenate([jnp.full_like(x[b], x[b].mean()) for b in _blocks(model)])
+
+
+def _look(model: Model, state: TraceState) -> View:
+    """Where to release a score: the model's working point, else the posterior mean."""
     if not isinstance(model, HasWorkingPoint):
-        unclear = _nonlinearity(_asked(model, state), state.covariance, norm)
-        return View(state.theta, jnp.ones_like(state.theta), unclear)
+        return View(state.theta, jnp.ones_like(state.theta), jnp.zeros_like(state.curvature))
     point, factors, doubt = model.working_point(state.theta, state.curvature, state.covariance)
     return View(point, factors, jnp.diag(doubt / factors**2))
 
@@ -361,17 +390,6 @@ def _sampling(model: Model, state: TraceState, h: jax.Array, factor: jax.Array) 
             0
         ].astype(jnp.float64)
     return factor * _mean_weight(state.known).astype(jnp.float64) * h / factors[:, None] / factors
-
-
-def _nonlinearity(h: jax.Array, covariance: jax.Array, norm: Number) -> jax.Array:
-    """Covariance of a score's non-linearity in t*: a share of that of ``h (t* - theta)``.
-
-    The slope of a record's score changes by about its own size as the parameters move its logit by
-    two. The mean square error of the logits is ``tr(h covariance)`` over the sum of the records'
-    slopes; `norm` bounds one slope (times the square of the covariates).
-    """
-    share = jnp.clip(0.5 * jnp.sum(h * covariance) * norm / jnp.trace(h), 0, 0.25)
-    return share * h @ covariance @ h
 
 
 def _mean_weight(known: Curvature) -> jax.Array:

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 from skdpbayes.mechanism.contributions import contribution_norm, scaled
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Model, curvature, unbiased_weight
+from skdpbayes.models.denoising import noise_edge
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.solvers.base import Query, Scales, Sums
 
+_SMALL = 0.1  # edge of small noise's spectrum, over the mean eigenvalue
 WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the mean weight
 
 
@@ -45,8 +47,10 @@ class Curvature(NamedTuple):
         """Average with one more release; late rounds, nearer the optimum, have larger weights."""
         matrix = estimate["curvature"].reshape(self.matrix.shape)
         n = self.n + 1
-        # Long averages serve to reduce noise: without noise they are short.
-        lateness = jnp.where(scales["curvature"] > 0, 1, 3)
+        # Long averages serve to reduce noise. Early points are far from the optimum, and where the
+        # noise is small that is the larger error.
+        edge = noise_edge(len(matrix), scales["curvature"] ** 2 / 2)
+        lateness = jnp.where(edge > _SMALL * jnp.trace(matrix) / len(matrix), 1, 3)
         new = (lateness + 1) / (n.astype(jnp.float32) + lateness)
         return Curvature(
             matrix=(1 - new) * self.matrix + new * (matrix + matrix.T) / 2,

@@ -72,6 +72,23 @@ def test_units_of_the_data_do_not_matter(data, fitted):
     assert other.noise_std_ == pytest.approx(10 * fitted.noise_std_, rel=1e-2)
 
 
+@pytest.mark.parametrize("loose", [(10, 10), (10, 1), (1, 10)])
+def test_bounds_ten_times_too_loose_cost_little(data, loose):
+    """Noise in units of the bounds would hide coefficients: their error was .3 before."""
+    truth, X = np.array([0.6, -0.3, 0.0]), data[0][:2000]
+    y = X @ truth + 0.2 + 0.3 * np.random.default_rng(1).normal(size=2000)
+    bounds = (-loose[0], loose[0]), (-2 * loose[1], 2 * loose[1])
+    fits = [
+        DPBayesianLinearRegression(1.0, bounds=bounds, random_state=seed).fit(X, y)
+        for seed in range(5)
+    ]
+    errors = np.array([fit.coef_ - truth for fit in fits])
+    assert np.sqrt(np.mean(errors**2)) < 0.05
+    spread = np.array([fit.posterior_samples_["coef"].std(axis=0) for fit in fits])
+    assert 0.4 < np.sqrt(np.mean((errors / spread) ** 2)) < 1.6
+    assert spread.max() < 0.1
+
+
 def test_without_an_intercept(data):
     X, y = data
     model = DPBayesianLinearRegression(
@@ -226,20 +243,19 @@ def releases_of(monkeypatch, X, y, **parameters):
 
     def run(*arguments, **options):
         state, releases = original(*arguments, **(options | {"keep_releases": True}))
-        kept.append((np.asarray(releases), arguments[2]))
+        kept.append((np.asarray(releases), *arguments[1:3]))
         return state, releases
 
     with monkeypatch.context() as patch:
         patch.setattr(inference, "run", run)
         DPBayesianLinearRegression(1.0, bounds=BOUNDS, random_state=0, **parameters).fit(X, y)
-    releases, solver = kept[0]
+    releases, model, solver = kept[0]
     if hasattr(solver, "n_records"):  # one release
         return releases[0] / solver.clipping_norm
-    units = np.full(
-        releases.shape[1], solver.curvature_norm / 0.95**0.5
-    )  # curvature, then two weights
-    units[-2:] = solver.curvature_norm / 0.05**0.5
-    return releases[0] / units
+    blocks = model.openings()[0].blocks  # logarithms of the response, and of each column
+    d = X.shape[1]
+    units = [blocks["response"], *[blocks["rows"]] * d]
+    return releases[0][: d + 1] / [own.clipping_norm / own.share**0.5 for own in units]
 
 
 @pytest.mark.parametrize("solver", solvers_of(DPBayesianLinearRegression))

@@ -555,7 +555,7 @@ BAD = [
     *[({"epsilon": v}, f"epsilon {NUMBERS}") for v in (0, -1, math.nan, "1", None, True)],
     *[({"delta": v}, f"delta {NUMBERS}") for v in (0, -1e-5, 1, 2, math.nan, "x", None)],
     *[
-        ({"solver": v}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld'")
+        ({"solver": v}, "solver must be one of 'auto', 'dpvi', 'na-dpvi', 'sgld'")
         for v in ("nuts", None, 3)
     ],
     *[({"adjacency": v}, "adjacency must be one of 'zero_out'") for v in ("add", None)],

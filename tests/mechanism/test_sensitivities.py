@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from farthest import Case, check
 
+from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models.belief_net import SigmoidBeliefNet
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
-from skdpbayes.models.linear import normal_prior
+from skdpbayes.models.linear import LinearRegression, normal_prior
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.rescaled import RescaledLinear
 
 f32 = np.float32
 
@@ -37,6 +39,37 @@ def code(v):
 def linear_sums(norm):
     hyper = {name: f32(1) for name in ("precision", "shape", "scale", "unit")}
     return LinearSums(3, **hyper, normal=normal_prior(1, 1, 1), row_norm=f32(norm), intercept=True)
+
+
+def opening_of_linear_regression(number):
+    """An opening whose blocks are in units of their noise, at axes that lengthen one column."""
+    hyper = {name: f32(1) for name in ("precision", "shape", "scale", "unit")}
+    model = LinearRegression(3, **hyper, normal=normal_prior(1, 1, 1))
+    rescaled = RescaledLinear(model, True, True, f32(1.3), f32(2), f32(100))
+    opening = rescaled.openings()[number]
+    one = opening.statistics(rescaled.init() | {"axes": np.diag([8, 1, 1]).astype(f32)})
+
+    def statistic(record):
+        parts = one(record)
+        return [
+            block.share**0.5 / block.clipping_norm * full(parts[name])
+            for name, block in opening.blocks.items()
+        ]
+
+    return statistic
+
+
+def full(part):
+    """A contribution as an array."""
+    if not isinstance(part, Quadratic):
+        return part
+    return part.weight[0, 0] * jnp.outer(part.vector, part.vector)
+
+
+def sizes(v):
+    """Features and a response of every order of magnitude, and of either sign."""
+    values = jnp.sign(v) * jnp.exp2(jnp.clip(12 * v, -40, 40))
+    return {"x": jnp.append(values[:2], 1), "y": values[2]}
 
 
 def logistic(classes):
@@ -113,6 +146,13 @@ MODELS = {
     # Two rows of norm R with responses 1 and -1 (or 1 and 1), at a cosine of 0.98 (-0.98).
     "linear regression": of_model(
         linear_sums(1.3), math.sqrt(2) * (1 + 1.4**2 / 2) * 1.3**2, 4, response, 1.3
+    ),
+}
+
+MODELS |= {
+    "linear regression: logarithms": Case(opening_of_linear_regression(0), 1.0, 2.0, 3, sizes),
+    "linear regression: moments": Case(
+        opening_of_linear_regression(1), 1.0, math.sqrt(2), 4, response, 3.0
     ),
 }
 

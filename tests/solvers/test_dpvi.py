@@ -32,6 +32,7 @@ def without_noise(X, y, **parameters):
         **(
             {
                 "epsilon": np.inf,
+                "solver": "dpvi",
                 "classes": [0, 1],
                 "data_norm": 4.0,
                 "random_state": 0,
@@ -79,9 +80,9 @@ def test_the_prior_remains_where_there_is_only_noise():
     w *= 2 / np.linalg.norm(w)
     X = rng.normal(size=(n + 4000, d))
     y = (rng.random(n + 4000) < expit(X @ w)).astype(int)
-    model = DPBayesianLogisticRegression(epsilon=0.1, classes=[0, 1], random_state=0).fit(
-        X[:n], y[:n]
-    )
+    model = DPBayesianLogisticRegression(
+        epsilon=0.1, solver="dpvi", classes=[0, 1], random_state=0
+    ).fit(X[:n], y[:n])
     posterior = model.posterior_
     assert np.sqrt(np.mean(posterior.mean**2)) < 0.15
     assert 0.9 < np.median(posterior.std) < 1.1
@@ -174,7 +175,7 @@ def test_what_the_data_do_not_say_stays_with_the_prior():
 
     def fit(**parameters):
         return (
-            DPBayesianLogisticRegression(classes=[0, 1], data_norm=2.0, **parameters)
+            DPBayesianLogisticRegression(classes=[0, 1], solver="dpvi", data_norm=2.0, **parameters)
             .fit(X, y)
             .posterior_
         )

@@ -49,10 +49,8 @@ def simulator_of(planned, draw):
         of_data, of_fit, of_draws = jax.random.split(key, 3)
         truth, place, records = draw(of_data)
         state = final_state(of_fit, Records(records, jnp.int32(N)), model, solver, spec)
-        posteriors = [
-            normal_posterior(model, s)
-            for s in (state, state._replace(noise=jnp.zeros_like(state.noise)))
-        ]
+        noiseless = state.blocks._replace(noise=jnp.zeros_like(state.blocks.noise))
+        posteriors = [normal_posterior(model, s) for s in (state, state._replace(blocks=noiseless))]
         mean = jnp.stack([mean[place] for mean, _ in posteriors])
         std = jnp.stack(
             [jnp.linalg.inv(precision)[place, place] ** 0.5 for _, precision in posteriors]
@@ -64,7 +62,12 @@ def simulator_of(planned, draw):
 
 def one_slope():
     estimator = DPBayesianLinearRegression(
-        0.1, fit_intercept=False, prior_shape=20.0, prior_scale=0.5
+        0.1,
+        adjacency="add_remove",  # without a number of rows columns are taken as they are
+        sampling_rate=1.0,
+        fit_intercept=False,
+        prior_shape=20.0,
+        prior_scale=0.5,
     )
 
     def draw(key):
@@ -81,7 +84,14 @@ def one_slope():
 
 
 def one_logit():
-    estimator = DPBayesianLogisticRegression(0.1, solver="na-dpvi", classes=[0, 1], data_norm=2.0)
+    estimator = DPBayesianLogisticRegression(
+        0.1,
+        solver="na-dpvi",
+        adjacency="add_remove",
+        sampling_rate=1.0,
+        classes=[0, 1],
+        data_norm=2.0,
+    )
 
     def draw(key):
         parts = jax.random.split(key, 3)

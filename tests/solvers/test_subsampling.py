@@ -38,6 +38,7 @@ def fitted(data, guide, met, n_steps, **parameters):
     fits = [
         DPBayesianLogisticRegression(
             epsilon=np.inf,
+            solver="dpvi",
             classes=[0, 1],
             data_norm=8.0,
             guide=guide,

@@ -12,9 +12,9 @@ from benchmarks.vips_coverage import coverage
 from skdpbayes import DPBayesianLogisticRegression, inference
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.contributions import contribution_norm
+from skdpbayes.models.denoising import kept, shrunk_products
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.privacy import compose
-from skdpbayes.models.denoising import kept, shrunk_products
 
 NORM = 3**0.5
 

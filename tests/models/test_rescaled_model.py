@@ -1,0 +1,156 @@
+"""Linear regression in coordinates that openings find: their sums, and the model in them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from skdpbayes.mechanism.contributions import contribution_norm
+from skdpbayes.models.base import prior_matrix, unbiased_weight
+from skdpbayes.models.linear import LinearRegression, normal_prior
+from skdpbayes.models.rescaled import RescaledLinear
+from skdpbayes.plans.gradients import rescaling_shares, row_reach
+from skdpbayes.plans.settings import Settings
+from skdpbayes.posteriors import GaussianPosterior
+
+N, SCALES = 20_000, np.array([0.5, 0.03, 0.002])
+AXES = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
+f32 = np.float32
+
+
+def rescaled(**changes):
+    hyper = {"precision": f32(0.1), "shape": f32(1), "scale": f32(0.02), "unit": f32(1.4)}
+    model = LinearRegression(4, **hyper, normal=normal_prior(0.1, 1, 0.02))
+    own = {"intercept": True, "whitened": True, "row_norm": f32(2.2), "n_records": f32(N)}
+    own["reach"] = f32(1)
+    return RescaledLinear(model, **(own | changes))
+
+
+def marginal(response=np.inf):
+    return rescaled().marginal({"axes": jnp.asarray(AXES), "response": jnp.float32(response)})
+
+
+@pytest.fixture(scope="module")
+def records():
+    rng = np.random.default_rng(0)
+    x = np.c_[rng.normal(size=(N, 3)) * SCALES, np.ones(N)]
+    x[:, 2] += 0.8 * x[:, 1]
+    return {"x": x.astype(f32), "y": (0.1 * rng.normal(size=N)).astype(f32)}
+
+
+def opened(number, params, records, noise=0.0, model=None):
+    """Parameters after an opening of sums with noise of a given standard deviation."""
+    opening = (rescaled() if model is None else model).openings()[number]
+    parts = jax.vmap(opening.statistics(params))(records)
+    sums, rng = {}, np.random.default_rng(2)
+    for name, part in parts.items():
+        sums[name] = part.total() if hasattr(part, "total") else part.sum(axis=0)
+        sums[name] = sums[name] + noise * rng.normal(size=sums[name].shape)
+    with jax.enable_x64(True):  # as in a run
+        return opening.update(params, sums, {name: jnp.float32(noise) for name in sums}, None)
+
+
+def test_scales_of_columns_are_found_whatever_the_bounds(records):
+    found = opened(0, rescaled().init(), records)
+    rows = records["x"] @ np.asarray(found["axes"])
+    np.testing.assert_allclose(np.sqrt(np.mean(rows**2, axis=0)), 1, atol=0.5)
+    assert 0.1 < found["response"] < 0.3  # a bound on the root mean square
+
+
+def test_columns_that_noise_hides_share_a_scale(records):
+    known = np.log(np.diag(opened(0, rescaled().init(), records)["axes"])[:3])
+    found = np.log(np.diag(opened(0, rescaled().init(), records, 20.0 * N)["axes"])[:3])
+    assert np.ptp(found) < 0.2 * np.ptp(known)
+
+
+def test_null_records_and_empty_columns_say_nothing(records):
+    model = rescaled()
+    one = model.openings()[0].statistics(model.init())
+    null = one({"x": records["x"][0], "y": jnp.float32(np.nan)})
+    assert not any(np.any(part) for part in null.values())
+    nothing = one({"x": jnp.array([0, 1e-9, 0, 1]), "y": jnp.float32(0)})
+    assert not any(np.any(part) for part in nothing.values())
+    moments = model.openings()[1].statistics(model.init())
+    assert not np.any(moments({"x": records["x"][0], "y": jnp.float32(np.inf)})["moments"].weight)
+
+
+def test_second_moments_are_about_one_in_the_axes(records):
+    model = rescaled(row_norm=f32(20))
+    first = opened(0, model.init(), records, model=model)
+    found = opened(1, first, records, model=model)
+    rows = records["x"] @ np.asarray(found["axes"])
+    np.testing.assert_allclose(rows.T @ rows / N, np.eye(4), atol=0.02)
+    assert found["response"] == first["response"]
+
+
+def test_scores_and_curvatures_are_those_of_the_weights(records):
+    own, coordinates = rescaled().model, marginal()
+    t = {"u": jnp.float32(-1), "w": jnp.asarray([0.3, -0.1, 0.2, 0.5], jnp.float32)}
+    w = t | {"w": AXES @ t["w"]}
+    record = {"x": records["x"][5] * 10, "y": records["y"][5]}
+    score, inside = own.score(w, record), coordinates.score(t, record)
+    np.testing.assert_allclose(inside["w"], AXES.T @ score["w"], rtol=1e-4)
+    assert inside["u"] == pytest.approx(float(score["u"]), rel=1e-5)
+    map_ = np.eye(5)
+    map_[1:, 1:] = AXES
+    expected = map_.T @ np.asarray(own.curvature(w, record)) @ map_
+    np.testing.assert_allclose(coordinates.curvature(t, record), expected, rtol=1e-3, atol=1e-4)
+    for name in ("log_prior", "log_likelihood"):
+        rest = (record,) if name == "log_likelihood" else ()
+        ours = float(getattr(coordinates, name)(t, *rest))
+        assert ours == pytest.approx(float(getattr(own, name)(w, *rest)), rel=1e-4)
+
+
+def test_no_row_has_a_long_score_or_a_long_curvature():
+    model = marginal()
+    clip, most = 0.2 * model.bounds(2.2)[0], 0.2 * model.bounds(2.2)[1]
+    params = model.init()
+    for size in 10.0 ** np.arange(-3, 6):
+        x = (size * np.random.default_rng(3).normal(size=4)).astype(f32)
+        for y in (0.0, 1e20, -1e20):
+            record = {"x": jnp.asarray(x), "y": jnp.float32(y)}
+            weight = unbiased_weight(model, params, record, jnp.float32(clip))
+            score = contribution_norm(model.score(params, record))
+            curvature = contribution_norm(model.curvature(params, record))
+            assert weight * score <= clip * (1 + 1e-4)
+            assert weight * curvature <= most * (1 + 1e-4)
+
+
+def test_the_prior_is_that_of_the_weights_and_of_the_size_of_responses():
+    with jax.enable_x64(True):
+        own, free, bound = (
+            prior_matrix(model) for model in (rescaled().model, marginal(), marginal(0.5))
+        )
+        axes = np.eye(5)
+        axes[1:, 1:] = AXES
+        np.testing.assert_allclose(free, axes.T @ np.asarray(own) @ axes, rtol=1e-5)
+        np.testing.assert_allclose(bound[0], free[0], rtol=1e-6)
+        # Three columns and a constant: every coordinate has the variance of the bound.
+        np.testing.assert_allclose((bound - free)[1:, 1:], 4 * np.eye(4), atol=1e-4)
+    assert marginal(0.01).init()["u"] == pytest.approx(2 * np.log(0.01) / 1.4, rel=1e-5)
+    assert marginal(1e3).init()["u"] == rescaled().model.init()["u"]
+
+
+def test_a_posterior_is_mapped_to_the_weights():
+    own = GaussianPosterior(np.arange(5.0), np.eye(5))
+    found = marginal().natural(own)
+    assert found.mean[0] == 0
+    np.testing.assert_allclose(found.mean[1:], AXES @ np.arange(1.0, 5), rtol=1e-5)
+    np.testing.assert_allclose(found.covariance[1:, 1:], AXES @ AXES.T, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "n", "d", "releases"),
+    [(np.inf, 2000, 4, 0), (1, 2000, 4, 2), (0.1, 2000, 4, 1), (0.1, 200, 3, 0), (8, 1000, 50, 1)],
+)
+def test_what_is_released_follows_from_public_numbers(epsilon, n, d, releases):
+    settings = Settings(epsilon, 1e-5, "zero_out", "secure")
+    shares = rescaling_shares(settings, d, True, n)
+    assert len(shares) == releases and sum(shares) <= 0.15
+
+
+def test_long_rows_keep_their_weight_where_there_is_little_noise():
+    def reach(epsilon, n):
+        return row_reach(Settings(epsilon, 1e-5, "zero_out", "secure"), 5, n)
+
+    assert reach(0.1, 2000) == 1 < reach(1, 4000) < reach(8, 100_000) == 3
