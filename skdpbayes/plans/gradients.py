@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -54,10 +55,10 @@ _LOGS, _LOGS_RESOLVED = 0.2, 0.8  # see `rescaling_shares`
 _LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
-_TURN_SHARES = (0.02, 0.03, 0.04, 0.05, 0.1)
-_TURNS = (0.02, 0.06, 0.2)
-_STEP = 0.4
-_MOST_NOISE = 1.0
+_STEP = 0.4  # step size of a Langevin chain with released curvature, over its friction
+_TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, as shares of a chain
+_TURN_SHARES = (0.01, 0.02, 0.03, 0.04, 0.08)  # of its budget
+_MOST_NOISE, _LEAST_CHAIN = 1.0, 400  # for such chains: `score_noise`, and rounds
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
 
@@ -182,20 +183,31 @@ def whitening_share(settings: Settings, n_columns: int, n: float) -> float:
     return share if edge < _RESOLVED * share**0.5 else 0.0
 
 
+def score_noise(settings: Settings, model: Model, n: float) -> float:
+    """Variance of the noise in the average whitened score, over that of sampling.
+
+    At a clipping norm of a typical row, if the whole budget were spent.
+    """
+    return settings.least_noise() ** 2 * n_parameters(model) / (0.15 * n)
+
+
+def whitened_clip(noise: float, n_columns: int) -> float:
+    """Clipping norm of whitened scores, given their `score_noise`.
+
+    All have one length where privacy noise dominates, and hardly one is clipped where sampling
+    does.
+    """
+    return min(max(0.55 * noise**-0.25, _CLIPS[0]), _CLIPS[1]) * n_columns**0.5
+
+
 def plan_whitened(
     settings: Settings, model: WhitenedLogistic, bounds: Bounds, n: int | None
 ) -> Planned:
-    """Noise-aware inference in coordinates found by one release of second moments.
-
-    Scores are clipped so that all have one length where privacy noise dominates, and hardly where
-    sampling does.
-    """
+    """Noise-aware inference in coordinates found by one release of second moments."""
     marginal = model.marginal(model.init())
     p = model.n_columns
     share = whitening_share(settings, p, float(model.n_records))
-    # Variance of the noise in a whitened score at unit clip, over that of sampling.
-    ratio = settings.least_noise() ** 2 * n_parameters(marginal) / (0.15 * float(model.n_records))
-    clip = min(max(0.55 * ratio**-0.25, _CLIPS[0]), _CLIPS[1]) * p**0.5
+    clip = whitened_clip(score_noise(settings, marginal, float(model.n_records)), p)
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (share,))
     return planned._replace(solver=Opened(planned.solver, np.int32(1)))
@@ -320,50 +332,43 @@ def plan_aware_sgld(
             "step_schedule='decreasing' needs a learning_rate, that of the first step."
         )
     refuse_many_parameters(settings, own)
-    p, clip = own.n_columns, settings.clipping_norm or 1.01 * bounds.score
-    norm, share = 1.01 * bounds.curvature, whitening_share(settings, p, n)
+    noise, n_chains, shares = score_noise(settings, own, n), settings.n_chains, ()
+    clip, norm = settings.clipping_norm or 1.01 * bounds.score, 1.01 * bounds.curvature
     if settings.private:
-        # Variance of the privacy noise in the average whitened score, over that of sampling.
-        ratio = settings.least_noise() ** 2 * n_parameters(own) / (0.15 * n)
-        if share == 0 or ratio > _MOST_NOISE:
+        share = whitening_share(settings, own.n_columns, n)
+        if share == 0 or noise > _MOST_NOISE:
             raise ValueError(
-                f"solver='sgld' needs more than {n} rows for {p} columns at "
-                f"epsilon={settings.epsilon:g}: privacy noise would be {ratio:.2g} times as large "
-                f"as sampling noise, and it takes at most {_MOST_NOISE:g}. Use solver='na-dpvi'."
+                f"solver='sgld' needs more than {n} rows for {own.n_columns} columns at "
+                f"epsilon={settings.epsilon:g}: privacy noise would have {noise:.2g} times the "
+                f"variance of sampling, and at most {_MOST_NOISE:g} is allowed. Use "
+                "solver='na-dpvi'."
             )
-        if settings.n_chains > 1:
+        if n_chains > 1:
             raise ValueError(
-                f"n_chains={settings.n_chains} needs a learning_rate: without one the law of a "
-                "chain includes its own privacy noise, and chains need not agree."
+                f"n_chains={n_chains} needs a learning_rate: without one the law of a chain "
+                "includes its own privacy noise, and chains need not agree."
             )
-        usual = min(max(0.55 * ratio**-0.25, _CLIPS[0]), _CLIPS[1]) * p**0.5
-        clip = settings.clipping_norm or usual
-        norm = 1.01 * clip * p**0.5 / 4
-    openings = (share,) if settings.private else ()
-    n_steps, batch = settings.schedule((2000, 2**16), openings)
-    if n_steps < 50:
+        shares = (share,)
+        clip = settings.clipping_norm or whitened_clip(noise, own.n_columns)
+        norm = 1.01 * clip * own.n_columns**0.5 / 4
+    n_steps, batch = settings.schedule((2000, 2**16), shares)
+    if n_steps < _LEAST_CHAIN:
         raise ValueError(
-            f"n_steps={n_steps + len(openings)} is too few: solver='sgld' needs 50 "
-            "and one. Only a plain chain, with a learning_rate, takes any number."
+            f"n_steps={n_steps + len(shares)} is too few for a chain to mix: solver='sgld' needs "
+            f"{_LEAST_CHAIN + len(shares)}, or a learning_rate, which takes any number."
         )
-    early = (max(round(share * n_steps), 2 * i) for i, share in enumerate(_TURNS, 1))
-    turns = [0, *early, n_steps - 1]
-    scores = (1 - sum(openings) - sum(_TURN_SHARES)) / (n_steps - len(turns))
-    schedule = [(share**-0.5, 1) for share in openings]
-    for i, share in enumerate(_TURN_SHARES):
-        schedule.append((share**-0.5, 1))
-        if i + 1 < len(turns):
-            schedule.append((scores**-0.5, turns[i + 1] - turns[i] - 1))
     rate = settings.rate(n, batch)
-    pieces = [(size, count * settings.n_chains) for size, count in schedule]
-    noise = settings.noise(sum(count for _, count in pieces), rate, pieces).steps
-    steps = tuple(
-        GaussianSteps(piece.noise_multiplier, rate, count)
-        for piece, (_, count) in zip(noise, schedule, strict=True)
-    )
+    # Curvature has its shares of what the opening leaves; scores have the rest.
+    turns = [*(round(share * n_steps) for share in _TURNS), n_steps - 1]
+    share = (1 - sum(_TURN_SHARES)) / (n_steps - len(turns))
+    gaps = [later - turn - 1 for turn, later in pairwise(turns)]
+    rounds = [((own, 1), (share, gap)) for own, gap in zip(_TURN_SHARES, [*gaps, 0], strict=True)]
+    schedule = [(own**-0.5, count * n_chains) for pair in rounds for own, count in pair if count]
+    opening, steps, _ = settings.round_noise(shares, n_steps * n_chains, rate, schedule)
+    steps = tuple(replace(own, steps=own.steps // n_chains) for own in steps)
     friction = 1.0 if settings.sampler == "sgld" else float(settings.friction)
     solver = AwareSGLD(
-        n_draws=-(-settings.n_posterior_samples // settings.n_chains),
+        n_draws=-(-settings.n_posterior_samples // n_chains),
         clipping_norm=np.float32(clip),
         curvature_norm=np.float32(norm),
         turns=np.array(turns, np.int32),
@@ -371,8 +376,8 @@ def plan_aware_sgld(
         friction=np.float32(friction),
         sampler=settings.sampler,
     )
-    planned = Opened(solver, np.int32(1)) if openings else solver
-    return Planned(planned, settings.spec(steps, settings.n_chains), float(clip))
+    planned = Opened(solver, np.int32(1)) if shares else solver
+    return Planned(planned, settings.spec(opening + steps, n_chains), float(clip))
 
 
 def plan_point(

@@ -1,20 +1,21 @@
 """Langevin dynamics with released curvature, whose law includes the privacy noise.
 
-With score noise of variance nu in the average of the kept rounds, released curvature H and mean
-weight omega, the posterior given the releases has the information F and the covariance L,
+The average of the scores that a chain releases has noise of variance nu. Given a released curvature
+H, and omega H as the sampling covariance of the summed scores, the posterior has the precision
+``F + P`` and the covariance L,
 
-    W = H (omega H + nu I)^-1,    F = W H,    L = (F + P)^-1        (P: precision of the prior).
+    W = H (omega H + nu I)^-1,    F = W H,    L = (F + P)^-1        (P: precision of the prior),
 
-A step of size h with friction a (1 for SGLD) is
+as in `na-dpvi`. A step of size h with friction a (1 for SGLD) is
 
     v' = (1 - a) v + h L (W g(x) + F (x - theta) - P (theta - prior mean)) + own noise,
     theta' = theta + v',        x = c + S (theta - c),
 
-with g the noisy score at x and c an average of the chain. Unit stationary variance needs noise
-of variance ``a h (4 - 2 a - h) / (2 - a)`` in each step. Where privacy noise is less, the solver
-adds the difference, and S is one. Where it is more, the chain is hotter than the posterior: S
-contracts it to the covariance L. So scores are released at draws of the posterior, every step size
-is private enough, and the chain mixes at a rate that does not depend on the budget.
+with g the noisy score at x and c an average of the chain. A chain with the covariance L needs noise
+of variance ``a h (4 - 2 a - h) / (2 - a)``, in units of L, in each step. Where privacy noise is
+less, the solver adds the difference, and S is one. Where it is more, the chain is hotter than the
+posterior: S contracts it to the covariance L. So scores are released at draws of the posterior,
+every step size is private enough, and the chain mixes at a rate that does not depend on the budget.
 
 This is ours; the idea of a chain driven by the privacy noise is that of Wang, Fienberg and Smola
 (2015) and Li et al. (2019). Derivation: ``docs/solvers/sgld.md``.
@@ -22,6 +23,7 @@ This is ours; the idea of a chain driven by the privacy noise is that of Wang, F
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -38,7 +40,7 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
-from skdpbayes.models.denoising import estimated_curvature, mean_curvature_error
+from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
 from skdpbayes.models.protocols import Array, Number
 from skdpbayes.posteriors.base import DrawsPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
@@ -47,19 +49,18 @@ from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, cu
 from skdpbayes.solvers.sgld import chain_diagnostics
 
 _REACH = 30.0  # prior standard deviations within which scores are released
-_DOUBT = 0.8  # standard errors by which the last curvature is lowered
+_TINY = 1e-9  # curvature where none is known, over the mean eigenvalue
 
 
 class Law(NamedTuple):
-    """Normal posterior that the chain samples, and how privacy noise compares with it."""
+    """Normal law that the chain samples, and how privacy noise compares with it."""
 
     gain: jax.Array  # W
     information: jax.Array  # F
     covariance: jax.Array  # L
+    root: jax.Array  # of L
     own: jax.Array  # root of the covariance of the own noise of a step
     standardise: jax.Array  # matrix that takes the chain's deviations to N(0, I)
-    cool: jax.Array  # S
-    hot: jax.Array  # stationary covariance of the chain
 
 
 class AwareState(NamedTuple):
@@ -69,11 +70,13 @@ class AwareState(NamedTuple):
     momentum: jax.Array
     friction: jax.Array
     centre: jax.Array  # average of the chain, with weights proportional to time
-    law: Law  # that of the last release of curvature before the chain ends
-    covariance: jax.Array  # of the posterior, by the last release of curvature
-    draws: jax.Array  # (n_draws, n_parameters) of the chain, NaN where no iterate fell
+    known: Curvature
+    law: Law
+    draws: jax.Array  # (n_draws, n_parameters) in units of the law, NaN where no iterate fell
     mean: jax.Array  # of all kept iterates
     kept: jax.Array  # their number
+    noise: jax.Array  # standard deviation of the noise of a score
+    subsampled: jax.Array  # variance of a score by subsampling, over that of the data's own
 
 
 @jax.tree_util.register_dataclass
@@ -84,11 +87,11 @@ class AwareSGLD:
     Attributes
     ----------
     n_draws : int
-        Iterates kept.
+        Iterates kept, evenly spaced between the last two of the `turns`.
     clipping_norm, curvature_norm : float
         Clipping norms of a record's weighted score and curvature.
     turns : array of int
-        Steps at which curvature is released. Iterates are kept between the last two.
+        Rounds that release curvature, the first and the last among them.
     step_size : float
         h, between 0 and 1.
     friction : float
@@ -100,7 +103,7 @@ class AwareSGLD:
     clipping_norm: Number
     curvature_norm: Number
     turns: Array
-    step_size: Number
+    step_size: Number = 0.4
     friction: Number = 1.0
     sampler: str = field(default="sgld", metadata={"static": True})
     clip_fraction: ClassVar[None] = None
@@ -115,11 +118,13 @@ class AwareSGLD:
             momentum=zero,
             friction=jnp.asarray(self.friction, float),
             centre=theta,
+            known=Curvature.none(theta.size),
             law=Law(*[matrix] * len(Law._fields)),
-            covariance=matrix,
             draws=jnp.full((self.n_draws, theta.size), jnp.nan, jnp.float32),
             mean=zero,
             kept=jnp.zeros((), jnp.int32),
+            noise=jnp.zeros(()),
+            subsampled=jnp.zeros(()),
         )
 
     def which(self, step: jax.Array) -> jax.Array:
@@ -134,7 +139,8 @@ class AwareSGLD:
         first, last = turns[-2] + 1, turns[-1]
 
         def at_draw(state: AwareState, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-            x = state.centre + state.law.cool @ (state.theta - state.centre)
+            z = state.law.standardise @ (state.theta - state.centre)
+            x = state.centre + state.law.root @ z
             noise = jax.random.normal(key, x.shape, x.dtype)
             return within_reach(model, x, _REACH).astype(jnp.float32), noise
 
@@ -150,7 +156,6 @@ class AwareSGLD:
             estimate: Sums,
             scales: Scales,
         ) -> AwareState:
-            del scales
             x, law = point[0].astype(jnp.float64), state.law
             score = unbiased_total(model, unravel(point[0]), estimate["score"], clip)
             drift = (
@@ -160,33 +165,38 @@ class AwareSGLD:
             )
             kick = self._step() * law.covariance @ drift + law.own @ point[1]
             theta, momentum, friction = self._moved(state, kick)
-            kept = state.kept + (step >= first)
-            slot = jnp.minimum(
-                (step - first) * self.n_draws // (last - first), self.n_draws - 1
-            ).clip(0)
+            moved_centre = state.centre + 2 / (step + 2.0) * (theta - state.centre)
+            keep = step >= first
+            kept = state.kept + keep
+            slot = (step - first) * self.n_draws // (last - first)
+            z = (law.standardise @ (theta - moved_centre)).astype(jnp.float32)
+            slot = slot.clip(0, self.n_draws - 1)
             return state._replace(
                 theta=theta,
                 momentum=momentum,
                 friction=friction,
-                centre=state.centre + 2 / (step + 2.0) * (theta - state.centre),
-                draws=state.draws.at[slot].set(
-                    jnp.where(step >= first, theta.astype(jnp.float32), state.draws[slot])
-                ),
-                mean=jnp.where(
-                    step >= first, state.mean + (theta - state.mean) / kept.clip(1), state.mean
-                ),
+                centre=moved_centre,
+                draws=state.draws.at[slot].set(jnp.where(keep, z, state.draws[slot])),
+                mean=state.mean + keep * (theta - state.mean) / kept.clip(1),
                 kept=kept,
+                noise=scales["score"].astype(jnp.float64),
+                subsampled=(1 / mechanism.rate - 1).astype(jnp.float64),
             )
 
         def learn(
             state: AwareState, point: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
         ) -> AwareState:
             del point
-            known = Curvature.none(state.theta.size).after(estimate, scales)
+            # Only the last two are averaged: points of the others are too far from the optimum.
+            nothing = Curvature.none(state.theta.size)
+            before = jax.tree.map(lambda x, y: jnp.where(step == last, x, y), state.known, nothing)
+            known = before.after(estimate, scales)
             noise = mechanism.noise_multiplier(first).astype(jnp.float64) * clip / mechanism.rate
-            law = self._law(model, known, noise, mechanism.rate, last - first, step == last)
-            running = jax.tree.map(lambda a, b: jnp.where(step == last, a, b), state.law, law)
-            return state._replace(law=running, covariance=law.covariance)
+            subsampled = 1 / mechanism.rate - 1
+            law = self._law(
+                model, known, noise, subsampled, last - first, estimate=cautious_curvature
+            )
+            return state._replace(known=known, law=law)
 
         return (
             Round(at_draw, score_of, lambda state: {"score": Block(clip)}, move),
@@ -199,8 +209,7 @@ class AwareSGLD:
         )
 
     def posterior(self, model: Model, state: AwareState) -> DrawsPosterior:
-        """Draws of all chains, cooled to the covariance of the posterior."""
-        del model
+        """Draws of all chains, with the covariance given all releases."""
         if not np.isfinite(state.theta).all():
             raise ValueError(
                 "The chain diverged: the noise hid the curvature. (The budget is spent: the "
@@ -208,13 +217,21 @@ class AwareSGLD:
             )
         alone = np.ndim(state.theta) == 1
         chains = jax.tree.map(lambda x: np.asarray(x)[None] if alone else np.asarray(x), state)
-        cooled = []
+        draws = []
         for i in range(len(chains.theta)):
-            mean, draws = chains.mean[i], chains.draws[i].astype(np.float64)
-            hot, cold = (np.linalg.cholesky(x) for x in (chains.law.hot[i], chains.covariance[i]))
-            draws = draws[~np.isnan(draws).any(axis=1)]
-            cooled.append(mean + np.linalg.solve(hot, (draws - mean).T).T @ cold.T)
-        return DrawsPosterior(np.stack(cooled))
+            own = jax.tree.map(lambda x, i=i: x[i], chains)
+            z = own.draws[~np.isnan(own.draws).any(axis=1)].astype(np.float64)
+            with jax.enable_x64(True):
+                law = self._law(
+                    model,
+                    jax.tree.map(jnp.asarray, own.known),
+                    jnp.asarray(own.noise),
+                    own.subsampled,
+                    own.kept,
+                    estimate=estimated_curvature,
+                )
+            draws.append(own.mean + z @ np.asarray(law.root).T)
+        return DrawsPosterior(np.stack(draws))
 
     def diagnostics(self, state: AwareState, posterior: DrawsPosterior) -> dict[str, Any]:
         """Split R-hat and effective sample size of each parameter, over all chains."""
@@ -234,33 +251,29 @@ class AwareSGLD:
         model: Model,
         known: Curvature,
         noise: jax.Array,
-        rate: jax.Array,
-        n_kept: jax.Array,
-        final: jax.Array,
+        subsampled: Number,
+        n_kept: Number,
+        *,
+        estimate: Callable[[jax.Array, jax.Array], jax.Array],
     ) -> Law:
-        """Law of the chain, given the curvature and the standard deviation of a score's noise."""
-        p = len(known.matrix)
+        """Law of a chain of `n_kept` scores, with the curvature denoised by `estimate`."""
+        h = estimate(known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64))
         weight = known.mean_weight(towards=0.3, errors=0.1, least=0.02).astype(jnp.float64)
-        variance = known.variance.astype(jnp.float64)
-        h = _denoised(known.matrix.astype(jnp.float64), variance, final)
-        identity = jnp.eye(p)
-        of_one = noise**2 * identity + (1 / rate - 1) * weight * h
-        # The small number is for directions in which records say nothing.
-        total = weight * h + of_one / n_kept + 1e-9 * jnp.trace(h) / p * identity
+        identity = jnp.eye(len(h))
+        of_one = noise**2 * identity + subsampled * weight * h
+        total = weight * h + of_one / n_kept + _TINY * jnp.trace(h) / len(h) * identity
         gain = jnp.linalg.solve(total, h).T
         information = gain @ h
         information = (information + information.T) / 2
         covariance = jnp.linalg.inv(information + prior_matrix(model))
         root = jnp.linalg.cholesky(covariance)
+        # Noise of a step over what unit variance needs, in the coordinates in which L is one.
         inside = root.T @ gain
         heat = self._step() ** 2 / self._needed() * inside @ of_one @ inside.T
         values, vectors = jnp.linalg.eigh(heat)
         contract = (vectors / jnp.sqrt(jnp.maximum(values, 1))) @ vectors.T
-        unroot = jnp.linalg.inv(root)
-        standardise = contract @ unroot
-        hot = root @ (vectors * jnp.maximum(values, 1)) @ vectors.T @ root.T
         own = root @ vectors * jnp.sqrt((1 - values).clip(0) * self._needed())
-        return Law(gain, information, covariance, own, standardise, root @ standardise, hot)
+        return Law(gain, information, covariance, root, own, contract @ jnp.linalg.inv(root))
 
     def _moved(self, state: AwareState, kick: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Next point, momentum and friction."""
@@ -273,14 +286,3 @@ class AwareSGLD:
             heat = jnp.mean((state.law.standardise @ momentum) ** 2) - usual
             friction = jnp.clip(friction + heat, started / 2, 1)
         return state.theta + momentum, momentum, friction
-
-
-def _denoised(matrix: jax.Array, variance: jax.Array, final: jax.Array) -> jax.Array:
-    """Estimate of the curvature; the last one counts less a share of its standard error.
-
-    During the run eigenvalues are high rather than low, so that steps are short.
-    """
-    values, vectors = jnp.linalg.eigh(estimated_curvature(matrix, variance))
-    least = mean_curvature_error(len(matrix), variance)
-    lowered = values - jnp.where(final, _DOUBT, 0) * jnp.sqrt(2 * variance)
-    return (vectors * jnp.maximum(lowered, least * jnp.where(final, 0.01, 1))) @ vectors.T
