@@ -58,7 +58,7 @@ _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
 _STEP = 0.4  # step size of a Langevin chain with released curvature, over its friction
 _TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, as shares of a chain
 _TURN_SHARES = (0.01, 0.02, 0.03, 0.04, 0.08)  # of its budget
-_MOST_NOISE, _LEAST_CHAIN = 1.0, 400  # for such chains: `score_noise`, and rounds
+_MOST_HIDDEN, _LEAST_CHAIN = 0.1, 400  # for such chains: `moments_edge`, and rounds
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
 
@@ -169,6 +169,14 @@ def plan_na_dpvi(
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
 
 
+def moments_edge(settings: Settings, n_columns: int, n: float) -> float:
+    """Edge of the spectrum of the noise of second moments, over a typical eigenvalue.
+
+    If the whole budget were spent on rows of typical length.
+    """
+    return (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+
+
 def whitening_share(settings: Settings, n_columns: int, n: float) -> float:
     """Budget share of the second moments that whiten rows; 0 where noise would hide them.
 
@@ -177,8 +185,7 @@ def whitening_share(settings: Settings, n_columns: int, n: float) -> float:
     """
     if not settings.private:
         return 0.0
-    # Edge over a typical eigenvalue if the whole budget were spent.
-    edge = (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+    edge = moments_edge(settings, n_columns, n)
     share = min(max((edge / _EDGE) ** 2, _SHARES[0]), _SHARES[1])
     return share if edge < _RESOLVED * share**0.5 else 0.0
 
@@ -243,7 +250,7 @@ def row_reach(settings: Settings, n_columns: int, n: int) -> float:
     The noise of the curvatures grows with its square. The edge of its spectrum, if the whole budget
     were spent, is `_REACH_EDGE` times a typical eigenvalue.
     """
-    edge = (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+    edge = moments_edge(settings, n_columns, n)
     return min(max((_REACH_EDGE / edge) ** 0.5, 1.0), _FARTHEST)
 
 
@@ -332,24 +339,23 @@ def plan_aware_sgld(
             "step_schedule='decreasing' needs a learning_rate, that of the first step."
         )
     refuse_many_parameters(settings, own)
-    noise, n_chains, shares = score_noise(settings, own, n), settings.n_chains, ()
+    n_chains, shares = settings.n_chains, ()
     clip, norm = settings.clipping_norm or 1.01 * bounds.score, 1.01 * bounds.curvature
     if settings.private:
-        share = whitening_share(settings, own.n_columns, n)
-        if share == 0 or noise > _MOST_NOISE:
+        edge = moments_edge(settings, n_parameters(own), n)
+        if edge > _MOST_HIDDEN:
             raise ValueError(
-                f"solver='sgld' needs more than {n} rows for {own.n_columns} columns at "
-                f"epsilon={settings.epsilon:g}: privacy noise would have {noise:.2g} times the "
-                f"variance of sampling, and at most {_MOST_NOISE:g} is allowed. Use "
-                "solver='na-dpvi'."
+                f"solver='sgld' needs at least {math.ceil(edge / _MOST_HIDDEN * n)} rows for "
+                f"{n_parameters(own)} coefficients at epsilon={settings.epsilon:g}, got {n}: "
+                "noise would hide the curvature by which the chain steps. Use solver='na-dpvi'."
             )
         if n_chains > 1:
             raise ValueError(
                 f"n_chains={n_chains} needs a learning_rate: without one the law of a chain "
                 "includes its own privacy noise, and chains need not agree."
             )
-        shares = (share,)
-        clip = settings.clipping_norm or whitened_clip(noise, own.n_columns)
+        shares = (whitening_share(settings, own.n_columns, n),)
+        clip = settings.clipping_norm or whitened_clip(score_noise(settings, own, n), own.n_columns)
         norm = 1.01 * clip * own.n_columns**0.5 / 4
     n_steps, batch = settings.schedule((2000, 2**16), shares)
     if n_steps < _LEAST_CHAIN:
