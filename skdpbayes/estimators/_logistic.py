@@ -49,8 +49,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
           "dpvi" for more or if `guide` or `learning_rate` is given.
         - "dpvi" is variational inference with a Gaussian posterior.
         - "na-dpvi" is the normal posterior given all noisy releases.
-        - "sgld" is Langevin dynamics. It is experimental: under small budgets it seldom mixes at
-          its defaults, and then warns.
+        - "sgld" is Langevin dynamics, in coordinates and with curvature that are released. It
+          refuses budgets too small for the number of rows. With a `learning_rate` it is a plain
+          chain, which seldom mixes under small budgets, and then warns.
         - "vips" is a few closed-form rounds of noisy sufficient statistics. Its intervals cover
           well, and its predictions are somewhat worse (``docs/solvers/vips.md``). It takes neither
           `clipping_norm` nor `sampling_rate`, and refuses ``adjacency="add_remove"``.
@@ -98,15 +99,21 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None
         Step size. For "dpvi", None means 0.2. For "sgld" it is the
-        Langevin step size in units of the log posterior; None means the largest one that the budget
-        and a public bound on the curvature allow. A step size too large for the budget is refused;
-        a smaller one spends less than epsilon.
+        Langevin step size of a plain chain, in units of the log posterior; a step size too large
+        for the budget is refused, and a smaller one spends less than epsilon. None means steps in
+        units of the posterior's covariance (``docs/solvers/sgld.md``).
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
         Covariance of the Gaussian posterior of "dpvi". "auto" is full rank up to 300 parameters.
+    sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
+        Variant of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with
+        momentum and a thermostat (Ding et al. 2014).
+    friction : float, default=0.5
+        Friction of the samplers with momentum, in (0, 1]; "sgnht" starts there.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Step sizes of "sgld"; decreasing ones fall as t^(-1/3).
+        Step sizes of a plain chain of "sgld"; decreasing ones fall as t^(-1/3).
     n_chains : int, default=1
         Number of independent chains of "sgld", with separate batches and noise and one budget.
+        With a finite epsilon more than one need a `learning_rate`.
     n_posterior_samples : int, default=1000
         Number of posterior draws kept for predictions; for "sgld", iterates of all chains together.
     random_state : None, int, RandomState or Generator, default=None

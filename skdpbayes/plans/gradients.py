@@ -339,7 +339,8 @@ def plan_aware_sgld(
             "step_schedule='decreasing' needs a learning_rate, that of the first step."
         )
     refuse_many_parameters(settings, own)
-    n_chains, shares = settings.n_chains, ()
+    n_chains = settings.n_chains
+    shares: tuple[float, ...] = ()
     clip, norm = settings.clipping_norm or 1.01 * bounds.score, 1.01 * bounds.curvature
     if settings.private:
         edge = moments_edge(settings, n_parameters(own), n)

@@ -189,7 +189,7 @@ class DrawsPosterior:
         flat = self.draws.reshape(-1, self.draws.shape[-1])
         return flat[rng.choice(len(flat), n, replace=n > len(flat))]
 
-    def mapped(self, axes: np.ndarray) -> DrawsPosterior:
+    def mapped(self, axes: ArrayLike) -> DrawsPosterior:
         """Posterior of ``axes @ parameters``."""
         return DrawsPosterior(self.draws @ np.asarray(axes, np.float64).T)
 

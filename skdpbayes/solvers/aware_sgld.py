@@ -71,8 +71,8 @@ class AwareState(NamedTuple):
     friction: jax.Array
     centre: jax.Array  # average of the chain, with weights proportional to time
     known: Curvature
-    law: Law
-    draws: jax.Array  # (n_draws, n_parameters) in units of the law, NaN where no iterate fell
+    law: Law  # that of the last release of curvature before the chain ends
+    draws: jax.Array  # (n_draws, n_parameters) of the chain, NaN where no iterate fell
     mean: jax.Array  # of all kept iterates
     kept: jax.Array  # their number
     noise: jax.Array  # standard deviation of the noise of a score
@@ -169,14 +169,15 @@ class AwareSGLD:
             keep = step >= first
             kept = state.kept + keep
             slot = (step - first) * self.n_draws // (last - first)
-            z = (law.standardise @ (theta - moved_centre)).astype(jnp.float32)
             slot = slot.clip(0, self.n_draws - 1)
             return state._replace(
                 theta=theta,
                 momentum=momentum,
                 friction=friction,
                 centre=moved_centre,
-                draws=state.draws.at[slot].set(jnp.where(keep, z, state.draws[slot])),
+                draws=state.draws.at[slot].set(
+                    jnp.where(keep, theta.astype(jnp.float32), state.draws[slot])
+                ),
                 mean=state.mean + keep * (theta - state.mean) / kept.clip(1),
                 kept=kept,
                 noise=scales["score"].astype(jnp.float64),
@@ -196,6 +197,7 @@ class AwareSGLD:
             law = self._law(
                 model, known, noise, subsampled, last - first, estimate=cautious_curvature
             )
+            law = jax.tree.map(lambda x, y: jnp.where(step == last, x, y), state.law, law)
             return state._replace(known=known, law=law)
 
         return (
@@ -220,7 +222,8 @@ class AwareSGLD:
         draws = []
         for i in range(len(chains.theta)):
             own = jax.tree.map(lambda x, i=i: x[i], chains)
-            z = own.draws[~np.isnan(own.draws).any(axis=1)].astype(np.float64)
+            away = own.draws[~np.isnan(own.draws).any(axis=1)].astype(np.float64) - own.mean
+            z = away @ own.law.standardise.T
             with jax.enable_x64(True):
                 law = self._law(
                     model,
