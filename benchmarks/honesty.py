@@ -4,7 +4,7 @@ A cell is a simulated problem at an epsilon. Each fit has its own rows, coeffici
 table has the coverage of 90% intervals (all coordinates with its standard error, worst coordinate,
 intercept; all and intercept of the non-private posterior beside), rms z, width and CRPS over the
 non-private posterior's, excess log-loss on fresh rows over the non-private posterior's, and seconds
-of a fit. Where the truth is drawn from the prior of the non-private posterior, that covers exactly 90%
+of a fit. A truth drawn from the prior of the non-private posterior is covered by that exactly 90%
 on average; elsewhere the non-private coverage says what the prior costs. The worst of d coordinates
 is below 90% by chance too: by about 1.6 standard errors, sqrt(.09 / fits) each, for d = 10.
 

@@ -225,11 +225,17 @@ class Case:
         solver = {"solver": self.solver} if self.has("solver") else {}
         return self.cls(**(solver | dict(self.entry.parameters) | changes))
 
+    @property
+    def quick(self) -> Mapping[str, Any]:
+        """Parameters of a quick fit."""
+        if self.model == "WhitenedLogistic" and self.solver == "sgld":
+            return QUICK | {"n_steps": 401}  # a chain that has to mix
+        return QUICK if self.samples else {}
+
     def make(self, **changes):
         """The estimator with few steps, few draws and a seed."""
         draws = {"n_posterior_samples": 20} if self.has("n_posterior_samples") else {}
-        steps = QUICK if self.samples else {}
-        return self.as_users_have_it(**({"random_state": 0} | draws | steps | changes))
+        return self.as_users_have_it(**({"random_state": 0} | draws | self.quick | changes))
 
     def plan(self, n: int = N, **changes):
         """Plan of a fit of `data`, from public numbers alone."""
@@ -274,8 +280,8 @@ ENTRIES = [
     Entry(
         "logistic",
         DPBayesianLogisticRegression,
-        {"na-dpvi": "WhitenedLogistic"}
-        | dict.fromkeys(("dpvi", "sgld", "vips"), "LogisticRegression"),
+        dict.fromkeys(("na-dpvi", "sgld"), "WhitenedLogistic")
+        | dict.fromkeys(("dpvi", "vips"), "LogisticRegression"),
         {"classes": [0, 1]},
         supervised=True,
         probed=("na-dpvi", "vips"),

@@ -112,7 +112,8 @@ def test_chains_keep_their_order_and_their_diagnostics():
         model.diagnostics_["r_hat"][:3],
         rtol=0.01,
     )
-    fewer = model.set_params(n_posterior_samples=300, n_steps=40).fit(X, np.where(Y == "c", "a", Y))
+    model.set_params(n_posterior_samples=300, n_steps=40, learning_rate=1e-4)
+    fewer = model.fit(X, np.where(Y == "c", "a", Y))
     repeated = fewer.to_arviz().posterior
     assert repeated.sizes == {"chain": 3, "draw": 100, "class": 1, "feature": 3}
     assert len(np.unique(repeated["coef"][0, :, 0, 0])) == fewer.posterior_.draws.shape[1] < 100

@@ -22,31 +22,36 @@ def estimator(**parameters):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("solver", sampling_solvers())
+@pytest.mark.parametrize("solver", [*sampling_solvers(), "sgld, plain"])
 def test_new_values_compile_nothing(solver, compilations):
+    own = {"solver": solver}
+    if solver == "sgld":  # whose chains have to mix
+        own |= {"epsilon": 5.0, "n_steps": 401}
+    elif solver == "sgld, plain":
+        own = {"solver": "sgld", "learning_rate": 1e-6}
     compilations.clear()
-    estimator(solver=solver).fit(X, y)
+    estimator(**own).fit(X, y)
     assert compilations, "compilations are not counted"
-    estimator(solver=solver, random_state=None).fit(X, y)
+    estimator(**own, random_state=None).fit(X, y)
     compilations.clear()
     changes = [
-        {"epsilon": 0.5},
+        {"epsilon": own.get("epsilon", 1.0) / 2},
         {"delta": 1e-6},
-        {"n_steps": 33},
+        {"n_steps": own.get("n_steps", 20) + 13},
         {"sampling_rate": 0.21},
         {"sampling_rate": 1.0},
         {"prior_scale": 3.0},
         {"data_norm": 7.0},
         {"adjacency": "replace_one"},
     ]
-    if solver != "na-dpvi":
-        changes.append({"learning_rate": 0.1 if solver == "dpvi" else 1e-5})
-    if solver == "sgld":
-        changes.append({"step_schedule": "decreasing"})
+    if solver == "dpvi":
+        changes.append({"learning_rate": 0.1})
+    if solver == "sgld, plain":
+        changes += [{"learning_rate": 1e-5}, {"step_schedule": "decreasing"}]
     for change in changes:
-        estimator(solver=solver, **change).fit(X, y)
+        estimator(**(own | change)).fit(X, y)
         assert not compilations, f"{change} compiled {len(compilations)} programs"
-    estimator(solver=solver).fit(X[:450], y[:450])
+    estimator(**own).fit(X[:450], y[:450])
     assert not compilations, "another number of records of the same padded size compiled"
 
 

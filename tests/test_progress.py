@@ -51,7 +51,7 @@ class Recorder:
     ("model", "data"),
     [
         (estimator(), (X, Y)),
-        (estimator(solver="sgld", n_chains=3, n_steps=5), (X, Y)),
+        (estimator(solver="sgld", n_chains=3, n_steps=5, learning_rate=1e-5), (X, Y)),
         (estimator(n_steps=300), (X, Y)),
         (DPBetaBernoulli(random_state=0), (X[:, :1] > 0,)),  # one step
         (DPStandardScaler((-4, 4), random_state=0), (X,)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_choice, check_number
 from skdpbayes.declarations import schema_of
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._classes import BayesianClassifierMixin, class_probabilities
@@ -51,8 +51,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
           "dpvi" for more or if `guide` or `learning_rate` is given.
         - "dpvi" is variational inference with a Gaussian posterior.
         - "na-dpvi" is the normal posterior given all noisy releases.
-        - "sgld" is Langevin dynamics. It is experimental: under small budgets it seldom mixes at
-          its defaults, and then warns.
+        - "sgld" is Langevin dynamics, in coordinates and with curvature that are released. It
+          refuses budgets too small for the number of rows. With a `learning_rate` it is a plain
+          chain, which seldom mixes under small budgets, and then warns.
         - "vips" is a few closed-form rounds of noisy sufficient statistics. Its intervals cover
           well, and its predictions are somewhat worse (``docs/solvers/vips.md``). It takes neither
           `clipping_norm` nor `sampling_rate`, and refuses ``adjacency="add_remove"``.
@@ -99,15 +100,21 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.
     learning_rate : float, default=None
         Step size. For "dpvi", None means 0.2. For "sgld" it is the
-        Langevin step size in units of the log posterior; None means the largest one that the budget
-        and a public bound on the curvature allow. A step size too large for the budget is refused;
-        a smaller one spends less than epsilon.
+        Langevin step size of a plain chain, in units of the log posterior; a step size too large
+        for the budget is refused, and a smaller one spends less than epsilon. None means steps in
+        units of the posterior's covariance (``docs/solvers/sgld.md``).
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
         Covariance of the Gaussian posterior of "dpvi". "auto" is full rank up to 300 parameters.
+    sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"
+        Variant of "sgld": without momentum, with momentum (Chen, Fox and Guestrin 2014), or with
+        momentum and a thermostat (Ding et al. 2014).
+    friction : float, default=0.5
+        Friction of the samplers with momentum, in (0, 1]; "sgnht" starts there.
     step_schedule : {"constant", "decreasing"}, default="constant"
-        Step sizes of "sgld"; decreasing ones fall as t^(-1/3).
+        Step sizes of a plain chain of "sgld"; decreasing ones fall as t^(-1/3).
     n_chains : int, default=1
         Number of independent chains of "sgld", with separate batches and noise and one budget.
+        With a finite epsilon more than one need a `learning_rate`.
     n_posterior_samples : int, default=1000
         Number of posterior draws kept for predictions; for "sgld", iterates of all chains together.
     random_state : None, int, RandomState or Generator, default=None
@@ -184,6 +191,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         n_steps: int | None = None,
         learning_rate: float | None = None,
         guide: str = "auto",
+        sampler: str = "sgld",
+        friction: float = 0.5,
         step_schedule: str = "constant",
         n_chains: int = 1,
         n_posterior_samples: int = 1000,
@@ -206,6 +215,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.n_steps = n_steps
         self.learning_rate = learning_rate
         self.guide = guide
+        self.sampler = sampler
+        self.friction = friction
         self.step_schedule = step_schedule
         self.n_chains = n_chains
         self.n_posterior_samples = n_posterior_samples
@@ -255,6 +266,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
+        check_choice("sampler", self.sampler, ("sgld", "sghmc", "sgnht"))
+        check_number("friction", self.friction, 0, 1)
         if self.prior_df != "auto":
             check_number("prior_df", self.prior_df, 3, 1e6, none=True, closed=True)
 
@@ -295,7 +308,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             constant_column=intercept,
         )
         n = facts.n_rows
-        if settings.solver != "na-dpvi" or n is None or not private:
+        plain = settings.solver == "sgld" and settings.learning_rate is not None
+        whitens = settings.solver in ("na-dpvi", "sgld") and not plain
+        if not whitens or n is None or not private:
             return Task(model, bounds)
         return Task(WhitenedLogistic(model, np.float32(0.7 * row), np.float32(n)), bounds)
 

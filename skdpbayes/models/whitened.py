@@ -24,7 +24,7 @@ from skdpbayes.models.base import NORM, Opening, double
 from skdpbayes.models.denoising import cautious_curvature, mean_curvature_error, share_told
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
-from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 
 
 @jax.tree_util.register_dataclass
@@ -83,7 +83,9 @@ class InCoordinates:
         axes = double(self.axes)
         return block_diag(*([axes] * self.model.n_rows))
 
-    def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:
+    def natural(
+        self, posterior: GaussianPosterior | DrawsPosterior
+    ) -> GaussianPosterior | DrawsPosterior:
         """Posterior of the weights, given that of the coordinates."""
         return posterior.mapped(self.prior_axes())
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
 from skdpbayes.models.rescaled import HALF, RescaledLinear
+from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, Planned, Settings
 from skdpbayes.privacy.accounting import (
     GaussianSteps,
@@ -26,6 +28,7 @@ from skdpbayes.privacy.accounting import (
     step_size,
 )
 from skdpbayes.solvers.adam import Adam
+from skdpbayes.solvers.aware_sgld import AwareSGLD
 from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.opened import Opened
@@ -34,8 +37,8 @@ from skdpbayes.solvers.sgld import SGLD
 
 if TYPE_CHECKING:
     from skdpbayes.models.base import Model
+    from skdpbayes.models.logistic import LogisticRegression
     from skdpbayes.models.numpyro.program import NumPyroModel
-    from skdpbayes.models.whitened import WhitenedLogistic
 
 PASSES = 16
 """Passes over the data in a fit by dpvi.
@@ -53,6 +56,10 @@ _LOGS, _LOGS_RESOLVED = 0.2, 0.8
 _LOG_SHARES, _MOMENT_SHARES = (0.01, 0.05), (0.01, 0.1)
 _REACH_EDGE, _FARTHEST = 0.05, 3.0  # see `row_reach`
 _CLIPS = (0.5, 1.5)  # of whitened scores, in typical norms of a row
+_STEP = 0.4  # step size of a Langevin chain with released curvature, over its friction
+_TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, as shares of a chain
+_TURN_SHARES = (0.01, 0.02, 0.03, 0.04, 0.08)  # of its budget
+_MOST_HIDDEN, _LEAST_CHAIN = 0.1, 400  # for such chains: `moments_edge`, and rounds
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
 
@@ -163,19 +170,38 @@ def plan_na_dpvi(
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
 
 
+def moments_edge(settings: Settings, n_columns: int, n: float) -> float:
+    """Edge of the spectrum of the noise of second moments, over a typical eigenvalue.
+
+    If the whole budget were spent on rows of typical length.
+    """
+    return (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+
+
+def score_noise(settings: Settings, model: Model, n: float) -> float:
+    """Variance of the noise in the average whitened score, over that of sampling.
+
+    At a clipping norm of a typical row, if the whole budget were spent.
+    """
+    return settings.least_noise() ** 2 * n_parameters(model) / (0.15 * n)
+
+
+def whitened_clip(noise: float, n_columns: int) -> float:
+    """Clipping norm of whitened scores, given their `score_noise`.
+
+    All have one length where privacy noise dominates, and hardly one is clipped where sampling
+    does.
+    """
+    return min(max(0.55 * noise**-0.25, _CLIPS[0]), _CLIPS[1]) * n_columns**0.5
+
+
 def plan_whitened(
     settings: Settings, model: WhitenedLogistic, bounds: Bounds, n: int | None
 ) -> Planned:
-    """Noise-aware inference in coordinates found by one release of second moments.
-
-    Scores are clipped so that all have one length where privacy noise dominates, and hardly where
-    sampling does.
-    """
+    """Noise-aware inference in coordinates found by one release of second moments."""
     marginal = model.marginal(model.init())
     p = model.n_columns
-    # Variance of the noise in a whitened score at unit clip, over that of sampling.
-    ratio = settings.least_noise() ** 2 * n_parameters(marginal) / (0.15 * float(model.n_records))
-    clip = min(max(0.55 * ratio**-0.25, _CLIPS[0]), _CLIPS[1]) * p**0.5
+    clip = whitened_clip(score_noise(settings, marginal, float(model.n_records)), p)
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))
     return planned._replace(solver=Opened(planned.solver, np.int32(1)))
@@ -211,7 +237,7 @@ def row_reach(settings: Settings, n_columns: int, n: int) -> float:
     The noise of the curvatures grows with its square. The edge of its spectrum, if the whole budget
     were spent, is `_REACH_EDGE` times a typical eigenvalue.
     """
-    edge = (2 * n_columns**3) ** 0.5 * settings.least_noise() / n
+    edge = moments_edge(settings, n_columns, n)
     return min(max((_REACH_EDGE / edge) ** 0.5, 1.0), _FARTHEST)
 
 
@@ -283,6 +309,69 @@ def plan_sgld(
         sampler=settings.sampler,
     )
     return Planned(solver, settings.spec(opening + steps, n_chains), float(solver.clipping_norm))
+
+
+def plan_aware_sgld(
+    settings: Settings, model: LogisticRegression | WhitenedLogistic, bounds: Bounds, n: int | None
+) -> Planned:
+    """Langevin dynamics with released curvature, in whitened coordinates where there is noise.
+
+    A learning rate of the user's own means a plain chain (`plan_sgld`).
+    """
+    own = model.model if isinstance(model, WhitenedLogistic) else model
+    if settings.learning_rate is not None or settings.adjacency == "add_remove" or n is None:
+        return plan_sgld(settings, own, bounds, n)
+    if settings.step_schedule != "constant":
+        raise ValueError(
+            "step_schedule='decreasing' needs a learning_rate, that of the first step."
+        )
+    refuse_many_parameters(settings, own)
+    n_chains = settings.n_chains
+    shares: tuple[float, ...] = ()
+    clip, norm = settings.clipping_norm or 1.01 * bounds.score, 1.01 * bounds.curvature
+    if settings.private:
+        edge = moments_edge(settings, n_parameters(own), n)
+        if edge > _MOST_HIDDEN:
+            raise ValueError(
+                f"solver='sgld' needs at least {math.ceil(edge / _MOST_HIDDEN * n)} rows for "
+                f"{n_parameters(own)} coefficients at epsilon={settings.epsilon:g}, got {n}: "
+                "noise would hide the curvature by which the chain steps. Use solver='na-dpvi'."
+            )
+        if n_chains > 1:
+            raise ValueError(
+                f"n_chains={n_chains} needs a learning_rate: without one the law of a chain "
+                "includes its own privacy noise, and chains need not agree."
+            )
+        shares = (_WHITENING,)
+        clip = settings.clipping_norm or whitened_clip(score_noise(settings, own, n), own.n_columns)
+        norm = 1.01 * clip * own.n_columns**0.5 / 4
+    n_steps, batch = settings.schedule((2000, 2**16), shares)
+    if n_steps < _LEAST_CHAIN:
+        raise ValueError(
+            f"n_steps={n_steps + len(shares)} is too few for a chain to mix: solver='sgld' needs "
+            f"{_LEAST_CHAIN + len(shares)}, or a learning_rate, which takes any number."
+        )
+    rate = settings.rate(n, batch)
+    # Curvature has its shares of what the opening leaves; scores have the rest.
+    turns = [*(round(share * n_steps) for share in _TURNS), n_steps - 1]
+    share = (1 - sum(_TURN_SHARES)) / (n_steps - len(turns))
+    gaps = [later - turn - 1 for turn, later in pairwise(turns)]
+    rounds = [((own, 1), (share, gap)) for own, gap in zip(_TURN_SHARES, [*gaps, 0], strict=True)]
+    schedule = [(own**-0.5, count * n_chains) for pair in rounds for own, count in pair if count]
+    opening, steps, _ = settings.round_noise(shares, n_steps * n_chains, rate, schedule)
+    steps = tuple(replace(own, steps=own.steps // n_chains) for own in steps)
+    friction = 1.0 if settings.sampler == "sgld" else float(settings.friction)
+    solver = AwareSGLD(
+        n_draws=-(-settings.n_posterior_samples // n_chains),
+        clipping_norm=np.float32(clip),
+        curvature_norm=np.float32(norm),
+        turns=np.array(turns, np.int32),
+        step_size=np.float32(_STEP * friction),
+        friction=np.float32(friction),
+        sampler=settings.sampler,
+    )
+    planned = Opened(solver, np.int32(1)) if shares else solver
+    return Planned(planned, settings.spec(opening + steps, n_chains), float(clip))
 
 
 def plan_point(

@@ -21,6 +21,7 @@ from skdpbayes.models.rescaled import RescaledLinear
 from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.gradients import (
+    plan_aware_sgld,
     plan_guided,
     plan_na_dpvi,
     plan_point,
@@ -191,7 +192,12 @@ register(
     SolverEntry(
         "sgld",
         "Langevin dynamics whose noise is the privacy noise.",
-        _gradient(plan_sgld, HasLikelihood),
+        _gradient(
+            plan_sgld,
+            HasLikelihood,
+            (WhitenedLogistic, plan_aware_sgld),
+            (LogisticRegression, plan_aware_sgld),
+        ),
         frozenset({"step_schedule", "n_chains", "sampler"}),
     )
 )

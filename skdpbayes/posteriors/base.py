@@ -189,6 +189,10 @@ class DrawsPosterior:
         flat = self.draws.reshape(-1, self.draws.shape[-1])
         return flat[rng.choice(len(flat), n, replace=n > len(flat))]
 
+    def mapped(self, axes: ArrayLike) -> DrawsPosterior:
+        """Posterior of ``axes @ parameters``."""
+        return DrawsPosterior(self.draws @ np.asarray(axes, np.float64).T)
+
     def among_others(self, basis: np.ndarray) -> DrawsPosterior:
         """As `GaussianPosterior.among_others`; the other coordinates are drawn."""
         others = _complement(basis)

@@ -48,7 +48,7 @@ class Opened:
 
     Attributes
     ----------
-    solver : DPVI, NADPVI or SGLD
+    solver : DPVI, NADPVI, SGLD or AwareSGLD
     n_openings : int
         Number of the model's openings.
     """

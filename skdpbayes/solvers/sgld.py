@@ -135,14 +135,8 @@ class SGLD(OneKindOfRound):
 
     def diagnostics(self, state: SGLDState, posterior: DrawsPosterior) -> dict[str, Any]:
         """Split R-hat and effective sample size of each parameter, over all chains."""
-        from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
-
         del state
-        draws = posterior.draws
-        if draws.shape[1] < 4:
-            nothing = np.full(draws.shape[2], np.nan)
-            return {"r_hat": nothing, "ess": nothing}
-        return {"r_hat": split_gelman_rubin(draws), "ess": effective_sample_size(draws)}
+        return chain_diagnostics(posterior)
 
     def _moved(
         self, state: SGLDState, kick: jax.Array, h: jax.Array
@@ -163,3 +157,14 @@ class SGLD(OneKindOfRound):
         return jnp.sum(jnp.where(counts > 0, counts * 2 * self.friction / scale**2, 0)).astype(
             jnp.float32
         )
+
+
+def chain_diagnostics(posterior: DrawsPosterior) -> dict[str, Any]:
+    """Split R-hat and effective sample size of each parameter, over all chains."""
+    from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+    draws = posterior.draws
+    if draws.shape[1] < 4:
+        nothing = np.full(draws.shape[2], np.nan)
+        return {"r_hat": nothing, "ess": nothing}
+    return {"r_hat": split_gelman_rubin(draws), "ess": effective_sample_size(draws)}

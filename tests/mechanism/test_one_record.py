@@ -25,7 +25,7 @@ def estimator(**parameters):
         "n_steps": 3,
         "sampling_rate": 1.0,
     }
-    return DPBayesianLogisticRegression(1.0, **(common | parameters))
+    return DPBayesianLogisticRegression(**({"epsilon": 1.0} | common | parameters))
 
 
 def first_release(X, y, kind, norm):
@@ -131,8 +131,9 @@ def test_plans_do_not_look_at_rows(monkeypatch, solver):
         return original(keys, model, solver, spec, records, **options)
 
     monkeypatch.setattr(inference, "run", run)
+    more = {"epsilon": 12.0} if solver == "sgld" else {}
     for Z in (X, 1e3 * X, np.full_like(X, np.nan)):
-        estimator(solver=solver, n_steps=20).fit(Z, Y)
+        estimator(solver=solver, n_steps=401 if solver == "sgld" else 20, **more).fit(Z, Y)
     assert len(set(seen)) == 1
 
 

@@ -440,17 +440,12 @@ def fitted(solver, n=311, **parameters):
     rng = np.random.default_rng(3)
     X = rng.normal([0.5, 0, -2], 1, (n, 3))  # a fit that standardised would show
     y = rng.integers(0, 2, n)
-    parameters = ({"n_chains": 2} if solver == "sgld" else {}) | parameters
+    if solver == "sgld" and "learning_rate" not in parameters:  # a chain that has to mix
+        parameters = {"epsilon": 2.0, "n_steps": 401} | parameters
     if solver != "vips":
-        parameters |= {"sampling_rate": 0.3, "n_steps": 40}
-    estimator = DPBayesianLogisticRegression(
-        epsilon=1.0,
-        classes=[0, 1],
-        solver=solver,
-        n_posterior_samples=50,
-        random_state=11,
-        **parameters,
-    )
+        parameters = {"sampling_rate": 0.3, "n_steps": 40} | parameters
+    common = {"epsilon": 1.0, "classes": [0, 1], "n_posterior_samples": 50, "random_state": 11}
+    estimator = DPBayesianLogisticRegression(solver=solver, **(common | parameters))
     with recorded() as kept, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # chains as short as this
         estimator.fit(X, y)
@@ -463,13 +458,13 @@ def public_attributes(estimator):
     return {name: pickle.dumps(getattr(estimator, name)) for name in names}
 
 
-def check_replay(solver, guide="auto"):
+def check_replay(solver, **parameters):
     """Every fitted attribute follows, bit for bit, from the releases and the solver key, without data.
 
     And the releases are those of the mechanism on the rows, each bounded by itself: nothing was
     fitted before.
     """
-    estimator, X, y, releases = fitted(solver, guide=guide)
+    estimator, X, y, releases = fitted(solver, **parameters)
     blank = clone(estimator)
     made = blank.plan(*X.shape)
     model, plan_solver, spec = made.model, made.solver, made.spec

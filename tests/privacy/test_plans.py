@@ -6,7 +6,7 @@ from dataclasses import fields
 import numpy as np
 import pandas as pd
 import pytest
-from cases import CASES, Case
+from cases import CASES, QUICK, Case, N
 
 from skdpbayes import (
     DPBayesianLinearRegression,
@@ -27,8 +27,6 @@ from skdpbayes.intake.reading import Reader
 from skdpbayes.preprocessing import DPStandardScaler
 from skdpbayes.privacy import PrivacyLeakWarning, PrivacyLedger, PrivacySpent
 
-N = 60
-QUICK = {"n_steps": 20, "sampling_rate": 0.3}
 EACH = [case for case in CASES if not case.entry.only]
 ENTRY = {case.cls: case.entry for case in EACH}
 # Their statistics are released in rounds, of batches; those of others at once, of all rows.
@@ -38,7 +36,7 @@ each = pytest.mark.parametrize("case", EACH, ids=lambda case: f"{case.cls.__name
 
 def made(case, **changes):
     """The estimator without a seed, which would void the guarantee."""
-    return case.as_users_have_it(**((QUICK if case.samples else {}) | changes))
+    return case.as_users_have_it(**(case.quick | changes))
 
 
 @pytest.fixture

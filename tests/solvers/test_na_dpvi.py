@@ -129,6 +129,7 @@ def logistic_problem(seed, n=2000):
 
 def fit_logistic(X, y, **parameters):
     how = {"classes": [0, 1], "data_norm": 3**0.5, "solver": "na-dpvi", "random_state": 0}
+    how["prior_df"] = None  # as the reference's prior
     return DPBayesianLogisticRegression(**(how | parameters)).fit(X, y).posterior_
 
 

@@ -89,7 +89,7 @@ def test_a_step_too_large_is_refused_with_the_largest_allowed(compiled_quickly):
     with pytest.raises(ValueError, match="learning_rate=5 is too large for epsilon=1") as error:
         estimator(learning_rate=5.0, **how).fit(X, Y)
     largest = float(re.search(r"At most (\S+) is allowed", str(error.value)).group(1))
-    count = estimator().plan(*X.shape).spec.count
+    count = estimator(learning_rate=1e-9).plan(*X.shape).spec.count
     noise = calibrate_noise(1.0, 1e-5, 0.2, 50, along=[count]).noise_multiplier
     assert largest == pytest.approx(step_size(noise, 0.2, 0.7), rel=1e-4)
     spent = estimator(learning_rate=0.999 * largest, **how).fit(X, Y).privacy_spent_
@@ -113,7 +113,9 @@ def test_chains_share_the_budget():
 
 
 def test_a_decreasing_schedule_is_accounted_as_it_runs():
-    fit = estimator(step_schedule="decreasing", sampling_rate=0.2, clipping_norm=0.7).fit(X, Y)
+    fit = estimator(
+        step_schedule="decreasing", learning_rate=1e-4, sampling_rate=0.2, clipping_norm=0.7
+    ).fit(X, Y)
     spent = fit.privacy_spent_
     sigmas = np.array([block.noise_multiplier for block in spent.steps])
     assert (np.diff(sigmas) > 0).all() and spent.n_steps == 50
@@ -180,3 +182,105 @@ def test_agreement_with_gibbs():
     assert fit.diagnostics_["ess"].min() > 700 and fit.diagnostics_["r_hat"].max() < 1.02
     np.testing.assert_allclose((fit.posterior_.mean - mean) / sd, 0, atol=0.1)
     np.testing.assert_allclose(fit.posterior_.std / sd, 1, atol=0.1)
+
+
+# Chains with released curvature: logistic regression without a learning rate.
+
+
+def table(n, d, seed=0):
+    rng = np.random.default_rng(seed)
+    X, truth = rng.normal(size=(n, d)), rng.normal(size=d + 1)
+    return X, (rng.random(n) < expit(X @ truth[:d] + truth[d])).astype(int), truth
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("adjacency", ["zero_out", "replace_one"])
+def test_the_budget_is_spent_and_every_release_is_charged(epsilon, adjacency):
+    plan = estimator(epsilon=epsilon, adjacency=adjacency, n_steps=None).plan(20_000, 5)
+    assert 0.999 * epsilon < plan.epsilon <= epsilon
+    steps, traced = plan.spec.steps, plan.spec.traced()
+    charged = np.repeat([own.noise_multiplier for own in steps], [own.steps for own in steps])
+    assert len(charged) == plan.n_steps == 2001
+    run = np.array([traced.noise_multiplier(step) for step in range(len(charged))])
+    np.testing.assert_allclose(run, charged, rtol=1e-6)
+    assert compose(plan.report.releases, adjacency).epsilon(1e-5) == pytest.approx(plan.epsilon)
+    # The whitening comes first, with its share of the squared inverses.
+    kinds = np.array([plan.solver.which(step) for step in range(len(charged))])
+    spent = charged**-2.0 / np.sum(charged**-2.0)
+    assert (kinds[0], spent[0]) == (0, pytest.approx(0.03, rel=1e-3))
+    turns = np.flatnonzero(kinds == 2)
+    assert list(turns) == [1, 41, 121, 301, 2000]
+    np.testing.assert_allclose(spent[turns] / 0.97, [0.01, 0.02, 0.03, 0.04, 0.08], rtol=1e-3)
+    assert len(set(charged[kinds == 1])) == 1  # all scores alike
+
+
+def test_it_is_refused_by_public_numbers_where_noise_hides_the_curvature():
+    for epsilon, d in ((0.1, 3), (1.0, 20), (4.0, 40)):
+        with pytest.raises(ValueError, match="Use solver='na-dpvi'") as error:
+            estimator(epsilon=epsilon, n_steps=None).plan(100, d)
+        enough = int(re.search(r"at least (\d+) rows", str(error.value)).group(1))
+        assert estimator(epsilon=epsilon, n_steps=None).plan(enough, d).epsilon > 0.99 * epsilon
+        with pytest.raises(ValueError, match=f"at least {enough} rows"):
+            estimator(epsilon=epsilon, n_steps=None).plan(enough - 1, d)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"n_chains": 2}, "n_chains=2 needs a learning_rate"),
+        ({"step_schedule": "decreasing"}, "needs a learning_rate"),
+        ({"n_steps": 40}, "n_steps=40 is too few"),
+        ({"sampler": "nuts"}, "sampler must be one of"),
+        ({"friction": 0.0}, "friction"),
+        ({"solver": "dpvi", "sampler": "sghmc"}, "needs solver='sgld'"),
+    ],
+)
+def test_parameters_that_do_not_go_together_are_refused(own, message):
+    with pytest.raises(ValueError, match=message):
+        DPBayesianLogisticRegression(classes=[0, 1], **({"solver": "sgld"} | own)).plan(5000, 3)
+
+
+def test_the_law_includes_the_privacy_noise():
+    found = []
+    for seed in range(16):
+        X, y, truth = table(2000, 3, seed)
+        model = estimator(epsilon=0.3, n_steps=None, n_posterior_samples=500, random_state=seed)
+        fit = model.fit(X, y)
+        rows = np.column_stack([X, np.ones(len(X))])
+        slope = expit(rows @ truth) * expit(-rows @ truth)
+        alone = np.linalg.inv((rows * slope[:, None]).T @ rows + np.eye(4))
+        found.append((fit.posterior_.mean, fit.posterior_.std, truth, np.diag(alone) ** 0.5))
+        assert fit.diagnostics_["r_hat"].max() < 1.1
+        assert 0.999 * 0.3 < fit.privacy_spent_.epsilon <= 0.3
+    mean, std, truth, alone = np.swapaxes(found, 0, 1)
+    assert 1.6 < np.mean(std) / np.mean(alone) < 3
+    assert 0.6 < np.sqrt(np.mean(((mean - truth) / std) ** 2)) < 1.2
+    # Errors are larger than data alone explain: intervals without the noise would be wrong.
+    assert np.sqrt(np.mean(((mean - truth) / alone) ** 2)) > 1.5
+
+
+def test_without_noise_every_sampler_draws_from_the_posterior():
+    X, y, _ = table(3000, 2)
+    exact = logistic_gibbs(X, y, n_draws=1500, n_burn=100, n_chains=1, random_state=0)[0]
+    for sampler in ("sgld", "sghmc", "sgnht"):
+        fit = estimator(epsilon=np.inf, sampler=sampler, n_steps=4000, n_posterior_samples=2000)
+        own = fit.fit(X, y).posterior_
+        assert fit.diagnostics_["r_hat"].max() < 1.05
+        np.testing.assert_allclose((own.mean - exact.mean(axis=0)) / exact.std(axis=0), 0, atol=0.3)
+        np.testing.assert_allclose(own.std / exact.std(axis=0), 1, atol=0.12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["sgld", "sghmc", "sgnht"])
+def test_draws_cover_and_mix(sampler):
+    covered, widths = [], []
+    for seed in range(60):
+        X, y, truth = table(3000, 4, seed)
+        fit = estimator(epsilon=1.0, sampler=sampler, n_steps=None, n_posterior_samples=1000)
+        fit.set_params(random_state=seed).fit(X, y)
+        assert fit.diagnostics_["r_hat"].max() < 1.1
+        low, high = np.quantile(fit.posterior_.draws[0], [0.05, 0.95], axis=0)
+        covered.append((low < truth) & (truth < high))
+        widths.append((high - low).mean())
+    assert 0.86 < np.mean(covered) < 0.95
+    assert np.mean(widths) < 0.4  # the prior's is 3.3

@@ -355,7 +355,9 @@ def test_before_any_release_the_posterior_is_the_prior(solver):
     with jax.enable_x64(True):
         state = plan.solver.init(plan.model, None)
         variance = (
-            state.covariance if solver == "na-dpvi" else jnp.linalg.inv(state.given.precision)
+            state.solver.covariance
+            if solver == "na-dpvi"
+            else jnp.linalg.inv(state.given.precision)
         )
         np.testing.assert_allclose(np.diag(variance), 4, rtol=1e-6)
 
