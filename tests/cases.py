@@ -229,7 +229,7 @@ class Case:
     def quick(self) -> Mapping[str, Any]:
         """Parameters of a quick fit."""
         if self.model == "WhitenedLogistic" and self.solver == "sgld":
-            return QUICK | {"n_steps": 401}  # a chain that has to mix
+            return QUICK | {"n_steps": 401, "epsilon": 2.0}  # a chain that has to mix
         return QUICK if self.samples else {}
 
     def make(self, **changes):

@@ -48,7 +48,7 @@ Subsampling then adds a tenth to the variances that sampled data alone would hav
 """
 
 
-_WHITENING = 0.03  # budget share of the second moments that whiten rows
+_WHITENING = 0.05  # budget share of the second moments that whiten rows
 _LEAST_ROUNDS = 20
 _COST, _LEAST_COST = 2e10, 800  # entries of curvatures in a fit by na-dpvi; of one record, at least
 _EDGE, _RESOLVED = 0.3, 0.6  # see `rescaling_shares`

@@ -141,7 +141,7 @@ def test_public_facts_decide():
     first, rest = plan(2000).spec.steps[:2]
     assert first.steps == 1 and first.noise_multiplier < rest.noise_multiplier
     spent = first.noise_multiplier**-2
-    assert spent == pytest.approx(0.03 * (spent + rest.steps * rest.noise_multiplier**-2), rel=1e-3)
+    assert spent == pytest.approx(0.05 * (spent + rest.steps * rest.noise_multiplier**-2), rel=1e-3)
     private_size = DPBayesianLogisticRegression(
         classes=[0, 1], adjacency="add_remove", sampling_rate=0.1
     ).plan(n_features=5)
