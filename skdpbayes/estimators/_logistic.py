@@ -89,18 +89,18 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         l2 bound on a row's contribution to a gradient. A smaller norm means less noise and less
         information, but no bias, since the weight of a clipped row does not depend on its label.
         None: "dpvi" starts at a public bound that suits the budget, and lowers it until a privately
-        counted fraction of the rows is clipped, at 1% of the budget; "na-dpvi" takes a fifth and
-        "sgld" a quarter of the largest possible norm.
+        counted fraction of the rows is clipped, at 1% of the budget; "na-dpvi" and "sgld" take
+        .5 to 1.5 times the typical norm of a whitened row, by the noise.
     sampling_rate : float, default=None
-        Probability with which each row enters a batch. None: a rate at which 131072 ("na-dpvi") or
-        65536 rows ("sgld") are expected; for "dpvi" 4096 rows, or 16 passes over X in all rounds
+        Probability with which each row enters a batch. None: 1 for "na-dpvi"; for "sgld" a rate at
+        which 65536 rows are expected; for "dpvi" 4096 rows, or 16 passes over X in all rounds
         together if that is more.
     n_steps : int, default=None
-        Number of rounds. None: 500 ("dpvi"), 200 ("na-dpvi"), 2000 ("sgld") or 11 ("vips"; 16
-        without noise). "vips" takes at most 16, and 1 is enough if rows are nearly normal.
+        Number of rounds. None: 500 ("dpvi"), 201 ("na-dpvi"; fewer, at least 21, for large tables),
+        2001 ("sgld") or 11 ("vips"; 16 without noise). "vips" takes at most 16, and 1 is enough if
+        rows are nearly normal.
     learning_rate : float, default=None
-        Step size. For "dpvi", None means 0.2. For "sgld" it is the
-        Langevin step size of a plain chain, in units of the log posterior; a step size too large
+        Step size. For "dpvi", None means 0.2. For "sgld" it is the Langevin step size of a plain chain, in units of the log posterior; a step size too large
         for the budget is refused, and a smaller one spends less than epsilon. None means steps in
         units of the posterior's covariance (``docs/solvers/sgld.md``).
     guide : {"auto", "full_rank", "mean_field"}, default="auto"

@@ -81,7 +81,11 @@ def test_a_plan_is_that_of_a_fit(case, request):
     assert what_runs(plan) == what_runs(read)
     assert known(plan.facts) == known(read.facts), "rows decide what a plan takes for public"
     assert (plan.epsilon, plan.n_steps) == (read.report.epsilon, read.spec.n_steps)
-    assert 0 < plan.epsilon <= made(case).epsilon and plan.guarantee_holds and plan.report.public["n_samples"] == N
+    assert (
+        0 < plan.epsilon <= made(case).epsilon
+        and plan.guarantee_holds
+        and plan.report.public["n_samples"] == N
+    )
 
 
 @pytest.mark.parametrize("cls", [DPBetaBernoulli, DPGammaExponential, DPStandardScaler])
