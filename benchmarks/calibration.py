@@ -88,7 +88,7 @@ def dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
 
 
 def na_dpvi(problem: Problem, epsilon: float, seed: int) -> dict[str, Array]:
-    """Our noise-aware solver, with its default prior and with a Student t prior."""
+    """Our noise-aware solver, with its default priors and with normal ones."""
     priors = {"na-dpvi": {}, "na-dpvi, normal prior": {"prior_df": None}}
     fit = partial(_fitted, DPBayesianLogisticRegression, problem, epsilon, seed, solver="na-dpvi")
     return {

@@ -100,9 +100,10 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         2001 ("sgld") or 11 ("vips"; 16 without noise). "vips" takes at most 16, and 1 is enough if
         rows are nearly normal.
     learning_rate : float, default=None
-        Step size. For "dpvi", None means 0.2. For "sgld" it is the Langevin step size of a plain chain, in units of the log posterior; a step size too large
-        for the budget is refused, and a smaller one spends less than epsilon. None means steps in
-        units of the posterior's covariance (``docs/solvers/sgld.md``).
+        Step size. For "dpvi", None means 0.2. For "sgld" it is the Langevin step size of a plain
+        chain, in units of the log posterior; a step size too large for the budget is refused, and a
+        smaller one spends less than epsilon. None means steps in units of the posterior's
+        covariance (``docs/solvers/sgld.md``).
     guide : {"auto", "full_rank", "mean_field"}, default="auto"
         Covariance of the Gaussian posterior of "dpvi". "auto" is full rank up to 300 parameters.
     sampler : {"sgld", "sghmc", "sgnht"}, default="sgld"

@@ -128,8 +128,11 @@ def cautious_curvature(matrix: jax.Array, entry_variance: jax.Array) -> jax.Arra
     outside = (vectors * kept) @ vectors.T
     rest = _positive_mean(jnp.diag(matrix - outside), 2 * entry_variance)
     values, vectors = jnp.linalg.eigh(outside + jnp.diag(rest))
-    known = (vectors * values.clip(mean_curvature_error(p, entry_variance))) @ vectors.T
-    return jnp.where(out.all(), matrix, known)  # without noise
+    # If nothing is left for the rest, as without noise, the matrix is kept.
+    own_values, own_vectors = jnp.linalg.eigh(matrix)
+    values = jnp.where(out.all(), own_values, values).clip(mean_curvature_error(p, entry_variance))
+    vectors = jnp.where(out.all(), own_vectors, vectors)
+    return (vectors * values) @ vectors.T
 
 
 def _positive_mean(x: jax.Array, variance: jax.Array) -> jax.Array:

@@ -153,8 +153,8 @@ class WhitenedLogistic:
             known = centre + told * (cautious_curvature(moments, variance) - centre)
             values, vectors = jnp.linalg.eigh(known)
             # Each row that is not short adds norm^2 to the trace.
-            mean = values * norm**2 / jnp.sum(values)
-            return {"axes": (vectors / jnp.sqrt(mean)).astype(jnp.float32)}
+            second = values * norm**2 / jnp.sum(values)
+            return {"axes": (vectors / jnp.sqrt(second)).astype(jnp.float32)}
 
         return (Opening(statistics, {"moments": Block(NORM * norm**2)}, update),)
 

@@ -65,7 +65,7 @@ def _factors(
 def within_reach(model: Model, mean: jax.Array, deviations: float) -> jax.Array:
     """`mean`, moved to at most `deviations` prior standard deviations from the start.
 
-    Five times as many scales of Student t priors.
+    Five times as many where priors are Student t.
     """
     wide = 1 if prior_degrees(model) is None else 5
     start, axes = flat_start(model)[0], prior_axes(model)

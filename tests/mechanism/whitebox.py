@@ -590,18 +590,21 @@ def precisions(fit, releases, seed=0):
 
 
 def check_noise_of(case):
-    """Null records release noise alone, normal and of the size that is accounted for."""
+    """Null records release noise alone, normal and of the size that is accounted for, round by round."""
     fit, values, seed = fit_of(case, *case.null(40)), [], 0
+    rounds = []
     while sum(map(len, values)) < 1000:
         releases = fit.run(seed)[1]
         found = precisions(fit, releases, seed)
         assert (found > 0).any(), "nothing is released"
-        values.append((releases * found / multipliers(fit)[:, None])[found > 0])
+        noise = releases * found / multipliers(fit)[:, None]
+        values.append(noise[found > 0])
+        rounds.append([np.sum(noise**2, axis=(0, 2)), np.sum(found > 0, axis=(0, 2))])
         seed += 1
     drawn = np.concatenate(values)
-    size = np.square(drawn).sum()
-    tail = min(stats.chi2.cdf(size, len(drawn)), stats.chi2.sf(size, len(drawn)))
-    assert tail > 1e-8, "variance of the noise"
+    for size, number in zip(*np.sum(rounds, axis=0), strict=True):  # of each round
+        tail = min(stats.chi2.cdf(size, number), stats.chi2.sf(size, number)) if number else 1
+        assert tail > 1e-9, "variance of the noise"
     assert stats.kstest(drawn, "norm").pvalue > 1e-7, "noise is not normal"
 
 

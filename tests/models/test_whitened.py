@@ -183,3 +183,13 @@ def test_correlated_columns_gain():
         errors.append([np.sum((fit.coef_[0] - w) ** 2) for fit in fits])
     ours, plain = np.median(errors, axis=0)
     assert ours < 0.7 * plain
+
+
+def test_two_columns_of_noise_have_axes():
+    """With two columns both eigenvalues often stand out, and one may be negative."""
+    opening, _ = moments(np.ones(D), 0, 2.0)
+    with jax.enable_x64(True):
+        for _ in range(2000):
+            own = jnp.asarray(RNG.normal(size=(2, 2)))[None, :, None, :]
+            axes = opening.update(None, {"moments": own}, {"moments": jnp.asarray(1.0)}, None)
+            assert np.isfinite(axes["axes"]).all()
