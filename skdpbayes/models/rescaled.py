@@ -23,12 +23,12 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import block_diag
 
-from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening
 from skdpbayes.models.denoising import cautious_curvature
 from skdpbayes.models.linear import LinearRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
+from skdpbayes.models.whitened import moments_opening
 from skdpbayes.posteriors.base import GaussianPosterior
 
 _LOWEST, _HIGHEST = -9.0, 1.0  # range of the logarithms; smaller entries count as none
@@ -226,27 +226,17 @@ class RescaledLinear:
     def _moments(self) -> Opening:
         norm = jnp.asarray(self.row_norm, jnp.float32)
 
-        def statistics(params: Params) -> Any:
-            def one(record: Record) -> Mapping[str, Contribution]:
-                row = params["axes"].T @ record["x"]
-                weight = jnp.minimum(1, norm**2 / jnp.sum(row**2).clip(1e-30))
-                weight = weight * jnp.isfinite(record["y"])
-                return {"moments": Quadratic(weight[None, None], row)}
+        def row(params: Params, record: Record) -> tuple[jax.Array, jax.Array]:
+            return params["axes"].T @ record["x"], jnp.isfinite(record["y"])
 
-            return one
-
-        def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
-            del key
-            moments = sums["moments"].astype(jnp.float64)[0, :, 0]
-            variance = scales["moments"].astype(jnp.float64) ** 2 / 2
-            known = cautious_curvature((moments + moments.T) / 2, variance)
-            values, vectors = jnp.linalg.eigh(known)
+        def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
+            values, vectors = jnp.linalg.eigh(cautious_curvature(moments, variance))
             axes = params["axes"].astype(jnp.float64) @ (
                 vectors / jnp.sqrt(values / self.n_records)
             )
             return {**params, "axes": axes.astype(jnp.float32)}
 
-        return Opening(statistics, {"moments": Block(NORM * norm**2)}, update)
+        return moments_opening(norm, row, learn)
 
 
 def _log_size(x: jax.Array) -> jax.Array:

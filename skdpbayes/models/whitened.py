@@ -10,7 +10,7 @@ coordinates, so errors of the axes cost efficiency, not honesty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,21 +130,12 @@ class WhitenedLogistic:
         """Sum of the weighted second moments."""
         norm = jnp.asarray(self.row_norm, jnp.float32)
 
-        def statistics(params: Params) -> Any:
+        def row(params: Params, record: Record) -> tuple[jax.Array, jax.Array]:
             del params
+            return record["x"], self.model.known(record)
 
-            def one(record: Record) -> Mapping[str, Contribution]:
-                square = jnp.sum(record["x"] ** 2)
-                weight = jnp.minimum(1, norm**2 / square.clip(1e-30)) * self.model.known(record)
-                return {"moments": Quadratic(weight[None, None], record["x"])}
-
-            return one
-
-        def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
-            del params, key
-            moments = sums["moments"].astype(jnp.float64)[0, :, 0]
-            variance = scales["moments"].astype(jnp.float64) ** 2 / 2
-            moments = (moments + moments.T) / 2
+        def learn(params: Params, moments: jax.Array, variance: jax.Array) -> Params:
+            del params
             # Axes that follow noise make curvatures unequal: shrunk to a multiple of the identity.
             p = len(moments)
             mean = jnp.maximum(jnp.trace(moments) / p, mean_curvature_error(p, variance))
@@ -156,8 +147,41 @@ class WhitenedLogistic:
             second = values * norm**2 / jnp.sum(values)
             return {"axes": (vectors / jnp.sqrt(second)).astype(jnp.float32)}
 
-        return (Opening(statistics, {"moments": Block(NORM * norm**2)}, update),)
+        return (moments_opening(norm, row, learn),)
 
     def marginal(self, params: Params) -> InCoordinates:
         """The model in the coordinates found."""
         return InCoordinates(self.model, params["axes"])
+
+
+def moments_opening(
+    norm: jax.Array,
+    row: Callable[[Params, Record], tuple[jax.Array, jax.Array]],
+    learn: Callable[[Params, jax.Array, jax.Array], Params],
+) -> Opening:
+    """Release of the sum of the second moments of rows; a longer row counts as one of `norm`.
+
+    Parameters
+    ----------
+    norm : float32 scalar
+    row : callable
+        Row of a record, and one, or zero for a null record.
+    learn : callable
+        Parameters given those before, the symmetric noisy sum, and the variance of an entry.
+    """
+
+    def statistics(params: Params) -> Any:
+        def one(record: Record) -> Mapping[str, Contribution]:
+            own, known = row(params, record)
+            weight = jnp.minimum(1, norm**2 / jnp.sum(own**2).clip(1e-30)) * known
+            return {"moments": Quadratic(weight[None, None], own)}
+
+        return one
+
+    def update(params: Params, sums: Any, scales: Any, key: jax.Array) -> Params:
+        del key
+        moments = sums["moments"].astype(jnp.float64)[0, :, 0]
+        variance = scales["moments"].astype(jnp.float64) ** 2 / 2
+        return learn(params, (moments + moments.T) / 2, variance)
+
+    return Opening(statistics, {"moments": Block(NORM * norm**2)}, update)

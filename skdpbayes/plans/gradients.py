@@ -219,14 +219,14 @@ def rescaling_shares(
     """
     if not settings.private:
         return ()
-    noise = settings.least_noise() / n  # of a mean in [-1, 1], if the whole budget were spent
     least, most = _LOG_SHARES
-    error = HALF * 2**0.5 * noise
+    # Of a mean logarithm, if the whole budget were spent.
+    error = HALF * 2**0.5 * settings.least_noise() / n
     logs = min(max((error / _LOGS) ** 2 * n_features**0.5, least), most)
     if error > _LOGS_RESOLVED * logs**0.5:
         return ()
     least, most = _MOMENT_SHARES
-    edge = (2 * (n_features + intercept) ** 3) ** 0.5 * noise
+    edge = moments_edge(settings, n_features + intercept, n)
     moments = min(max((edge / _EDGE) ** 2, least), most)
     return (logs, moments) if edge < _RESOLVED * moments**0.5 else (logs,)
 
@@ -328,7 +328,6 @@ def plan_aware_sgld(
     refuse_many_parameters(settings, own)
     n_chains = settings.n_chains
     shares: tuple[float, ...] = ()
-    clip, norm = settings.clipping_norm or 1.01 * bounds.score, 1.01 * bounds.curvature
     if settings.private:
         edge = moments_edge(settings, n_parameters(own), n)
         if edge > _MOST_HIDDEN:
@@ -345,6 +344,8 @@ def plan_aware_sgld(
         shares = (_WHITENING,)
         clip = settings.clipping_norm or whitened_clip(score_noise(settings, own, n), own.n_columns)
         norm = 1.01 * clip * own.n_columns**0.5 / 4
+    else:
+        clip, norm = settings.clipping_norm or 1.01 * bounds.score, 1.01 * bounds.curvature
     n_steps, batch = settings.schedule((2000, 2**16), shares)
     if n_steps < _LEAST_CHAIN:
         raise ValueError(
@@ -356,10 +357,10 @@ def plan_aware_sgld(
     turns = [*(round(share * n_steps) for share in _TURNS), n_steps - 1]
     share = (1 - sum(_TURN_SHARES)) / (n_steps - len(turns))
     gaps = [later - turn - 1 for turn, later in pairwise(turns)]
-    rounds = [((own, 1), (share, gap)) for own, gap in zip(_TURN_SHARES, [*gaps, 0], strict=True)]
-    schedule = [(own**-0.5, count * n_chains) for pair in rounds for own, count in pair if count]
+    pairs = [((turn, 1), (share, gap)) for turn, gap in zip(_TURN_SHARES, [*gaps, 0], strict=True)]
+    schedule = [(part**-0.5, count * n_chains) for pair in pairs for part, count in pair if count]
     opening, steps, _ = settings.round_noise(shares, n_steps * n_chains, rate, schedule)
-    steps = tuple(replace(own, steps=own.steps // n_chains) for own in steps)
+    steps = tuple(replace(part, steps=part.steps // n_chains) for part in steps)
     friction = 1.0 if settings.sampler == "sgld" else float(settings.friction)
     solver = AwareSGLD(
         n_draws=-(-settings.n_posterior_samples // n_chains),

@@ -44,8 +44,13 @@ from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
 from skdpbayes.models.protocols import Array, Number
 from skdpbayes.posteriors.base import DrawsPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
-from skdpbayes.solvers.normal_posterior import within_reach
-from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
+from skdpbayes.solvers.normal_posterior import gained, within_reach
+from skdpbayes.solvers.released_curvature import (
+    Curvature,
+    curvature_blocks,
+    curvature_query,
+    sampling_weight,
+)
 from skdpbayes.solvers.sgld import chain_diagnostics
 
 _REACH = 30.0  # prior standard deviations within which scores are released
@@ -103,7 +108,7 @@ class AwareSGLD:
     clipping_norm: Number
     curvature_norm: Number
     turns: Array
-    step_size: Number = 0.4
+    step_size: Number
     friction: Number = 1.0
     sampler: str = field(default="sgld", metadata={"static": True})
     clip_fraction: ClassVar[None] = None
@@ -261,13 +266,11 @@ class AwareSGLD:
     ) -> Law:
         """Law of a chain of `n_kept` scores, with the curvature denoised by `estimate`."""
         h = estimate(known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64))
-        weight = known.mean_weight(towards=0.3, errors=0.1, least=0.02).astype(jnp.float64)
+        weight = sampling_weight(known).astype(jnp.float64)
         identity = jnp.eye(len(h))
         of_one = noise**2 * identity + subsampled * weight * h
         total = weight * h + of_one / n_kept + _TINY * jnp.trace(h) / len(h) * identity
-        gain = jnp.linalg.solve(total, h).T
-        information = gain @ h
-        information = (information + information.T) / 2
+        gain, information = gained(h, total)
         covariance = jnp.linalg.inv(information + prior_matrix(model))
         root = jnp.linalg.cholesky(covariance)
         # Noise of a step over what unit variance needs, in the coordinates in which L is one.

@@ -8,7 +8,7 @@ log-likelihood,
 linear in t* as far as the scores are (NA-DPVI, Alrawajfeh, Jalko and Honkela 2025, equation 20,
 with the prior outside). Weighted averages of scores g and points theta have the same form,
 ``mean g = H (t* - mean theta) + noise``. With ``omega H`` the sampling covariance of the summed
-scores (omega: `_mean_weight`) and nu the variance of the averaged noise,
+scores (omega: `sampling_weight`) and nu the variance of the averaged noise,
 
     mean g + H mean theta = H theta + N(0, omega H + nu I),
 
@@ -63,8 +63,13 @@ from skdpbayes.models.protocols import (
 )
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
-from skdpbayes.solvers.normal_posterior import normal_given, within_reach
-from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
+from skdpbayes.solvers.normal_posterior import gained, normal_given, within_reach
+from skdpbayes.solvers.released_curvature import (
+    Curvature,
+    curvature_blocks,
+    curvature_query,
+    sampling_weight,
+)
 
 _BLOCKS = 32  # of rounds, over which averages are kept
 _REACH = 6.0  # prior standard deviations within which the next point lies
@@ -215,7 +220,7 @@ class NADPVI:
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
         del posterior
-        return {"mean_weight": float(_mean_weight(state.known))}
+        return {"mean_weight": float(sampling_weight(state.known))}
 
 
 def normal_posterior(model: Model, state: TraceState) -> tuple[jax.Array, jax.Array]:
@@ -255,12 +260,8 @@ def _given(
         )
         noise, observed = _with_start(h, noise, observed, start, variance)
     spread = noise + _sampling(model, state, h, 1 + seen.subsampled)
-    gain = jnp.linalg.solve(spread, h).T
-    information = gain @ h
-    linear = gain @ observed
-    return normal_given(
-        model, (information + information.T) / 2, linear, (state.theta, state.covariance)
-    )
+    gain, information = gained(h, spread)
+    return normal_given(model, information, gain @ observed, (state.theta, state.covariance))
 
 
 def _with_start(
@@ -389,12 +390,6 @@ def _sampling(model: Model, state: TraceState, h: jax.Array, factor: jax.Array) 
         factors = ravel_pytree(model.precondition(unravel(state.theta.astype(jnp.float32))))[
             0
         ].astype(jnp.float64)
-    return factor * _mean_weight(state.known).astype(jnp.float64) * h / factors[:, None] / factors
-
-
-def _mean_weight(known: Curvature) -> jax.Array:
-    """Mean weight of the records, shrunk towards 0.3 by its noise.
-
-    It is the ratio of the weighted scores' covariance to their curvature.
-    """
-    return known.mean_weight(towards=0.3, errors=0.1, least=0.02)
+    return (
+        factor * sampling_weight(state.known).astype(jnp.float64) * h / factors[:, None] / factors
+    )

@@ -25,6 +25,13 @@ from skdpbayes.models.base import (
 )
 
 
+def gained(h: jax.Array, spread: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Gain ``h spread^-1`` and information of an observation ``h t + N(0, spread)``."""
+    gain = jnp.linalg.solve(spread, h).T
+    information = gain @ h
+    return gain, (information + information.T) / 2
+
+
 def normal_given(
     model: Model,
     information: jax.Array,

@@ -69,6 +69,14 @@ class Curvature(NamedTuple):
         return ((weighted + towards * error) / (norms.clip(0) + error)).clip(least, 1)
 
 
+def sampling_weight(known: Curvature) -> jax.Array:
+    """Mean weight of the records, shrunk towards 0.3 by its noise.
+
+    It is the ratio of the weighted scores' covariance to their curvature.
+    """
+    return known.mean_weight(towards=0.3, errors=0.1, least=0.02)
+
+
 def curvature_query(model: Model, params: Params, clip: jax.Array) -> Query:
     """Weighted curvature of one record, and the norms that give the mean weight.
 
