@@ -63,6 +63,7 @@ class ProgramEstimator(PosteriorEstimator):
     def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.numpyro.reduced import reduced
         from skdpbayes.models.score_unit import WithScoreUnit
+        from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO, FAIR_RATIO
 
         model, held = self._programmed(facts)
         # Without noise, hardly anything should be clipped.
@@ -75,7 +76,8 @@ class ProgramEstimator(PosteriorEstimator):
         norm = float(self.clipping_norm or 1.0)
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
         bounds = Bounds(
-            typical=(norm, 0.75 * norm**2), clip=norm, mean_curvature=(norm / factor) ** 2
+            typical=(norm, (FAIR_RATIO if learnt.one_response else CURVATURE_RATIO) * norm**2),
+            clip=norm, mean_curvature=(norm / factor) ** 2
         )
         opened = WithScoreUnit(learnt, found, np.float32(factor))
         return Task(opened, bounds, self._seem_to_hold_records(facts, held))

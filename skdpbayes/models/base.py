@@ -29,10 +29,12 @@ from skdpbayes.models.protocols import (
     HasRandomStart,
     HasScore,
     HasScoreBound,
+    HasScoreScale,
     HasScoreUnit,
     Params,
     Record,
 )
+from skdpbayes.models.responses import fair_score, knows_responses
 from skdpbayes.posteriors.base import Posterior
 
 NORM = np.float32(1 + 2**-8)
@@ -159,6 +161,12 @@ def score_unit(model: Any) -> jax.Array:
     return jnp.asarray(unit, jnp.float32)
 
 
+def score_scale(model: Any, params: Params) -> jax.Array:
+    """Factor of the unit of clipping norms at these parameters: 1 unless the model predicts it."""
+    scale = model.score_scale(params) if isinstance(model, HasScoreScale) else 1
+    return jnp.asarray(scale, jnp.float32)
+
+
 def double(tree: Tree) -> Tree:
     """Arrays in double precision, where that is enabled (as it is inside the driver)."""
     return jax.tree.map(lambda x: jnp.asarray(x, float), tree)
@@ -233,7 +241,13 @@ def largest_weight(model: Model, record: Record) -> jax.Array:
 def weighted_score(
     model: Model, params: Params, record: Record, norm: jax.Array
 ) -> tuple[Contribution, jax.Array]:
-    """A record's score times its `unbiased_weight`, and the part of the weight due to `norm`."""
+    """A record's score times its `unbiased_weight`, and the part of the weight due to `norm`.
+
+    Where the model knows what other responses were possible, the score is a `fair_score`.
+    """
+    if knows_responses(model):
+        fair = fair_score(model, params, record, norm)
+        return ravel_pytree(params)[1](fair.score), fair.weight
     weight = unbiased_weight(model, params, record, norm)
     shortened = weight / largest_weight(model, record)
     return scaled(score(model, params, record), weight), shortened

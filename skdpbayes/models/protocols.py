@@ -11,7 +11,7 @@ another model has none of them, since Python 3.12 does not look there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import numpy as np
@@ -75,6 +75,14 @@ class HasScoreUnit(Protocol):
     @property
     def score_unit(self) -> Number:
         """Norm of a typical score, found by a private release."""
+
+
+@runtime_checkable
+class HasScoreScale(Protocol):
+    """Public prediction of how the length of scores depends on the parameters."""
+
+    def score_scale(self, params: Params) -> jax.Array:
+        """Length of a typical score at `params`, over that at `init`."""
 
 
 @runtime_checkable
@@ -190,3 +198,36 @@ class HasStartVariance(Protocol):
 
     def start_variance(self) -> Params:
         """Variance of `init` as an estimate of the parameters."""
+
+
+class Response(NamedTuple):
+    """A record's response, and those that it might have had.
+
+    Attributes
+    ----------
+    slope : array of shape (k, P)
+        Of the k parameters of the law in the P ravelled parameters of the model.
+    own : array of shape (k,)
+        Score of the response in the parameters of its law.
+    others : array of shape (n, k)
+        The same for responses that stand for the law.
+    shares : array of shape (n,)
+        Their probabilities, of sum one.
+    """
+
+    slope: jax.Array
+    own: jax.Array
+    others: jax.Array
+    shares: jax.Array
+
+
+@runtime_checkable
+class HasResponse(Protocol):
+    """Records with one response each, whose law given the rest of the record is known."""
+
+    @property
+    def one_response(self) -> bool:
+        """Whether this model is one of them."""
+
+    def response(self, params: Params, record: Record) -> Response:
+        """A record's response, and those that it might have had."""

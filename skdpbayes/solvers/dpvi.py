@@ -83,6 +83,7 @@ from skdpbayes.solvers.gaussian_guides import (
     Noise,
     Progress,
     Rates,
+    clip_of,
 )
 
 __all__ = ["DPVI", "DPVIState", "FullRank", "MeanField"]
@@ -158,7 +159,7 @@ class DPVI:
             return guide.draw(state.mu, state.guide, noise), noise
 
         def query(state: DPVIState, point: Draw) -> Query:
-            theta, clip = unravel(point[0]), jnp.exp(state.log_clip)
+            theta, clip = unravel(point[0]), clip_of(model, state)
 
             def one(record: Record) -> Mapping[str, Contribution]:
                 own, weight = weighted_score(model, theta, record, clip)
@@ -172,7 +173,7 @@ class DPVI:
             return one
 
         def blocks(state: DPVIState) -> Mapping[str, Block]:
-            clip = jnp.exp(state.log_clip)
+            clip = clip_of(model, state)
             if self.clip_fraction is None:
                 return {"score": Block(clip)}
             return {
@@ -183,7 +184,7 @@ class DPVI:
         def update(
             state: DPVIState, point: Draw, step: jax.Array, estimate: Sums, scales: Scales
         ) -> DPVIState:
-            theta, clip, scale = unravel(point[0]), jnp.exp(state.log_clip), scales["score"]
+            theta, clip, scale = unravel(point[0]), clip_of(model, state), scales["score"]
             score = unbiased_total(model, theta, estimate["score"], clip)
             noise = Noise(scale**2, (1 / mechanism.rate - 1).astype(scale.dtype))
             n_late = mechanism.n_steps.astype(scale.dtype) * (1 - _AVERAGED_FROM)

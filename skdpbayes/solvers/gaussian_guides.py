@@ -20,7 +20,7 @@ import optax
 from jax.scipy.linalg import solve_triangular
 
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import Model, double, flat_start, prior_score, single
+from skdpbayes.models.base import Model, double, flat_start, prior_score, score_scale, single
 from skdpbayes.models.denoising import (
     denoised,
     known_spectrum,
@@ -29,11 +29,13 @@ from skdpbayes.models.denoising import (
     possible_eigenvalues,
 )
 from skdpbayes.models.protocols import Array, Number
+from skdpbayes.models.responses import knows_responses
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
+FAIR_RATIO = 2.0  # the same, where the model knows the responses of a record
 TIME_CONSTANT = 5  # rounds in which a direction settles at first
 RATE_LIMITS = (0.2, 0.1)  # full rank, mean field; see `DPVI._rates`
 FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer
@@ -92,6 +94,10 @@ class FullRankState(NamedTuple):
 
 class GuidedState(Protocol):
     """The members of a `DPVIState` that guides read."""
+
+    @property
+    def mu(self) -> jax.Array:
+        """Mean of the guide."""
 
     @property
     def mu(self) -> jax.Array:
@@ -327,11 +333,14 @@ class FullRank:
         unravel = flat_start(model)[1]
 
         def query(state: GuidedState, point: Draw) -> Query:
-            return curvature_query(model, unravel(point[0]), jnp.exp(state.log_clip))
+            return curvature_query(model, unravel(point[0]), clip_of(model, state))
 
         def blocks(state: GuidedState) -> Mapping[str, Block]:
+            # Where responses are known, a score is clipped at its typical length, and its curvature
+            # is the product of both.
+            ratio = FAIR_RATIO if knows_responses(model) else CURVATURE_RATIO
             return curvature_blocks(
-                jnp.minimum(self.curvature_bound, CURVATURE_RATIO * jnp.exp(2 * state.log_clip))
+                jnp.minimum(self.curvature_bound, ratio * clip_of(model, state) ** 2)
             )
 
         def update(state: Any, point: Draw, step: jax.Array, estimate: Sums, scales: Scales) -> Any:
@@ -383,6 +392,12 @@ class FullRank:
         observed = 1 / (1 / (along + observed)).mean(axis=0) - along
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))
+
+
+def clip_of(model: Model, state: GuidedState) -> jax.Array:
+    """Clipping norm of a score at the present mean."""
+    unravel = flat_start(model)[1]
+    return jnp.exp(state.log_clip) * score_scale(model, unravel(state.mu))
 
 
 def corrected_prior(precision: Any, vectors: Any, factor: Any) -> Any:

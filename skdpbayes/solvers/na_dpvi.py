@@ -33,7 +33,7 @@ measurements: ``docs/solvers/na-dpvi.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -48,6 +48,7 @@ from skdpbayes.models.base import (
     Model,
     flat_start,
     prior_matrix,
+    score_scale,
     score_unit,
     unbiased_total,
     weighted_score,
@@ -146,8 +147,10 @@ class NADPVI:
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[TraceState], ...]:
         """A score round and a curvature round."""
         unravel = flat_start(model)[1]
-        unit = score_unit(model)
-        clip, norm = self.clipping_norm * unit, self.curvature_norm * unit**2
+        first = score_unit(model)
+
+        def unit(state: TraceState) -> jax.Array:
+            return first * score_scale(model, unravel(state.theta.astype(jnp.float32)))
 
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
@@ -155,8 +158,7 @@ class NADPVI:
             return view.point.astype(jnp.float32), view
 
         def score_of(state: TraceState, point: tuple[jax.Array, View]) -> Query:
-            del state
-            theta = unravel(point[0])
+            theta, clip = unravel(point[0]), self.clipping_norm * unit(state)
             return lambda record: {"score": weighted_score(model, theta, record, clip)[0]}
 
         def learn_score(
@@ -166,7 +168,7 @@ class NADPVI:
             estimate: Sums,
             scales: Scales,
         ) -> TraceState:
-            view = point[1]
+            view, clip = point[1], self.clipping_norm * unit(state)
             score = unbiased_total(model, unravel(point[0]), estimate["score"], clip) / view.factors
             noise = (scales["score"] / view.factors) ** 2
             subsampled = 1 / mechanism.rate - 1
@@ -198,15 +200,20 @@ class NADPVI:
                 known=known, curvature=_denoised(cautious_curvature, model, known)
             )
 
-        asked = Round(ask_score, score_of, lambda state: {"score": Block(clip)}, learn_score)
+        def scores(state: TraceState) -> Mapping[str, Block]:
+            return {"score": Block(self.clipping_norm * unit(state))}
+
+        asked = Round(ask_score, score_of, scores, learn_score)
         if isinstance(model, HasInformation):
             return (asked,)
         return (
             asked,
             Round(
                 lambda state, key: state.theta.astype(jnp.float32),
-                lambda state, point: curvature_query(model, unravel(point), clip),
-                lambda state: curvature_blocks(norm),
+                lambda state, point: curvature_query(
+                    model, unravel(point), self.clipping_norm * unit(state)
+                ),
+                lambda state: curvature_blocks(self.curvature_norm * unit(state) ** 2),
                 learn_curvature,
             ),
         )

@@ -17,6 +17,7 @@ from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Model, curvature, unbiased_weight
 from skdpbayes.models.denoising import noise_edge
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
+from skdpbayes.models.responses import fair_score, knows_responses
 from skdpbayes.solvers.base import Query, Scales, Sums
 
 _SMALL = 0.1  # edge of small noise's spectrum, over the mean eigenvalue
@@ -84,6 +85,13 @@ def curvature_query(model: Model, params: Params, clip: jax.Array) -> Query:
     """
 
     def one(record: Record) -> Mapping[str, Contribution]:
+        if knows_responses(model):
+            fair = fair_score(model, params, record, clip)
+            norm = contribution_norm(fair.curvature) / jnp.sqrt(jnp.asarray(2, clip.dtype))
+            return {
+                "curvature": fair.curvature,
+                "weights": jnp.stack([norm, fair.ratio * norm]),
+            }
         weight = unbiased_weight(model, params, record, clip)
         weighted = scaled(curvature(model, params, record), weight)
         norm = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))

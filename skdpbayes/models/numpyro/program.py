@@ -25,7 +25,12 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
-from skdpbayes.models.protocols import Number, Params, Record
+from skdpbayes.models.numpyro.laws import points
+from skdpbayes.models.protocols import Number, Params, Record, Response
+from skdpbayes.models.responses import typical_length
+
+
+_MOST = 12.0  # by which the logarithm of typical lengths changes
 
 
 class Site(NamedTuple):
@@ -69,6 +74,8 @@ class Program:
         Observed sites, in the plate of records.
     support : tuple of numbers
         Values of the observed site, if there is one and it has few.
+    weighed : bool
+        Whether the law of the observed site is one of those of `laws`.
     """
 
     model: Callable[..., Any]
@@ -78,6 +85,7 @@ class Program:
     derived: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
     support: tuple[float, ...] = ()
+    weighed: bool = False
 
     def call(self, batch: Mapping[str, Any], public: Mapping[str, Any]):
         """Call the model on a batch of records."""
@@ -95,6 +103,15 @@ class Program:
         """Batch of `n` made-up records: one half in float fields, zero in others."""
         return {
             name: np.full((n, *shape), 0.5 if dtype == "float32" else 0, dtype)
+            for name, shape, dtype in self.fields
+        }
+
+
+    def made_up(self, n: int = 8) -> dict[str, Any]:
+        """Batch of `n` public records: small positive numbers in float fields, zero in others."""
+        rng = np.random.default_rng(0)
+        return {
+            name: rng.uniform(0, 0.2 * (dtype == "float32"), (n, *shape)).astype(dtype)
             for name, shape, dtype in self.fields
         }
 
@@ -232,7 +249,9 @@ class NumPyroModel:
         return log_probability(sites)
 
     def score_norm(self, params: Params, record: Record) -> jax.Array:
-        """Norm of a record's score."""
+        """Norm of a record's score: a typical one if the law of its response is known."""
+        if self.one_response:
+            return typical_length(self.response(params, record))
         return _norm(jax.grad(self.log_likelihood)(params, record))
 
     def score_bound(self, params: Params, record: Record) -> jax.Array:
@@ -257,6 +276,56 @@ class NumPyroModel:
         law = self._traced(params, batch)[1][response]["fn"]
         values = law.enumerate_support(expand=False)
         return jnp.max(jax.vmap(norm)(values))
+
+    def score_scale(self, params: Params) -> jax.Array:
+        """Length of typical scores of made-up records, over that at `init`."""
+        if not self.one_response:
+            return jnp.ones((), jnp.float32)
+        records = self.program.made_up()
+
+        def length(params):
+            each = jax.vmap(lambda record: typical_length(self.response(params, record)))(records)
+            return jnp.mean(jnp.log(each))
+
+        change = length(params) - length(self.init())
+        return jnp.exp(jnp.clip(jnp.nan_to_num(change, posinf=0, neginf=0), -_MOST, _MOST))
+
+    @property
+    def one_response(self) -> bool:
+        """Whether `response` is known."""
+        return self.program.weighed
+
+    def response(self, params: Params, record: Record) -> Response:
+        """A record's response, and those that it might have had."""
+        batch = jax.tree.map(lambda x: x[None], record)
+        flat, unravel = ravel_pytree(params)
+        (name,) = self.program.observed
+
+        def site(flat):
+            return self._traced(unravel(flat), batch)[1][name]
+
+        own = site(flat)
+        leaves, treedef = jax.tree.flatten(own["fn"])
+        kept = [i for i, x in enumerate(leaves) if jnp.result_type(x) == jnp.float32]
+
+        def numbers(law):
+            parts = jax.tree.leaves(law)
+            return [jnp.asarray(parts[i], jnp.float32) for i in kept]
+
+        eta, of_eta = ravel_pytree(numbers(own["fn"]))
+
+        def log_density(eta, y):
+            parts = list(leaves)
+            for i, part in zip(kept, of_eta(eta), strict=True):
+                parts[i] = part
+            return jnp.sum(jax.tree.unflatten(treedef, parts).log_prob(y))
+
+        slope = jax.jacrev(lambda flat: ravel_pytree(numbers(site(flat)["fn"]))[0])(flat)
+        y, shares = points(own["fn"])
+        score = jax.grad(log_density)
+        return Response(
+            slope, score(eta, own["value"]), jax.vmap(score, (None, 0))(eta, y), shares
+        )
 
     def natural(self, posterior):
         """The posterior itself."""

@@ -20,6 +20,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
+from skdpbayes.models.numpyro.laws import has_points
 from skdpbayes.models.numpyro.program import (
     NumPyroModel,
     Program,
@@ -129,6 +130,7 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
     sites = tuple(Site(name, shape, three.sites[name].normal) for name, shape in latent.items())
     support = three.sites[observed[0]].support if len(observed) == 1 else ()
     program = replace(program, sites=sites, observed=tuple(observed), support=support)
+    program = replace(program, weighed=not support and _weighed(program, public))
     affine = _centred(program, public) if not all(site.normal for site in sites) else {}
     model = NumPyroModel(program, public, affine)
     constants = _refuse_what_sees_more(model)
@@ -273,6 +275,22 @@ _UNKNOWN = {
         "are sample, deterministic and plate."
     ),
 }
+
+
+def _weighed(program, public):
+    """Whether one response is observed, and its law is one that `points` knows."""
+    if len(program.observed) > 1:
+        return False
+    found = []
+
+    def trace(batch, public):
+        with traced(handlers.seed(rng_seed=0)) as sites:
+            program.call(batch, public)
+        site = sites[program.observed[0]]
+        found.append(site["scale"] is None and has_points(site["fn"]))
+
+    jax.eval_shape(trace, program.example(1), public)
+    return found[0]
 
 
 def _site_shape(site):

@@ -21,7 +21,7 @@ from scipy.linalg import polar
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.predict import at_draw
 from skdpbayes.models.numpyro.program import NumPyroModel, log_probability
-from skdpbayes.models.protocols import Array, Number, Params, Record
+from skdpbayes.models.protocols import Array, Number, Params, Record, Response
 
 _MOST_COORDINATES = 2000
 _POINTS = 50  # points at which linearity is checked
@@ -68,6 +68,20 @@ class Reduced:
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, where those are few."""
         return self.model.score_bound(self._all(params), record)
+
+    def score_scale(self, params: Params) -> jax.Array:
+        """Length of typical scores of made-up records, over that at `init`."""
+        return self.model.score_scale(self._all(params))
+
+    @property
+    def one_response(self) -> bool:
+        """Whether `response` is known."""
+        return self.model.one_response
+
+    def response(self, params: Params, record: Record) -> Response:
+        """A record's response, and those that it might have had."""
+        response = self.model.response(self._all(params), record)
+        return response._replace(slope=response.slope @ self.basis)
 
     def prior_precision(self) -> Params:
         """Ones."""

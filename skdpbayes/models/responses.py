@@ -1,0 +1,70 @@
+"""Clipped scores of mean zero, for records with one response whose law the model knows.
+
+Clipping shortens surprising records most, which moves the zero of the summed scores. Given the rest
+of a record, the model says how likely each response is; so the expectation of the clipped score is
+known too, and is taken off. What is left has mean zero at the truth whatever the covariates
+(conditionally unbiased bounded influence: Künsch, Stefanski and Carroll 1989).
+
+The score is ``J' u(y)``: J is the slope of the law's parameters, the same for all responses, and u
+the score in these few parameters. Sums over responses need u alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from skdpbayes.models.protocols import HasResponse, Params, Record, Response
+
+_TINY = 1e-30
+
+
+class Fair(NamedTuple):
+    """A record's clipped score less its expectation, and what the model expects of it."""
+
+    score: jax.Array  # (P,)
+    weight: jax.Array  # of a score that is not clipped
+    curvature: jax.Array  # (P, P): expected slope of the score
+    ratio: jax.Array  # of the score's covariance to its curvature
+
+
+def knows_responses(model: object) -> bool:
+    """Whether the model says how likely each response of a record is."""
+    return isinstance(model, HasResponse) and model.one_response
+
+
+def typical_length(response: Response) -> jax.Array:
+    """Root mean square of the lengths of a record's possible scores."""
+    slope, _, others, shares = response
+    squares = jnp.sum((others @ (slope @ slope.T)) * others, axis=1)
+    return jnp.sqrt(jnp.maximum(shares @ squares, _TINY))
+
+
+def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Array) -> Fair:
+    """Score of a record, clipped to `norm` and of mean zero given all but its response.
+
+    Parameters
+    ----------
+    model : HasResponse
+    params, record : pytrees
+    norm : float
+        No score is longer.
+    """
+    slope, own, others, shares = response = model.response(params, record)
+    gram = slope @ slope.T
+
+    def length(u: jax.Array) -> jax.Array:
+        return jnp.sqrt(jnp.maximum(jnp.sum((u @ gram) * u, axis=-1), _TINY))
+
+    weight = jnp.minimum(norm / typical_length(response), 1)
+    kept = jnp.minimum(weight, norm / length(others))  # factors of clipping
+    mean = (shares * (kept - weight)) @ others  # the score itself has mean zero
+    # With its expectation taken off, a score may be longer than `norm` by the latter's length.
+    room = 1 / (1 + length(mean) / norm)
+    score = room * (jnp.minimum(weight, norm / length(own)) * own - mean)
+    second = (others * (shares * kept)[:, None]).T @ others
+    spread = (others * (shares * kept**2)[:, None]).T @ others - jnp.outer(mean, mean)
+    ratio = room * jnp.sum(spread * gram) / jnp.maximum(jnp.sum(second * gram), _TINY)
+    return Fair(score @ slope, room * weight, slope.T @ (room * second) @ slope, ratio)
