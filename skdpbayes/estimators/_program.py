@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +68,8 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO, FAIR_RATIO
 
         model, held = self._programmed(facts)
+        if not math.isfinite(self.epsilon):  # nothing is clipped: the likelihood as it is
+            model = replace(model, program=replace(model.program, weighed=False, censored=False))
         # Without noise, hardly anything should be clipped.
         factor = _CLIPPED if math.isfinite(self.epsilon) else 64.0
         # In reduced coordinates, na-dpvi would treat flat directions as known, and its intervals
@@ -77,7 +81,8 @@ class ProgramEstimator(PosteriorEstimator):
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
         bounds = Bounds(
             typical=(norm, (FAIR_RATIO if learnt.one_response else CURVATURE_RATIO) * norm**2),
-            clip=norm, mean_curvature=(norm / factor) ** 2
+            clip=norm,
+            mean_curvature=(norm / factor) ** 2,
         )
         opened = WithScoreUnit(learnt, found, np.float32(factor))
         return Task(opened, bounds, self._seem_to_hold_records(facts, held))
@@ -102,10 +107,24 @@ class ProgramEstimator(PosteriorEstimator):
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         from skdpbayes.models.numpyro.program import NumPyroModel
 
+        self._warn_of_bias(plan)
         draws = self._draws(plan, outcome)
         learnt = plan.model.model
         self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
         self.posterior_samples_ = self._model.constrained(draws)
+
+    def _warn_of_bias(self, plan: Plan) -> None:
+        """Warn where clipping moves the fit: a function of the model, not of records."""
+        program = plan.model.model.program
+        if math.isfinite(self.epsilon) and not program.unbiased:
+            warnings.warn(
+                f"The law of {', '.join(program.observed)} is not one of which skdpbayes can say "
+                "what clipping removes: estimates are biased, and intervals are those of the "
+                "clipped fit. One observed site with a law of a single number and a known mean and "
+                "variance, or with few values, has no such bias (docs/numpyro.md).",
+                UserWarning,
+                stacklevel=5,
+            )
 
     def sample_posterior(
         self, n_samples: int = 1000, random_state: int | np.random.Generator | None = None

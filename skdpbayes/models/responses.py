@@ -11,7 +11,7 @@ the score in these few parameters. Sums over responses need u alone.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ class Fair(NamedTuple):
     ratio: jax.Array  # of the score's covariance to its curvature
 
 
-def knows_responses(model: object) -> bool:
+def knows_responses(model: object) -> TypeGuard[HasResponse]:
     """Whether the model says how likely each response of a record is."""
     return isinstance(model, HasResponse) and model.one_response
 

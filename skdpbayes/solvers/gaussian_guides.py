@@ -100,10 +100,6 @@ class GuidedState(Protocol):
         """Mean of the guide."""
 
     @property
-    def mu(self) -> jax.Array:
-        """Mean of the guide."""
-
-    @property
     def guide(self) -> Any:
         """State of the guide."""
 

@@ -121,6 +121,34 @@ def test_under_noise_it_is_the_logistic_regression_that_knows_its_bounds():
     assert own.score(X, LABELS) > np.log(0.5)
 
 
+def counts(x, y=None):
+    a = numpyro.sample("a", dist.Normal(0, 1))
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(a + x @ w)), obs=y)
+
+
+def test_clipping_does_not_move_an_intercept():
+    """Scores of counts are skewed: clipped by their own norms they are zero some five sd away."""
+    x = np.random.default_rng(1).normal(size=(4000, 2)) / 2
+    y = np.random.default_rng(2).poisson(np.exp(0.4 + x @ WEIGHTS))
+    how = {"epsilon": 2.0, "random_state": 0, "n_steps": 120}
+    draws = DPNumPyroModel(counts, **how).fit(x, y).posterior_samples_
+    assert abs(draws["a"].mean() - 0.4) < 3 * draws["a"].std() < 0.12
+    assert (np.abs(draws["w"].mean(axis=0) - WEIGHTS) < 3 * draws["w"].std(axis=0)).all()
+
+
+def two_numbers(x):
+    m = numpyro.sample("m", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("x", dist.MultivariateNormal(m, jnp.eye(2)), obs=x)
+
+
+def test_it_says_where_clipping_biases_the_fit():
+    with pytest.warns(UserWarning, match="intervals are those of the clipped fit"):
+        DPNumPyroModel(two_numbers, epsilon=1.0, random_state=0, n_steps=20).fit(X)
+
+
 def test_a_record_without_a_density_contributes_nothing():
     x, y = X.copy(), NUMBERS.copy()
     x[3, 0], y[5] = np.nan, np.inf

@@ -15,6 +15,7 @@ from skdpbayes.models.numpyro.program import Program
 from skdpbayes.models.numpyro.reading import read_model
 from skdpbayes.models.numpyro.reduced import reduced
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
+from skdpbayes.models.responses import typical_length
 
 FIELDS = ("x", (2,), "float32"), ("group", (), "int32"), ("y", (), "float32")
 RECORD = {"x": jnp.array([0.3, -1.0]), "group": jnp.int32(1), "y": jnp.float32(0.7)}
@@ -125,8 +126,13 @@ def test_norms_are_those_of_scores_in_all_coordinates(function):
     small, record = reduced(model), RECORD | {"y": jnp.float32(1)}
     own = jnp.asarray(np.random.default_rng(0).normal(size=6), jnp.float32)
     whole = flat_start(model)[1](small.basis @ own)
-    norm = jnp.linalg.norm(jax.grad(small.log_likelihood)(own, record))
+    norm = (
+        typical_length(small.response(own, record))
+        if small.one_response
+        else jnp.linalg.norm(jax.grad(small.log_likelihood)(own, record))
+    )
     np.testing.assert_allclose(small.score_norm(own, record), norm, rtol=1e-4)
+    np.testing.assert_allclose(small.score_norm(own, record), model.score_norm(whole, record), 1e-4)
     np.testing.assert_allclose(
         small.score_bound(own, record), model.score_bound(whole, record), rtol=1e-5
     )

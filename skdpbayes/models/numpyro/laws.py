@@ -5,16 +5,19 @@ Draws would need loops whose length depends on the record; points and densities 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
 from numpyro.distributions import biject_to
 
 _N = 41
 _NEGLIGIBLE = 1e-9
+_FIRST, _LAST = 0.002, 0.86  # quantiles between which censored responses are told apart
 # Steps that are short in the middle and reach far into the tails.
 _STEPS = np.linspace(-6, 6, _N)
 _LOCATED = (
@@ -27,20 +30,87 @@ _LOCATED = (
     dist.SoftLaplace,
 )
 
+_CENSORED = (
+    dist.LeftCensoredDistribution,
+    dist.RightCensoredDistribution,
+    dist.IntervalCensoredDistribution,
+)
+
 
 def has_points(law: Any) -> bool:
     """Whether `points` knows the law: of one number, with a mean and a variance or a location."""
     if law.event_shape or int(np.prod(law.batch_shape)) != 1:
         return False
-    if isinstance(law, dist.Unit | dist.Delta | dist.MaskedDistribution):
+    if isinstance(inner_law(law), dist.Unit | dist.Delta | dist.MaskedDistribution):
         return False
-    if _is_censored(law) or not (_counts(law.support) or _is_line(law.support)):
+    if isinstance(inner_law(law), _CENSORED) or not (_counts(law.support) or _is_line(law.support)):
         return False
     try:
         jax.eval_shape(_centre_and_spread, law)
     except NotImplementedError:
         return False
     return True
+
+
+def inner_law(law: Any) -> Any:
+    """A law without the wrappers that give it a shape."""
+    while isinstance(law, dist.ExpandedDistribution | dist.Independent):
+        law = law.base_dist
+    return law
+
+
+def is_censored(law: Any) -> bool:
+    """Whether it is one number, observed from the right end of its range up to `censored`."""
+    inner = inner_law(law)
+    return isinstance(inner, dist.RightCensoredDistribution) and has_points(inner.base_dist)
+
+
+def cut_short(law: Any, value: jax.Array) -> tuple[Any, jax.Array]:
+    """Law and value of a censored response that is censored at a late point at the latest.
+
+    The point follows from the law, not from the response. So the score still has mean zero, and it
+    is bounded: it depends on the response before that point alone.
+    """
+    inner = inner_law(law)
+    y, shares = points(inner.base_dist)
+    last = jnp.max(jnp.where(_early(y, shares), y, -jnp.inf))
+    cut = dist.RightCensoredDistribution(inner.base_dist, inner.censored | (value > last))
+    return cut, jnp.minimum(value, last)
+
+
+def possible_scores(law: Any) -> jax.Array:
+    """Scores, in the numbers of its law, that a censored response might have, (n, k)."""
+    eta, law_of = parted(inner_law(law).base_dist)
+    y, shares = points(law_of(eta))
+    early = _early(y, shares)
+
+    def log_density(eta: jax.Array, y: jax.Array, censored: bool) -> jax.Array:
+        return jnp.sum(dist.RightCensoredDistribution(law_of(eta), censored).log_prob(y))
+
+    each = jax.vmap(jax.grad(log_density), (None, 0, None))
+    scores = jnp.concatenate([each(eta, y, censored) for censored in (False, True)])
+    return jnp.where(jnp.concatenate([early, early])[:, None], scores, 0)
+
+
+def _early(y, shares):
+    """Points between which nearly all of a law lies, without the late ones."""
+    below = jnp.sum(jnp.where(y[None] <= y[:, None], shares, 0), axis=1)
+    return (below > _FIRST) & (below < _LAST)
+
+
+def parted(law: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+    """Numbers that a law depends on, as a vector, and the law as a function of them."""
+    leaves, treedef = jax.tree.flatten(law)
+    kept = [i for i, x in enumerate(leaves) if jnp.result_type(x) == jnp.float32]
+    eta, of_eta = ravel_pytree([jnp.asarray(leaves[i], jnp.float32) for i in kept])
+
+    def law_of(eta: jax.Array) -> Any:
+        parts = list(leaves)
+        for i, part in zip(kept, of_eta(eta), strict=True):
+            parts[i] = part
+        return jax.tree.unflatten(treedef, parts)
+
+    return eta, law_of
 
 
 def points(law: Any) -> tuple[jax.Array, jax.Array]:
@@ -56,7 +126,7 @@ def points(law: Any) -> tuple[jax.Array, jax.Array]:
     y = y.astype(jnp.float32)
     log = jax.vmap(lambda value: jnp.sum(law.log_prob(value)))(y) + log_step
     shares = jax.nn.softmax(jnp.where(jnp.isnan(log), -jnp.inf, log))
-    # Far out, densities and their slopes may overflow: such points are put where most of the law is.
+    # Far out, densities and their slopes may overflow: such points go where most of the law is.
     far = shares < _NEGLIGIBLE
     y = jnp.where(far, y[jnp.argmax(shares)], y)
     return jax.lax.stop_gradient((y, jnp.where(far, 0, shares)))
@@ -64,13 +134,9 @@ def points(law: Any) -> tuple[jax.Array, jax.Array]:
 
 def _centre_and_spread(law):
     """Of the response on the whole line: of a count itself, of a positive number its logarithm."""
-    inner = law
-    while isinstance(inner, dist.ExpandedDistribution | dist.Independent):
-        inner = inner.base_dist
+    inner = inner_law(law)
     if isinstance(inner, _LOCATED):
-        return jnp.squeeze(law.base_dist.loc if inner is not law else inner.loc), jnp.squeeze(
-            inner.scale
-        )
+        return jnp.squeeze(inner.loc), jnp.squeeze(inner.scale)
     mean, variance = jnp.squeeze(law.mean), jnp.squeeze(law.variance)
     if _counts(law.support):
         return mean, jnp.sqrt(variance)
@@ -103,12 +169,3 @@ def _is_line(support):
     except (NotImplementedError, KeyError):
         return False
     return True
-
-
-def _is_censored(law):
-    return isinstance(
-        law,
-        dist.LeftCensoredDistribution
-        | dist.RightCensoredDistribution
-        | dist.IntervalCensoredDistribution,
-    )

@@ -25,10 +25,9 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
-from skdpbayes.models.numpyro.laws import points
+from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, possible_scores
 from skdpbayes.models.protocols import Number, Params, Record, Response
 from skdpbayes.models.responses import typical_length
-
 
 _MOST = 12.0  # by which the logarithm of typical lengths changes
 
@@ -76,6 +75,8 @@ class Program:
         Values of the observed site, if there is one and it has few.
     weighed : bool
         Whether the law of the observed site is one of those of `laws`.
+    censored : bool
+        Whether it is such a law, censored.
     """
 
     model: Callable[..., Any]
@@ -86,6 +87,12 @@ class Program:
     observed: tuple[str, ...] = ()
     support: tuple[float, ...] = ()
     weighed: bool = False
+    censored: bool = False
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether clipped scores have mean zero at the truth."""
+        return bool(self.support) or self.weighed or self.censored
 
     def call(self, batch: Mapping[str, Any], public: Mapping[str, Any]):
         """Call the model on a batch of records."""
@@ -105,7 +112,6 @@ class Program:
             name: np.full((n, *shape), 0.5 if dtype == "float32" else 0, dtype)
             for name, shape, dtype in self.fields
         }
-
 
     def made_up(self, n: int = 8) -> dict[str, Any]:
         """Batch of `n` public records: small positive numbers in float fields, zero in others."""
@@ -246,6 +252,10 @@ class NumPyroModel:
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record: of the observed sites, for a batch of this record alone."""
         _, sites = self._traced(params, jax.tree.map(lambda x: x[None], record))
+        if self.program.censored:
+            (name,) = self.program.observed
+            law, value = cut_short(sites[name]["fn"], sites[name]["value"])
+            return jnp.sum(law.log_prob(value))
         return log_probability(sites)
 
     def score_norm(self, params: Params, record: Record) -> jax.Array:
@@ -255,16 +265,20 @@ class NumPyroModel:
         return _norm(jax.grad(self.log_likelihood)(params, record))
 
     def score_bound(self, params: Params, record: Record) -> jax.Array:
-        """Largest norm of a score over all responses, if these are few.
+        """Largest norm of a score over all responses, if these are few or censored.
 
         Otherwise the norm of the score itself, so that the curvature of a clipped record has the
         same weight.
         """
-        if not self.program.support:
+        if not self.program.support and not self.program.censored:
             return self.score_norm(params, record)
         batch = jax.tree.map(lambda x: x[None], record)
 
         (response,) = self.program.observed
+        if self.program.censored:
+            law = self._traced(params, batch)[1][response]["fn"]
+            scores = possible_scores(law) @ self._slope(params, batch)
+            return jnp.max(jnp.linalg.norm(scores, axis=1))
 
         def norm(value):
             def log_likelihood(params):
@@ -298,34 +312,24 @@ class NumPyroModel:
     def response(self, params: Params, record: Record) -> Response:
         """A record's response, and those that it might have had."""
         batch = jax.tree.map(lambda x: x[None], record)
+        (name,) = self.program.observed
+        own = self._traced(params, batch)[1][name]
+        eta, law_of = parted(own["fn"])
+        y, shares = points(own["fn"])
+        score = jax.grad(lambda eta, y: jnp.sum(law_of(eta).log_prob(y)))
+        others = jax.vmap(score, (None, 0))(eta, y)
+        return Response(self._slope(params, batch), score(eta, own["value"]), others, shares)
+
+    def _slope(self, params, batch):
+        """Slope of the numbers that the law of the response depends on, in ravelled parameters."""
         flat, unravel = ravel_pytree(params)
         (name,) = self.program.observed
 
-        def site(flat):
-            return self._traced(unravel(flat), batch)[1][name]
+        def numbers(flat):
+            law = self._traced(unravel(flat), batch)[1][name]["fn"]
+            return parted(inner_law(law).base_dist if self.program.censored else law)[0]
 
-        own = site(flat)
-        leaves, treedef = jax.tree.flatten(own["fn"])
-        kept = [i for i, x in enumerate(leaves) if jnp.result_type(x) == jnp.float32]
-
-        def numbers(law):
-            parts = jax.tree.leaves(law)
-            return [jnp.asarray(parts[i], jnp.float32) for i in kept]
-
-        eta, of_eta = ravel_pytree(numbers(own["fn"]))
-
-        def log_density(eta, y):
-            parts = list(leaves)
-            for i, part in zip(kept, of_eta(eta), strict=True):
-                parts[i] = part
-            return jnp.sum(jax.tree.unflatten(treedef, parts).log_prob(y))
-
-        slope = jax.jacrev(lambda flat: ravel_pytree(numbers(site(flat)["fn"]))[0])(flat)
-        y, shares = points(own["fn"])
-        score = jax.grad(log_density)
-        return Response(
-            slope, score(eta, own["value"]), jax.vmap(score, (None, 0))(eta, y), shares
-        )
+        return jax.jacrev(numbers)(flat)
 
     def natural(self, posterior):
         """The posterior itself."""

@@ -20,7 +20,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
-from skdpbayes.models.numpyro.laws import has_points
+from skdpbayes.models.numpyro.laws import has_points, is_censored
 from skdpbayes.models.numpyro.program import (
     NumPyroModel,
     Program,
@@ -130,7 +130,9 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
     sites = tuple(Site(name, shape, three.sites[name].normal) for name, shape in latent.items())
     support = three.sites[observed[0]].support if len(observed) == 1 else ()
     program = replace(program, sites=sites, observed=tuple(observed), support=support)
-    program = replace(program, weighed=not support and _weighed(program, public))
+    if len(observed) == 1 and not support:
+        weighed, censored = _law_of_response(program, public)
+        program = replace(program, weighed=weighed, censored=censored)
     affine = _centred(program, public) if not all(site.normal for site in sites) else {}
     model = NumPyroModel(program, public, affine)
     constants = _refuse_what_sees_more(model)
@@ -277,20 +279,19 @@ _UNKNOWN = {
 }
 
 
-def _weighed(program, public):
-    """Whether one response is observed, and its law is one that `points` knows."""
-    if len(program.observed) > 1:
-        return False
+def _law_of_response(program, public):
+    """Whether the law of the one observed site is one that `laws` knows, as it is or censored."""
     found = []
 
     def trace(batch, public):
         with traced(handlers.seed(rng_seed=0)) as sites:
             program.call(batch, public)
         site = sites[program.observed[0]]
-        found.append(site["scale"] is None and has_points(site["fn"]))
+        plain = site["scale"] is None
+        found.extend([plain and has_points(site["fn"]), plain and is_censored(site["fn"])])
 
     jax.eval_shape(trace, program.example(1), public)
-    return found[0]
+    return found
 
 
 def _site_shape(site):
