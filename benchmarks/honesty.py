@@ -1,6 +1,7 @@
-"""Honesty of private logistic regression over a matrix of simulations: ``make bench-honesty``.
+"""Honesty of posteriors over a matrix of simulations: ``make bench-honesty``.
 
-A cell is a simulated problem at an epsilon. Each fit has its own rows, coefficients and labels. The
+Mixtures, NumPyro models, rare events and hierarchies are in ``benchmarks.honesty_models``; the rest
+of this page is of logistic regression. A cell is a simulated problem at an epsilon. Each fit has its own rows, coefficients and labels. The
 table has the coverage of 90% intervals (all coordinates with its standard error, worst coordinate,
 intercept; all and intercept of the non-private posterior beside), rms z, width and CRPS over the
 non-private posterior's, excess log-loss on fresh rows over the non-private posterior's, and seconds
@@ -34,7 +35,7 @@ from scipy.optimize import brentq
 from scipy.special import expit, ndtr
 from scipy.stats import binom
 
-from benchmarks import _log
+from benchmarks import _log, honesty_models
 from benchmarks.problems import clip_rows
 
 Array = NDArray[np.float64]
@@ -489,12 +490,25 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
     return parameters
 
 
+def chosen(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Names that equal one of the words, or begin with it and a hyphen."""
+    found = [n for n in names if any(n == word or n.startswith(word + "-") for word in words)]
+    for word in words:
+        if not any(name == word or name.startswith(word + "-") for name in names):
+            raise ValueError(f"no cell is named {word!r}: --list prints the names.")
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--solver", help="(default: the estimator's)")
+    parser.add_argument(
+        "--solver", help="of logistic regression; other cells name theirs (default: the default)"
+    )
     parser.add_argument("--seeds", type=int, help="fits of every cell (default: by cell)")
-    parser.add_argument("--cells", nargs="+", choices=list(cells()), metavar="CELL")
+    parser.add_argument(
+        "--cells", nargs="+", metavar="CELL", help="names, or beginnings such as mixture-2sd"
+    )
     parser.add_argument(
         "--parameters", nargs="+", default=[], help='of the estimator: "prior_scale=3 n_steps=100"'
     )
@@ -502,11 +516,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", action="store_true", help="print names of cells only")
     options = parser.parse_args(arguments)
     if options.list:
-        print("\n".join(cells()))
+        print("\n".join([*cells(), *honesty_models.cells()]))
         return
+    known = [*cells(), *honesty_models.cells()]
+    try:
+        names = chosen(options.cells, known) if options.cells else known
+    except ValueError as error:
+        parser.error(str(error))
     parameters = parsed(options.parameters)
-    if options.solver is not None:
-        parameters["solver"] = options.solver
+    logistic = [name for name in names if name in cells()]
+    others = [name for name in names if name not in cells()]
+    results: dict[str, Any] = {}
+    if logistic:
+        own = parameters if options.solver is None else parameters | {"solver": options.solver}
+        results |= of_logistic_regression(logistic, options.seeds, own)
+    if others:
+        found = honesty_models.run(others, options.seeds, parameters)
+        print("\n90% intervals; width and CRPS by site, in its unit.\n")
+        print(honesty_models.table(found))
+        results |= found
+    if options.json is not None:
+        given = parameters if options.solver is None else parameters | {"solver": options.solver}
+        record = {**_log.context(), "parameters": repr(given), "cells": results}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def of_logistic_regression(
+    names: Sequence[str], seeds: int | None, parameters: dict[str, Any]
+) -> dict[str, dict[str, float] | str]:
+    """Run cells, and print their lines and the table."""
 
     from sklearn.exceptions import ConvergenceWarning
 
@@ -522,15 +560,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.simplefilter("ignore", PrivacyLeakWarning)
         warnings.filterwarnings("ignore", "delta=", UserWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
-        results = run(options.cells or list(cells()), options.seeds, parameters, report)
+        results = run(names, seeds, parameters, report)
     print(
         "\n90% intervals; n.p.: non-private; int.: intercept; width and CRPS over the non-private "
         "posterior's;\nexcess log-loss in thousandths; seconds: median fit.\n"
     )
     print(table(results))
-    if options.json is not None:
-        record = {**_log.context(), "parameters": repr(parameters), "cells": results}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    return results
 
 
 if __name__ == "__main__":
