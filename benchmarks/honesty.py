@@ -33,16 +33,16 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr
-from scipy.stats import binom
 
 from benchmarks import _log, honesty_models
+from benchmarks.honesty_models import LEVEL, WORST, least
 from benchmarks.problems import clip_rows
 
 Array = NDArray[np.float64]
 Rows = Callable[[np.random.Generator, int, int], Array]
 
-LEVEL, Z = 0.9, 1.6448536269514722
-COVERED, WORST = (0.86, 0.95), 0.80  # what coverage should be
+Z = 1.6448536269514722
+COVERED = (0.86, 0.95)  # what coverage should be
 N_FRESH, N_DRAWS = 2_000, 1_000
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
@@ -408,18 +408,9 @@ HEADER = [
 ]  # fmt: skip
 
 
-def least(fits: int, coordinates: int) -> float:
-    """Limit of the worst coordinate's coverage.
-
-    Lower than `WORST` if, with so few fits, one in a hundred calibrated posteriors were below it.
-    """
-    by_chance = float(binom.ppf(0.01 / coordinates, fits, LEVEL)) / fits
-    return min(WORST, by_chance)
-
-
 def honest(found: dict[str, float]) -> bool:
     """Whether coverage is within its limits."""
-    return COVERED[0] <= found["covered"] <= COVERED[1] and found["worst"] >= found["least"]
+    return honesty_models.honest(found, COVERED)
 
 
 def row(name: str, found: dict[str, float]) -> list[str]:

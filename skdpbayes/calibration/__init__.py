@@ -9,7 +9,7 @@ from __future__ import annotations
 from skdpbayes.calibration._coverage import (
     Coverage,
     MarginalCoverage,
-    expected_coverage_error,
+    expected_coverage_error as expected_coverage_error,  # deprecated
     marginal_coverage,
     rmse_band,
     tarp_coverage,
@@ -29,7 +29,6 @@ __all__ = [
     "calibration_error",
     "check",
     "crps",
-    "expected_coverage_error",
     "interval_width",
     "marginal_coverage",
     "reliability",

@@ -75,9 +75,8 @@ class CalibrationCheck:
 
     @property
     def worst(self) -> tuple[str, float]:
-        """Name and coverage of the coordinate whose coverage is farthest from the level."""
-        off = np.abs(self.coverage.coverage - self.coverage.level)
-        place = int(off.argmax())
+        """Name and coverage of the coordinate that is covered least."""
+        place = int(self.coverage.coverage.argmin())
         return self.names[place], float(self.coverage.coverage[place])
 
     def __str__(self) -> str:

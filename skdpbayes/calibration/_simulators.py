@@ -106,12 +106,12 @@ class _Design:
 
     def __init__(self, X: Any, n_rows: int, n_features: int) -> None:
         self.n_rows, self.n_features = n_rows, n_features
-        self._given = None if X is None else np.asarray(X, np.float64)
+        self.given = None if X is None else np.asarray(X)
 
     def draw(self, rng: np.random.Generator) -> Floats:
         """Rows, of shape (n_rows, n_features)."""
-        if self._given is not None:
-            return self._given
+        if self.given is not None:
+            return self.given
         return rng.standard_normal((self.n_rows, self.n_features))
 
 
@@ -310,9 +310,7 @@ class LinearSimulator(_Own):
         coef = weights[:, :d] * self.y_half / self.half
         values = {"coef": coef, "noise_std": np.sqrt(variance) * self.y_half}
         if self.estimator.fit_intercept:
-            values["intercept"] = (
-                self.y_centre - coef @ self.centre + weights[:, d] * self.y_half
-            )
+            values["intercept"] = self.y_centre - coef @ self.centre + weights[:, d] * self.y_half
         return values
 
 
@@ -347,8 +345,8 @@ class HierarchySimulator(_Own):
 
     def rows(self, rng: np.random.Generator, truth: Values) -> tuple[Any, ...]:
         X = self.design.draw(rng)
-        if self.design._given is None:
-            X = X.astype(self.groups.dtype) if self.groups.dtype.kind == "O" else X
+        if self.design.given is None:
+            X = X.astype(object) if self.groups.dtype.kind in "OSU" else X
             X[:, self.place] = rng.choice(self.groups, len(X))
         code = np.searchsorted(self.groups, X[:, self.place].astype(self.groups.dtype))
         x = np.delete(X, self.place, axis=1).astype(np.float64)
@@ -365,10 +363,8 @@ class MixtureSimulator(_Own):
     """Gaussian mixtures. Components of a fit take the labels of the nearest true ones."""
 
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None) -> None:
-        width = n_features or estimator._reader().width()
-        if width is None and estimator.means_init is not None:
-            width = np.shape(estimator.means_init)[1]
-        super().__init__(estimator, n_rows, width or 1)
+        declared = estimator.mean_prior if estimator.mean_prior is not None else [0.0]
+        super().__init__(estimator, n_rows, _width(estimator, n_features, None, len(declared)))
 
     def truth(self, rng: np.random.Generator) -> Values:
         own, d = self.estimator, self.n_features
@@ -422,10 +418,10 @@ class MixtureSimulator(_Own):
         kind, covariances = self.estimator.covariance_type, draws["covariances"]
         low, high = np.tril_indices(covariances.shape[-1])
         if kind in ("full", "tied"):
-            entries = covariances[..., low, high]
+            free = covariances[..., low, high]
         else:
-            entries = np.diagonal(covariances, axis1=2, axis2=3)
-        entries = {"tied": entries[:, 0], "spherical": entries[..., 0]}.get(kind, entries)
+            free = np.diagonal(covariances, axis1=2, axis2=3)
+        entries = {"tied": free[:, 0], "spherical": free[..., 0]}.get(kind, free)
         values = {"means": draws["means"], "covariances": entries}
         return values | ({"weights": draws["weights"]} if draws["weights"].shape[1] > 1 else {})
 
@@ -553,4 +549,3 @@ _UNKNOWN = (
 def _of_records(site: Mapping[str, Any], n_rows: int) -> bool:
     """Whether a site is in a plate as long as the table."""
     return any(plate.size == n_rows for plate in site["cond_indep_stack"])
-
