@@ -1,7 +1,9 @@
 """Honesty of posteriors over a matrix of simulations: ``make bench-honesty``.
 
 Mixtures, NumPyro models, rare events and hierarchies are in ``benchmarks.honesty_models``; the rest
-of this page is of logistic regression. A cell is a simulated problem at an epsilon. Each fit has its own rows, coefficients and labels. The
+of this page is of logistic regression.
+
+A cell is a simulated problem at an epsilon. Each fit has its own rows, coefficients and labels. The
 table has the coverage of 90% intervals (all coordinates with its standard error, worst coordinate,
 intercept; all and intercept of the non-private posterior beside), rms z, width and CRPS over the
 non-private posterior's, excess log-loss on fresh rows over the non-private posterior's, and seconds

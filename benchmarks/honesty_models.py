@@ -1,7 +1,7 @@
-"""Honesty of mixtures, NumPyro models, rare events and hierarchies: lines of ``make bench-honesty``.
+"""Honesty of mixtures, NumPyro models, rare events and hierarchies: ``make bench-honesty``.
 
-A cell is an estimator, a number of rows and a law of truths; `skdpbayes.calibration.check` simulates
-and fits. The NumPyro models are written as ``docs/numpyro.md`` writes them.
+A cell is an estimator, a number of rows and a law of truths; `skdpbayes.calibration.check`
+simulates and fits. The NumPyro models are written as ``docs/numpyro.md`` writes them.
 """
 
 from __future__ import annotations

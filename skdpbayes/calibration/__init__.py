@@ -9,10 +9,12 @@ from __future__ import annotations
 from skdpbayes.calibration._coverage import (
     Coverage,
     MarginalCoverage,
-    expected_coverage_error as expected_coverage_error,  # deprecated
     marginal_coverage,
     rmse_band,
     tarp_coverage,
+)
+from skdpbayes.calibration._coverage import (
+    expected_coverage_error as expected_coverage_error,  # deprecated
 )
 from skdpbayes.calibration._model_check import CalibrationCheck, check
 from skdpbayes.calibration._predictive import Reliability, calibration_error, reliability

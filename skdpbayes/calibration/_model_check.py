@@ -92,10 +92,10 @@ class CalibrationCheck:
             lines.append(
                 f"TARP: error {self.tarp.rmse:.3f}; exact posteriors have {low:.3f} to {high:.3f}."
             )
-        relative = self.relative_width is not None and self.relative_crps is not None
-        width = self.relative_width if relative else self.width
-        score = self.relative_crps if relative else self.crps
-        note = " (width and CRPS over the non-private posterior's)" if relative else ""
+        width, score, note = self.width, self.crps, ""
+        if self.relative_width is not None and self.relative_crps is not None:
+            width, score = self.relative_width, self.relative_crps
+            note = " (width and CRPS over the non-private posterior's)"
         longest = max(10, *(len(own) for own in self.names))
         lines.append(f"{'coordinate':{longest}}  covered  from   to     width     CRPS{note}")
         rows = zip(
@@ -196,7 +196,8 @@ def check(
     n_fits = _number(n_fits, given)
     seed = np.random.SeedSequence(random_state)
 
-    truth, draws, plain, seconds, names = [], [], [], [], ()
+    truth, draws, plain, seconds = [], [], [], []
+    names: tuple[str, ...] = ()
     for k, stream in enumerate(seed.spawn(n_fits)):
         rng = np.random.default_rng(stream)
         values = simulator.truth(rng) if given is None else {n: x[k] for n, x in given.items()}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
@@ -24,23 +25,33 @@ _WORKING = (
 )
 
 
-class Simulator(Protocol):
+class Simulator(ABC):
     """What `check` has to know of an estimator. Values are arrays by name."""
 
+    def __init__(self, estimator: Any, n_rows: int, n_features: int) -> None:
+        self.estimator, self.n_rows, self.n_features = estimator, n_rows, n_features
+
+    @abstractmethod
     def truth(self, rng: np.random.Generator) -> Values:
         """One draw from the prior."""
 
+    @abstractmethod
     def rows(self, rng: np.random.Generator, truth: Values) -> tuple[Any, ...]:
         """Arguments of `fit`, drawn given the truth."""
 
     def draws(self, fitted: Any, n: int, rng: np.random.Generator, truth: Values) -> Values:
         """Posterior draws, with a first axis of length `n`."""
+        drawn = fitted.sample_posterior(n, rng)
+        return {name: drawn[name] for name in truth}
 
     def compared(self, truth: Values) -> Values:
         """The truth as the draws have it."""
+        return truth
 
     def plain(self, rows: tuple[Any, ...], n: int, rng: np.random.Generator) -> Values | None:
         """Draws of the non-private posterior of the same rows; None: there is no reference."""
+        del rows, n, rng
+        return None
 
 
 def simulator_of(
@@ -55,7 +66,7 @@ def simulator_of(
     """
     from skdpbayes import estimators
 
-    regressions = {
+    regressions: dict[type, Callable[..., Simulator]] = {
         estimators.DPBayesianLogisticRegression: LogisticSimulator,
         estimators.DPBayesianLinearRegression: LinearSimulator,
         estimators.DPHierarchicalLogisticRegression: HierarchySimulator,
@@ -64,7 +75,7 @@ def simulator_of(
     for kind, simulator in regressions.items():
         if isinstance(estimator, kind):
             return simulator(estimator, n_rows, n_features, X)
-    densities = {
+    densities: dict[type, Callable[..., Simulator]] = {
         estimators.DPBetaBernoulli: BernoulliSimulator,
         estimators.DPGammaExponential: ExponentialSimulator,
         estimators.DPDirichletCategorical: CategoricalSimulator,
@@ -81,24 +92,6 @@ def simulator_of(
         "probabilities at public rows, by skdpbayes.calibration.calibration_error, reliability or "
         f"marginal_coverage. check applies to {_WORKING}."
     )
-
-
-class _Own:
-    """Parts that most simulators share."""
-
-    def __init__(self, estimator: Any, n_rows: int, n_features: int | None) -> None:
-        self.estimator, self.n_rows, self.n_features = estimator, n_rows, n_features
-
-    def compared(self, truth: Values) -> Values:
-        return truth
-
-    def draws(self, fitted: Any, n: int, rng: np.random.Generator, truth: Values) -> Values:
-        drawn = fitted.sample_posterior(n, rng)
-        return {name: drawn[name] for name in truth}
-
-    def plain(self, rows: tuple[Any, ...], n: int, rng: np.random.Generator) -> Values | None:
-        del rows, n, rng
-        return None
 
 
 class _Design:
@@ -130,7 +123,7 @@ def _width(estimator: Any, n_features: int | None, X: Any, otherwise: int) -> in
 # --- Families -------------------------------------------------------------------------------------
 
 
-class _FamilySimulator(_Own):
+class _FamilySimulator(Simulator):
     """A family with a conjugate prior: its non-private posterior is exact."""
 
     _name: str
@@ -205,7 +198,7 @@ class CategoricalSimulator(_FamilySimulator):
 # --- Regressions ----------------------------------------------------------------------------------
 
 
-class LogisticSimulator(_Own):
+class LogisticSimulator(Simulator):
     """Logistic regression; the reference for two classes is Polya-Gamma Gibbs sampling."""
 
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None, X: Any) -> None:
@@ -263,7 +256,7 @@ class LogisticSimulator(_Own):
         return own | {"intercept": draws[:, d:]} if intercept else own
 
 
-class LinearSimulator(_Own):
+class LinearSimulator(Simulator):
     """Linear regression within its declared bounds; the non-private posterior is exact."""
 
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None, X: Any) -> None:
@@ -314,7 +307,7 @@ class LinearSimulator(_Own):
         return values
 
 
-class HierarchySimulator(_Own):
+class HierarchySimulator(Simulator):
     """Hierarchical logistic regression; groups of a default design are equally frequent."""
 
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None, X: Any) -> None:
@@ -359,7 +352,7 @@ class HierarchySimulator(_Own):
 # --- Mixtures -------------------------------------------------------------------------------------
 
 
-class MixtureSimulator(_Own):
+class MixtureSimulator(Simulator):
     """Gaussian mixtures. Components of a fit take the labels of the nearest true ones."""
 
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None) -> None:
@@ -374,7 +367,8 @@ class MixtureSimulator(_Own):
                 "DPGaussianMixture has no prior of its own unless mean_prior and covariance_prior "
                 "are numbers, as it takes them from the first release: give them, or truths=."
             )
-        freedom = float(d if own.degrees_of_freedom_prior is None else own.degrees_of_freedom_prior)
+        given = own.degrees_of_freedom_prior
+        freedom = float(d if given is None else given)
         scatter = np.asarray(own.covariance_prior, np.float64) * (
             np.eye(d) if np.ndim(own.covariance_prior) == 0 else 1.0
         )
@@ -429,7 +423,7 @@ class MixtureSimulator(_Own):
 # --- NumPyro --------------------------------------------------------------------------------------
 
 
-class NumPyroSimulator(_Own):
+class NumPyroSimulator(Simulator):
     """NumPyro models, by their own prior predictive: the same two compiled programs for all fits.
 
     The sites in the plate of records are drawn in place of the response. A model without a
@@ -439,7 +433,7 @@ class NumPyroSimulator(_Own):
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None, X: Any) -> None:
         by_name = isinstance(X, Mapping)
         width = None if by_name else _width(estimator, n_features, X, 2)
-        super().__init__(estimator, n_rows, width)
+        super().__init__(estimator, n_rows, width or 0)
         public = estimator.public or {}
         arguments = inspect.signature(estimator.model).parameters
         names = [name for name in arguments if name not in public]
