@@ -20,7 +20,7 @@ from skdpbayes.calibration import check, marginal_coverage, tarp_coverage
 from skdpbayes.calibration._model_check import _names, _ravelled
 from skdpbayes.calibration._simulators import simulator_of
 from skdpbayes.displays import CheckDisplay
-from skdpbayes.privacy import PrivacyLedger, ledger_in_force
+from skdpbayes.privacy import PrivacyLedger
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,9 @@ def ledger():
 
 @pytest.fixture(scope="module")
 def found(ledger):
+    model = DPBetaBernoulli(epsilon=1.0, ledger=ledger)
     with ledger:
-        return check(DPBetaBernoulli(epsilon=1.0), 500, n_features=2, n_fits=100, random_state=0)
+        return check(model, 500, n_features=2, n_fits=100, random_state=0)
 
 
 def test_figures_are_those_of_the_draws(found):
@@ -48,8 +49,7 @@ def test_figures_are_those_of_the_draws(found):
 
 
 def test_no_ledger_is_charged(found, ledger):
-    assert ledger.spent().epsilon == 0.0
-    assert ledger_in_force() is None
+    assert ledger.spent_epsilon == 0.0 and ledger.entries == []
 
 
 def test_seed_decides_and_the_estimator_stays(found):
