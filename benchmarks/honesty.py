@@ -496,7 +496,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--solver", help="of logistic regression; other cells name theirs (default: the default)"
+        "--solver",
+        help="of logistic regression, and no other cells unless named (default: its own)",
     )
     parser.add_argument("--seeds", type=int, help="fits of every cell (default: by cell)")
     parser.add_argument(
@@ -513,7 +514,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     known = [*cells(), *honesty_models.cells()]
     try:
-        names = chosen(options.cells, known) if options.cells else known
+        of_solver = list(cells()) if options.solver else known
+        names = chosen(options.cells, known) if options.cells else of_solver
     except ValueError as error:
         parser.error(str(error))
     parameters = parsed(options.parameters)

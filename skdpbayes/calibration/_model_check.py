@@ -149,7 +149,8 @@ def check(
     truths : dict of arrays, optional
         Truths instead of draws from the prior, with a first axis of fits, by the names of
         `posterior_samples_` (families: ``"probability"`` or ``"rate"``). Coverage then need not be
-        `level` even for the exact posterior, and there is no TARP.
+        `level` even for the exact posterior, and there is no TARP. Sites of a NumPyro model that
+        are left out are drawn from its prior and not reported.
     simulate : callable, optional
         Function of ``(rng, truth, X)`` that returns the arguments of `fit`, a tuple or X alone, in
         place of the estimator's own simulation: for other data than the model's, and for NumPyro
@@ -194,6 +195,9 @@ def check(
     simulator = simulator_of(own, n_rows, n_features, X)
     given = None if truths is None else {name: np.asarray(x) for name, x in truths.items()}
     n_fits = _number(n_fits, given)
+    lacking = [] if given is None else [name for name in simulator.needed if name not in given]
+    if lacking:
+        raise ValueError(f"truths lack {lacking}; they have {sorted(given or ())}.")
     seed = np.random.SeedSequence(random_state)
 
     truth, draws, plain, seconds = [], [], [], []

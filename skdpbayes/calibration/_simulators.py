@@ -26,7 +26,15 @@ _WORKING = (
 
 
 class Simulator(ABC):
-    """What `check` has to know of an estimator. Values are arrays by name."""
+    """What `check` has to know of an estimator. Values are arrays by name.
+
+    Attributes
+    ----------
+    needed : tuple of str
+        Names that truths must have; others of a NumPyro model are drawn from its prior.
+    """
+
+    needed: tuple[str, ...] = ()
 
     def __init__(self, estimator: Any, n_rows: int, n_features: int) -> None:
         self.estimator, self.n_rows, self.n_features = estimator, n_rows, n_features
@@ -131,6 +139,7 @@ class _FamilySimulator(Simulator):
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None) -> None:
         super().__init__(estimator, n_rows, _width(estimator, n_features, None, 1))
         self.plan = estimator.plan(n_rows, self.n_features)
+        self.needed = (self._name,)
 
     def draws(self, fitted: Any, n: int, rng: np.random.Generator, truth: Values) -> Values:
         return {self._name: fitted.sample_posterior(n, rng)}
@@ -212,6 +221,7 @@ class LogisticSimulator(Simulator):
         plan = estimator.plan(n_rows, d)
         self.classes = plan.facts.own_labels()
         self.model = plan.model.model if isinstance(plan.model, WhitenedLogistic) else plan.model
+        self.needed = ("coef", "intercept") if estimator.fit_intercept else ("coef",)
 
     def truth(self, rng: np.random.Generator) -> Values:
         shape = (self.model.n_rows, self.model.n_columns)
@@ -258,6 +268,8 @@ class LogisticSimulator(Simulator):
 
 class LinearSimulator(Simulator):
     """Linear regression within its declared bounds; the non-private posterior is exact."""
+
+    needed = ("coef", "noise_std")
 
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None, X: Any) -> None:
         if estimator.bounds is None:
@@ -310,6 +322,8 @@ class LinearSimulator(Simulator):
 class HierarchySimulator(Simulator):
     """Hierarchical logistic regression; groups of a default design are equally frequent."""
 
+    needed = ("weights",)
+
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None, X: Any) -> None:
         from skdpbayes.intake.groups import place_of
 
@@ -354,6 +368,8 @@ class HierarchySimulator(Simulator):
 
 class MixtureSimulator(Simulator):
     """Gaussian mixtures. Components of a fit take the labels of the nearest true ones."""
+
+    needed = ("weights", "means", "covariances")
 
     def __init__(self, estimator: Any, n_rows: int, n_features: int | None) -> None:
         declared = estimator.mean_prior if estimator.mean_prior is not None else [0.0]

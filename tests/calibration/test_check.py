@@ -61,6 +61,14 @@ def test_seed_decides_and_the_estimator_stays(found):
     assert not hasattr(model, "posterior_")
 
 
+def test_later_fits_compile_nothing(compilations):
+    model = DPBetaBernoulli(prior_a=1.5)
+    check(model, 300, n_features=3, n_fits=1, random_state=0)
+    compilations.clear()
+    check(model, 300, n_features=3, n_fits=3, random_state=1)
+    assert not compilations
+
+
 def test_truths_and_data_may_be_given():
     truths = {"probability": np.full((4, 1), 0.3)}
     rare = check(DPBetaBernoulli(epsilon=50.0), 2_000, truths=truths, random_state=0)
@@ -257,6 +265,7 @@ def test_hierarchy_draws_groups_and_their_weights(groups):
         (DPBayesianLogisticRegression(), 4, {"X": np.ones((5, 1))}, "n_rows is 4"),
         (DPBayesianLogisticRegression(), 5, {"X": np.ones(5)}, "two axes"),
         (DPBetaBernoulli(), 5, {"truths": {"probability": [[0.1]]}, "n_fits": 2}, "first axis"),
+        (DPBetaBernoulli(), 5, {"truths": {"rate": [[0.1]]}}, r"lack \['probability'\].*'rate'"),
         (DPBetaBernoulli(), 5, {"n_fits": 0}, "n_fits"),
         (DPBetaBernoulli(), 5, {"level": 90}, "level"),
     ],
