@@ -61,7 +61,7 @@ bench-coverage: env ## how often credible intervals cover the truth, on simulate
 	$(PY) -m benchmarks.coverage
 	$(PY) -m benchmarks.coverage --solver na-dpvi
 
-bench-honesty: env ## coverage, width, CRPS and log-loss of logistic regression over a matrix (under an hour; HONESTY_ARGS="--solver vips")
+bench-honesty: env ## which estimator is calibrated where: coverage, width, CRPS (hours; HONESTY_ARGS="--cells poisson mixture-2sd --seeds 20")
 	$(PY) -m benchmarks.honesty $(HONESTY_ARGS)
 
 bench-na-dpvi: env ## tables and figures of the NA-DPVI paper, with widths (minutes; NA_DPVI_ARGS=--full for hours)

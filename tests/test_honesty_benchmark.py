@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpyro.diagnostics import effective_sample_size
 
-from benchmarks import honesty
+from benchmarks import honesty, honesty_models
 from skdpbayes.calibration import crps
 from skdpbayes.posteriors import DrawsPosterior, GaussianPosterior
 from skdpbayes.reference import logistic_gibbs
@@ -193,3 +193,46 @@ def test_program_prints_and_writes_cells_and_refusals(monkeypatch, tmp_path, cap
     cell = found["cells"][names[1]]
     assert cell["fits"] == 5 and cell["width"] == cell["crps"] == pytest.approx(1.0)
     assert cell["covered"] == cell["plain_covered"] and abs(cell["excess"]) < 1e-2
+
+
+def test_cells_are_chosen_by_name_or_beginning():
+    names = [*CELLS, *honesty_models.cells()]
+    assert honesty.chosen(["normal-300x3-0.5"], names) == ["normal-300x3-0.5"]
+    assert honesty.chosen(["bernoulli-0.004", "poisson"], names) == [
+        *(f"poisson-{x}" for x in ("dpvi", "na-dpvi", "prior-dpvi", "prior-na-dpvi")),
+        *(f"bernoulli-0.004-500-{x}" for x in honesty_models.SOLVERS),
+    ]
+    with pytest.raises(ValueError, match="'nothing'"):
+        honesty.chosen(["nothing"], names)
+
+
+def test_cells_of_models_span_what_they_should():
+    names = " ".join(honesty_models.cells())
+    models = ("poisson", "negative-binomial", "robust", "ordinal", "survival")
+    for start in (*models, "mixture-2sd-0.5", "mixture-5sd-2", "bernoulli-0.004-500", "hierarchy"):
+        assert start in names
+    for cell in honesty_models.cells().values():
+        estimator = cell.estimator()
+        assert estimator.solver in honesty_models.SOLVERS and estimator.random_state is None
+        if cell.truths is not None:
+            truths = cell.truths(np.random.default_rng(0), 3)
+            assert {len(x) for x in truths.values()} == {3}
+
+
+def test_censored_times_end_with_the_study():
+    x = np.zeros((4_000, 1))
+    truth = {"intercept": np.array(0.0), "weights": np.zeros(1)}
+    fields = honesty_models.censored_times(np.random.default_rng(0), truth, {"x": x})
+    assert fields["y"].max() == 2.0 and ((fields["y"] == 2.0) == fields["censored"]).all()
+    assert fields["censored"].mean() == pytest.approx(math.exp(-2), abs=0.03)
+
+
+def test_program_prints_cells_of_models(tmp_path, capsys):
+    path = tmp_path / "models.json"
+    options = ["--seeds", "30", "--json", str(path)]
+    honesty.main(["--cells", "bernoulli-0.02-5000-vips", *options])
+    assert "probability 0." in capsys.readouterr().out
+    cell = json.loads(path.read_text())["cells"]["bernoulli-0.02-5000-vips"]
+    assert cell["fits"] == 30 and cell["sites"]["probability"] == cell["covered"] >= 0.75
+    honesty.main(["--cells", "bernoulli-0.02-5000-vips", "--seeds", "2", "--parameters", "delta=2"])
+    assert "REFUSED bernoulli-0.02-5000-vips: delta" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -68,6 +69,12 @@ class Coverage:
     rmse_band: tuple[float, float]
     n_replicates: int
     confidence: float
+
+    @property
+    def error(self) -> float | Floats:
+        """Expected coverage error: mean of ``|coverage - levels|`` over the levels."""
+        error = np.abs(self.coverage - self.levels).mean(axis=-1)
+        return error if error.ndim else float(error)
 
     @property
     def within_band(self) -> bool | NDArray[np.bool_]:
@@ -293,37 +300,23 @@ def rmse_band(
 
 
 def expected_coverage_error(coverage: Coverage) -> float | Floats:
-    """Mean of ``|coverage - levels|`` over the levels.
-
-    Parameters
-    ----------
-    coverage : Coverage
-
-    Returns
-    -------
-    float or array of shape (n_parameters,)
-        An array for the coverage of marginals.
+    """Mean of ``|coverage - levels|``; deprecated: take ``coverage.error``.
 
     Raises
     ------
     ValueError
         If `coverage` is not a `Coverage`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skdpbayes.calibration import expected_coverage_error, tarp_coverage
-    >>> rng = np.random.default_rng(0)
-    >>> truth, draws = rng.normal(size=(300, 2)), rng.normal(size=(300, 100, 2))
-    >>> bool(expected_coverage_error(tarp_coverage(draws, truth, random_state=0)) < 0.1)
-    True
     """
+    warnings.warn(
+        "expected_coverage_error(coverage) will go in the next release: take coverage.error.",
+        FutureWarning,
+        stacklevel=2,
+    )
     if not isinstance(coverage, Coverage):
         raise ValueError(
             f"coverage must be what tarp_coverage returns, got {type(coverage).__name__}."
         )
-    error = np.abs(coverage.coverage - coverage.levels).mean(axis=-1)
-    return error if error.ndim else float(error)
+    return coverage.error
 
 
 def marginal_coverage(

@@ -9,13 +9,14 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from skdpbayes.calibration._coverage import Coverage, tarp_coverage
+from skdpbayes.calibration._model_check import CalibrationCheck
 from skdpbayes.calibration._predictive import Reliability, reliability
 from skdpbayes.calibration._ranks import RankHistogram, simulation_based_calibration
 from skdpbayes.displays.axes import BAND, COLOURS, DIAGONAL, Display
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.container import BarContainer
+    from matplotlib.container import BarContainer, ErrorbarContainer
     from matplotlib.lines import Line2D
     from numpy.typing import ArrayLike
 
@@ -121,6 +122,67 @@ class CoverageDisplay(Display):
         ax.set(xlabel="credible level", ylabel="expected coverage", xlim=(0, 1), ylim=(0, 1))
         ax.set_aspect("equal")
         ax.legend(loc="upper left", frameon=False)
+
+
+class CheckDisplay(Display):
+    """Coverage of each coordinate in a `skdpbayes.calibration.check`, with confidence intervals.
+
+    The curve of all coordinates together is ``CoverageDisplay.from_coverage(check.tarp)``.
+
+    Parameters
+    ----------
+    check : CalibrationCheck
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+    figure_ : matplotlib Figure
+    points_ : matplotlib ErrorbarContainer
+
+    Examples
+    --------
+    >>> from skdpbayes import DPBetaBernoulli
+    >>> from skdpbayes.calibration import check
+    >>> from skdpbayes.displays import CheckDisplay
+    >>> found = check(DPBetaBernoulli(epsilon=1.0), n_rows=500, n_fits=20, random_state=0)
+    >>> len(CheckDisplay.from_check(found).points_.lines[0].get_xdata())
+    1
+    """
+
+    points_: ErrorbarContainer
+
+    def __init__(self, check: CalibrationCheck) -> None:
+        self.check = check
+
+    @classmethod
+    def from_check(cls, check: CalibrationCheck, *, ax: Axes | None = None) -> Self:
+        """Draw a result of `check`.
+
+        Parameters
+        ----------
+        check : CalibrationCheck
+        ax : matplotlib Axes, optional
+
+        Returns
+        -------
+        CheckDisplay
+        """
+        return cls(check).plot(ax)
+
+    def _figsize(self) -> tuple[float, float]:
+        return 6.4, 1.4 + 0.25 * len(self.check.names)
+
+    def _draw(self, ax: Axes) -> None:
+        found, places = self.check.coverage, np.arange(len(self.check.names))
+        share = found.coverage
+        ax.axvline(found.level, **DIAGONAL)
+        self.points_ = ax.errorbar(
+            share, places, xerr=[share - found.lower, found.upper - share], fmt="o"
+        )
+        ax.set_yticks(places, self.check.names)
+        ax.invert_yaxis()
+        ax.set(xlim=(-0.02, 1.02), xlabel=f"coverage of {found.level:.0%} intervals")
+        ax.set_title(f"{self.check.estimator}, {self.check.n_fits} fits")
 
 
 class RankDisplay(Display):

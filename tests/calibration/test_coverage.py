@@ -172,13 +172,13 @@ def test_the_band_is_binomial():
 
 def test_expected_coverage_error():
     found = tarp_coverage(*conjugate(), levels=[0.2, 0.6], random_state=0)
-    assert expected_coverage_error(found) == pytest.approx(
-        np.mean(np.abs(found.coverage - [0.2, 0.6]))
-    )
+    assert found.error == pytest.approx(np.mean(np.abs(found.coverage - [0.2, 0.6])))
+    with pytest.warns(FutureWarning, match=r"take coverage\.error"):
+        assert expected_coverage_error(found) == found.error
     marginal = tarp_coverage(*conjugate(), marginal=True, random_state=0)
-    assert expected_coverage_error(marginal).shape == (3,)
+    assert marginal.error.shape == (3,)
     narrow = tarp_coverage(*conjugate(width=0.5), marginal=True, random_state=0)
-    assert np.all(expected_coverage_error(narrow) > 2 * expected_coverage_error(marginal))
+    assert np.all(narrow.error > 2 * marginal.error)
 
 
 def test_marginal_coverage_of_a_right_posterior():
@@ -262,7 +262,10 @@ def test_other_refusals():
         marginal_coverage(draws, truth, 0.9)
     with pytest.raises(ValueError, match="level"):
         marginal_coverage(draws, truth, 90)
-    with pytest.raises(ValueError, match="tarp_coverage returns"):
+    with (
+        pytest.warns(FutureWarning),
+        pytest.raises(ValueError, match="tarp_coverage returns"),
+    ):
         expected_coverage_error(np.zeros(3))
     with pytest.raises(ValueError, match="n_curves"):
         rmse_band(10, n_curves=0)

@@ -1,0 +1,383 @@
+"""Honesty of mixtures, NumPyro models, rare events and hierarchies: ``make bench-honesty``.
+
+A cell is an estimator, a number of rows and a law of truths; `skdpbayes.calibration.check`
+simulates and fits. The NumPyro models are written as ``docs/numpyro.md`` writes them.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.stats import binom
+
+from benchmarks import _log
+
+if TYPE_CHECKING:
+    from skdpbayes.calibration import CalibrationCheck
+
+Values = dict[str, np.ndarray]
+
+LEVEL = 0.9
+COVERED, WORST = (0.85, 0.95), 0.80
+FITS = 40
+SOLVERS = ("vips", "dpvi", "na-dpvi", "sgld")
+GRADIENT = ("dpvi", "na-dpvi")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One line.
+
+    Attributes
+    ----------
+    estimator : callable
+        It makes the estimator; models are imported when it is called.
+    n_rows : int
+    truths : callable or None
+        Of a generator and a number of fits; None: the estimator's prior.
+    n_features : int or None
+    design : callable or None
+        Public design, of a generator: an array, or arguments by name. None: standard normal rows.
+    simulate : callable or None
+        As in `check`.
+    """
+
+    estimator: Callable[[], Any]
+    n_rows: int
+    truths: Callable[[np.random.Generator, int], Values] | None = None
+    n_features: int | None = None
+    design: Callable[[np.random.Generator], Any] | None = None
+    simulate: Callable[..., Any] | None = None
+
+
+# --- Mixtures -------------------------------------------------------------------------------------
+
+
+def _mixture(apart: float, epsilon: float, solver: str, kind: str) -> Cell:
+    """Two components: 5000 rows of two columns, or 20 000 of three, less alike."""
+    plain = kind == "full"
+    d, n = (2, 5_000) if plain else (3, 20_000)
+    means = np.zeros((2, d))
+    means[:, 0] = np.array([-0.5, 0.5]) * apart
+    weights = np.array([0.6, 0.4] if plain else [0.3, 0.7])
+
+    def estimator() -> Any:
+        from skdpbayes import DPGaussianMixture
+
+        return DPGaussianMixture(
+            n_components=2, covariance_type=kind, bounds=(-8.0, 8.0), epsilon=epsilon, solver=solver
+        )
+
+    def truths(rng: np.random.Generator, fits: int) -> Values:
+        del rng
+        one = {"weights": weights, "means": means, "covariances": np.tile(np.eye(d), (2, 1, 1))}
+        return _repeated(one, fits)
+
+    return Cell(estimator, n, truths, d)
+
+
+def _repeated(values: Values, fits: int) -> Values:
+    return {name: np.broadcast_to(x, (fits, *np.shape(x))) for name, x in values.items()}
+
+
+# --- NumPyro models -------------------------------------------------------------------------------
+
+
+def poisson(x: Any, y: Any = None) -> None:
+    """Poisson regression."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    intercept = numpyro.sample("intercept", dist.Normal(0, 2))
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(intercept + x @ weights)), obs=y)
+
+
+def negative_binomial(x: Any, y: Any = None) -> None:
+    """Negative binomial regression with a learnt dispersion."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    intercept = numpyro.sample("intercept", dist.Normal(0, 2))
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    concentration = numpyro.sample("concentration", dist.LogNormal(1, 0.5))
+    with numpyro.plate("records", len(x)):
+        mean = jnp.exp(intercept + x @ weights)
+        numpyro.sample("y", dist.NegativeBinomial2(mean, concentration), obs=y)
+
+
+def robust(x: Any, y: Any = None) -> None:
+    """Regression with heavy tails and a learnt scale."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    intercept = numpyro.sample("intercept", dist.Normal(0, 1))
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(1))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.StudentT(4.0, intercept + x @ weights, scale), obs=y)
+
+
+def ordinal(x: Any, y: Any = None) -> None:
+    """Ordinal regression: four ordered answers."""
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.distributions.transforms import OrderedTransform
+
+    cutpoints = dist.TransformedDistribution(
+        dist.Normal(0, 1).expand([3]).to_event(1), OrderedTransform()
+    )
+    cuts = numpyro.sample("cuts", cutpoints)
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("records", len(x)):
+        numpyro.sample("y", dist.OrderedLogistic(x @ weights, cuts), obs=y)
+
+
+def survival(x: Any, censored: Any, y: Any = None) -> None:
+    """Exponential times until an event, censored at the end of the study."""
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    intercept = numpyro.sample("intercept", dist.Normal(0, 1))
+    weights = numpyro.sample("weights", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("records", len(x)):
+        times = dist.Exponential(jnp.exp(intercept + x @ weights))
+        numpyro.sample("y", dist.RightCensoredDistribution(times, censored), obs=y)
+
+
+def censored_times(rng: np.random.Generator, truth: Values, X: Values) -> dict[str, np.ndarray]:
+    """Records of `survival`; the study ends at time 2."""
+    rate = np.exp(truth["intercept"] + X["x"] @ truth["weights"])
+    times = rng.exponential(1 / rate)
+    return X | {"censored": (times > 2.0).astype(np.float32), "y": np.minimum(times, 2.0)}
+
+
+_EASY: dict[str, dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = {
+    "poisson": {"intercept": lambda rng, n: rng.normal(0.5, 0.3, n)},
+    "negative-binomial": {
+        "intercept": lambda rng, n: rng.normal(0.5, 0.3, n),
+        "concentration": lambda rng, n: rng.lognormal(1.0, 0.3, n),
+    },
+    "robust": {
+        "intercept": lambda rng, n: rng.normal(0.0, 0.5, n),
+        "scale": lambda rng, n: rng.uniform(0.2, 0.6, n),
+    },
+    "ordinal": {
+        "cuts": lambda rng, n: np.sort(rng.normal([-1.5, 0.0, 1.5], 0.2, (n, 3)), axis=1),
+    },
+    "survival": {"intercept": lambda rng, n: rng.normal(-0.5, 0.3, n)},
+}
+_MODELS: dict[str, Callable[..., None]] = {
+    "poisson": poisson,
+    "negative-binomial": negative_binomial,
+    "robust": robust,
+    "ordinal": ordinal,
+    "survival": survival,
+}
+
+
+def _program(name: str, solver: str, *, from_prior: bool) -> Cell:
+    """A NumPyro model at epsilon 1, 3000 rows: moderate truths, or those of its prior."""
+    d = 4 if from_prior else 3
+
+    def estimator() -> Any:
+        from skdpbayes import DPNumPyroModel
+
+        return DPNumPyroModel(_MODELS[name], epsilon=1.0, solver=solver)
+
+    def truths(rng: np.random.Generator, fits: int) -> Values:
+        return {site: draw(rng, fits) for site, draw in _EASY[name].items()} | {
+            "weights": rng.normal(0.0, 0.6, (fits, d))
+        }
+
+    def design(rng: np.random.Generator) -> Any:
+        x = rng.standard_normal((3_000, d)) * (1.0 if from_prior else 0.5)
+        return x if name != "survival" else {"x": x, "censored": np.zeros(len(x), np.float32)}
+
+    simulate = censored_times if name == "survival" else None
+    return Cell(estimator, 3_000, None if from_prior else truths, None, design, simulate)
+
+
+# --- Rare events and hierarchies ------------------------------------------------------------------
+
+
+def _rare(p: float, n: int, solver: str) -> Cell:
+    def estimator() -> Any:
+        from skdpbayes import DPBetaBernoulli
+
+        return DPBetaBernoulli(epsilon=1.0, solver=solver)
+
+    def truths(rng: np.random.Generator, fits: int) -> Values:
+        del rng
+        return {"probability": np.full((fits, 1), p)}
+
+    return Cell(estimator, n, truths, 1)
+
+
+def _hierarchy(n: int, groups: int, solver: str) -> Cell:
+    """A learnt spread, at epsilon 8; truths of the prior, three columns and a feature of groups."""
+
+    def estimator() -> Any:
+        from skdpbayes import DPHierarchicalLogisticRegression
+
+        features = np.linspace(-1.0, 1.0, groups)[:, None]
+        return DPHierarchicalLogisticRegression(
+            groups, features, epsilon=8.0, group_scale=None, classes=[0, 1], solver=solver
+        )
+
+    return Cell(estimator, n, None, 3)
+
+
+def cells() -> dict[str, Cell]:
+    """Cells by name."""
+    found = {
+        f"mixture-{apart:g}sd{'' if kind == 'full' else '-' + kind}-{epsilon:g}-{solver}": _mixture(
+            apart, epsilon, solver, kind
+        )
+        for kind in ("full", "diag")
+        for apart in (2.0, 5.0)
+        for epsilon in (0.5, 2.0)
+        for solver in SOLVERS
+    }
+    found |= {
+        f"{name}{'-prior' * prior}-{solver}": _program(name, solver, from_prior=prior)
+        for name in _MODELS
+        for prior in (False, True)
+        for solver in GRADIENT
+    }
+    found |= {
+        f"bernoulli-{p:g}-{n}-{solver}": _rare(p, n, solver)
+        for p, n in ((0.004, 500), (0.02, 5_000))
+        for solver in SOLVERS
+    }
+    return found | {
+        f"hierarchy-{groups}x{n}-{solver}": _hierarchy(n, groups, solver)
+        for n, groups in ((5_000, 8), (20_000, 20))
+        for solver in GRADIENT
+    }
+
+
+# --- Figures --------------------------------------------------------------------------------------
+
+
+def measured(cell: Cell, fits: int, parameters: dict[str, Any], seed: int = 0) -> CalibrationCheck:
+    """`check` of a cell."""
+    from skdpbayes.calibration import check
+
+    rng = np.random.default_rng([seed, 26])
+    return check(
+        cell.estimator().set_params(**parameters),
+        cell.n_rows,
+        n_features=cell.n_features if cell.design is None else None,
+        X=None if cell.design is None else cell.design(rng),
+        truths=None if cell.truths is None else cell.truths(rng, fits),
+        simulate=cell.simulate,
+        n_fits=fits,
+        level=LEVEL,
+        random_state=seed,
+    )
+
+
+def summary(found: CalibrationCheck) -> dict[str, Any]:
+    """Figures of a cell."""
+    covered, sites = found.coverage.coverage, np.array([n.split("[")[0] for n in found.names])
+    low, high = np.quantile(
+        found.draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=1, method="weibull"
+    )
+    by_fit = ((low <= found.truth) & (found.truth <= high)).mean(axis=1)
+    z = (found.draws.mean(axis=1) - found.truth) / found.draws.std(axis=1)
+    return {
+        "fits": found.n_fits,
+        "covered": float(covered.mean()),
+        "error": float(by_fit.std(ddof=1) / math.sqrt(len(by_fit))) if found.n_fits > 1 else None,
+        "worst": float(covered.min()),
+        "worst_name": found.names[int(covered.argmin())],
+        "least": least(found.n_fits, len(covered)),
+        "rms_z": float(np.sqrt((z**2).mean())),
+        "tarp": None if found.tarp is None else float(found.tarp.rmse),
+        "sites": {site: float(covered[sites == site].mean()) for site in sorted({*sites})},
+        "width": {site: float(found.width[sites == site].mean()) for site in sorted({*sites})},
+        "crps": {site: float(found.crps[sites == site].mean()) for site in sorted({*sites})},
+        "seconds": found.seconds,
+    }
+
+
+HEADER = ["cell", "fits", "covered", "+-", "worst", "rms z", "TARP", "s", "", "of", "width", "CRPS"]
+
+
+def least(fits: int, coordinates: int) -> float:
+    """Limit of the worst coordinate's coverage.
+
+    Lower than `WORST` if, with so few fits, one in a hundred calibrated posteriors were below it.
+    """
+    by_chance = float(binom.ppf(0.01 / coordinates, fits, LEVEL)) / fits
+    return min(WORST, by_chance)
+
+
+def honest(found: dict[str, Any], limits: tuple[float, float] = COVERED) -> bool:
+    """Whether coverage is within its limits."""
+    return limits[0] <= found["covered"] <= limits[1] and found["worst"] >= found["least"]
+
+
+def _by_site(figures: dict[str, float], form: str) -> str:
+    return " / ".join(format(x, form) for x in figures.values())
+
+
+def row(name: str, found: dict[str, Any]) -> list[str]:
+    """A line of the table; figures by site have the order of the sites' names."""
+    sites = " ".join(f"{site} {share:.2f}" for site, share in found["sites"].items())
+    return [
+        name,
+        f"{found['fits']}",
+        f"{found['covered']:.3f}",
+        "-" if found["error"] is None else f"{found['error']:.3f}",
+        f"{found['worst']:.2f}",
+        f"{found['rms_z']:.2f}",
+        "-" if found["tarp"] is None else f"{found['tarp']:.3f}",
+        f"{found['seconds']:.2f}",
+        "" if honest(found) else "OUT",
+        sites,
+        _by_site(found["width"], ".3g"),
+        _by_site(found["crps"], ".2g"),
+    ]
+
+
+def run(
+    names: Sequence[str], fits: int | None, parameters: dict[str, Any]
+) -> dict[str, dict[str, Any] | str]:
+    """Figures of cells, printed as they come; the message of an estimator that refuses."""
+    known, results = cells(), {}
+    print("  ".join(HEADER), flush=True)
+    for name in names:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "delta=", UserWarning)
+            try:
+                results[name] = summary(measured(known[name], fits or FITS, parameters))
+            except ValueError as error:
+                results[name] = str(error)
+        line = results[name]
+        shown = [name, line] if isinstance(line, str) else row(name, line)
+        print("  ".join(shown), flush=True)
+    return results
+
+
+def table(results: dict[str, dict[str, Any] | str]) -> str:
+    """All cells, those refused below."""
+    made = {name: x for name, x in results.items() if not isinstance(x, str)}
+    lines = [_log.table(HEADER, [row(name, x) for name, x in made.items()])]
+    held = sum(honest(x) for x in made.values())
+    lines.append(
+        f"{held} of {len(made)} cells hold: coverage in {COVERED[0]}-{COVERED[1]}, worst "
+        f"coordinate at least {WORST:.2f} (or what chance gives with few fits)."
+    )
+    refused = {name: x for name, x in results.items() if isinstance(x, str)}
+    return "\n".join(lines + [f"REFUSED {name}: {x}" for name, x in refused.items()])

@@ -1,0 +1,291 @@
+"""Checks of estimators on data simulated from their own prior."""
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPBetaBernoulli,
+    DPDirichletCategorical,
+    DPGammaExponential,
+    DPGaussianMixture,
+    DPHierarchicalLogisticRegression,
+    DPNumPyroModel,
+    DPSigmoidBeliefNet,
+)
+from skdpbayes.calibration import check, marginal_coverage, tarp_coverage
+from skdpbayes.calibration._model_check import _names, _ravelled
+from skdpbayes.calibration._simulators import simulator_of
+from skdpbayes.displays import CheckDisplay
+from skdpbayes.privacy import PrivacyLedger
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    return PrivacyLedger(1.0, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def found(ledger):
+    model = DPBetaBernoulli(epsilon=1.0, ledger=ledger)
+    with ledger:
+        return check(model, 500, n_features=2, n_fits=100, random_state=0)
+
+
+def test_figures_are_those_of_the_draws(found):
+    assert found.names == ("probability[0]", "probability[1]") and found.n_fits == 100
+    assert found.draws.shape == (100, 500, 2) and found.truth.shape == (100, 2)
+    again = marginal_coverage(found.draws, found.truth, 0.9)
+    np.testing.assert_array_equal(found.coverage.coverage, again.coverage)
+    assert found.coverage.within_band.all() and found.tarp.within_band
+    assert found.plain.within_band.all()
+    assert (found.relative_width > 1.0).all() and (found.relative_width < 1.3).all()
+    assert found.worst[1] == found.coverage.coverage.min()
+    printed = str(found)
+    assert "no budget was spent" in printed and "probability[1]" in printed
+
+
+def test_no_ledger_is_charged(found, ledger):
+    assert ledger.spent_epsilon == 0.0 and ledger.entries == []
+
+
+def test_seed_decides_and_the_estimator_stays(found):
+    model = DPBetaBernoulli(epsilon=1.0)
+    short = [check(model, 500, n_fits=3, random_state=seed) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(short[0].draws, short[1].draws)
+    assert not np.array_equal(short[0].truth, short[2].truth)
+    assert model.random_state is None and model.ledger is None
+    assert not hasattr(model, "posterior_")
+
+
+def test_later_fits_compile_nothing(compilations):
+    model = DPBetaBernoulli(prior_a=1.5)
+    check(model, 300, n_features=3, n_fits=1, random_state=0)
+    compilations.clear()
+    check(model, 300, n_features=3, n_fits=3, random_state=1)
+    assert not compilations
+
+
+def test_truths_and_data_may_be_given():
+    truths = {"probability": np.full((4, 1), 0.3)}
+    rare = check(DPBetaBernoulli(epsilon=50.0), 2_000, truths=truths, random_state=0)
+    assert rare.tarp is None and (rare.truth == 0.3).all()
+    assert rare.draws.mean() == pytest.approx(0.3, abs=0.05)
+
+    def ones(rng, truth, X):
+        assert truth["probability"] == 0.3 and X is None
+        return np.ones((2_000, 1))
+
+    wrong = check(
+        DPBetaBernoulli(epsilon=50.0), 2_000, truths=truths, simulate=ones, random_state=0
+    )
+    assert wrong.draws.mean() > 0.95 and wrong.worst == ("probability[0]", 0.0)
+    assert wrong.plain is None and wrong.relative_crps is None
+
+
+SIMULATED = {
+    "bernoulli": (DPBetaBernoulli(prior_a=2.0, prior_b=5.0), 2),
+    "exponential": (DPGammaExponential(prior_shape=8.0, prior_rate=2.0), 1),
+    "categorical": (
+        DPDirichletCategorical(categories=["b", "a", "c"], concentration=[1.0, 5.0, 2.0]),
+        None,
+    ),
+    "linear": (DPBayesianLinearRegression(bounds=((-1, 3), (-4, 8))), 2),
+    "linear, no intercept": (
+        DPBayesianLinearRegression(bounds=((-1, 3), (-4, 8)), fit_intercept=False),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIMULATED)
+def test_truths_and_rows_agree_with_the_exact_posterior(name):
+    """If prior, rows and reference belong together, the reference is calibrated."""
+    estimator, d = SIMULATED[name]
+    simulator = simulator_of(estimator, 50, d, None)
+    truths, draws = [], []
+    for k in range(400):
+        rng = np.random.default_rng(k)
+        truth = simulator.truth(rng)
+        exact = simulator.plain(simulator.rows(rng, truth), 199, rng)
+        truths.append(_ravelled({n: np.asarray(x)[None] for n, x in truth.items()}, truth)[0])
+        draws.append(_ravelled(exact, truth))
+    assert marginal_coverage(draws, truths, 0.9, confidence=0.999).within_band.all()
+    assert tarp_coverage(draws, truths, confidence=0.999, random_state=0).within_band
+
+
+def test_categories_are_in_the_order_of_the_posterior():
+    estimator, _ = SIMULATED["categorical"]
+    simulator = simulator_of(estimator, 5_000, None, None)
+    assert simulator.concentration.tolist() == [5.0, 1.0, 2.0]  # of a, b, c
+    (rows,) = simulator.rows(np.random.default_rng(0), {"probability": np.array([0.7, 0.1, 0.2])})
+    assert (rows == "a").mean() == pytest.approx(0.7, abs=0.03)
+
+
+def test_exact_posterior_of_logistic_regression_holds_the_truth():
+    pytest.importorskip("polyagamma")
+    X = np.random.default_rng(0).standard_normal((3_000, 2))
+    estimator = DPBayesianLogisticRegression(solver="dpvi", classes=["no", "yes"])
+    simulator = simulator_of(estimator, 3_000, None, X)
+    rng = np.random.default_rng(1)
+    truth = {"coef": np.array([[2.0, -1.0]]), "intercept": np.array([0.5])}
+    rows = simulator.rows(rng, truth)
+    assert rows[0] is simulator.design.given and set(rows[1]) == {"no", "yes"}
+    drawn = simulator.plain(rows, 200, rng)
+    for name, value in truth.items():
+        z = (drawn[name].mean(axis=0) - value) / drawn[name].std(axis=0)
+        assert (np.abs(z) < 4).all() and (drawn[name].std(axis=0) < 0.2).all()
+
+
+def test_prior_of_logistic_regression_is_that_of_the_solver():
+    rng = np.random.default_rng(0)
+    normal, student = (
+        simulator_of(DPBayesianLogisticRegression(solver=solver, prior_scale=2.0), 500, 40, None)
+        for solver in ("dpvi", "na-dpvi")
+    )
+    truths = np.concatenate([normal.truth(rng)["coef"].ravel() for _ in range(100)])
+    assert truths.std() == pytest.approx(2.0, rel=0.05)
+    assert normal.model.prior_df is None and student.model.prior_df is not None
+
+
+class Switched:
+    """Stands for a fitted mixture: the truth with its components in another order."""
+
+    def __init__(self, truth, order):
+        self.truth, self.order = truth, order
+
+    def sample_posterior(self, n, rng):
+        return {
+            name: np.repeat(np.asarray(x)[None, self.order], n, axis=0)
+            for name, x in self.truth.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries"), [("full", 9), ("tied", 3), ("diag", 6), ("spherical", 3)]
+)
+def test_components_are_aligned_with_the_truth(kind, entries):
+    estimator = DPGaussianMixture(
+        n_components=3, covariance_type=kind, mean_prior=[0.0, 1.0], covariance_prior=2.0,
+        mean_precision_prior=0.01, degrees_of_freedom_prior=5.0,
+    )  # fmt: skip
+    simulator = simulator_of(estimator, 300, None, None)
+    rng = np.random.default_rng(0)
+    truth = simulator.truth(rng)
+    (rows,) = simulator.rows(rng, truth)
+    assert rows.shape == (300, 2)
+    drawn = simulator.draws(Switched(truth, [2, 0, 1]), 5, rng, truth)
+    compared = simulator.compared(truth)
+    assert np.size(compared["covariances"]) == entries
+    for name, value in compared.items():
+        np.testing.assert_allclose(drawn[name], np.repeat(value[None], 5, axis=0))
+
+
+def test_mixture_without_a_prior_of_its_own_needs_truths():
+    with pytest.raises(ValueError, match=r"mean_prior and covariance_prior.*or truths="):
+        check(DPGaussianMixture(n_components=2, bounds=(-5, 5)), 100, n_features=2)
+
+
+def counts(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("response", dist.Poisson(2.0 + slope**2 + 0 * x[:, 0]), obs=y)
+
+
+def test_numpyro_model_draws_its_response_by_one_program():
+    simulator = simulator_of(DPNumPyroModel(counts), 4_000, 1, None)
+    slopes = []
+    for k in range(5):
+        rng = np.random.default_rng(k)
+        slopes.append(simulator.truth(rng)["slope"])
+        x, y = simulator.rows(rng, {"slope": np.array(2.0)})
+        assert x.shape == (4_000, 1) and y.mean() == pytest.approx(6.0, abs=0.3)
+    assert len({float(own) for own in slopes}) == 5
+    assert simulator._records._cache_size() == simulator._prior._cache_size() == 1
+
+
+def test_numpyro_sites_go_to_the_arguments_that_they_observe():
+    def two(x, a=None, b=None, *, shift):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("b", dist.Normal(mean + shift, 0.1), obs=b)
+            numpyro.sample("a", dist.Normal(mean - shift, 0.1), obs=a)
+
+    def density(x):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("own", dist.Normal(mean, 0.1).expand([2]).to_event(1), obs=x)
+
+    rng, truth = np.random.default_rng(0), {"mean": np.array(1.0)}
+    (fields,) = simulator_of(
+        DPNumPyroModel(two, public={"shift": 5.0}), 300, None, {"x": np.zeros(300)}
+    ).rows(rng, truth)
+    assert fields["a"].mean() == pytest.approx(-4, abs=0.1)
+    assert fields["b"].mean() == pytest.approx(6, abs=0.1) and sorted(fields) == ["a", "b", "x"]
+    (x,) = simulator_of(DPNumPyroModel(density), 300, 2, None).rows(rng, truth)
+    assert x.shape == (300, 2) and x.mean() == pytest.approx(1, abs=0.1)
+
+
+def test_numpyro_site_of_no_argument_is_refused_by_name():
+    def unclear(x, a=None, b=None):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("one", dist.Normal(mean, 1.0), obs=a)
+            numpyro.sample("two", dist.Normal(mean, 1.0), obs=b)
+
+    with pytest.raises(ValueError, match=r"'one'.*simulate="):
+        check(DPNumPyroModel(unclear), X={"x": np.zeros(50)}, n_fits=2)
+
+
+@pytest.mark.parametrize("groups", [3, ["A", "B", "C"]])
+def test_hierarchy_draws_groups_and_their_weights(groups):
+    estimator = DPHierarchicalLogisticRegression(groups, [[0.0], [1.0], [2.0]], group_scale=None)
+    simulator = simulator_of(estimator, 600, 3, None)
+    truth = simulator.truth(np.random.default_rng(0))
+    assert {name: np.shape(x) for name, x in truth.items()} == {
+        "effects": (3, 2), "weights": (3, 3), "group_scale": (),
+    }  # fmt: skip
+    truth["weights"] = np.array([[0, 0, 9], [0, 0, -9], [0, 0, 9.0]])
+    X, y = simulator.rows(np.random.default_rng(0), truth)
+    labels = estimator._groups_and_table()[0]
+    assert [round(y[X[:, 2] == label].mean()) for label in labels] == [1, 0, 1]
+    assert _names(truth)[-1] == "weights[2,2]" and _names(truth)[6] == "group_scale"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "n_rows", "options", "message"),
+    [
+        (DPSigmoidBeliefNet(), 100, {}, r"functions of rows.*applies to logistic"),
+        (DPBetaBernoulli(), None, {}, "n_rows is needed"),
+        (DPBetaBernoulli(), 5, {"X": np.ones((5, 1))}, "no design"),
+        (DPBayesianLinearRegression(), 100, {}, "needs bounds"),
+        (DPBayesianLogisticRegression(), 4, {"X": np.ones((5, 1))}, "n_rows is 4"),
+        (DPBayesianLogisticRegression(), 5, {"X": np.ones(5)}, "two axes"),
+        (DPBetaBernoulli(), 5, {"truths": {"probability": [[0.1]]}, "n_fits": 2}, "first axis"),
+        (DPBetaBernoulli(), 5, {"truths": {"rate": [[0.1]]}}, r"lack \['probability'\].*'rate'"),
+        (DPBetaBernoulli(), 5, {"n_fits": 0}, "n_fits"),
+        (DPBetaBernoulli(), 5, {"level": 90}, "level"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(estimator, n_rows, options, message):
+    with pytest.raises(ValueError, match=message):
+        check(estimator, n_rows, **options)
+
+
+def test_names_of_truths_and_posterior_must_agree():
+    like = {"rate": np.zeros(2)}
+    with pytest.raises(ValueError, match=r"no 'rate'.*'other'"):
+        _ravelled({"other": np.zeros((5, 2))}, like)
+    with pytest.raises(ValueError, match="the shape"):
+        _ravelled({"rate": np.zeros((5, 3))}, like)
+
+
+def test_display_has_a_point_for_each_coordinate(found):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    display = CheckDisplay.from_check(found)
+    np.testing.assert_array_equal(display.points_.lines[0].get_xdata(), found.coverage.coverage)
+    assert [label.get_text() for label in display.ax_.get_yticklabels()] == list(found.names)
+    pyplot.close("all")
