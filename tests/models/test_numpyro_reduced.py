@@ -14,8 +14,8 @@ from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.program import Program
 from skdpbayes.models.numpyro.reading import read_model
 from skdpbayes.models.numpyro.reduced import reduced
-from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 from skdpbayes.models.responses import typical_length
+from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
 
 FIELDS = ("x", (2,), "float32"), ("group", (), "int32"), ("y", (), "float32")
 RECORD = {"x": jnp.array([0.3, -1.0]), "group": jnp.int32(1), "y": jnp.float32(0.7)}
