@@ -431,6 +431,17 @@ class PriorChoice(NamedTuple):
     candidates : list of dict
         All candidates; ``"columns"`` is a mask, wherever the grid has one.
     log_evidence : array of shape (n_candidates,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skdpbayes import DPBayesianLogisticRegression
+    >>> from skdpbayes.model_selection import choose_prior
+    >>> X = np.random.default_rng(0).normal(size=(2000, 2))
+    >>> model = DPBayesianLogisticRegression(classes=[0, 1]).fit(X, (X[:, 0] > 0).astype(int))
+    >>> choice = choose_prior(model, {"prior_scale": [0.001, 1.0]})
+    >>> choice.params, choice.candidates, choice.log_evidence.shape
+    ({'prior_scale': 1.0}, [{'prior_scale': 0.001}, {'prior_scale': 1.0}], (2,))
     """
 
     estimator: DPBayesianLogisticRegression
@@ -450,7 +461,7 @@ def choose_prior(
     Parameters
     ----------
     estimator : DPBayesianLogisticRegression
-        Fitted by "na-dpvi", best with the widest prior that makes sense.
+        Fitted by "na-dpvi".
     param_grid : dict
         Lists of values of ``"prior_scale"``, ``"prior_df"`` and ``"columns"``, as in
         `DPBayesianLogisticRegression.log_evidence`; every combination is a candidate. The entry

@@ -172,6 +172,7 @@ def test_three_classes():
     ({"prior_df": 2.0}, "prior_df"),
     ({"columns": ["a", "z"]}, "z"),
     ({"columns": [True]}, r"shape \(4,\)"),
+    ({"columns": [4]}, "outside of the 4 columns"),
     ({"columns": [0.5]}, "mask, indices or names"),
 ])  # fmt: skip
 def test_priors_that_are_none_are_refused(prior, message, noiseless):

@@ -516,6 +516,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             return given
         if given.size and given.dtype.kind not in "iu":
             raise ValueError("columns must be a mask, indices or names.")
+        if ((given < -d) | (given >= d)).any():
+            raise ValueError(f"columns has indices outside of the {d} columns of the fit.")
         return np.isin(np.arange(d), np.arange(d)[given.astype(int)])
 
     def _among(self, kept: np.ndarray) -> np.ndarray:
