@@ -10,7 +10,7 @@ All have one budget in total, except `refit`:
   approximation holds as far as both agree.
 
 Figures are mean log-loss, in thousandths, with standard errors by seed: on simulations its excess
-over the true probabilities', on fresh rows; on Adult, if its folder is named, log-loss and AUC on
+over the true probabilities', on fresh rows; on Adult, if it can be read, log-loss and AUC on
 training rows held out.
 """
 
@@ -164,8 +164,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10, help="(default: %(default)s)")
     options = parser.parse_args(arguments)
 
-    from skdpbayes.datasets import DATA_HOME_VARIABLE
-
     names = options.tasks or list(TASKS)
     rows = []
     with warnings.catch_warnings():
@@ -173,8 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in names:
             try:
                 tasks = [TASKS[name](seed) for seed in range(options.seeds)]
-            except FileNotFoundError:
-                print(f"{name}: not in the folder that {DATA_HOME_VARIABLE} names.")
+            except (FileNotFoundError, ConnectionError) as error:
+                print(f"{name}: {error}")
                 continue
             for epsilon in options.epsilons:
                 found = [fits(task, epsilon, seed, METHODS) for seed, task in enumerate(tasks)]
