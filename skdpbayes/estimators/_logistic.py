@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +23,10 @@ from skdpbayes.plans.settings import Bounds, Settings, Task
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
+    from skdpbayes.models.logistic import LogisticRegression
     from skdpbayes.plans.plan import Plan
+    from skdpbayes.posteriors import GaussianPosterior
+    from skdpbayes.posteriors.evidence import Evidence, NormalLikelihood
 
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _DEGREES = 4.0  # of freedom of the default prior of coefficients
@@ -80,7 +84,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     fit_intercept : bool, default=True
         Whether to fit an intercept.
     prior_scale : float, default=1.0
-        Scale of the prior of each coefficient, and standard deviation of that of the intercept.
+        Scale of the prior of each coefficient.
+    intercept_scale : float, default=None
+        Standard deviation of the prior of the intercept. None means `prior_scale`.
     prior_df : float, None or "auto", default="auto"
         Degrees of freedom, at least 3, of Student t priors of the coefficients ("na-dpvi" and
         "vips"), which shrink small coefficients and leave large ones alone. None: normal priors.
@@ -186,6 +192,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         data_norm: float | None = None,
         fit_intercept: bool = True,
         prior_scale: float = 1.0,
+        intercept_scale: float | None = None,
         prior_df: float | str | None = "auto",
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
@@ -210,6 +217,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.data_norm = data_norm
         self.fit_intercept = fit_intercept
         self.prior_scale = prior_scale
+        self.intercept_scale = intercept_scale
         self.prior_df = prior_df
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
@@ -233,6 +241,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         "intercept_",
         "classes_",
         "data_norm_",
+        "_likelihood",
+        "_draws_seed",
     )
 
     # ------------------------------------------------------------------ fitting
@@ -267,6 +277,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     def _check_parameters(self) -> None:
         super()._check_parameters()
         check_number("prior_scale", self.prior_scale, 1e-6, 1e6, closed=True)
+        check_number("intercept_scale", self.intercept_scale, 1e-6, 1e6, none=True, closed=True)
         check_choice("sampler", self.sampler, ("sgld", "sghmc", "sgnht"))
         check_number("friction", self.friction, 0, 1)
         if self.prior_df != "auto":
@@ -282,29 +293,23 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         )
 
     def _task(self, facts: Facts) -> Task:
-        from skdpbayes.models.logistic import LogisticRegression
         from skdpbayes.models.whitened import WhitenedLogistic
 
         intercept = bool(self.fit_intercept)
-        columns = facts.n_features + intercept
         norm, private = self._norm(facts), math.isfinite(self.epsilon)
         row, longest = (math.hypot(own, intercept) for own in (norm, self._longest * norm))
         settings = self._settings(facts)
-        scale = np.full(columns, self.prior_scale, np.float32)
         # Without noise nothing has to be bounded: no row loses weight, and no clip bites.
         full_weight = np.float32(row if private else np.inf)
-        model = LogisticRegression(
-            columns,
-            len(facts.own_labels()),
-            scale,
-            self._degrees(settings.solver, columns),
+        model = replace(
+            self._model(settings.solver, facts.n_features, len(facts.own_labels())),
             row_norm=full_weight,
         )
         score, curvature = model.bounds(row if private else longest)
         bounds = Bounds(
             score,
             curvature,
-            self.prior_scale**-2,
+            float(np.max(1 / np.square(model.prior_scale, dtype=np.float64))),
             mean_curvature=model.bounds(row)[1],
             constant_column=intercept,
         )
@@ -328,6 +333,16 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         solver = "dpvi" if for_dpvi or large else "na-dpvi"
         check_special(solver, self._parameters())
         return replace(own, solver=solver)
+
+    def _model(self, solver: str, n_features: int, n_classes: int) -> LogisticRegression:
+        """Model of so many features, with the priors of the parameters."""
+        from skdpbayes.models.logistic import LogisticRegression
+
+        columns = n_features + bool(self.fit_intercept)
+        scale = np.full(columns, self.prior_scale, np.float32)
+        if self.fit_intercept and self.intercept_scale is not None:
+            scale[-1] = self.intercept_scale
+        return LogisticRegression(columns, n_classes, scale, self._degrees(solver, columns))
 
     def _degrees(self, solver: str, columns: int) -> np.ndarray | None:
         """Degrees of freedom of the priors by column; None: all are normal."""
@@ -370,10 +385,172 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         self._set_classes(plan.facts)
-        rows = (plan.model.n_rows, plan.model.n_columns)
-        mean = self._split(self.posterior_.mean.reshape(1, *rows))
+        self._describe(draws)
+        self._draws_seed = int(outcome.rng.integers(2**63))
+        self._likelihood: NormalLikelihood | None = None
+        if self._settings(plan.facts).solver == "na-dpvi":
+            self._likelihood = plan.solver.likelihood(plan.model, outcome.state)
+
+    def _describe(self, draws: np.ndarray) -> None:
+        """Set the attributes that show `posterior_`."""
+        rows = 1 if len(self.classes_) == 2 else len(self.classes_)
+        mean = self._split(self.posterior_.mean.reshape(1, rows, -1))
         self.coef_, self.intercept_ = mean["coef"][0], mean["intercept"][0]
-        self.posterior_samples_ = self._split(draws.reshape(-1, *rows))
+        self.posterior_samples_ = self._split(draws.reshape(len(draws), rows, -1))
+
+    # --------------------------------------------------------------- other priors
+
+    def log_evidence(
+        self,
+        *,
+        prior_scale: float | None = None,
+        prior_df: float | str | None = "same",
+        columns: Any = None,
+    ) -> float:
+        """Log evidence of a prior, from what the fit has released: it costs no budget.
+
+        It is the logarithm of the mean likelihood under the prior, where the likelihood with all
+        coefficients and intercepts zero is one. The likelihood is the normal one of "na-dpvi",
+        quadratic about the estimate (``docs/choosing-priors.md``). The intercept keeps its prior.
+
+        Parameters
+        ----------
+        prior_scale : float, default=None
+            As the parameter of the estimator. None means the own one.
+        prior_df : float, None, "auto" or "same", default="same"
+            As the parameter of the estimator. "same" means the own one.
+        columns : array-like, default=None
+            Columns of X with coefficients: a mask, indices or names. The other coefficients are
+            zero. None means all columns.
+
+        Returns
+        -------
+        log_evidence : float
+
+        Raises
+        ------
+        ValueError
+            For parameters out of range, and unless the solver is "na-dpvi".
+        """
+        return self._with_prior_parameters(prior_scale, prior_df)._evidence(self._kept(columns)).log
+
+    def with_prior(
+        self,
+        *,
+        prior_scale: float | None = None,
+        prior_df: float | str | None = "same",
+        columns: Any = None,
+    ) -> Self:
+        """Copy of the fitted estimator with another prior; it reads no rows and costs no budget.
+
+        Parameters
+        ----------
+        prior_scale, prior_df, columns
+            As in `log_evidence`.
+
+        Returns
+        -------
+        estimator
+            Its posterior is what "na-dpvi" reports under this prior, given the same releases. A fit
+            of a clone of it has the same prior, without the choice of columns. `privacy_spent_`
+            stays that of the fit.
+
+        Raises
+        ------
+        ValueError
+            As `log_evidence`.
+        """
+        other, kept = self._with_prior_parameters(prior_scale, prior_df), self._kept(columns)
+        other.posterior_ = other._posterior_given(kept)
+        other._describe(other._fresh_draws(self.n_posterior_samples, self._draws_seed))
+        return other
+
+    def _nested_columns(self) -> Iterator[tuple[np.ndarray, float]]:
+        """Masks of columns with log evidences: all columns, then one less at a time.
+
+        The column that is left out is the one without which the evidence is largest.
+        """
+        kept = np.ones(self.n_features_in_, bool)
+        while True:
+            found = self._evidence(kept)
+            yield kept, found.log
+            if kept.sum() == (not self.fit_intercept):
+                return
+            without = found.without.reshape(len(self.intercept_), -1).sum(axis=0)
+            kept = kept.copy()
+            kept[np.flatnonzero(kept)[without[: kept.sum()].argmax()]] = False
+
+    def _with_prior_parameters(
+        self, prior_scale: float | None, prior_df: float | str | None
+    ) -> Self:
+        """Copy with other parameters of the prior, its posterior as it was."""
+        check_is_fitted(self)
+        if self._likelihood is None:
+            raise ValueError(
+                "Only solver='na-dpvi' leaves a likelihood by which priors can be compared."
+            )
+        other = copy.copy(self)
+        other.set_params(intercept_scale=self.intercept_scale or self.prior_scale)
+        if prior_scale is not None:
+            other.set_params(prior_scale=prior_scale)
+        if not (isinstance(prior_df, str) and prior_df == "same"):
+            other.set_params(prior_df=prior_df)
+        other._check_parameters()
+        return other
+
+    def _kept(self, columns: Any) -> np.ndarray:
+        """Mask of columns of X."""
+        d = self.n_features_in_
+        if columns is None:
+            return np.ones(d, bool)
+        given = np.asarray(columns)
+        names = vars(self).get("feature_names_in_", ())
+        if given.dtype.kind in "OUT":
+            unknown = set(given.tolist()) - set(names)
+            if unknown:
+                raise ValueError(f"columns={sorted(unknown)} are no names of columns of the fit.")
+            return np.isin(names, given)
+        if given.dtype == bool:
+            if given.shape != (d,):
+                raise ValueError(f"A mask of columns must have shape ({d},), got {given.shape}.")
+            return given
+        if given.size and given.dtype.kind not in "iu":
+            raise ValueError("columns must be a mask, indices or names.")
+        if ((given < -d) | (given >= d)).any():
+            raise ValueError(f"columns has indices outside of the {d} columns of the fit.")
+        return np.isin(np.arange(d), np.arange(d)[given.astype(int)])
+
+    def _among(self, kept: np.ndarray) -> np.ndarray:
+        """Mask of the parameters, given one of columns."""
+        own = np.append(kept, True) if self.fit_intercept else kept
+        if not own.any():
+            raise ValueError("columns leaves no coefficient.")
+        return np.tile(own, len(self.intercept_))
+
+    def _evidence(self, kept: np.ndarray) -> Evidence:
+        """Evidence of the priors of the columns in a mask."""
+        from skdpbayes.posteriors.evidence import Priors, evidence
+
+        assert self._likelihood is not None
+        model = self._model("na-dpvi", len(kept), len(self.classes_))
+        df = model.prior_df
+        by_column = np.full(model.n_columns, np.inf) if df is None else np.float64(df)
+        by_column = np.where(by_column < _NORMAL, by_column, np.inf)
+        priors = Priors(
+            np.tile(np.float64(model.prior_scale), model.n_rows), np.tile(by_column, model.n_rows)
+        )
+        among = self._among(kept)
+        return evidence(self._likelihood.among(among), priors.among(among))
+
+    def _posterior_given(self, kept: np.ndarray) -> GaussianPosterior:
+        """Posterior under the own prior; coefficients of columns that are not kept are zero."""
+        from skdpbayes.solvers.normal_posterior import posterior_given
+
+        assert self._likelihood is not None
+        among = self._among(kept)
+        model = self._model("na-dpvi", int(kept.sum()), len(self.classes_))
+        own = posterior_given(model, self._likelihood.among(among))
+        return own.mapped(np.eye(len(among))[:, among])
 
     # --------------------------------------------------------------- predicting
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -20,11 +21,17 @@ from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.facts import Facts
 from skdpbayes.intake.measured import BoundedRows
 from skdpbayes.intake.reading import Reader
-from skdpbayes.plans.settings import Bounds, Defaults, Task
+from skdpbayes.plans.settings import Bounds, Defaults, Settings, Task
+from skdpbayes.posteriors.mixture import MixturePosterior
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
+
+
+# Variance of the noise in the average score, were the whole budget spent on one release, over that
+# of sampling: from here on densities are better by "vips".
+_MOST_NOISE = 3.0
 
 
 class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
@@ -54,12 +61,15 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         the data, ruin a fit of a few thousand rows (`converged_` is a sign). None takes the ranges
         from the data, which is not private: it warns, and `privacy_spent_` records that the
         guarantee does not hold.
-    solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
+    solver : {"auto", "na-dpvi", "dpvi", "vips", "sgld"}, default="auto"
         "vips" is variational Bayes from noisy sums of expected statistics: quick, but its intervals
         are too narrow if components overlap. The others use the likelihood with the component
-        labels summed out, so that their intervals include the uncertainty of the labels. "dpvi" and
-        "na-dpvi" give normal posteriors around the starting values; "sgld" runs a chain from there,
-        which needs many rows and steps.
+        labels summed out, so that their intervals include the uncertainty of the labels. "na-dpvi"
+        and "dpvi" give normal posteriors around the starting values, "dpvi" wider ones; "sgld" runs
+        a chain from there, which needs many rows and steps. "auto" is "na-dpvi"; it is "vips" where
+        public numbers say that the noise of scores is more than three times their own (few rows,
+        many parameters, a small `epsilon`), for more than 300 parameters, and under
+        ``adjacency="add_remove"``; and "dpvi" if `guide` or `learning_rate` is given.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, so that it
         is estimated from the releases, and `sampling_rate` must be given.
@@ -171,6 +181,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     """
 
     _declared = ("bounds",)
+    _automatic = ("auto",)
     _dims: ClassVar = {
         "weights": ("component",),
         "means": ("component", "feature"),
@@ -197,7 +208,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         n_components: int = 1,
         covariance_type: str = "full",
         bounds: Any = None,
-        solver: str = "vips",
+        solver: str = "auto",
         adjacency: str = "zero_out",
         numerics: str = "secure",
         ledger: PrivacyLedger | None = None,
@@ -298,6 +309,30 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             round=self.covariance_type == "spherical",
         )
 
+    def _settings(self, facts: Facts) -> Settings:
+        from skdpbayes.plans.registry import check_special
+
+        own = super()._settings(facts)
+        if own.solver not in self._automatic:
+            return own
+        size = self._size(facts.n_features)
+        if own.guide != "auto" or own.learning_rate is not None:
+            solver = "dpvi"
+        elif own.adjacency == "add_remove" or facts.n_rows is None:
+            solver = "vips"
+        else:
+            noise = own.least_noise() ** 2 * size / facts.n_rows
+            vips = noise > _MOST_NOISE or size > own.defaults.full_rank_up_to
+            solver = "vips" if vips else "na-dpvi"
+        check_special(solver, self._parameters())
+        return replace(own, solver=solver)
+
+    def _size(self, d: int) -> int:
+        """Number of free parameters, with `d` features."""
+        k = int(self.n_components)
+        free = {"full": k * d * (d + 1) / 2, "tied": d * (d + 1) / 2, "diag": k * d, "spherical": k}
+        return int(free[self.covariance_type] + k * d + k - 1)
+
     def _log_volume(self, facts: Facts) -> float:
         return float(np.log(2 * facts.own_scales().half).mean())
 
@@ -380,7 +415,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         draws = self._draws(plan, outcome)
         params = outcome.state.params
         self.diagnostics_["n_records"] = float(params.total)
-        if self.solver == "vips":
+        if isinstance(self.posterior_, MixturePosterior):
             self.converged_ = bool(params.moved < 0.1)
             self.weight_concentration_ = self.posterior_.concentration
             self.mean_precision_ = self.posterior_.precision
@@ -511,19 +546,14 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         """Fit, and return the most probable component of each row, which is **not** private."""
         return self.fit(X, y).predict(X)
 
-    def _n_parameters(self) -> int:
-        k, d = self.means_.shape
-        free = {"full": k * d * (d + 1) / 2, "tied": d * (d + 1) / 2, "diag": k * d, "spherical": k}
-        return int(free[self.covariance_type] + k * d + k - 1)
-
     def bic(self, X: Any) -> float:
         """Bayesian information criterion of X, which is not protected; lower is better."""
         log = self.score_samples(X)
-        return float(-2 * log.sum() + self._n_parameters() * math.log(len(log)))
+        return float(-2 * log.sum() + self._size(self.means_.shape[1]) * math.log(len(log)))
 
     def aic(self, X: Any) -> float:
         """Akaike information criterion of X, which is not protected; lower is better."""
-        return float(-2 * self.score_samples(X).sum() + 2 * self._n_parameters())
+        return float(-2 * self.score_samples(X).sum() + 2 * self._size(self.means_.shape[1]))
 
     def sample(
         self, n_samples: int = 1, random_state: int | np.random.Generator | None = None

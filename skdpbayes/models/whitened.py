@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from skdpbayes.models.denoising import cautious_curvature, mean_curvature_error,
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior
+from skdpbayes.posteriors.evidence import NormalLikelihood
+
+Mapped = TypeVar("Mapped", GaussianPosterior, DrawsPosterior, NormalLikelihood)
 
 
 @jax.tree_util.register_dataclass
@@ -83,10 +86,8 @@ class InCoordinates:
         axes = double(self.axes)
         return block_diag(*([axes] * self.model.n_rows))
 
-    def natural(
-        self, posterior: GaussianPosterior | DrawsPosterior
-    ) -> GaussianPosterior | DrawsPosterior:
-        """Posterior of the weights, given that of the coordinates."""
+    def natural(self, posterior: Mapped) -> Mapped:
+        """Posterior (or likelihood) of the weights, given that of the coordinates."""
         return posterior.mapped(self.prior_axes())
 
     def _seen(self, record: Record) -> Mapping[str, Any]:

@@ -62,7 +62,8 @@ class GaussianPosterior(IndependentDraws):
     ----------
     mean : array of shape (n_parameters,)
     factor : array of shape (n_parameters, n_parameters) or (n_parameters,)
-        Square root of the covariance: ``factor @ factor.T``; a vector stands for a diagonal.
+        Square root of the covariance: ``factor @ factor.T``; a vector stands for a diagonal. With
+        fewer columns than rows, some combinations of parameters are certain.
 
     Examples
     --------
@@ -102,7 +103,7 @@ class GaussianPosterior(IndependentDraws):
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws, of shape (n, n_parameters)."""
-        noise = rng.standard_normal((n, len(self.mean)))
+        noise = rng.standard_normal((n, self.factor.shape[-1]))
         return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
 
     def mapped(self, axes: ArrayLike) -> GaussianPosterior:

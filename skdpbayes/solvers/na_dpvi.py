@@ -63,8 +63,9 @@ from skdpbayes.models.protocols import (
     Number,
 )
 from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
-from skdpbayes.solvers.normal_posterior import gained, normal_given, within_reach
+from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import (
     Curvature,
     curvature_blocks,
@@ -73,7 +74,6 @@ from skdpbayes.solvers.released_curvature import (
 )
 
 _BLOCKS = 32  # of rounds, over which averages are kept
-_REACH = 6.0  # prior standard deviations within which the next point lies
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 
 
@@ -186,7 +186,7 @@ class NADPVI:
                 # Where scores are far from linear, a step could leave the region where they are
                 # informative.
                 state = state._replace(
-                    theta=within_reach(model, theta, _REACH),
+                    theta=within_reach(model, theta, REACH),
                     covariance=jnp.linalg.inv(precision),
                 )
             return _informed(model, state, clip)
@@ -224,6 +224,19 @@ class NADPVI:
             mean, precision = normal_posterior(model, jax.tree.map(jnp.asarray, state))
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
+    def likelihood(self, model: Model, state: TraceState) -> NormalLikelihood:
+        """Likelihood of the parameters given all releases.
+
+        Scores were released at points that depend on the prior of the fit: it is quadratic about
+        them.
+        """
+        with jax.enable_x64(True):
+            state = jax.tree.map(jnp.asarray, state)
+            unclear = _look(model, state).unclear
+            information, linear = _learnt(model, state, _asked(model, state), unclear)
+            reported = _learnt(model, state, _estimated(model, state), unclear)[0]
+        return NormalLikelihood(*(np.asarray(x) for x in (information, linear, reported)))
+
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
         del posterior
@@ -237,8 +250,8 @@ def normal_posterior(model: Model, state: TraceState) -> tuple[jax.Array, jax.Ar
     the noise: it takes whole steps in directions of little curvature, where errors of the other
     coefficients show.
     """
-    h = _positive(model, _denoised(estimated_curvature, model, state.known))
-    return state.theta, _given(model, state, h, _look(model, state).unclear)[1]
+    unclear = _look(model, state).unclear
+    return state.theta, _given(model, state, _estimated(model, state), unclear)[1]
 
 
 def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
@@ -258,6 +271,14 @@ def _given(
     model: Model, state: TraceState, h: jax.Array, unclear: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Mean and precision of the parameters, given the averages."""
+    information, linear = _learnt(model, state, h, unclear)
+    return normal_given(model, information, linear, (state.theta, state.covariance))
+
+
+def _learnt(
+    model: Model, state: TraceState, h: jax.Array, unclear: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Information on the parameters in the averages, and their linear term in its likelihood."""
     seen = _combined(model, state)
     noise, observed = jnp.diag(seen.noise) + unclear, seen.score + h @ seen.point
     if isinstance(model, HasStartVariance):
@@ -268,7 +289,7 @@ def _given(
         noise, observed = _with_start(h, noise, observed, start, variance)
     spread = noise + _sampling(model, state, h, 1 + seen.subsampled)
     gain, information = gained(h, spread)
-    return normal_given(model, information, gain @ observed, (state.theta, state.covariance))
+    return information, gain @ observed
 
 
 def _with_start(
@@ -366,6 +387,11 @@ def _look(model: Model, state: TraceState) -> View:
 def _asked(model: Model, state: TraceState) -> jax.Array:
     """Curvature used during the run."""
     return _positive(model, state.curvature)
+
+
+def _estimated(model: Model, state: TraceState) -> jax.Array:
+    """Curvature of the reported covariance."""
+    return _positive(model, _denoised(estimated_curvature, model, state.known))
 
 
 def _positive(model: Model, curvature: jax.Array) -> jax.Array:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from skdpbayes.models.base import (
     Model,
@@ -23,6 +24,26 @@ from skdpbayes.models.base import (
     prior_mean,
     prior_variance,
 )
+from skdpbayes.posteriors.base import GaussianPosterior
+from skdpbayes.posteriors.evidence import NormalLikelihood
+
+REACH = 6.0  # prior standard deviations within which estimates lie
+_SWEEPS = 60  # until the precisions of Student t priors are those expected
+
+
+def posterior_given(model: Model, likelihood: NormalLikelihood) -> GaussianPosterior:
+    """Normal posterior of a model's parameters, as `na-dpvi` reports it."""
+    with jax.enable_x64(True):
+        information, linear, reported = (
+            jnp.asarray(x, float)
+            for x in (likelihood.information, likelihood.linear, likelihood.reported)
+        )
+        mean, covariance = prior_mean(model), jnp.linalg.inv(prior_matrix(model))
+        for _ in range(1 if prior_degrees(model) is None else _SWEEPS):
+            found, precision = normal_given(model, information, linear, (mean, covariance))
+            mean, covariance = within_reach(model, found, REACH), jnp.linalg.inv(precision)
+        precision = normal_given(model, reported, linear, (mean, covariance))[1]
+        return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
 
 def gained(h: jax.Array, spread: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -23,6 +23,7 @@ from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import OpenedModel
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.base import MappedPosterior, Posterior
+from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.base import (
     GradientSolver,
     Point,
@@ -32,6 +33,7 @@ from skdpbayes.solvers.base import (
     Sums,
     opening_round,
 )
+from skdpbayes.solvers.na_dpvi import NADPVI
 
 
 class OpenedState(NamedTuple):
@@ -120,9 +122,18 @@ class Opened:
 
     def posterior(self, model: OpenedModel, state: OpenedState) -> Posterior:
         """The solver's posterior, in the model's own parameters."""
-        with jax.enable_x64(True):  # as in the run, for the same coordinates
-            marginal = jax.device_get(model.marginal(jax.tree.map(jnp.asarray, state.params)))
+        marginal = self._marginal(model, state)
         return marginal.natural(self.solver.posterior(marginal, state.solver))
+
+    def likelihood(self, model: OpenedModel, state: OpenedState) -> NormalLikelihood:
+        """The likelihood that `na-dpvi` leaves, in the model's own parameters."""
+        assert isinstance(self.solver, NADPVI)
+        marginal = self._marginal(model, state)
+        return marginal.natural(self.solver.likelihood(marginal, state.solver))
+
+    def _marginal(self, model: OpenedModel, state: OpenedState) -> Any:
+        with jax.enable_x64(True):  # as in the run, for the same coordinates
+            return jax.device_get(model.marginal(jax.tree.map(jnp.asarray, state.params)))
 
     def diagnostics(self, state: OpenedState, posterior: Posterior) -> dict[str, Any]:
         """Diagnostics of the solver, on its posterior of the coordinates."""
