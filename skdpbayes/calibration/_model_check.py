@@ -53,6 +53,14 @@ class CalibrationCheck:
         `width` and `crps` over those of the non-private posterior.
     seconds : float
         Median time of a fit; the first includes compilation.
+
+    Examples
+    --------
+    >>> from skdpbayes import DPBetaBernoulli
+    >>> from skdpbayes.calibration import check
+    >>> result = check(DPBetaBernoulli(epsilon=1.0), n_rows=200, n_fits=5, random_state=0)
+    >>> result.n_fits, result.draws.shape[0]
+    (5, 5)
     """
 
     estimator: str

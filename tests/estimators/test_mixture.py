@@ -43,8 +43,30 @@ def fits():
 def estimator(epsilon=1.0, **parameters):
     return DPGaussianMixture(
         epsilon=epsilon,
-        **({"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0} | parameters),
+        **(
+            {"n_components": 3, "bounds": ((-6, -5), (5, 5)), "random_state": 0, "solver": "vips"}
+            | parameters
+        ),
     )
+
+
+@pytest.mark.parametrize(
+    ("n", "change", "solver"),
+    [
+        (5000, {}, "Opened"),  # na-dpvi
+        (200, {"epsilon": 0.2}, "VIPS"),
+        (5000, {"n_components": 200}, "VIPS"),
+        (None, {"adjacency": "add_remove", "sampling_rate": 0.1}, "VIPS"),
+        (5000, {"learning_rate": 0.1}, "Opened"),
+    ],
+)
+def test_public_numbers_choose_the_solver(n, change, solver):
+    model = estimator(**{"solver": "auto"} | change)
+    plan = model.plan(n, 2)
+    assert type(plan.solver).__name__ == solver
+    if solver == "Opened":
+        own = "DPVI" if "learning_rate" in change else "NADPVI"
+        assert type(plan.solver.solver).__name__ == own
 
 
 def test_a_number_of_components_is_not_taken_for_a_budget():
@@ -292,7 +314,10 @@ REFUSED = [
         {"covariance_type": "round"},
         "covariance_type must be one of 'full', 'tied', 'diag', 'spherical'",
     ),
-    ({"solver": "gibbs"}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld', 'vips', got 'gibbs'"),
+    (
+        {"solver": "gibbs"},
+        "solver must be one of 'auto', 'dpvi', 'na-dpvi', 'sgld', 'vips', got 'gibbs'",
+    ),
     ({"clipping_norm": 1.0}, "clipping_norm=1.0 needs another solver"),
     ({"learning_rate": 0.1}, "learning_rate=0.1 needs another solver"),
     (
