@@ -4,6 +4,7 @@ import copy
 import pickle
 import warnings
 
+import jax
 import numpy as np
 import pytest
 from scipy import stats

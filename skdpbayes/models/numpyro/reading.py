@@ -136,6 +136,9 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
     affine = _centred(program, public) if not all(site.normal for site in sites) else {}
     model = NumPyroModel(program, public, affine)
     constants = _refuse_what_sees_more(model)
+    if program.weighed and _takes_as_long_as_a_record_says(model):
+        program = replace(program, weighed=False)
+        model = replace(model, program=program)
     derived = _check_sum(model, three.derived)
     return replace(model, program=replace(program, derived=derived)), constants
 
@@ -155,6 +158,13 @@ def _programs(model):
         lambda x, r: model.score_bound(unravel(x), r),
     ]
     return [jax.make_jaxpr(function)(flat, record) for function in functions]
+
+
+def _takes_as_long_as_a_record_says(model):
+    """Whether the mean or variance of the response's law is found by a loop of no fixed length."""
+    record = jax.tree.map(lambda x: x[0], model.program.example(1))
+    program = jax.make_jaxpr(model.response)(model.init(), record)
+    return any(map(_REFUSED_PRIMITIVES.fullmatch, _primitives(program.jaxpr)))
 
 
 @runtime_checkable
