@@ -16,7 +16,8 @@ from typing import NamedTuple, TypeGuard
 import jax
 import jax.numpy as jnp
 
-from skdpbayes.models.protocols import HasResponse, Params, Record, Response
+from skdpbayes.mechanism.contributions import Quadratic
+from skdpbayes.models.protocols import Contribution, HasResponse, Params, Record, Response
 
 _TINY = 1e-30
 
@@ -26,7 +27,7 @@ class Fair(NamedTuple):
 
     score: jax.Array  # (P,)
     weight: jax.Array  # of a score that is not clipped
-    curvature: jax.Array  # (P, P): expected slope of the score
+    curvature: Contribution  # (P, P): expected slope of the score
     ratio: jax.Array  # of the score's covariance to its curvature
 
 
@@ -40,6 +41,16 @@ def typical_length(response: Response) -> jax.Array:
     slope, _, others, shares = response
     squares = jnp.sum((others @ (slope @ slope.T)) * others, axis=1)
     return jnp.sqrt(jnp.maximum(shares @ squares, _TINY))
+
+
+def information(of_law: jax.Array, slope: jax.Array) -> Contribution:
+    """Information (k, k) on the numbers of a law as one on the parameters, (P, P).
+
+    For a law of one number the product is not formed: sums of it are one large product.
+    """
+    if len(slope) == 1:
+        return Quadratic(of_law, slope[0])
+    return slope.T @ of_law @ slope
 
 
 def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Array) -> Fair:
@@ -67,4 +78,4 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     second = (others * (shares * kept)[:, None]).T @ others
     spread = (others * (shares * kept**2)[:, None]).T @ others - jnp.outer(mean, mean)
     ratio = room * jnp.sum(spread * gram) / jnp.maximum(jnp.sum(second * gram), _TINY)
-    return Fair(score @ slope, room * weight, slope.T @ (room * second) @ slope, ratio)
+    return Fair(score @ slope, room * weight, information(room * second, slope), ratio)

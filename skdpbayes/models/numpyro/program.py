@@ -26,8 +26,8 @@ from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
 from skdpbayes.models.numpyro.laws import cut_short, inner_law, parted, points, possible_scores
-from skdpbayes.models.protocols import Number, Params, Record, Response
-from skdpbayes.models.responses import typical_length
+from skdpbayes.models.protocols import Contribution, Number, Params, Record, Response
+from skdpbayes.models.responses import information, typical_length
 
 _MOST = 12.0  # by which the logarithm of typical lengths changes
 
@@ -257,6 +257,23 @@ class NumPyroModel:
             law, value = cut_short(sites[name]["fn"], sites[name]["value"])
             return jnp.sum(law.log_prob(value))
         return log_probability(sites)
+
+    def curvature(self, params: Params, record: Record) -> Contribution:
+        """Fisher information of a response of few values; otherwise the negative Hessian."""
+        batch = jax.tree.map(lambda x: x[None], record)
+        site = self._traced(params, batch)[1][self.program.observed[0]]
+        if not self.program.support or site["scale"] is not None:
+            flat, unravel = ravel_pytree(params)
+            return -jax.hessian(lambda v: self.log_likelihood(unravel(v), record))(flat)
+        eta, law_of = parted(site["fn"])
+        values = site["fn"].enumerate_support(expand=False)
+
+        def log_density(eta, value):
+            return jnp.sum(law_of(eta).log_prob(value))
+
+        scores = jax.vmap(jax.grad(log_density), (None, 0))(eta, values)
+        shares = jax.nn.softmax(jax.vmap(log_density, (None, 0))(eta, values))
+        return information((scores * shares[:, None]).T @ scores, self._slope(params, batch))
 
     def score_norm(self, params: Params, record: Record) -> jax.Array:
         """Norm of a record's score: a typical one if the law of its response is known."""

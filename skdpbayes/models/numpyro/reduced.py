@@ -18,10 +18,11 @@ from jax.extend.core import Literal
 from jax.flatten_util import ravel_pytree
 from scipy.linalg import polar
 
+from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.predict import at_draw
 from skdpbayes.models.numpyro.program import NumPyroModel, log_probability
-from skdpbayes.models.protocols import Array, Number, Params, Record, Response
+from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record, Response
 
 _MOST_COORDINATES = 2000
 _POINTS = 50  # points at which linearity is checked
@@ -68,6 +69,13 @@ class Reduced:
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all responses, where those are few."""
         return self.model.score_bound(self._all(params), record)
+
+    def curvature(self, params: Params, record: Record) -> Contribution:
+        """Curvature of a record in these coordinates."""
+        whole = self.model.curvature(self._all(params), record)
+        if isinstance(whole, Quadratic):
+            return Quadratic(whole.weight, whole.vector @ self.basis)
+        return self.basis.T @ whole @ self.basis
 
     def score_scale(self, params: Params) -> jax.Array:
         """Length of typical scores of made-up records, over that at `init`."""
