@@ -139,13 +139,16 @@ def no_compiled_programs(compiled_quickly):
     inference._steps.clear_cache()
 
 
-_MOST = 2**30  # bytes of a test process above which compiled programs are dropped
+# bytes of a test process above which compiled programs are dropped
+_MOST_AFTER_A_MODULE = 2**30
+_MOST_WITHIN_A_MODULE = 1.5 * 2**30
 
 
 def pytest_runtest_teardown(item, nextitem):
     """Drop compiled programs once they fill memory: few of them are of use to another module."""
     last = nextitem is None or nextitem.path != item.path
-    if last and "jax" in sys.modules and psutil.Process().memory_info().rss > _MOST:
+    most = _MOST_AFTER_A_MODULE if last else _MOST_WITHIN_A_MODULE
+    if "jax" in sys.modules and psutil.Process().memory_info().rss > most:
         sys.modules["jax"].clear_caches()
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):
