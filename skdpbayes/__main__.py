@@ -1,7 +1,7 @@
 """``python -m skdpbayes``, or ``skdpbayes``: privacy accounting in a shell.
 
-It reads no records, writes no files and does not load JAX. Text is rounded to the safe side;
-``--json`` prints all digits.
+It reads no records and does not load JAX; it writes the files that it is told to. Text is rounded
+to the safe side; ``--json`` prints all digits.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, SupportsFloat, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, TypeAlias
 
 from skdpbayes._version import __version__
 from skdpbayes.privacy.accounting._steps import ADJACENCIES, GaussianSteps
 from skdpbayes.privacy.report import finite, rounded
+from skdpbayes.privacy.statements import NEIGHBOURS
 
-_NEIGHBOURS = {
-    "zero_out": "one record replaced by one that contributes nothing",
-    "add_remove": "one record added or removed",
-    "replace_one": "one record exchanged for any other",
-}
+if TYPE_CHECKING:
+    from skdpbayes.privacy import PrivacySpent
+
 _ACCOUNTANTS = {
     "zcdp": "zero-concentrated, without amplification by sampling",
     "linear": "basic composition of amplified rounds",
@@ -36,6 +35,16 @@ _ACCOUNTANTS = {
     "gaussian": "closed form: no round is sampled",
     "none": "a round has no noise",
 }
+
+_LEDGER_FILE = "a ledger (PrivacyLedger's path, or its to_json)"
+_ABOUT = {
+    "name": "name of what is published",
+    "by": "who fitted and answers for it",
+    "intended_use": "what it is for",
+    "description": "what it is",
+    "region": "region that the records describe",
+}
+"""Parts of a statement that no fit knows."""
 
 Answer: TypeAlias = tuple[dict[str, Any], str]
 """What a command prints: for ``--json``, and as text."""
@@ -177,6 +186,7 @@ def report(args: argparse.Namespace) -> Answer:
             f"{args.file} claims epsilon={spent.epsilon:g} at delta={spent.delta:g}, but its "
             f"steps spend {again:g}."
         )
+    written = _write_statement(args, spent)
     elsewhere = [(delta, spent.epsilon_at(delta)) for delta in args.delta]
     record = spent.to_dict() | {
         "cumulative_epsilon": spent.cumulative_epsilon,
@@ -189,10 +199,14 @@ def report(args: argparse.Namespace) -> Answer:
         else f"GUARANTEE VOID: {'; '.join(spent.voided_by)}."
     )
     factor = rounded(math.exp(spent.epsilon) if spent.epsilon < 700.0 else math.inf)
-    delta, change = rounded(spent.delta, 6), _NEIGHBOURS[spent.adjacency]
+    delta = rounded(spent.delta, 6)
+    promise = f"(epsilon {rounded(spent.epsilon)}, delta {delta})-differential privacy. {holds}"
+    if written:
+        return record, "\n".join([promise, *(f"Wrote {path}." for path in written)])
+    change = NEIGHBOURS[spent.adjacency]
     text = "\n".join(
         (
-            f"(epsilon {rounded(spent.epsilon)}, delta {delta})-differential privacy. {holds}",
+            promise,
             f"With {change.replace('record', spent.unit)}, any set of results has at most\n"
             f"{factor} times the probability that it had, plus {delta}.\n",
             _table(*spent._rows()),
@@ -206,12 +220,60 @@ def report(args: argparse.Namespace) -> Answer:
     return record, text
 
 
+def _write_statement(args: argparse.Namespace, spent: PrivacySpent) -> list[str]:
+    """Write the page and the JSON of the statement, as far as they were asked for; their paths."""
+    from skdpbayes.privacy import PrivacyLedger, statement, statement_page
+    from skdpbayes.privacy.ledger import stored_json
+
+    about = {name: getattr(args, name) for name in _ABOUT}
+    outputs = [path for path in (args.html, args.statement) if path is not None]
+    if not outputs:
+        if args.ledger is not None or any(about.values()):
+            raise ValueError("--ledger, --by and the like go with --html or --statement.")
+        return []
+    inputs = {Path(path).resolve() for path in (args.file, args.ledger) if path is not None}
+    if inputs & {Path(path).resolve() for path in outputs} or len(set(outputs)) < len(outputs):
+        raise ValueError("--html and --statement must name files of their own.")
+    book = None
+    if args.ledger is not None:
+        with _reading(args.ledger, _LEDGER_FILE):
+            book = PrivacyLedger.from_json(stored_json(args.ledger))
+    record = statement(spent, ledger=book, **about)
+    texts = {
+        args.html: lambda: statement_page(record),
+        args.statement: lambda: json.dumps(record, indent=2, allow_nan=False),
+    }
+    for path in outputs:
+        try:
+            Path(path).write_text(texts[path](), "utf-8")
+        except OSError as error:
+            raise ValueError(f"cannot write {path}: {error.strerror}.") from error
+    return outputs
+
+
+def verify(args: argparse.Namespace) -> Answer:
+    """Check of a saved statement, page or report against its rounds."""
+    from skdpbayes.privacy import verify_statement
+    from skdpbayes.privacy.page import same_page
+    from skdpbayes.privacy.statements import read_statement
+
+    with _reading(args.file, "a statement, its page or a report"):
+        text = Path(args.file).read_text("utf-8")
+        record = read_statement(text)
+        verdict = verify_statement(record)
+        is_page = text.lstrip().startswith("<")
+        if is_page and not same_page(text, record):
+            problem = "the page does not show what its statement says."
+            verdict = verdict._replace(follows=False, problems=(*verdict.problems, problem))
+    return verdict._asdict(), str(verdict)
+
+
 def ledger(args: argparse.Namespace) -> Answer:
     """A saved `PrivacyLedger`; it is not changed."""
     from skdpbayes.privacy import PrivacyLedger
     from skdpbayes.privacy.ledger import stored_json
 
-    with _reading(args.file, "a ledger (PrivacyLedger's path, or its to_json)"):
+    with _reading(args.file, _LEDGER_FILE):
         book = PrivacyLedger.from_json(stored_json(args.file))
     spent = book.spent
     entries = [
@@ -309,7 +371,7 @@ def _dicts(steps: Iterable[GaussianSteps]) -> list[dict[str, Any]]:
 
 
 def _neighbours(adjacency: str) -> str:
-    return f"{_NEIGHBOURS[adjacency]} ({adjacency})"
+    return f"{NEIGHBOURS[adjacency]} ({adjacency})"
 
 
 def _releases(steps: Sequence[GaussianSteps]) -> list[tuple[str, str]]:
@@ -458,6 +520,21 @@ def _parser() -> argparse.ArgumentParser:
         **several,
     )
 
+    own.add_argument("--html", metavar="FILE", help="write a page for officers to this file")
+    own.add_argument(
+        "--statement", metavar="FILE", help="write the same as JSON, which `verify` checks"
+    )
+    own.add_argument("--ledger", metavar="FILE", help="the ledger that was charged")
+    for name, about in _ABOUT.items():
+        own.add_argument(f"--{name.replace('_', '-')}", default="", metavar="TEXT", help=about)
+
+    own = command(
+        verify,
+        "whether a statement, its page or a report follows from its rounds; status 1 if not",
+        "statement.json",
+    )
+    own.add_argument("file")
+
     own = command(
         ledger, "what a saved PrivacyLedger has spent and has left (read only)", "budget.db"
     )
@@ -476,7 +553,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0. An error ends the process with status 2 and one line on standard error.
+        0, or 1 if `verify` finds that a statement does not follow. An error ends the process with
+        status 2 and one line on standard error.
     """
     from skdpbayes.privacy import AccountingError
 
@@ -490,7 +568,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.write(
         (json.dumps(finite(record), indent=2, allow_nan=False) if args.json else text) + "\n"
     )
-    return 0
+    return 0 if record.get("follows", True) else 1
 
 
 if __name__ == "__main__":

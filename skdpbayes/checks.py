@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from skdpbayes.cells import Value
+
+_INSIDE = ("skdpbayes.", "sklearn.", "joblib.")
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called this package, or scikit-learn's pipelines."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def check_number(

@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from skdpbayes.mechanism.draws import draws_of_chain
 from skdpbayes.mechanism.integer_noise import MOST_VALUES
 from skdpbayes.mechanism.keys import FitKeys
+from skdpbayes.mechanism.persons import blocks_of_persons, of_person
 from skdpbayes.mechanism.private_sum import noise_scales, private_sum, zero_sums
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import Mechanism, MechanismSpec
@@ -182,9 +183,8 @@ def release_sizes(
         key = jax.random.key(0)
         state, one = start(key, model, solver), records.one()
         rounds = solver.rounds(model, mechanism)
-        return [
-            zero_sums(r.query(state, r.point(state, key)), r.blocks(state), one) for r in rounds
-        ]
+        asked = (_asked(r, mechanism, state, r.point(state, key)) for r in rounds)
+        return [zero_sums(query, blocks, one) for query, blocks in asked]
 
     return [
         sum(leaf.size for leaf in jax.tree.leaves(of_kind)) for of_kind in jax.eval_shape(zeros)
@@ -207,6 +207,12 @@ def _sizes(model, solver, mechanism, records, first):
     """Number of values in the releases of some steps."""
     sizes = jnp.array(release_sizes(model, solver, mechanism, records))
     return sizes[_kind(solver, first + jnp.arange(_AT_A_TIME, dtype=jnp.int32), len(sizes))]
+
+
+def _asked(round_: Round, mechanism: Mechanism, state, point):
+    """Query and blocks of a round, for records that are rows or persons."""
+    blocks = round_.blocks(state)
+    return of_person(round_.query(state, point), blocks), blocks_of_persons(blocks, mechanism)
 
 
 def _kind(solver, step, n_kinds):
@@ -281,8 +287,8 @@ def loop(
     rounds = solver.rounds(model, mechanism)
 
     def take(round_: Round, step, state):
-        blocks, point = round_.blocks(state), round_.point(state, jax.random.fold_in(key, step))
-        query = round_.query(state, point)
+        point = round_.point(state, jax.random.fold_in(key, step))
+        query, blocks = _asked(round_, mechanism, state, point)
         release = release_of(query, blocks, step)
         # The barrier keeps the compiler from mixing what follows with the sum: replayed releases
         # give the same bits.

@@ -26,6 +26,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._base import PrivateEstimator, check_ledger, diagram_and_card
+from skdpbayes.intake.persons import means_by_person
 from skdpbayes.intake.scores import scores
 from skdpbayes.plans.settings import SEEDED
 from skdpbayes.privacy import GaussianSteps, PrivacyLedger, Selection
@@ -156,13 +157,16 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         self.ledger = ledger
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Run the search.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,), optional
+        groups : array-like of shape (n_samples,), optional
+            The person that each row is of, where the estimator's `max_rows_per_person` is set. Then
+            persons are split, and a person's score is the mean of their rows' scores.
 
         Returns
         -------
@@ -182,17 +186,24 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "Found input variables with inconsistent numbers of samples: X and y differ in "
                 "length."
             )
+        person = self.estimator._persons_of(groups, n)
+        n_records = n if person is None else int(person.max()) + 1
         rng = np.random.default_rng(self.random_state)
-        order = rng.permutation(n)
-        n_test = math.ceil(self.test_size * n)
-        if not 0 < n_test < n:
+        order = rng.permutation(n_records)
+        n_test = math.ceil(self.test_size * n_records)
+        if not 0 < n_test < n_records:
             raise ValueError(
-                f"test_size={self.test_size} leaves one of the parts of {n} rows empty."
+                f"test_size={self.test_size} leaves one of the parts of {n_records} "
+                f"{self.estimator._privacy_unit}s empty."
             )
         parts = order[n_test:], order[:n_test]
+        if person is not None:
+            first, second = (np.flatnonzero(np.isin(person, part)) for part in parts)
+            parts = first, second
         (X_fit, X_test), (y_fit, y_test) = (_parts(data, parts) for data in (X, y))
+        of_fit, of_test = ({} if person is None else {"groups": person[part]} for part in parts)
 
-        plan = self._planned(candidates, X, y, n - n_test)
+        plan = self._planned(candidates, X, y, n_records - n_test)
         self._charge(plan)
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
@@ -204,8 +215,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         def one_run() -> tuple[float, int, Any]:
             k = int(rng.integers(len(candidates)))
             model = self._candidate(candidates[k], plan.run_epsilon, seed())
-            _fit_quietly(model, X_fit, y_fit)
-            return self._private_score(model, X_test, y_test, plan, seed()), -k, model
+            _fit_quietly(model, X_fit, y_fit, **of_fit)
+            score = self._private_score(model, X_test, y_test, plan, seed(), **of_test)
+            return score, -k, model
 
         runs = (one_run() for _ in range(_number_of_runs(rng, self.n_iter, self.eta)))
         score, k, best = max(runs, key=lambda run: run[:2])  # ties go to the first candidate
@@ -266,7 +278,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             ledger.charge(
                 plan.selection,
                 adjacency=self.estimator.adjacency,
-                unit=self.estimator._record,
+                unit=self.estimator._privacy_unit,
                 label=f"{type(self).__name__}({type(self.estimator).__name__})",
                 voided_by=plan.voided_by,
             )
@@ -287,7 +299,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             total_delta=float(self.delta) + (0.0 if earlier is None else earlier.total_delta),
             numerics=self.estimator.numerics,
             adjacency=self.estimator.adjacency,
-            unit=self.estimator._record,
+            unit=self.estimator._privacy_unit,
             run_epsilon=plan.run_epsilon,
             n_iter=float(self.n_iter),
             seeded=self.random_state is not None,
@@ -372,8 +384,16 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             low, high = (middle, high) if cost(middle) <= target else (low, middle)
         return low
 
-    def _private_score(self, fitted: Any, X: Any, y: Any, plan: _Plan, seed: int | None) -> float:
-        """Mean score of the rows, with noise; the worst score if it is not finite."""
+    def _private_score(
+        self,
+        fitted: Any,
+        X: Any,
+        y: Any,
+        plan: _Plan,
+        seed: int | None,
+        groups: np.ndarray | None = None,
+    ) -> float:
+        """Mean score of the rows or persons, with noise; the worst score if it is not finite."""
         from skdpbayes.inference import run
         from skdpbayes.intake.packing import pack_records
         from skdpbayes.mechanism.keys import fit_keys
@@ -383,6 +403,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
 
         # Silent, since a warning could depend on single rows.
         found = _quietly(scores, plan.scoring, fitted, X, y, plan.log_volume)
+        if groups is not None:
+            found = means_by_person(found, groups, int(self.estimator.max_rows_per_person))
         model: Any = BoundedScore()  # no `Model`: it has no likelihood, which one release ignores
         solver: Any = one_release(model, len(found))
         spec = MechanismSpec(plan.score_steps, numerics=self.estimator.numerics)
@@ -536,8 +558,8 @@ def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
         return call(*arguments)
 
 
-def _fit_quietly(model: Any, X: Any, y: Any) -> None:
-    _quietly(model.fit, *(data for data in (X, y) if data is not None))
+def _fit_quietly(model: Any, X: Any, y: Any, **groups: np.ndarray) -> None:
+    _quietly(model.fit, *(data for data in (X, y) if data is not None), **groups)
 
 
 def _parts(data: Any, parts: tuple[np.ndarray, np.ndarray]) -> tuple[Any, ...]:

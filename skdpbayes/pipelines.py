@@ -5,10 +5,12 @@ A step leaks if it learns from the rows without spending budget.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_selector
@@ -17,11 +19,18 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from skdpbayes.checks import check_choice
 from skdpbayes.estimators._base import PrivateEstimator, diagram_and_card
 from skdpbayes.intake.tables import is_sequence
 from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.plans.settings import SEEDED
-from skdpbayes.preprocessing._public import BoundedScaler, CategoryEncoder, NormClipper
+from skdpbayes.preprocessing._public import (
+    BoundedScaler,
+    CategoryEncoder,
+    NormClipper,
+    rows_to_predict,
+)
+from skdpbayes.preprocessing._scaler import DPStandardScaler
 from skdpbayes.privacy.card import rounded
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
 from skdpbayes.privacy.spent import Spent, Total
@@ -290,17 +299,63 @@ def _total_of(step) -> Total:
     if spent is not None:
         return spent.total
     inner = step.estimator if isinstance(step, DPRandomizedSearchCV) else step
-    return Total(step.epsilon, step.delta, inner.adjacency, inner._record)
+    return Total(step.epsilon, step.delta, inner.adjacency, inner._privacy_unit)
+
+
+def _scaling(steps, width):
+    """Slopes and offsets of the `width` columns that steps return; None unless all are known."""
+    slopes = offsets = None  # of the columns that come in
+    for step in steps:
+        kind = type(step)
+        if step is None or kind in (str, NormClipper) or _is_identity(step):
+            continue
+        if kind is CategoryEncoder:
+            n = len(step.get_feature_names_out())
+            slopes, offsets = np.ones(n), np.zeros(n)
+        elif kind in (BoundedScaler, DPStandardScaler):
+            own, shift = step._slopes()
+            first = slopes is None
+            slopes, offsets = (own, shift) if first else (own * slopes, own * offsets + shift)
+        elif kind is ColumnTransformer and slopes is None:
+            parts = [_scaling(*part) for part in _side_by_side(step)]
+            if any(part is None for part in parts):
+                return None
+            slopes, offsets = (np.concatenate(own) for own in zip(*parts, strict=True))
+        else:
+            return None
+    return (np.ones(width), np.zeros(width)) if slopes is None else (slopes, offsets)
+
+
+def _side_by_side(transformer):
+    """Steps of each part of a fitted transformer of columns, with the width of its output."""
+    places = transformer.output_indices_
+    for name, part, _ in sorted(transformer.transformers_, key=lambda own: places[own[0]].start):
+        width = places[name].stop - places[name].start
+        if width:
+            yield [own for _, own in part.steps] if type(part) is Pipeline else [part], width
 
 
 def _last_step_has(name):
     return available_if(lambda pipeline: hasattr(pipeline.steps[-1][1], name))
 
 
+def _telling(name):
+    """Method of `Pipeline` whose encoders tell of cells without a declared category."""
+
+    @_last_step_has(name)
+    @functools.wraps(getattr(Pipeline, name))
+    def method(self, X, *arguments, **named):
+        with rows_to_predict():
+            return getattr(super(PrivatePipeline, self), name)(X, *arguments, **named)
+
+    return method
+
+
 class PrivatePipeline(Pipeline):
     """A pipeline that refuses to be fitted if a step leaks, and says what all of them spend.
 
-    It is `sklearn.pipeline.Pipeline` with `check_pipeline` before every fit.
+    It is `sklearn.pipeline.Pipeline` with `check_pipeline` before every fit. When it predicts, it
+    warns of cells whose categories were not declared: rows to predict are not protected.
 
     Parameters
     ----------
@@ -425,7 +480,15 @@ class PrivatePipeline(Pipeline):
         )
 
     def _transformed(self, X):
-        return X if len(self.steps) == 1 else self[:-1].transform(X)
+        with rows_to_predict():
+            return X if len(self.steps) == 1 else self[:-1].transform(X)
+
+    predict = _telling("predict")
+    predict_proba = _telling("predict_proba")
+    predict_log_proba = _telling("predict_log_proba")
+    decision_function = _telling("decision_function")
+    score_samples = _telling("score_samples")
+    score = _telling("score")
 
     @_last_step_has("predict_interval")
     def predict_interval(self, X, level=0.95):
@@ -441,6 +504,51 @@ class PrivatePipeline(Pipeline):
         lower, upper : arrays
         """
         return self.steps[-1][1].predict_interval(self._transformed(X), level)
+
+    @_last_step_has("summary")
+    def summary(self, level=0.9, *, units="auto", **options):
+        """Table of the posterior of the last step, with the names that the steps before it give.
+
+        Parameters
+        ----------
+        level : float, default=0.9
+        units : {"auto", "original", "steps"}, default="auto"
+            Units of coefficients: "original" is those of the columns before the first step (within
+            their bounds), "steps" those of the columns that the last step was given. "auto" is
+            "original" for logistic and linear regression behind `BoundedScaler`,
+            `DPStandardScaler`, `CategoryEncoder`, `NormClipper` and `ColumnTransformer`, and
+            "steps" otherwise. ``table.attrs["units"]`` says which it is.
+        **options
+            As the last step's `summary` takes them.
+
+        Returns
+        -------
+        table : pandas.DataFrame
+
+        Raises
+        ------
+        ValueError
+            For ``units="original"`` where a step before the model is another one, or the model is.
+        """
+        check_choice("units", units, ("auto", "original", "steps"))
+        last, before = self.steps[-1][1], self.steps[:-1]
+        if before and "feature_names" not in options:
+            options["feature_names"] = self[:-1].get_feature_names_out()
+        model = last.best_estimator_ if isinstance(last, DPRandomizedSearchCV) else last
+        found = None
+        if units != "steps" and model._linear:
+            found = _scaling([step for _, step in before], model.n_features_in_)
+        if found is None and units == "original":
+            raise ValueError(
+                "units='original' is for logistic and linear regression behind scalers and "
+                "encoders of skdpbayes.preprocessing, alone or in a ColumnTransformer: take "
+                "units='steps'."
+            )
+        if found is not None and before:
+            options["scaling"] = found
+        table = last.summary(level, **options)
+        table.attrs["units"] = "steps" if found is None else "original"
+        return table
 
     @_last_step_has("log_predictive_density")
     def log_predictive_density(self, X, y):

@@ -6,6 +6,7 @@ fuzz test and scikit-learn's checks read it. A new solver of an estimator is the
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -196,6 +197,8 @@ class Case:
 
     entry: Entry
     solver: str
+    rows_each: int = 1
+    """Rows of a record, which is a person if there are several."""
 
     @property
     def id(self) -> str:
@@ -217,6 +220,12 @@ class Case:
         """Whether it takes steps, each with a batch of its own."""
         return self.solver not in ONE_ROUND
 
+    @property
+    def takes_persons(self) -> bool:
+        """Whether a person may be the unit of privacy: not where the number of rows must be known."""
+        knows = ("LogisticRegression", "LinearSums", "GammaExponential", "BetaBernoulli")
+        return not (self.solver == "vips" and self.model in (*knows, "DirichletCategorical"))
+
     def has(self, parameter: str) -> bool:
         return parameter in inspect.signature(self.cls).parameters
 
@@ -235,7 +244,14 @@ class Case:
     def make(self, **changes):
         """The estimator with few steps, few draws and a seed."""
         draws = {"n_posterior_samples": 20} if self.has("n_posterior_samples") else {}
-        return self.as_users_have_it(**({"random_state": 0} | draws | self.quick | changes))
+        persons = {"max_rows_per_person": self.rows_each} if self.rows_each > 1 else {}
+        return self.as_users_have_it(
+            **({"random_state": 0} | draws | self.quick | persons | changes)
+        )
+
+    def groups(self, X):
+        """Persons of the rows, if records are persons."""
+        return None if self.rows_each == 1 else np.arange(len(X)) // self.rows_each
 
     def plan(self, n: int = N, **changes):
         """Plan of a fit of `data`, from public numbers alone."""
@@ -461,6 +477,13 @@ def named(name: str) -> Case:
     """The case with an id."""
     (found,) = (case for case in CASES if case.id == name)
     return found
+
+
+BY_PERSON = [
+    dataclasses.replace(case, rows_each=3)
+    for case in CASES
+    if case.has("max_rows_per_person") and case.takes_persons
+]
 
 
 def every_fit(*, quick: bool = False, only: Callable[[Case], bool] = lambda case: True):

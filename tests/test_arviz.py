@@ -4,6 +4,8 @@ import sys
 import warnings
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from sklearn.exceptions import NotFittedError
 
@@ -15,6 +17,7 @@ from skdpbayes import (
     DPDirichletCategorical,
     DPGaussianMixture,
     DPLatentDirichletAllocation,
+    DPNumPyroModel,
     DPVariationalAutoencoder,
 )
 from skdpbayes.preprocessing import DPStandardScaler
@@ -89,6 +92,44 @@ def test_every_model_names_its_dimensions(model, rows, dims):
         assert list(posterior["category"].values) == ["a", "b", "c"]
 
 
+def test_names_may_be_given():
+    model = DPBetaBernoulli(**OWN).fit((X > 0).to_numpy())
+    posterior = model.to_arviz(
+        coords={"sign": ["a", "b", "c"]}, dims={"probability": ["sign"]}
+    ).posterior
+    one = posterior["probability"].sel(sign="b")
+    np.testing.assert_array_equal(one[0], model.posterior_samples_[:, 1])
+    with pytest.raises(ValueError, match=r"dims has \['p'\], but the draws have \['probability'\]"):
+        model.to_arviz(dims={"p": ["sign"]})
+    with pytest.raises(ValueError, match=r"coords has \['sign'\], but .* \['feature'\]"):
+        model.to_arviz(coords={"sign": ["a", "b", "c"]})
+    own = model.to_arviz(coords={"feature": ["a", "b", "c"]}).posterior
+    assert list(own["feature"].values) == ["a", "b", "c"]
+
+
+def of_hospitals(x, hospital, y=None, *, n):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("hospital", n):
+        slope = numpyro.sample("slope", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        mean = (x * (w + slope[hospital])).sum(axis=1)
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def test_plates_of_a_numpyro_model_are_dimensions():
+    rows = {"x": X.to_numpy(), "hospital": RNG.integers(0, 4, 200), "y": RNG.normal(size=200)}
+    how = OWN | {"epsilon": np.inf, "n_steps": 5}
+    model = DPNumPyroModel(of_hospitals, "mean_field", public={"n": 4}, **how).fit(rows)
+    assert model.to_arviz().posterior["slope"].dims == ("chain", "draw", "hospital", "slope_dim_1")
+    posterior = model.to_arviz(
+        coords={"hospital": list("ABCD"), "covariate": ["age", "dose", "height"]},
+        dims={"w": ["covariate"], "slope": ["hospital", "covariate"]},
+    ).posterior
+    one = posterior["slope"].sel(hospital="C", covariate="dose")
+    np.testing.assert_array_equal(one[0], model.posterior_samples_["slope"][:, 2, 1])
+    assert "w[age]" in arviz.summary(posterior, var_names=["w"]).index
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_chains_keep_their_order_and_their_diagnostics():
     own = {
@@ -118,6 +159,16 @@ def test_chains_keep_their_order_and_their_diagnostics():
     assert repeated.sizes == {"chain": 3, "draw": 100, "class": 1, "feature": 3}
     assert len(np.unique(repeated["coef"][0, :, 0, 0])) == fewer.posterior_.draws.shape[1] < 100
     assert arviz.ess(repeated)["coef"].max() < fewer.posterior_.n_draws  # repeats are no news
+
+
+def test_more_chains_than_draws_are_one_chain():
+    """ArviZ warns of such shapes, which are mostly a mistake."""
+    own = {"solver": "vips", "bounds": ((-4, 4), (-9, 9))}
+    model = DPBayesianLinearRegression(**OWN | own).fit(X, X["age"])
+    assert model.posterior_.n_chains > 30
+    posterior = model.to_arviz().posterior
+    assert posterior.sizes["chain"] == 1 and posterior.sizes["draw"] == 30
+    np.testing.assert_array_equal(posterior["coef"][0], model.posterior_samples_["coef"])
 
 
 def test_the_newer_line_of_arviz(monkeypatch):

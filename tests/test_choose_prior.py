@@ -126,6 +126,7 @@ def test_it_reads_nothing_and_spends_nothing(private, monkeypatch):
     choice = choose_prior(fitted, {"prior_scale": [0.3, 1.0], "columns": ["backward"]})
     assert ledger.spent_epsilon == 0
     assert choice.estimator.privacy_spent_ is fitted.privacy_spent_
+    assert choice.estimator.ledger is ledger  # which a refit charges
     assert pickle.dumps(vars(fitted)) == before
     again = choose_prior(fitted, {"prior_scale": [0.3, 1.0], "columns": ["backward"]})
     np.testing.assert_array_equal(

@@ -343,7 +343,7 @@ def test_an_error_is_one_line(complaint, command, says):
     assert says in complaint(command)
 
 
-@pytest.mark.parametrize("command", ["noise", "epsilon", "meaning", "report", "ledger"])
+@pytest.mark.parametrize("command", ["noise", "epsilon", "meaning", "report", "verify", "ledger"])
 def test_help_has_an_example_that_parses(capsys, command):
     with pytest.raises(SystemExit):
         main([command, "--help"])

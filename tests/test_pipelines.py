@@ -14,8 +14,14 @@ from sklearn.pipeline import FeatureUnion, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from skdpbayes import DPBayesianLogisticRegression, DPBetaBernoulli
+from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.pipelines import PrivatePipeline, check_pipeline, make_private_pipeline
-from skdpbayes.preprocessing import BoundedScaler, DPStandardScaler, NormClipper
+from skdpbayes.preprocessing import (
+    BoundedScaler,
+    CategoryEncoder,
+    DPStandardScaler,
+    NormClipper,
+)
 from skdpbayes.privacy import PrivacySpent, compose
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
 
@@ -84,6 +90,64 @@ def test_it_is_used_like_its_model(fitted):
     assert not hasattr(make_private_pipeline(SCALER), "predict_interval")
     with pytest.raises(AttributeError, match="not fitted"):
         clone(fitted).privacy_spent_  # noqa: B018
+
+
+WARDS = pd.DataFrame({"ward": ["A", "B", "?"] * 100, "age": X[:, 0]})
+
+
+@pytest.fixture(scope="module")
+def encoded():
+    """A fit to rows with unknown wards, which must not warn."""
+    encode = CategoryEncoder({"ward": ["A", "B"]}, drop="first")
+    prepare = ColumnTransformer(
+        [("ward", encode, ["ward"]), ("age", BoundedScaler((0, 100)), ["age"])]
+    )
+    return make_private_pipeline(prepare, clone(MODEL)).fit(WARDS, Y)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, rows: model.predict(rows),
+        lambda model, rows: model.predict_proba(rows),
+        lambda model, rows: model.predict_log_proba(rows),
+        lambda model, rows: model.decision_function(rows),
+        lambda model, rows: model.score(rows, Y[: len(rows)]),
+        lambda model, rows: model.predict_interval(rows, 0.8),
+        lambda model, rows: model.sample_posterior_predictive(rows, 2),
+    ],
+)
+def test_unknown_categories_of_rows_to_predict_are_told(encoded, call):
+    known, unknown = WARDS.iloc[:2], WARDS.iloc[:6]
+    call(encoded, known)  # warnings are errors
+    with pytest.warns(UserWarning) as caught:
+        call(encoded, unknown)
+    told = [str(own.message) for own in caught]
+    assert any("without a declared category: 2 in 'ward'" in own for own in told), told
+    assert any("2 of these rows hold NaN" in own for own in told)
+    assert {own.filename for own in caught if "category" in str(own.message)} & {__file__}
+
+
+def test_unknown_categories_of_training_rows_are_not_told(encoded):
+    """Neither in a fit nor in a step that is used by itself."""
+    clone(encoded).fit(WARDS, Y)
+    assert np.isnan(encoded[:-1].transform(WARDS)[2]).any()
+    with pytest.warns(UserWarning):
+        encoded.predict(WARDS)
+    clone(encoded).fit(WARDS, Y)  # nor after rows to predict
+    plain = CategoryEncoder({"ward": ["A", "B"]}).fit(WARDS[["ward"]])
+    assert not plain.transform(WARDS[["ward"]])[2].any()
+
+
+def test_intervals_pass_through_plain_pipelines_and_searches(fitted):
+    plain = make_pipeline(fitted[0], fitted[-1])
+    low, high = plain[-1].predict_interval(plain[:-1].transform(X[:5]), 0.8)
+    np.testing.assert_array_equal((low, high), fitted.predict_interval(X[:5], 0.8))
+    search = DPRandomizedSearchCV(clone(MODEL), {"prior_scale": [1.0]}, epsilon=1.0, n_iter=2)
+    search.best_estimator_ = fitted[-1]  # as after a fit
+    pipeline = PrivatePipeline([("scale", fitted[0]), ("search", search)])
+    np.testing.assert_array_equal((low, high), pipeline.predict_interval(X[:5], 0.8))
+    assert list(pipeline.summary().index) == ["x0", "x1", "intercept"]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def refused_checks(estimator):
         NormClipper(),
         BoundedScaler((-10, 10)),
         CategoryEncoder([0, 1, 2]),
+        CategoryEncoder([0, 1, 2], drop="first"),
         DPStandardScaler((-9, 9), random_state=0),
     ],
     expected_failed_checks=refused_checks,
@@ -189,6 +190,53 @@ def test_categories_by_name_and_by_column():
     ):
         with pytest.raises(ValueError, match=message):
             CategoryEncoder(categories).fit(frame)
+
+
+FRAME = pd.DataFrame({"a": ["x", "y", "z"], "b": [1, 2, 3]})
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("drop", "names", "rows"),
+    [
+        ("first", ["a_y", "b_2", "b_3"], [[0, 0, 0], [1, 1, 0], [NAN, 0, 1]]),
+        (
+            "if_binary",
+            ["a_y", "b_1", "b_2", "b_3"],
+            [[0, 1, 0, 0], [1, 0, 1, 0], [NAN, 0, 0, 1]],
+        ),
+        ({"a": "y", "b": 2}, ["a_x", "b_1", "b_3"], [[1, 1, 0], [0, 0, 0], [NAN, 0, 1]]),
+        (["y", None], ["a_x", "b_1", "b_2", "b_3"], [[1, 1, 0, 0], [0, 0, 1, 0], [NAN, 0, 0, 1]]),
+    ],
+)
+def test_a_category_is_left_out(drop, names, rows):
+    encoder = CategoryEncoder({"a": ["x", "y"], "b": [1, 2, 3]}, drop=drop).fit(FRAME)
+    assert encoder.get_feature_names_out().tolist() == names
+    np.testing.assert_array_equal(encoder.transform(FRAME), rows)
+    assert clone(encoder).get_params()["drop"] == drop
+
+
+def test_what_drop_refuses():
+    for drop, message in (
+        ("last", "drop must be one of 'first', 'if_binary'"),
+        (["x"], "drop has 1 categories, X has 2 columns"),
+        (["x", 7], "drop=7 is not among the categories"),
+        ({"a": "x"}, "drop must name the columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CategoryEncoder({"a": ["x", "y"], "b": [1, 2]}, drop=drop).fit(FRAME)
+
+
+def test_with_a_category_left_out_no_cell_raises_or_passes_for_it():
+    table = np.random.default_rng(0).integers(0, 3, (20, 2)).astype(object)
+    encoder = CategoryEncoder([[0, 1, 2], [0, 1, 2]], drop="first")
+    usual = clone(encoder).fit_transform(table)
+    for cell in CELLS:
+        changed = table.copy()
+        changed[3, 1] = cell
+        out = clone(encoder).fit_transform(changed)  # nor does any warn
+        np.testing.assert_array_equal(np.delete(out, 3, axis=0), np.delete(usual, 3, axis=0))
+        assert np.isnan(out[3, 2:]).all() and not np.isnan(out[3, :2]).any()
 
 
 # The private scaler

@@ -110,6 +110,7 @@ def audit(
     X: ArrayLike,
     y: ArrayLike | None = None,
     *,
+    groups: ArrayLike | None = None,
     record: int = 0,
     n_trials: int = 5000,
     confidence: float = 0.95,
@@ -145,9 +146,13 @@ def audit(
     X : array-like of shape (n_samples, n_features)
         Numbers. A few tens of rows are enough, and fast.
     y : array-like of shape (n_samples,), optional
+    groups : array-like of shape (n_samples,), optional
+        Persons, if they are the estimator's unit of privacy; what is said of rows here is then said
+        of persons.
     record : int, default=0
-        The row that the attack looks for. The bound is close to the claim if the row's contribution
-        is as long as the clipping norm in every round: take an extreme row, or a small norm.
+        The row, or a row of the person, that the attack looks for. The bound is close to the claim
+        if its contribution is as long as the clipping norm in every round: take an extreme row, or
+        a small norm.
     n_trials : int, default=5000
         Number of fits with that row, and as many without. A quarter of them choose the threshold.
         1000 show gross errors; epsilon near one needs 100 000. 0 leaves out the attack.
@@ -195,14 +200,18 @@ def audit(
             "n_trials must be 0 or at least 40, confidence in (0, 1), got "
             f"{n_trials} and {confidence}."
         )
+    names = np.arange(len(X)) if groups is None else np.asarray(groups)
+    if names.shape != (len(X),):
+        raise ValueError(f"groups must name a person for each of {len(X)} rows.")
     null = np.full_like(X, np.nan)
-    nearly_null = null.copy()
-    nearly_null[record] = X[record]
+    nearly_null, own = null.copy(), names == names[record]
+    nearly_null[own] = X[own]
+    place = int(np.searchsorted(np.unique(names), names[record]))  # in the order of `by_person`
     # An audit draws its own randomness; the estimators that it fits are thrown away.
     given = clone(estimator).set_params(random_state=None, ledger=None)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        with_it, without = Fit(given, nearly_null, y), Fit(given, null, y)
+        with_it, without = Fit(given, nearly_null, y, groups), Fit(given, null, y, groups)
         claim = with_it.plan.report
         if not math.isfinite(claim.epsilon):
             raise ValueError("epsilon is infinite: there is nothing to audit.")
@@ -211,12 +220,12 @@ def audit(
             not claim.voided_by,
             "; ".join(claim.voided_by) or "nothing voids the guarantee",
         )
-        found = (holds, *run_checks(given, X, y, without, random_state))
+        found = (holds, *run_checks(given, X, y, groups, without, random_state))
         fpr, tpr, lower, statistics = 1.0, 0.0, 0.0, (np.zeros(0), np.zeros(0))
         if n_trials:
             statistics = (
-                log_likelihood_ratios(without, with_it, record, n_trials, random_state),
-                log_likelihood_ratios(with_it, with_it, record, n_trials, random_state + n_trials),
+                log_likelihood_ratios(without, with_it, place, n_trials, random_state),
+                log_likelihood_ratios(with_it, with_it, place, n_trials, random_state + n_trials),
             )
             fpr, tpr, lower = epsilon_lower_bound(claim, statistics, confidence)
     pure = math.log(max((tpr - claim.delta) / fpr, 1))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from skdpbayes import inference
@@ -43,7 +44,12 @@ class Check(NamedTuple):
 
 
 def run_checks(
-    estimator: PrivateEstimator, X: np.ndarray, y: np.ndarray | None, null: Fit, seed: int
+    estimator: PrivateEstimator,
+    X: np.ndarray,
+    y: np.ndarray | None,
+    groups: ArrayLike | None,
+    null: Fit,
+    seed: int,
 ) -> tuple[Check, ...]:
     """Check fits on (X, y), on the same table with awkward rows, and on the null one."""
     awkward_X, awkward_y = X.copy(), y if y is None else y.copy()
@@ -51,7 +57,8 @@ def run_checks(
         awkward_X[-i] = cell
         if awkward_y is not None and awkward_y.dtype.kind == "f" and i % 2:
             awkward_y[-i] = cell
-    given, awkward = Fit(estimator, X, y), Fit(estimator, awkward_X, awkward_y)
+    given = Fit(estimator, X, y, groups)
+    awkward = Fit(estimator, awkward_X, awkward_y, groups)
     state, releases = given.run(seed)
     return (
         Check("norm", *_norms((given, awkward), releases[0], seed)),

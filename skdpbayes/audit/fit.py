@@ -23,9 +23,12 @@ from skdpbayes.privacy.count import NoisyCount
 class Fit:
     """The plan of a fit, and the records that it would read."""
 
-    def __init__(self, estimator: PrivateEstimator, X: Any, y: Any = None) -> None:
+    def __init__(
+        self, estimator: PrivateEstimator, X: Any, y: Any = None, groups: Any = None
+    ) -> None:
         self.estimator, self._given = clone(estimator), (X,) if y is None else (X, y)
-        self.plan, self._rows = self.estimator._prepared(X, y)
+        self._groups = {} if groups is None else {"groups": groups}
+        self.plan, self._rows = self.estimator._prepared(X, y, groups)
         self.model, self.solver, self.spec = self.plan.model, self.plan.solver, self.plan.spec
 
     @cached_property
@@ -53,7 +56,7 @@ class Fit:
         outcome = Outcome(jax.device_get(state), draws_rng(self.keys(seed).solver), usable)
         fitted = clone(self.estimator)
         with runs_by(lambda estimator, plan, rows: outcome):
-            fitted.fit(*self._given)
+            fitted.fit(*self._given, **self._groups)
         own = fitted.get_params()
         return {name: value for name, value in vars(fitted).items() if name not in own}
 

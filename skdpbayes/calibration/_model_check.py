@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
 _FREE = "Simulated data only: no real record was read, and no budget was spent."
+_GIVEN = "No ledger was charged; taken as public: {}."
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class CalibrationCheck:
         `width` and `crps` over those of the non-private posterior.
     seconds : float
         Median time of a fit; the first includes compilation.
+    taken_as_public : tuple of str
+        Which of ``X``, ``truths`` and ``simulate`` were given. All else is simulated.
 
     Examples
     --------
@@ -75,6 +78,7 @@ class CalibrationCheck:
     relative_width: Floats | None
     relative_crps: Floats | None
     seconds: float
+    taken_as_public: tuple[str, ...] = ()
 
     @property
     def n_fits(self) -> int:
@@ -90,8 +94,9 @@ class CalibrationCheck:
     def __str__(self) -> str:
         level, found = self.coverage.level, self.coverage.coverage
         name, worst = self.worst
+        given = " and ".join(self.taken_as_public)
         lines = [
-            f"{self.estimator}: {self.n_fits} fits. {_FREE}",
+            f"{self.estimator}: {self.n_fits} fits. {_GIVEN.format(given) if given else _FREE}",
             f"{level:.0%} intervals hold {found.mean():.3f} of the truths; worst coordinate "
             f"{name}: {worst:.3f}.",
         ]
@@ -134,7 +139,8 @@ def check(
 
     Each fit has its own truth, rows and noise. **Data are simulated**: the check reads no real
     record, charges no ledger and costs no privacy, so that it can come before the one fit to real
-    data. The programs of a fit are compiled once.
+    data. The programs of a fit are compiled once. `X`, `truths`, rows from `simulate` and arrays
+    that a NumPyro model holds must be **public**: the result depends on them, and no ledger knows.
 
     It takes logistic and linear regression, the exponential families, Gaussian mixtures (with
     `mean_prior` and `covariance_prior`, or `truths`), hierarchies and NumPyro models. Components
@@ -162,7 +168,7 @@ def check(
     simulate : callable, optional
         Function of ``(rng, truth, X)`` that returns the arguments of `fit`, a tuple or X alone, in
         place of the estimator's own simulation: for other data than the model's, and for NumPyro
-        models that cannot draw their response.
+        models that cannot draw their response. It must not return real records.
     n_fits : int, optional
         None: 100, or as many as `truths`.
     n_draws : int, default=500
@@ -237,6 +243,11 @@ def check(
         given is None and simulate is None and n_fits >= 3,
         float(np.median(seconds)),
         seed,
+        tuple(
+            name
+            for name, value in {"X": X, "truths": truths, "simulate": simulate}.items()
+            if value is not None
+        ),
     )
 
 
@@ -316,6 +327,7 @@ def _summary(
     from_prior: bool,
     seconds: float,
     seed: np.random.SeedSequence,
+    given: tuple[str, ...],
 ) -> CalibrationCheck:
     """Figures of all fits."""
     rng = np.random.default_rng(seed.spawn(1)[0])
@@ -335,4 +347,5 @@ def _summary(
         ),
         relative_crps=None if plain is None else score / crps(plain, truth).mean(axis=0),
         seconds=seconds,
+        taken_as_public=given,
     )

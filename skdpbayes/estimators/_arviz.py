@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,17 +21,31 @@ class ArvizMixin:
     _fitted: tuple[str, ...]
     _chains = 1
     _draws_name = "parameters"  # of draws in a single array
-    # Names of the axes of each variable after the first, the axis of draws.
     _dims: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     @available_if(lambda self: self._has_draws)
-    def to_arviz(self) -> Any:
+    def to_arviz(
+        self,
+        coords: Mapping[str, Sequence[Any]] | None = None,
+        dims: Mapping[str, Sequence[str]] | None = None,
+    ) -> Any:
         """Posterior draws for ArviZ.
 
         Markov chain draws keep their chains and their order, so that ArviZ computes R-hat and
-        effective sample size from the chains; other draws are one chain of independent draws.
+        effective sample size from the chains; other draws are one chain of independent draws. Draws
+        of more chains than each has draws are one chain, too: so short chains diagnose nothing.
         Columns and classes keep their names. The result holds no rows and no log-likelihoods of
         rows, since these would not be private.
+
+        Parameters
+        ----------
+        coords : mapping of str to sequence, default=None
+            Names along a dimension, such as ``{"covariate": ["age", "dose"]}``, as ArviZ takes
+            them; beside those of columns ("feature"), classes ("class") and the like, or in their
+            place.
+        dims : mapping of str to sequence of str, default=None
+            Names of a variable's axes after chain and draw, such as ``{"w": ["covariate"]}``, in
+            place of the estimator's own.
 
         Returns
         -------
@@ -40,16 +55,17 @@ class ArvizMixin:
         ------
         ImportError
             If ArviZ is not installed.
+        ValueError
+            If `dims` names a variable or `coords` a dimension that the draws do not have.
         """
         check_is_fitted(self)
         try:
             import arviz  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install skdpbayes[arviz].") from error
-        draws = self.posterior_samples_
-        named = draws if isinstance(draws, dict) else {self._draws_name: draws}
         posterior = {
-            name: _in_chains(np.asarray(values), self._chains) for name, values in named.items()
+            name: _in_chains(np.asarray(values), self._chains)
+            for name, values in self._named_draws().items()
         }
         spent = self.privacy_spent_
         attributes = {
@@ -60,15 +76,23 @@ class ArvizMixin:
             "delta": float(spent.delta),
             "guarantee_holds": int(spent.guarantee_holds),
         }
-        dims = {name: list(own) for name, own in self._dims.items() if name in posterior}
-        used = {dim for own in dims.values() for dim in own}
+        named_axes = {**self._dimensions(), **(dims or {})}
+        _refuse_unknown("dims", dims, posterior)
+        axes = {name: list(own) for name, own in named_axes.items() if name in posterior}
+        used = {dim for own in axes.values() for dim in own}
+        _refuse_unknown("coords", coords, used)
+        along = {**self._coordinates(), **(coords or {})}
         labels: dict[str, Any] = {
-            "dims": dims,
-            "coords": {dim: x for dim, x in self._coordinates().items() if dim in used},
+            "dims": axes,
+            "coords": {dim: x for dim, x in along.items() if dim in used},
         }
         if hasattr(arviz, "InferenceData"):
             return arviz.from_dict(posterior=posterior, posterior_attrs=attributes, **labels)
         return arviz.from_dict({"posterior": posterior}, attrs={"posterior": attributes}, **labels)
+
+    def _dimensions(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the axes of each variable after the first, the axis of draws."""
+        return self._dims
 
     @property
     def _has_draws(self) -> bool:
@@ -76,12 +100,22 @@ class ArvizMixin:
             hasattr(type(self), "posterior_samples_") or "posterior_samples_" in type(self)._fitted
         )
 
-    def _coordinates(self) -> dict[str, Any]:
-        """Coordinates of the named axes."""
+    def _named_draws(self) -> dict[str, np.ndarray]:
+        """Draws of each variable."""
+        draws = self.posterior_samples_
+        return draws if isinstance(draws, dict) else {self._draws_name: draws}
+
+    def _feature_names(self) -> Sequence[str] | None:
+        """Names of the columns, if they are known."""
+        raise NotImplementedError
+
+    def _coordinates(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Coordinates of the named axes; `names` are those of the columns."""
         own, found = vars(self), {}
         if "n_features_in_" in own:
-            names = own.get("feature_names_in_", np.arange(own["n_features_in_"]))
-            found["feature"] = found["other_feature"] = names
+            known = self._feature_names() if names is None else names
+            columns = np.arange(own["n_features_in_"]) if known is None else np.asarray(known)
+            found["feature"] = found["other_feature"] = columns
         if "classes_" in own:
             classes = own["classes_"]
             found["class"] = classes[1:] if len(classes) == 2 else classes
@@ -91,7 +125,14 @@ class ArvizMixin:
         return found
 
 
+def _refuse_unknown(name: str, given: Mapping[str, Any] | None, known: Iterable[str]) -> None:
+    unknown = sorted(set(given or {}) - set(known))
+    if unknown:
+        raise ValueError(f"{name} has {unknown}, but the draws have {sorted(known)}.")
+
+
 def _in_chains(draws: np.ndarray, chains: int) -> np.ndarray:
     """From (draws, ...), chains side by side, to (chains, draws, ...)."""
+    chains = chains if len(draws) >= chains**2 else 1
     n = len(draws) // chains
     return np.moveaxis(draws[: n * chains].reshape(n, chains, *draws.shape[1:]), 1, 0)

@@ -136,6 +136,7 @@ class DPVariationalAutoencoder(
         solver: str = "dpvi",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         convolutions: Sequence[tuple[int, int, int]] = (),
         image_shape: tuple[int, ...] | None = None,
@@ -154,6 +155,7 @@ class DPVariationalAutoencoder(
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.convolutions = convolutions
         self.image_shape = image_shape
@@ -169,7 +171,7 @@ class DPVariationalAutoencoder(
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit encoder and decoder to private rows.
 
         Parameters
@@ -177,6 +179,8 @@ class DPVariationalAutoencoder(
         X : array-like or sparse matrix of shape (n_samples, n_features)
             Values between 0 and 1.
         y : ignored
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -188,7 +192,7 @@ class DPVariationalAutoencoder(
             For parameters out of range, shapes and dtypes, which are public. Never for the values
             in a row.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -15,10 +15,12 @@ from sklearn.callback import with_callbacks
 from sklearn.utils import Tags, estimator_html_repr
 
 from skdpbayes._version import __version__
-from skdpbayes.checks import check_choice, check_number
+from skdpbayes.checks import check_choice, check_number, warn_user
 from skdpbayes.declarations import public_schema
+from skdpbayes.estimators._foreign import refuse_foreign, refusing_foreign
 from skdpbayes.estimators._progress import Progress, WatchedMixin
 from skdpbayes.facts import Facts, Shape
+from skdpbayes.intake.persons import by_person, codes_of_persons
 from skdpbayes.intake.reading import Reader, Rows
 from skdpbayes.plans.settings import SEEDED, Defaults, Settings, Task
 from skdpbayes.privacy import NoisyCount, PrivacyLeakWarning, PrivacySpent
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
 _USUAL = 0.9  # share of records that can be used
+_MOST_ROWS = 384  # of a person, in one chunk of a batch
 _SURE = 4.0  # standard deviations below that share, from which on a fit warns
 
 
@@ -106,6 +109,30 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
     _refused: ClassVar[dict[str, str]] = {}
     _automatic: ClassVar[tuple[str, ...]] = ()  # values of `solver` for which facts decide
 
+    @property
+    def _privacy_unit(self) -> str:
+        """The unit of privacy."""
+        return "person" if self._by_person else self._record
+
+    @property
+    def _by_person(self) -> bool:
+        return self._parameters().get("max_rows_per_person") is not None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "fit" in vars(cls):
+            cls.fit = refusing_foreign(cls.fit)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        del args
+        refuse_foreign(cls, kwargs)
+        return super().__new__(cls)
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, as in scikit-learn; its own that are not taken raise a `TypeError`."""
+        refuse_foreign(type(self), params)
+        return super().set_params(**params)
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
@@ -128,6 +155,10 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         check_choice("adjacency", own["adjacency"], ("zero_out", "add_remove", "replace_one"))
         check_choice("numerics", own["numerics"], ("secure", "fast"))
         check_ledger(own["ledger"])
+        most = own.get("max_rows_per_person")
+        check_number(
+            "max_rows_per_person", most, 1, _MOST_ROWS, none=True, integral=True, closed=True
+        )
         rate, norm = own.get("sampling_rate"), own.get("clipping_norm")
         check_number("sampling_rate", rate, 1e-6, 1, none=True, closed=True)
         check_number("n_steps", own.get("n_steps"), 0, 2**31 - 2, none=True, integral=True)
@@ -238,7 +269,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         task = self._task(facts)
         told = Told(
             estimator=type(self).__name__,
-            unit=self._record,
+            unit=self._privacy_unit,
             public=self._public(facts, task.model),
             schema=public_schema(own.values()),
             seeded=own["random_state"] is not None,
@@ -249,7 +280,11 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
 
         def made_up(n_rows: int) -> Records:
             reader, owner = self._reader(), clone(self)
-            return reader.read(owner, *reader.made_up(n_rows, facts.shape)).pack()
+            if not self._by_person:
+                return reader.read(owner, *reader.made_up(n_rows, facts.shape)).pack()
+            most = int(own["max_rows_per_person"])
+            rows = reader.read(owner, *reader.made_up(n_rows * most, facts.shape))
+            return by_person(rows, np.repeat(np.arange(n_rows), most), most).pack()
 
         plan = make_plan(settings, facts, task, told, made_up, costly=self._costly_records)
         return replace(plan, hints=tuple(self._hints(plan)))
@@ -274,7 +309,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         public = {"n_features": facts.n_features} if facts.n_features else {}
         public |= self._also_public(facts, model)
         if facts.n_rows is not None:
-            public["n_samples"] = int(facts.n_rows)
+            public["n_persons" if self._by_person else "n_samples"] = int(facts.n_rows)
         return public | {"hyper-parameters": "all constructor parameters"}
 
     def _undeclared(self) -> list[str]:
@@ -283,15 +318,28 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
 
     # ---------------------------------------------------------------------- fits
 
-    def _prepared(self, X: Any, y: Any = None) -> tuple[Plan, Rows]:
+    def _prepared(self, X: Any, y: Any = None, groups: Any = None) -> tuple[Plan, Rows]:
         """The plan that follows from the rows' public facts, and the rows."""
         self._check_parameters()
         rows = self._reader().read(self, X, y)
+        assert rows.facts.n_rows is not None
+        person = self._persons_of(groups, rows.facts.n_rows)
+        if person is not None:
+            rows = by_person(rows, person, int(self._parameters()["max_rows_per_person"]))
         return self._planned(rows.facts), rows
 
-    def _fit(self, X: Any, y: Any = None) -> None:
+    def _persons_of(self, groups: Any, n_rows: int) -> np.ndarray | None:
+        """Codes of the persons that rows are of; None if the unit of privacy is the row."""
+        if (groups is None) is self._by_person:
+            raise ValueError(
+                "groups and max_rows_per_person go together: max_rows_per_person=10, say, makes a "
+                "person the unit of privacy, and fit(X, y, groups=persons) says whose each row is."
+            )
+        return None if groups is None else codes_of_persons(groups, n_rows)
+
+    def _fit(self, X: Any, y: Any = None, groups: Any = None) -> None:
         """Read rows, plan, charge, run and set the fitted attributes."""
-        plan, rows = self._prepared(X, y)
+        plan, rows = self._prepared(X, y, groups)
         outcome = _RUNNER.get()(self, plan, rows)
         self._warn_if_few_are_usable(rows.facts, outcome.usable)
         self._adopt(plan, outcome)
@@ -348,19 +396,22 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         return Outcome(jax.device_get(state), draws_rng(keys.solver), usable)
 
     def _warn_before(self, facts: Facts) -> None:
-        if self.random_state is not None and not _warned:
+        from skdpbayes.privacy.ledger import Prepaid
+
+        # Searches and checks seed their fits themselves, and show none of these warnings.
+        own_seed = self.random_state is not None and not isinstance(self.ledger, Prepaid)
+        if own_seed and not _warned:
             _warned.append("seed")
-            warnings.warn(
+            warn_user(
                 f"{SEEDED}. Use random_state=None for a fit that is released. (This is said once.)",
                 PrivacyLeakWarning,
-                stacklevel=4,
             )
         if self.adjacency != "add_remove" and self.delta >= 1 / (facts.n_rows or 1):
-            warnings.warn(
-                f"delta={self.delta:g} is not below one over the number of rows ({facts.n_rows}): "
-                "it allows a fit that publishes some row. Take a smaller one.",
+            warn_user(
+                f"delta={self.delta:g} is not below one over the number of {self._privacy_unit}s "
+                f"({facts.n_rows}): it allows a fit that publishes some {self._privacy_unit}. "
+                "Take a smaller one.",
                 UserWarning,
-                stacklevel=4,
             )
 
     def _warn_if_few_are_usable(self, facts: Facts, usable: NoisyCount | None) -> None:
@@ -369,13 +420,12 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         if usable is None or n is None or self.adjacency == "add_remove":
             return
         if usable.estimate < _USUAL * n - _SURE * usable.std:
-            warnings.warn(
-                f"About {usable} of {n} {self._record}s can be used. The others hold missing or "
-                "unreadable cells (such as text in a column that was not encoded), or labels that "
-                "were not declared: check `classes`, the preparation of columns and units of "
+            warn_user(
+                f"About {usable} of {n} {self._privacy_unit}s can be used. The others hold missing "
+                "or unreadable cells (such as text in a column that was not encoded), or labels "
+                "that were not declared: check `classes`, the preparation of columns and units of "
                 "`bounds`, or see skdpbayes.preprocessing.check_data (not private).",
                 UserWarning,
-                stacklevel=4,
             )
 
     def __getstate__(self) -> dict[str, Any]:

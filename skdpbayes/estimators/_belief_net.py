@@ -52,6 +52,9 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
         proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
         knows all other rows may learn from the last bits of a release.
+    max_rows_per_person : int, default=None
+        Makes a person the unit of privacy: `fit` takes the persons' names as `groups`, and so many
+        rows of each count (of more, as many, evenly spaced). None: a row is a person's only one.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
@@ -112,6 +115,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
 
     _defaults = Defaults(rounds=(5, 30), opening_shares=(0.15,), opening_words="one release goes")
     _dims: ClassVar = {"components": ("component", "feature"), "intercept_visible": ("feature",)}
+    _estimated = ("components", "intercept_visible")
     _fitted = (*DecompositionEstimator._fitted, "intercept_visible_", "intercept_hidden_")
 
     def __init__(
@@ -123,6 +127,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         solver: str = "vips",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         sampling_rate: float | None = None,
         n_steps: int | None = None,
@@ -136,6 +141,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.sampling_rate = sampling_rate
         self.n_steps = n_steps
@@ -145,7 +151,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit the posterior to private rows.
 
         Parameters
@@ -153,6 +159,8 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         X : array-like or sparse matrix of shape (n_samples, n_features)
             Zeros and ones.
         y : ignored
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -164,7 +172,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
             For parameters out of range, shapes and dtypes, which are public. Never for the values
             in a row.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod

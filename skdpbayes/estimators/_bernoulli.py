@@ -57,6 +57,7 @@ class DPBetaBernoulli(FamilyEstimator):
         solver: str = "vips",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
@@ -76,6 +77,7 @@ class DPBetaBernoulli(FamilyEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
@@ -89,6 +91,7 @@ class DPBetaBernoulli(FamilyEstimator):
         self.verbose = verbose
 
     _draws_name = "probability"
+    _estimated = ("probability",)
     _dims: ClassVar = {"probability": ("feature",)}
     _fitted = (*FamilyEstimator._fitted, "probability_")
 

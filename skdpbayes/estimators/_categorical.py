@@ -63,6 +63,7 @@ class DPDirichletCategorical(FamilyEstimator):
         solver: str = "vips",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
@@ -82,6 +83,7 @@ class DPDirichletCategorical(FamilyEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
@@ -95,6 +97,7 @@ class DPDirichletCategorical(FamilyEstimator):
         self.verbose = verbose
 
     _draws_name = "probability"
+    _estimated = ("probability",)
     _dims: ClassVar = {"probability": ("category",)}
     _fitted = (*FamilyEstimator._fitted, "probability_", "categories_")
     _declared = ("categories",)

@@ -68,6 +68,7 @@ class DPGammaExponential(FamilyEstimator):
         solver: str = "vips",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
@@ -88,6 +89,7 @@ class DPGammaExponential(FamilyEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
@@ -101,6 +103,7 @@ class DPGammaExponential(FamilyEstimator):
         self.verbose = verbose
 
     _draws_name = "rate"
+    _estimated = ("rate",)
     _dims: ClassVar = {"rate": ("feature",)}
     _fitted = (*FamilyEstimator._fitted, "rate_", "upper_")
 

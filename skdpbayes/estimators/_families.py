@@ -35,6 +35,9 @@ _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
         proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
         knows all other rows may learn from the last bits of a release.
+    max_rows_per_person : int, default=None
+        Makes a person the unit of privacy: `fit` takes the persons' names as `groups`, and so many
+        rows of each count (of more, as many, evenly spaced). None: a row is a person's only one.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
@@ -77,13 +80,15 @@ class FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
 
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_")
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : ignored
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -95,7 +100,7 @@ class FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             For parameters out of range, shapes and dtypes, which are public. Never for the values
             in a row.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     def _reader(self) -> Reader:
@@ -107,6 +112,11 @@ class FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             self.posterior_ = MappedPosterior(self.posterior_, type(plan.model).constrained)
             draws = plan.model.constrained(draws)
         self._set_parameter(plan, draws)
+
+    def _quiet_std(self) -> dict[str, np.ndarray]:
+        if self.solver != "vips":
+            return {}
+        return {self._draws_name: self.posterior_.without_noise().std}
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Log posterior predictive density of each row, averaged over the posterior draws.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -133,6 +133,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         solver: str = "dpvi",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         classes: Any = None,
         data_norm: float | None = None,
@@ -158,6 +159,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.classes = classes
         self.data_norm = data_norm
@@ -175,7 +177,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.random_state = random_state
         self.verbose = verbose
 
-    _dims: ClassVar = {"weights": ("group", "column")}
+    _dims: ClassVar = {"weights": ("group", "column"), "effects": ("column", "group_feature")}
     _fitted = (
         *ProgramEstimator._fitted,
         "coef_",
@@ -191,13 +193,15 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         tags.classifier_tags.multi_class = False
         return tags
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
         ----------
         X : array-like or data frame of shape (n_samples, n_features + 1)
         y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -209,7 +213,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
             For parameters out of range, shapes, dtypes and feature names, which are public. Never
             for the values in a row.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     def _check_parameters(self) -> None:
@@ -280,11 +284,13 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         order = np.argsort(np.asarray(np.asarray(labels).tolist()), kind="stable")
         return groups, np.column_stack([table[order], np.ones(len(groups))]).astype(np.float32)
 
-    def _coordinates(self) -> dict[str, Any]:
-        columns = list(vars(self).get("feature_names_in_", range(self.n_features_in_)))
-        del columns[place_of(self.group_column, columns)]
-        return super()._coordinates() | {
-            "column": columns + ["intercept"] * bool(self.fit_intercept)
+    def _coordinates(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        known = list(self._feature_names() or range(self.n_features_in_))
+        columns = known if names is None else list(names)
+        del columns[place_of(self.group_column, list(known))]
+        return super()._coordinates(names) | {
+            "column": columns + ["intercept"] * bool(self.fit_intercept),
+            "group_feature": [*range(self._table.shape[1] - 1), "constant"],
         }
 
     # --------------------------------------------------------------- predicting

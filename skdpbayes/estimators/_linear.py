@@ -61,6 +61,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
         proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
         knows all other rows may learn from the last bits of a release.
+    max_rows_per_person : int, default=None
+        Makes a person the unit of privacy: `fit` takes the persons' names as `groups`, and so many
+        rows of each count (of more, as many, evenly spaced). None: a row is a person's only one.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
@@ -97,8 +100,9 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     noise_std_ : float
         Posterior mean of the residual standard deviation, in the units of y.
     posterior_
-        Posterior of (a multiple of the log residual variance, coefficients, intercept), in scaled
-        units, with ``mean``, ``std``, ``covariance`` and ``sample``.
+        Posterior of (log residual variance, coefficients, intercept), in the units of the data,
+        with ``mean``, ``std``, ``covariance`` and ``sample``; without the intercept, if none is
+        fitted.
     posterior_samples_ : dict
         Draws in the units of the data: ``"coef"``, of shape (n_posterior_samples, n_features),
         ``"intercept"`` and ``"noise_std"``, of shape (n_posterior_samples,).
@@ -133,6 +137,8 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     """
 
     _dims: ClassVar = {"coef": ("feature",)}
+    _estimated = ("coef", "intercept", "noise_std")
+    _linear = True
     _defaults = Defaults(schedules={"na-dpvi": (20, 2**17)}, curvature_every=2)
     _refused: ClassVar = {
         name: (
@@ -152,6 +158,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         solver: str = "na-dpvi",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         fit_intercept: bool = True,
         prior_precision: float = 0.1,
@@ -170,6 +177,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.fit_intercept = fit_intercept
         self.prior_precision = prior_precision
@@ -189,18 +197,20 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     _fitted = (
         *PosteriorEstimator._fitted,
-        *("posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_unit"),
+        *("posterior_samples_", "coef_", "intercept_", "noise_std_", "_scales", "_quiet"),
     )
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -212,7 +222,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
             For parameters out of range, shapes and dtypes, which are public. With ``bounds=None``
             also for a response that is not finite.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod
@@ -305,25 +315,53 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         draws = self._draws(plan, outcome)
         self._scales = plan.facts.own_scales()
-        self._unit = float(plan.model.unit)
-        self.posterior_samples_ = self._in_units(draws)
-        mean = self._in_units(self.posterior_.mean[None])
+        self.posterior_samples_ = self._split(draws)
+        mean = self._split(self.posterior_.mean[None])
         self.coef_, self.intercept_ = mean["coef"][0], float(mean["intercept"][0])
         self.noise_std_ = float(self.posterior_samples_["noise_std"].mean())
 
-    def _in_units(self, draws: np.ndarray) -> dict[str, np.ndarray]:
-        """Draws of (log variance / unit, coefficients, intercept) in the units of the data."""
-        x_centre, x_half, y_centre, y_half = self._scales
-        d = len(x_half)
-        coef = draws[:, 1 : d + 1] * y_half / x_half
-        intercept = y_centre - coef @ x_centre
+    def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
+        super()._set_posterior(plan, outcome)
+        units = self._units(plan)
+        self.posterior_ = self.posterior_.mapped(*units)
+        self._quiet: np.ndarray | None = None
+        if self.solver == "na-dpvi":
+            quiet = plan.solver.without_noise(plan.model, outcome.state)
+            self._quiet = quiet.mapped(*units).std
+
+    def _units(self, plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+        """Axes and offset of the data's units.
+
+        They map (log residual variance over the model's unit, coefficients, intercept), in half
+        ranges, to the posterior's parameters.
+        """
+        x_centre, x_half, y_centre, y_half = plan.facts.own_scales()
+        slopes = y_half / x_half
+        own = [[float(plan.model.unit)], slopes, y_half if self.fit_intercept else []]
+        axes = np.diag(np.concatenate(own))
+        offset = np.zeros(len(axes))
+        offset[:1] = 2 * np.log(y_half)
         if self.fit_intercept:
-            intercept = intercept + draws[:, d + 1] * y_half
-        noise = np.exp(np.clip(draws[:, 0] * self._unit / 2, -300, 300)) * y_half
+            axes[-1, 1:-1], offset[-1:] = -slopes * x_centre, y_centre
+        return axes, offset
+
+    def _quiet_std(self) -> dict[str, np.ndarray]:
+        if self._quiet is None:
+            return {}
+        log_variance, *others = self._quiet
+        d = len(self.coef_)
+        # The standard deviation is half the logarithm's, times the value.
+        own = {"coef": others[:d], "noise_std": log_variance / 2 * self.noise_std_}
+        return own | ({"intercept": others[d]} if self.fit_intercept else {})
+
+    def _split(self, draws: np.ndarray) -> dict[str, np.ndarray]:
+        """Draws of the posterior's parameters by name."""
+        end = -1 if self.fit_intercept else None
+        intercept = draws[:, -1] if self.fit_intercept else np.zeros(len(draws))
         return {
-            "coef": coef,
-            "intercept": np.broadcast_to(intercept, len(draws)).copy(),
-            "noise_std": noise,
+            "coef": draws[:, 1:end].copy(),
+            "intercept": intercept.copy(),
+            "noise_std": np.exp(np.clip(draws[:, 0] / 2, -300, 300)),
         }
 
     # --------------------------------------------------------------- predicting
@@ -338,8 +376,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
         n_samples : int, default=1000
         random_state : None, int or numpy.random.Generator
         """
-        draws = self._fresh_draws(n_samples, random_state)
-        return self._in_units(draws)
+        return self._split(self._fresh_draws(n_samples, random_state))
 
     def _mean(self, rows: np.ndarray, means: np.ndarray | None = None) -> np.ndarray:
         del means  # their average differs from the posterior mean by Monte Carlo error

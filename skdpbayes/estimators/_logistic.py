@@ -68,6 +68,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
         proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
         knows all other rows may learn from the last bits of a release.
+    max_rows_per_person : int, default=None
+        Makes a person the unit of privacy: `fit` takes the persons' names as `groups`, and so many
+        rows of each count (of more, as many, evenly spaced). None: a row is a person's only one.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
@@ -187,6 +190,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         solver: str = "auto",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         classes: Any = None,
         data_norm: float | None = None,
@@ -212,6 +216,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.classes = classes
         self.data_norm = data_norm
@@ -234,6 +239,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
 
     _automatic = ("auto",)
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
+    _estimated = ("coef", "intercept")
+    _linear = True
     _fitted = (
         *PosteriorEstimator._fitted,
         "posterior_samples_",
@@ -242,18 +249,21 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         "classes_",
         "data_norm_",
         "_likelihood",
+        "_quiet",
         "_draws_seed",
     )
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -265,7 +275,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             For parameters out of range, shapes, dtypes and feature names, which are public. With
             ``classes=None`` also for labels that are no classes.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod
@@ -388,8 +398,10 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         self._describe(draws)
         self._draws_seed = int(outcome.rng.integers(2**63))
         self._likelihood: NormalLikelihood | None = None
+        self._quiet: np.ndarray | None = None
         if self._settings(plan.facts).solver == "na-dpvi":
             self._likelihood = plan.solver.likelihood(plan.model, outcome.state)
+            self._quiet = plan.solver.without_noise(plan.model, outcome.state).std
 
     def _describe(self, draws: np.ndarray) -> None:
         """Set the attributes that show `posterior_`."""
@@ -397,6 +409,12 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         mean = self._split(self.posterior_.mean.reshape(1, rows, -1))
         self.coef_, self.intercept_ = mean["coef"][0], mean["intercept"][0]
         self.posterior_samples_ = self._split(draws.reshape(len(draws), rows, -1))
+
+    def _quiet_std(self) -> dict[str, np.ndarray]:
+        if self._quiet is None:
+            return {}
+        own = self._split(self._quiet.reshape(1, len(self.intercept_), -1))
+        return {name: std[0] for name, std in own.items()}
 
     # --------------------------------------------------------------- other priors
 
@@ -461,7 +479,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             As `log_evidence`.
         """
         other, kept = self._with_prior_parameters(prior_scale, prior_df), self._kept(columns)
-        other.posterior_ = other._posterior_given(kept)
+        other.posterior_, other._quiet = other._posterior_given(kept), None
         other._describe(other._fresh_draws(self.n_posterior_samples, self._draws_seed))
         return other
 

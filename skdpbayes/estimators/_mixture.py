@@ -77,6 +77,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
         proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
         knows all other rows may learn from the last bits of a release.
+    max_rows_per_person : int, default=None
+        Makes a person the unit of privacy: `fit` takes the persons' names as `groups`, and so many
+        rows of each count (of more, as many, evenly spaced). None: a row is a person's only one.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
@@ -185,6 +188,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     _dims: ClassVar = {
         "weights": ("component",),
         "means": ("component", "feature"),
+        "std": ("component", "feature"),  # of the summary
         "covariances": ("component", "feature", "other_feature"),
     }
     _defaults = Defaults(
@@ -211,6 +215,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         solver: str = "auto",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         weight_concentration_prior: float = 1.0,
         mean_prior: ArrayLike | None = None,
@@ -238,6 +243,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.weight_concentration_prior = weight_concentration_prior
         self.mean_prior = mean_prior
@@ -264,13 +270,15 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : ignored
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -282,7 +290,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             For parameters out of range, shapes and dtypes, which are public. Never for the values
             in a row.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod
@@ -441,6 +449,11 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             return matrices[0]
         diagonals = np.diagonal(matrices, axis1=1, axis2=2).copy()
         return diagonals if self.covariance_type == "diag" else diagonals[:, 0]
+
+    def _summary_draws(self) -> dict[str, np.ndarray]:
+        draws = self.posterior_samples_
+        variances = np.diagonal(draws["covariances"], axis1=2, axis2=3)
+        return {"weights": draws["weights"], "means": draws["means"], "std": np.sqrt(variances)}
 
     def _in_units(self, draws: np.ndarray) -> dict[str, np.ndarray]:
         centre, half = self._scales

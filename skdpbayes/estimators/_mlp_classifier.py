@@ -143,6 +143,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         friction: float = 0.1,
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         classes: Any = None,
         data_norm: float | None = None,
@@ -168,6 +169,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
         self.friction = friction
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.classes = classes
         self.data_norm = data_norm
@@ -186,13 +188,15 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
     _fitted = (*NetworkEstimator._fitted, "classes_", "data_norm_")
     _longest = 1.0
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -204,7 +208,7 @@ class DPBayesianMLPClassifier(BayesianClassifierMixin, NetworkEstimator):
             For parameters out of range, shapes, dtypes and feature names, which are public. With
             ``classes=None`` also for labels that are no classes.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod

@@ -144,6 +144,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         friction: float = 0.1,
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         convolutions: Sequence[tuple[int, int, int]] = (),
         image_shape: tuple[int, ...] | None = None,
@@ -168,6 +169,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         self.friction = friction
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.convolutions = convolutions
         self.image_shape = image_shape
@@ -184,15 +186,19 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     # Clipping most rows would bias the residual standard deviation downwards.
     _clips: ClassVar = {"dpvi": 10.0, "sgld": 10.0}
     _curvature = 100.0  # at a residual standard deviation of a tenth
+    _opaque = False
+    _estimated = ("noise_std",)
     _fitted = (*NetworkEstimator._fitted, "noise_std_", "_scales")
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:
         """Fit the posterior to private data.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -204,7 +210,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
             For parameters out of range, shapes and dtypes, which are public. With ``bounds=None``
             also for a response that is not finite.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod
@@ -227,6 +233,9 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
         self._scales = plan.facts.own_scales()
         self._set_weights(draws, plan.model.layers)
         self.noise_std_ = float(self._noise(self.posterior_samples_).mean())
+
+    def _summary_draws(self) -> dict[str, np.ndarray]:
+        return {"noise_std": self._noise(self.posterior_samples_)}  # weights mean nothing
 
     def _noise(self, draws: np.ndarray) -> np.ndarray:
         """Residual standard deviation in each draw, in the units of y."""

@@ -108,6 +108,7 @@ class NetworkEstimator(PosteriorEstimator):
     _clips: ClassVar = {"dpvi": 1.0, "sgld": 0.5}
     _curvature = 1.0  # of a row's log-likelihood, in the last layer
     _chains_mix = False
+    _opaque = True
     _costly_records = True
     _guides = ("auto", "mean_field", "point")
     # The number of records limits the learning rate of linear models only.

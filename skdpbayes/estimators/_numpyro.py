@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,13 +23,26 @@ from skdpbayes.intake.rows import dense
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
+    from skdpbayes.models.numpyro.program import NumPyroModel
     from skdpbayes.plans.plan import Plan
 
 _BLOCK = 1024  # records predicted at a time
+_FEW = 128  # the same, where there is a number for each posterior draw
+_REPEATS = 4  # responses for each posterior draw, in intervals
+
+
+def _warn_of_nan(found: np.ndarray) -> None:
+    missing = np.isnan(found).reshape(len(found), -1).any(axis=1)
+    if missing.any():
+        warnings.warn(
+            f"Results for {missing.sum()} records are NaN: they hold NaN, the model overflows, or "
+            "their law has no mean at some posterior draws.",
+            stacklevel=4,
+        )
 
 
 def _has_few_values(estimator: DPNumPyroModel) -> bool:
-    if "_model" in vars(estimator) and not estimator._model.program.support:
+    if "_model" in vars(estimator) and not estimator._model.program.values:
         raise AttributeError(
             "predict_proba needs a response of few values, as of a Bernoulli distribution."
         )
@@ -68,6 +82,9 @@ class DPNumPyroModel(ProgramEstimator):
     numerics : {"secure", "fast"}, default="secure"
         Arithmetic of sums and noise: integers, or floating point, for which the proof assumes exact
         arithmetic.
+    max_rows_per_person : int, default=None
+        Makes a person the unit of privacy: `fit` takes the persons' names as `groups`, and so many
+        rows of each count (of more, as many, evenly spaced). None: a row is a person's only one.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
@@ -134,6 +151,7 @@ class DPNumPyroModel(ProgramEstimator):
         public: dict[str, Any] | None = None,
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         clipping_norm: float | None = None,
         sampling_rate: float | None = None,
@@ -153,6 +171,7 @@ class DPNumPyroModel(ProgramEstimator):
         self.public = public
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.clipping_norm = clipping_norm
         self.sampling_rate = sampling_rate
@@ -166,7 +185,7 @@ class DPNumPyroModel(ProgramEstimator):
 
     _record = "record"
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit the posterior to private records.
 
         Parameters
@@ -175,6 +194,8 @@ class DPNumPyroModel(ProgramEstimator):
             Arrays of a dict have a common first axis; a list in a dict holds numbers.
         y : array of shape (n_records, ...) or list of numbers, default=None
             The second argument of the model, if X is not a dict.
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -186,7 +207,7 @@ class DPNumPyroModel(ProgramEstimator):
             For parameters out of range, for shapes and dtypes, and for sites of the model that
             cannot be private, by their names. Never for the values of a record.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     def plan(
@@ -276,6 +297,10 @@ class DPNumPyroModel(ProgramEstimator):
 
     # --------------------------------------------------------------- predicting
 
+    def _dimensions(self) -> dict[str, tuple[str, ...]]:
+        """Plates of the latent sites."""
+        return {site.name: site.axes for site in self._model.program.sites if site.axes}
+
     _scorings = ("log_density",)
 
     def _log_density(self, X: Any, y: Any) -> np.ndarray:
@@ -295,59 +320,144 @@ class DPNumPyroModel(ProgramEstimator):
         """
         from skdpbayes.models.numpyro.predict import log_densities
 
-        fields = self._fields(X, y)
-        log = np.concatenate(list(self._in_blocks(log_densities, fields)), axis=1)
-        return special.logsumexp(log, axis=0) - math.log(len(log))
+        batches = self._batches(self._fields(X, y))
+        log = np.concatenate(list(self._of_blocks(log_densities, batches)), axis=1)
+        density = special.logsumexp(log, axis=0) - math.log(len(log))
+        _warn_of_nan(density)
+        return density
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean of `log_predictive_density`."""
         return float(np.mean(self.log_predictive_density(X, y)))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Posterior predictive mean of the response; its mode, if the support is finite.
+        """Posterior predictive mean of the response; its mode, if it has few values or categories.
 
         Parameters
         ----------
         X : array-like, or dict of array-likes
             As in `fit`, without the response, for which the model must take None; not protected.
+            Records with NaN or infinity are predicted as records of zeros, with a warning.
 
         Returns
         -------
         response : array of shape (n_records, ...)
+
+        Raises
+        ------
+        ValueError
+            If the law of the response has no mean, or none that NumPyro knows.
         """
         mean = self._mean_response(X)
-        support = self._model.program.support
-        return np.array(support)[mean.argmax(axis=-1)] if support else mean
+        values = self._model.program.values
+        return np.array(values)[mean.argmax(axis=-1)] if values else mean
 
     @available_if(_has_few_values)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Posterior predictive probabilities of finitely many values, (n_records, n_values)."""
         return self._mean_response(X)
 
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Equal-tailed interval of a new response, or of the probability of each of its values.
+
+        Parameters
+        ----------
+        X : array-like, or dict of array-likes
+            As in `predict`.
+        level : float, default=0.95
+            Mass of the interval, in (0, 1).
+
+        Returns
+        -------
+        lower, upper : arrays of shape (n_records, ...)
+            For a response of few values or of categories, credible intervals of their
+            probabilities, of shape (n_records, n_values). For others, quantiles of draws from the
+            posterior predictive distribution; each call makes the same draws.
+        """
+        from skdpbayes.models.numpyro.predict import probabilities, responses
+
+        check_number("level", level, 0, 1, open_above=True)
+        check_is_fitted(self)
+        tails, of_values = [(1 - level) / 2, (1 + level) / 2], bool(self._model.program.values)
+
+        def quantiles(model: NumPyroModel, draws: Any, batch: Any) -> np.ndarray:
+            if of_values:
+                each = np.asarray(probabilities(model, draws, batch))
+            else:
+                each = np.concatenate([responses(model, draws, batch, i) for i in range(_REPEATS)])
+            # "weibull": a new draw falls inside with probability `level`, however few draws.
+            method: Any = "inverted_cdf" if each.dtype.kind in "biu" else "weibull"
+            return np.moveaxis(np.quantile(each, tails, axis=0, method=method), 1, 0)
+
+        bounds = self._of_response(quantiles, X, _FEW)
+        return bounds[:, 0], bounds[:, 1]
+
     def _mean_response(self, X: Any) -> np.ndarray:
         from skdpbayes.models.numpyro.predict import mean_response
 
-        check_is_fitted(self)
-        if len(self._model.program.observed) != 1:
-            raise ValueError(
-                f"The model observes {', '.join(self._model.program.observed)}: take "
-                "sample_posterior_predictive."
-            )
-        return np.concatenate(list(self._in_blocks(mean_response, self._fields(X))))
+        return self._of_response(mean_response, X)
 
-    def _in_blocks(
-        self, function: Callable[..., Any], fields: dict[str, Any]
+    def _of_response(self, function: Callable[..., Any], X: Any, size: int = _BLOCK) -> np.ndarray:
+        """``function(model, draws, batch)`` for a model with one response, of all records.
+
+        Raises
+        ------
+        ValueError
+            If there are several responses, or if all results are NaN.
+        """
+        check_is_fitted(self)
+        observed = self._model.program.observed
+        if len(observed) != 1:
+            raise ValueError(
+                f"The model observes {', '.join(observed)}: take sample_posterior_predictive."
+            )
+        try:
+            batches = self._batches(self._fields(X), size, zeros_for_null=True)
+            found = np.concatenate(list(self._of_blocks(function, batches)))
+        except NotImplementedError:
+            found = np.full(1, np.nan)
+        if np.isnan(found).all():
+            raise ValueError(
+                f"The law of {observed[0]!r} has no mean, or none that NumPyro knows, or NumPyro "
+                "cannot draw from it: take predict_interval, sample_posterior_predictive or "
+                "log_predictive_density."
+            )
+        _warn_of_nan(found)
+        return found
+
+    def _of_blocks(
+        self, function: Callable[..., Any], batches: Iterable[dict[str, Any]]
     ) -> Iterator[np.ndarray]:
-        """``function(model, draws, batch)`` for each block of records."""
+        """``function(model, draws, batch)`` for each batch."""
         check_is_fitted(self)
         draws = {
             site.name: self.posterior_samples_[site.name] for site in self._model.program.sites
         }
-        n = next(iter(fields.values())).shape[0]
-        for start in range(0, n, _BLOCK):
-            own = {name: dense(x[start : start + _BLOCK]) for name, x in fields.items()}
-            batch = {name: typed(x) for name, x in own.items()}
+        for batch in batches:
             yield np.asarray(function(self._model, draws, batch))
+
+    def _batches(
+        self, fields: dict[str, Any], size: int | None = _BLOCK, *, zeros_for_null: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Dense blocks of records."""
+        from skdpbayes.intake.packing import finite_rows
+
+        null = ~np.logical_and.reduce([finite_rows(typed(x)) for x in fields.values()])
+        if zeros_for_null and null.any():
+            warnings.warn(
+                f"{null.sum()} of these records hold NaN or infinity: predicted as records of "
+                "zeros.",
+                stacklevel=5,
+            )
+        null &= zeros_for_null
+        for start in range(0, len(null), size or len(null)):
+            block = slice(start, start + (size or len(null)))
+            batch = {name: typed(dense(x[block])) for name, x in fields.items()}
+            if null[block].any():
+                batch = {name: x.copy() for name, x in batch.items()}
+                for x in batch.values():
+                    x[null[block]] = 0
+            yield batch
 
     def sample_posterior_predictive(
         self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
@@ -370,7 +480,7 @@ class DPNumPyroModel(ProgramEstimator):
 
         check_is_fitted(self)
         check_number("n_samples", n_samples, 0, integral=True)
-        fields = {name: typed(dense(x)) for name, x in self._fields(X).items()}
+        (fields,) = self._batches(self._fields(X), None, zeros_for_null=True)
         program = self._model.program
         rng = np.random.default_rng(random_state)
         # Fresh draws, since neighbours in `posterior_samples_` are correlated if from a chain.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,15 +10,16 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_choice, check_number
+from skdpbayes.checks import check_choice, check_number, warn_user
 from skdpbayes.estimators._arviz import ArvizMixin
 from skdpbayes.estimators._base import Outcome, PrivateEstimator
+from skdpbayes.estimators._summary import SummaryMixin
 
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
 
-class PosteriorEstimator(ArvizMixin, PrivateEstimator):
+class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
     """Base of the estimators with a choice of solvers and a posterior."""
 
     _guides: tuple[str, ...] = ("auto", "full_rank", "mean_field")
@@ -48,20 +49,27 @@ class PosteriorEstimator(ArvizMixin, PrivateEstimator):
         if own["solver"] not in self._automatic:
             check_special(own["solver"], own)
 
+    def _feature_names(self) -> Sequence[str] | None:
+        own = vars(self)
+        if "feature_names_in_" in own:
+            return list(own["feature_names_in_"])
+        schema = self._reader().declaration.schema
+        matches = schema is not None and len(schema.columns) == own.get("n_features_in_")
+        return list(schema.names) if schema is not None and matches else None
+
     def _draws(self, plan: Plan, outcome: Outcome) -> np.ndarray:
         """Set the posterior and draw from it; shape (n_posterior_samples, n_parameters)."""
         self._set_posterior(plan, outcome)
         worst = np.max(self.diagnostics_.get("r_hat", 1.0))
         least = np.min(self.diagnostics_.get("ess", np.inf))
         if self._chains_mix and not (worst <= 1.1 and least >= 100):
-            warnings.warn(
+            warn_user(
                 f"The chains have not mixed: the largest R-hat is {worst:.2f} (should be below "
                 f"1.1), the least effective sample size {least:.0f} (should be above 100). The "
                 "draws do not represent the posterior. Take solver='dpvi', more n_steps or, under "
                 "privacy, a larger epsilon; a smaller clipping_norm allows larger steps too, at "
                 "the price of information.",
                 ConvergenceWarning,
-                stacklevel=5,
             )
         self._chains = self.posterior_.n_chains
         return self.posterior_.ordered_sample(outcome.rng, self.n_posterior_samples)

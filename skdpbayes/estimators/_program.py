@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from skdpbayes.checks import warn_user
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import PosteriorEstimator
 from skdpbayes.facts import Facts
@@ -60,7 +60,14 @@ class ProgramEstimator(PosteriorEstimator):
         program, public = self._program(facts)
         constants, arrays = _separated(public)
         shapes = tuple((own.name, own.shape, own.dtype) for own in facts.shape.fields)
-        return read_model(Program(program, shapes, tuple(constants.items())), arrays)
+        model, held = read_model(Program(program, shapes, tuple(constants.items())), arrays)
+        for name, size in model.program.declared:
+            if not self._by_person and facts.n_rows not in (None, size):
+                raise ValueError(
+                    f"Plate {name!r} is of {size} records, but there are {facts.n_rows}. Pass that "
+                    f"number, or write {model.program.plate_line(name)}."
+                )
+        return model, held
 
     def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.numpyro.reduced import reduced
@@ -117,13 +124,12 @@ class ProgramEstimator(PosteriorEstimator):
         """Warn where clipping moves the fit: a function of the model, not of records."""
         program = plan.model.model.program
         if math.isfinite(self.epsilon) and not program.unbiased:
-            warnings.warn(
+            warn_user(
                 f"The law of {', '.join(program.observed)} is not one of which skdpbayes can say "
                 "what clipping removes: estimates are biased, and intervals are those of the "
                 "clipped fit. One observed site with a law of a single number and a known mean and "
                 "variance, or with few values, has no such bias (docs/numpyro.md).",
                 UserWarning,
-                stacklevel=5,
             )
 
     def sample_posterior(

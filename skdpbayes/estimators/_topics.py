@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +23,8 @@ from skdpbayes.plans.settings import Bounds, Defaults, Task
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from skdpbayes.plans.plan import Plan
 
 
@@ -134,6 +137,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     _defaults = Defaults(rounds=(4, 30), opening_shares=(0.4, 0.15), opening_words="{} releases go")
 
     _dims: ClassVar = {"topics": ("topic", "feature")}
+    _estimated = ("topics",)
     # `normalize` is an option, not metadata of rows, so it is not routed.
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _fitted = (
@@ -270,6 +274,37 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         """
         draws = self._fresh_draws(n_samples, random_state)
         return {"topics": draws.reshape(n_samples, *self.components_.shape)}
+
+    def summary(
+        self,
+        level: float = 0.9,
+        *,
+        feature_names: Sequence[str] | None = None,
+        n_words: int = 10,
+    ) -> pd.DataFrame:
+        """Table of the most probable words of each topic.
+
+        Parameters
+        ----------
+        level : float, default=0.9
+            Mass of the equal-tailed intervals, in (0, 1).
+        feature_names : sequence of str, default=None
+            Words, in the order of the columns, such as a vectorizer's ``get_feature_names_out()``.
+            None: those of the data frame, else x0, x1 and so on.
+        n_words : int, default=10
+            Number of words of each topic.
+
+        Returns
+        -------
+        table : pandas.DataFrame
+            With a row for each topic and word, the most probable word first. Its columns are those
+            of `DPBayesianLogisticRegression.summary`.
+        """
+        check_number("n_words", n_words, 1, integral=True, closed=True)
+        table = super().summary(level, feature_names=feature_names)
+        topics, words = self.topics_.shape
+        best = np.argsort(-self.topics_, axis=1, kind="stable")[:, :n_words]
+        return table.iloc[(best + words * np.arange(topics)[:, None]).ravel()]
 
     @property
     def bound_(self) -> float:

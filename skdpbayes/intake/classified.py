@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
+from skdpbayes.checks import warn_user
 from skdpbayes.declarations import Declared, declared_labels
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.columns import agree, as_declared
@@ -128,11 +128,10 @@ class CategoryColumn(Reader):
             labels = declared_labels(categories, "categories")
             refuse_mixed(column.dtype, labels, "X", "categories")
         else:
-            warnings.warn(
+            warn_user(
                 "categories=None takes the set of categories from X, which is not private. Pass "
                 "categories=[...].",
                 PrivacyLeakWarning,
-                stacklevel=5,
             )
             found = list(dict.fromkeys(column.tolist()))
             labels = declared_labels(found, "The set of values in X")

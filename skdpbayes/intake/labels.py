@@ -16,6 +16,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 
 from skdpbayes.cells import objects, parsed, plain
+from skdpbayes.checks import warn_user
 from skdpbayes.declarations import Declared
 from skdpbayes.intake.tables import dtype_of, frame_of, is_sequence, items, kind_of
 from skdpbayes.privacy.report import PrivacyLeakWarning
@@ -101,10 +102,9 @@ def classes_of(
             return parsed(y), found, ()
         refuse_mixed(dtype, found, "y", "classes")
         return y, found, ()
-    warnings.warn(
+    warn_user(
         "classes=None takes the set of labels from y, which is not private. Pass classes=[...].",
         PrivacyLeakWarning,
-        stacklevel=4,
     )
     assert_all_finite(y, input_name="y")
     check_classification_targets(y)

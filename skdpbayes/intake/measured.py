@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,6 +10,7 @@ import numpy as np
 from sklearn.utils import assert_all_finite
 
 from skdpbayes.cells import parsed
+from skdpbayes.checks import warn_user
 from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Scales, Shape
 from skdpbayes.intake.reading import Reader, Rows, response, shape_of
@@ -83,11 +83,10 @@ class MeasuredRows(Reader):
         y = response(owner, y, len(X), one_by_one=self.bounds is not None)
         y, shape = _response_numbers(y, self.declaration), shape_of(owner, X)
         if self.bounds is None:
-            warnings.warn(
+            warn_user(
                 "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
                 "bounds=((X_low, X_high), (y_low, y_high)).",
                 PrivacyLeakWarning,
-                stacklevel=5,
             )
             own = self._scales(shape, _range_of(X), (y.min(), y.max()))
             facts = Facts(shape, scales=own, voided_by=_TAKEN)
@@ -173,11 +172,10 @@ class BoundedRows(Reader):
         X = self.numeric(owner, X, reset=True)
         shape = shape_of(owner, X)
         if self.columns is None:
-            warnings.warn(
+            warn_user(
                 "bounds=None takes the ranges of X from the data, which is not private. Pass "
                 "bounds=(low, high).",
                 PrivacyLeakWarning,
-                stacklevel=5,
             )
             own = self._scales(shape, _range_of(X.astype(np.float64)))
             facts = Facts(shape, scales=own, voided_by=_X_TAKEN)

@@ -148,6 +148,7 @@ class Scattered(Part):
         return total.at[self.rows.reshape(-1)].add(values, mode="drop")
 
 
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Dense(Part):
     """A contribution that is an array (any shape)."""

@@ -272,7 +272,8 @@ def private_sum(
         if group.width is None:
             slots = records.slots or CHUNK
         else:
-            slots = max(_FEWEST, min(CHUNK, _LISTED // group.width))
+            slots = min(CHUNK, _LISTED // group.width)
+        slots = max(_FEWEST, slots // records.most_rows)
         stop = draw.starts[i + 1]
 
         def next_chunk(carry: tuple[jax.Array, Release]) -> tuple[jax.Array, Release]:

@@ -86,6 +86,55 @@ class RaggedRows:
         return {"columns": columns, "values": jnp.where(inside, self.data[slots], 0)}
 
 
+class Person(NamedTuple):
+    """The rows of one person, or of a batch of persons.
+
+    Attributes
+    ----------
+    rows : pytree
+        With an axis of places for rows.
+    present : bool array
+        Places that hold a row.
+    """
+
+    rows: Tree
+    present: jax.Array
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["rows", "order", "starts"],
+    meta_fields=["most"],
+)
+@dataclass(frozen=True)
+class Persons:
+    """Rows by person: a record is a person.
+
+    Attributes
+    ----------
+    rows : pytree
+        Fields of all rows.
+    order : int32 array
+        Places of the rows that count, of one person after the other.
+    starts : int32 array of shape (n_persons + 1,)
+        Where in `order` a person's rows begin.
+    most : int
+        Largest number of a person's rows.
+    """
+
+    rows: Tree
+    order: Array
+    starts: Array
+    most: int
+
+    def take(self, indices: jax.Array, width: int | None) -> Person:
+        """Batch of persons."""
+        places = self.starts[indices][:, None] + jnp.arange(self.most, dtype=jnp.int32)
+        present = places < self.starts[indices + 1][:, None]
+        rows = _taken(self.rows, self.order[jnp.where(present, places, 0)].reshape(-1), width)
+        return Person(jax.tree.map(lambda x: x.reshape(*places.shape, *x.shape[1:]), rows), present)
+
+
 class Group(NamedTuple):
     """Records from `start` to `stop`, of one width (None, if they have no `RaggedRows`)."""
 
@@ -123,7 +172,14 @@ class Records:
         first = jax.tree.leaves(self.fields, is_leaf=_is_rows)[0]
         if isinstance(first, SparseRows | RaggedRows):
             return int(first.row_starts.shape[0] - 1)
+        if isinstance(first, Persons):
+            return int(first.starts.shape[0] - 1)
         return int(first.shape[0])
+
+    @property
+    def most_rows(self) -> int:
+        """Largest number of rows of a record: above one where records are persons."""
+        return self.fields.most if isinstance(self.fields, Persons) else 1
 
     def bounds(self) -> list[int]:
         """Where groups begin, and the number of records."""
@@ -145,19 +201,22 @@ class Records:
 
     def take(self, indices: jax.Array, width: int | None = None) -> Tree:
         """The records at `indices`, as a batch."""
+        return _taken(self.fields, indices, width)
 
-        def rows(field: Any) -> Tree:
-            if isinstance(field, SparseRows):
-                return field.take(indices)
-            if isinstance(field, RaggedRows):
-                return field.take(indices, width)
-            return field.at[indices].get(mode="promise_in_bounds")
 
-        return jax.tree.map(rows, self.fields, is_leaf=_is_rows)
+def _taken(fields: Tree, indices: jax.Array, width: int | None) -> Tree:
+    def rows(field: Any) -> Tree:
+        if isinstance(field, SparseRows):
+            return field.take(indices)
+        if isinstance(field, RaggedRows | Persons):
+            return field.take(indices, width)
+        return field.at[indices].get(mode="promise_in_bounds")
+
+    return jax.tree.map(rows, fields, is_leaf=_is_rows)
 
 
 def _is_rows(leaf: object) -> bool:
-    return isinstance(leaf, SparseRows | RaggedRows)
+    return isinstance(leaf, SparseRows | RaggedRows | Persons)
 
 
 def padded_size(n: int) -> int:

@@ -17,8 +17,6 @@ from skdpbayes.privacy.accounting import GaussianSteps
 MAX_SCHEDULE = 64
 """Most pieces of a noise schedule: a static shape, so that no schedule recompiles."""
 
-"""Smallest sampling rate: `poisson_sample`'s proof covers no smaller one."""
-
 LEAST_RATE = 1e-6
 """Smallest sampling rate: `poisson_sample`'s proof covers no smaller one."""
 
@@ -41,12 +39,15 @@ class MechanismSpec:
         Integer sums and integer noise, or floating-point numbers.
     count : GaussianSteps or None
         Release of the number of usable records, by `noisy_count`; None if there is none.
+    most_rows : int
+        Largest number of rows of a record: above one where records are persons.
     """
 
     steps: tuple[GaussianSteps, ...]
     n_chains: int = 1
     numerics: str = "secure"
     count: GaussianSteps | None = None
+    most_rows: int = 1
 
     @property
     def n_steps(self) -> int:
@@ -125,6 +126,7 @@ class MechanismSpec:
             ends=ends,
             n_steps=np.int32(self.n_steps),
             noise_std=np.float64(1.0 if self.levels is None else noise_std(self.levels)),
+            most_rows=np.float32(self.most_rows),
         )
 
 
@@ -137,6 +139,8 @@ class Mechanism(NamedTuple):
         Sampling rate, noise multipliers, the step at which each ends, and steps in all.
     noise_std : float
         Standard deviation of the noise as it is drawn.
+    most_rows : int
+        Largest number of rows of a record.
     """
 
     rate: Any
@@ -144,10 +148,15 @@ class Mechanism(NamedTuple):
     ends: Any
     n_steps: Any
     noise_std: Any
+    most_rows: Any = np.float32(1)
 
     def noise_multiplier(self, step: ArrayLike) -> jax.Array:
         """Noise multiplier (standard deviation over clipping norm) in force at a step."""
         return jnp.asarray(self.sigmas)[jnp.sum(jnp.asarray(self.ends) <= step)]
+
+    def score_norm(self, norm: ArrayLike) -> jax.Array:
+        """Clipping norm of a record's score, given that of a row's (`Block`)."""
+        return jnp.asarray(norm) * jnp.sqrt(self.most_rows)
 
     def units(self, step: ArrayLike, share: float) -> jax.Array:
         """Length of a block's clipping norm in steps of the grid, on which noise is as drawn."""
@@ -159,7 +168,20 @@ class Mechanism(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Clipping norm (traced) and budget share (static); shares of a round sum to at most one."""
+    """Clipping norm and budget share of one block of a release.
+
+    Attributes
+    ----------
+    clipping_norm : float
+        Traced.
+    share : float
+        Static; the shares of a round sum to at most one.
+    together : {"sum", "score", "mean"}
+        How the rows of one person add up (`persons`). Sums of k rows are up to k times as long as
+        one row, sums of scores about root k, since scores average out at the truth; a mean is no
+        longer.
+    """
 
     clipping_norm: ArrayLike
     share: float = 1.0
+    together: str = "sum"

@@ -218,8 +218,8 @@ class RescaledLinear:
             }
 
         blocks = {
-            "rows": Block(NORM * jnp.float32(HALF * d**0.5), 0.5),
-            "response": Block(NORM * jnp.float32(HALF), 0.5),
+            "rows": Block(NORM * jnp.float32(HALF * d**0.5), 0.5, "mean"),
+            "response": Block(NORM * jnp.float32(HALF), 0.5, "mean"),
         }
         return Opening(statistics, blocks, update)
 

@@ -36,9 +36,14 @@ def knows_responses(model: object) -> TypeGuard[HasResponse]:
     return isinstance(model, HasResponse) and model.one_response
 
 
+def _double(response: Response) -> Response:
+    """Numbers in double precision, in the driver: lengths cancel if slopes are nearly collinear."""
+    return jax.tree.map(lambda x: jnp.asarray(x, float), response)
+
+
 def typical_length(response: Response) -> jax.Array:
     """Root mean square of the lengths of a record's possible scores."""
-    slope, _, others, shares = response
+    slope, _, others, shares = _double(response)
     squares = jnp.sum((others @ (slope @ slope.T)) * others, axis=1)
     return jnp.sqrt(jnp.maximum(shares @ squares, _TINY))
 
@@ -63,7 +68,7 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     norm : float
         No score is longer.
     """
-    slope, own, others, shares = response = model.response(params, record)
+    slope, own, others, shares = response = _double(model.response(params, record))
     gram = slope @ slope.T
 
     def length(u: jax.Array) -> jax.Array:
@@ -74,6 +79,8 @@ def fair_score(model: HasResponse, params: Params, record: Record, norm: jax.Arr
     mean = (shares * (kept - weight)) @ others  # the score itself has mean zero
     # With its expectation taken off, a score may be longer than `norm` by the latter's length.
     room = 1 / (1 + length(mean) / norm)
+    # Without a response a record has no score, and must have no curvature.
+    room = jnp.where(jnp.isfinite(own).all(), room, jnp.nan)
     score = room * (jnp.minimum(weight, norm / length(own)) * own - mean)
     second = (others * (shares * kept)[:, None]).T @ others
     spread = (others * (shares * kept**2)[:, None]).T @ others - jnp.outer(mean, mean)

@@ -65,7 +65,7 @@ class WithScoreUnit:
             middle = jnp.argmax(2 * below >= below[-1])
             return {"unit": self.factor * 2.0 ** (bins[middle] + 1).astype(jnp.float32)}
 
-        return (Opening(statistics, {"norms": Block(jnp.float32(1))}, update),)
+        return (Opening(statistics, {"norms": Block(jnp.float32(1), together="mean")}, update),)
 
     def marginal(self, params):
         """The model with its unit."""

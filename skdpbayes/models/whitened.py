@@ -185,4 +185,4 @@ def moments_opening(
         variance = scales["moments"].astype(jnp.float64) ** 2 / 2
         return learn(params, (moments + moments.T) / 2, variance)
 
-    return Opening(statistics, {"moments": Block(NORM * norm**2)}, update)
+    return Opening(statistics, {"moments": Block(NORM * norm**2, together="mean")}, update)

@@ -98,7 +98,7 @@ def plan_dpvi(
     if public_n is not None and "dpvi" not in defaults.schedules:
         batch = max(batch, math.ceil(PASSES * public_n / max(n_steps, 1)))
     rate = settings.rate(n, batch)
-    n_guess = batch / rate if public_n is None else public_n
+    n_guess = (batch / rate if public_n is None else public_n) * settings.most_rows
     size = n_parameters(model)
     full_rank = settings.guide == "full_rank" or (
         settings.guide == "auto" and size <= defaults.full_rank_up_to
@@ -111,7 +111,8 @@ def plan_dpvi(
     if clip is None:
         # Variance of the noise in the averaged unclipped score, over the curvature that the bounds
         # suggest. If noise dominates, clipping saves more information than it costs.
-        variance = (steps[0].noise_multiplier * bounds.score / rate) ** 2 / n_steps
+        noise = steps[0].noise_multiplier * bounds.score * settings.most_rows**0.5 / rate
+        variance = noise**2 / n_steps
         ratio = variance * size / (0.8 * n_guess * bounds.curvature)
         if ratio > 0:
             clip = bounds.score * min(max(ratio**-0.25 / 4, 0.25), 1)
@@ -151,7 +152,8 @@ def plan_na_dpvi(
     if n is not None and not batch:
         batch = n
         if settings.n_steps is None:
-            affordable = int(_COST / (n * max(n_parameters(model) ** 2, _LEAST_COST)))
+            cost = n * settings.most_rows * max(n_parameters(model) ** 2, _LEAST_COST)
+            affordable = int(_COST / cost)
             n_steps = min(n_steps, max(_LEAST_ROUNDS, affordable))
     rate = settings.rate(n, batch)
     if n_steps < 2:
@@ -279,7 +281,8 @@ def plan_sgld(
     )
     schedule = [(size**-0.5, count * n_chains) for size, count in blocks]
     opening, _, noise = settings.round_noise(openings, n_steps * n_chains, rate, schedule)
-    largest = step_size(noise, rate, clip, friction)
+    longest = clip * settings.most_rows**0.5  # a person's score
+    largest = step_size(noise, rate, longest, friction)
     if settings.learning_rate is not None:
         first = float(settings.learning_rate)
         if first > largest * (1 + 1e-9):
@@ -297,9 +300,9 @@ def plan_sgld(
                 "adjacency='zero_out'."
             )
         curvature = bounds.curvature if bounds.mean_curvature is None else bounds.mean_curvature
-        first = min(largest, 1 / (n * curvature + bounds.prior_precision))
+        first = min(largest, 1 / (n * settings.most_rows * curvature + bounds.prior_precision))
     steps = tuple(
-        GaussianSteps(noise_multiplier(first * size, rate, clip, friction), rate, count)
+        GaussianSteps(noise_multiplier(first * size, rate, longest, friction), rate, count)
         for size, count in blocks
     )
     solver = SGLD(

@@ -94,6 +94,7 @@ def report(
         along=spec.along,
         clipping_norm=clipping_norm,
         unit=told.unit,
+        not_covered=reports.not_covered(told.unit),
         accountant=accountant,
         crosscheck=check,
         numerics=spec.numerics,

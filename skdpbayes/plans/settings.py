@@ -119,7 +119,7 @@ class Settings:
     ----------
     epsilon, delta, adjacency, numerics, solver
     n_posterior_samples, sampling_rate, n_steps, clipping_norm, learning_rate
-    guide, step_schedule, n_chains, sampler, friction
+    guide, step_schedule, n_chains, sampler, friction, max_rows_per_person
         As in `DPBayesianLogisticRegression`; defaults replace the parameters that an estimator
         lacks.
     defaults : Defaults
@@ -140,6 +140,7 @@ class Settings:
     n_chains: int = 1
     sampler: str = "sgld"
     friction: float = 1.0
+    max_rows_per_person: int | None = None
     defaults: Defaults = field(default_factory=Defaults)
 
     @classmethod
@@ -153,6 +154,11 @@ class Settings:
     def private(self) -> bool:
         """Whether epsilon is finite."""
         return math.isfinite(self.epsilon)
+
+    @property
+    def most_rows(self) -> int:
+        """Largest number of rows of a record."""
+        return self.max_rows_per_person or 1
 
     def rate(self, n_records: int | None, expected_batch: int) -> float:
         """`sampling_rate`, or the rate at which `expected_batch` records are expected."""
@@ -231,7 +237,7 @@ class Settings:
         """Specification of the mechanism."""
         from skdpbayes.mechanism.spec import MechanismSpec
 
-        spec = MechanismSpec(steps, n_chains, self.numerics)
+        spec = MechanismSpec(steps, n_chains, self.numerics, most_rows=self.most_rows)
         if not self.private and spec.least_noise >= LEAST_ACCOUNTED:
             # A sampler's noise has a finite epsilon, which an exact count would void.
             return spec
@@ -254,4 +260,9 @@ class Settings:
                 "solver='vips' takes the number of records as known, which adjacency='add_remove' "
                 "keeps private. Use adjacency='zero_out' if it may be known, or another solver, "
                 "with a sampling_rate."
+            )
+        if self.most_rows > 1:
+            raise ValueError(
+                "solver='vips' takes the number of rows as known, and how many a person has is "
+                "private: max_rows_per_person needs another solver here, such as 'na-dpvi'."
             )

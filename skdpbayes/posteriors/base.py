@@ -106,11 +106,11 @@ class GaussianPosterior(IndependentDraws):
         noise = rng.standard_normal((n, self.factor.shape[-1]))
         return self.mean + (noise * self.factor if self.factor.ndim == 1 else noise @ self.factor.T)
 
-    def mapped(self, axes: ArrayLike) -> GaussianPosterior:
-        """Posterior of ``axes @ parameters``."""
+    def mapped(self, axes: ArrayLike, offset: ArrayLike = 0.0) -> GaussianPosterior:
+        """Posterior of ``axes @ parameters + offset``."""
         axes = np.asarray(axes, np.float64)
         factor = axes * self.factor if self.factor.ndim == 1 else axes @ self.factor
-        return GaussianPosterior(axes @ self.mean, factor)
+        return GaussianPosterior(axes @ self.mean + np.asarray(offset), factor)
 
     def among_others(self, basis: np.ndarray) -> GaussianPosterior:
         """Posterior of all coordinates: these along the orthonormal `basis`, others N(0, 1)."""
@@ -190,9 +190,9 @@ class DrawsPosterior:
         flat = self.draws.reshape(-1, self.draws.shape[-1])
         return flat[rng.choice(len(flat), n, replace=n > len(flat))]
 
-    def mapped(self, axes: ArrayLike) -> DrawsPosterior:
-        """Posterior of ``axes @ parameters``."""
-        return DrawsPosterior(self.draws @ np.asarray(axes, np.float64).T)
+    def mapped(self, axes: ArrayLike, offset: ArrayLike = 0.0) -> DrawsPosterior:
+        """Posterior of ``axes @ parameters + offset``."""
+        return DrawsPosterior(self.draws @ np.asarray(axes, np.float64).T + np.asarray(offset))
 
     def among_others(self, basis: np.ndarray) -> DrawsPosterior:
         """As `GaussianPosterior.among_others`; the other coordinates are drawn."""

@@ -7,7 +7,7 @@ here the sum's own distribution is used, up to quadrature).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -50,6 +50,10 @@ class RatePosterior(SampledPosterior):
 
     def __repr__(self) -> str:
         return f"RatePosterior({len(self.sums)} rates)"
+
+    def without_noise(self) -> RatePosterior:
+        """Posterior if the sums were the true ones."""
+        return replace(self, scale=0.0)
 
     @cached_property
     def _grids(self):
@@ -176,6 +180,10 @@ class CountsPosterior(SampledPosterior):
     def __repr__(self) -> str:
         return f"CountsPosterior({len(self.counts)} categories)"
 
+    def without_noise(self) -> CountsPosterior:
+        """Posterior if the counts were the true ones."""
+        return replace(self, scale=0.0)
+
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws of the probabilities, of shape (n, K)."""
         gammas = rng.standard_gamma(self.concentration + self.sample_counts(rng, n))
@@ -283,6 +291,10 @@ class FirstOfEach(SampledPosterior):
 
     def __repr__(self) -> str:
         return f"FirstOfEach({len(self.parts)} posteriors)"
+
+    def without_noise(self) -> FirstOfEach:
+        """Posteriors if the releases had no noise."""
+        return FirstOfEach(tuple(part.without_noise() for part in self.parts))
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws, of shape (n, number of parts)."""

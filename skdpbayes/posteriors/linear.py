@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import special
 
 from skdpbayes.posteriors.base import DrawsPosterior, SampledPosterior
@@ -121,6 +122,19 @@ class NormalInverseGamma(SampledPosterior):
         root = np.linalg.inv(np.linalg.cholesky(self.precision))
         noise = rng.standard_normal((n, len(self.centre))) @ root
         return np.concatenate([np.log(variance), self.centre + np.sqrt(variance) * noise], axis=1)
+
+    def mapped(self, axes: ArrayLike, offset: ArrayLike) -> NormalInverseGamma:
+        """Posterior of ``axes @ (log s2, w) + offset``.
+
+        The first row and the first column of `axes` are those of the identity: another unit of the
+        response is an offset of the log variance.
+        """
+        axes, offset = np.asarray(axes, np.float64)[1:, 1:], np.asarray(offset, np.float64)
+        square, back = math.exp(offset[0]), np.linalg.inv(axes)
+        precision = square * back.T @ self.precision @ back
+        return NormalInverseGamma(
+            axes @ self.centre + offset[1:], precision, self.shape, square * self.scale
+        )
 
 
 def moments_posterior(

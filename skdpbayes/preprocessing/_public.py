@@ -6,7 +6,9 @@ estimators treat its row as absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -17,7 +19,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from skdpbayes.cells import objects
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_choice, check_number, warn_user
 from skdpbayes.declarations import Declared, by_name
 from skdpbayes.intake.columns import agree, as_declared, numbers
 from skdpbayes.intake.labels import codes, refuse_mixed
@@ -33,6 +35,19 @@ DeclaredBounds: TypeAlias = Ends | Mapping[str, tuple[float, float]] | Schema
 DeclaredCategories: TypeAlias = (
     Mapping[str, Sequence[object]] | Sequence[Sequence[object]] | Sequence[object] | Schema
 )
+
+
+_TELLING: ContextVar[bool] = ContextVar("telling", default=False)
+
+
+@contextmanager
+def rows_to_predict() -> Iterator[None]:
+    """Rows of this context are not protected: encoders tell of cells without a category."""
+    token = _TELLING.set(True)
+    try:
+        yield
+    finally:
+        _TELLING.reset(token)
 
 
 class _Public(TransformerMixin, BaseEstimator):
@@ -225,6 +240,12 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
             )
         return low, high, start, end
 
+    def _slopes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Slope and offset of the map of each column, within its bounds."""
+        low, high, start, end = self._map()
+        slopes = (end - start) / (high - low)
+        return slopes, start - low * slopes
+
     def transform(self, X: RawRows) -> np.ndarray:
         """Columns in `feature_range`; cells that are not numbers are NaN, or the value `missing`.
 
@@ -253,10 +274,11 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
 
 
 class CategoryEncoder(_Public):
-    """One-hot encoding by public categories; all other cells become zeros.
+    """One-hot encoding by public categories; all other cells become zeros, or NaN with `drop`.
 
     It is `sklearn.preprocessing.OneHotEncoder` with declared categories: no cell raises an error or
-    a warning. A missing cell becomes zeros too, so a row of missing cells still counts as a row.
+    a warning. A missing cell becomes zeros too, so a row of missing cells still counts as a row. A
+    `PrivatePipeline` warns of cells without a category when it predicts.
 
     Parameters
     ----------
@@ -264,6 +286,11 @@ class CategoryEncoder(_Public):
         Texts, numbers or dates. For data frames, a dict from each column's name to its categories;
         for arrays, the categories of each column, or of all. Or a `Schema`, whose values for
         missing cells replace unknown ones.
+    drop : {"first", "if_binary"}, dict, list or None, default=None
+        Category of each column that gets no column of its own, so that an intercept is determined:
+        the first that is declared, the first in columns of two categories, or one for each column
+        (None: none), by name for data frames. Zeros then mean this category, so that any other cell
+        becomes NaN, and private estimators treat its row as absent.
 
     Attributes
     ----------
@@ -275,10 +302,18 @@ class CategoryEncoder(_Public):
     >>> from skdpbayes.preprocessing import CategoryEncoder
     >>> CategoryEncoder(categories=[["no", "yes"]]).fit_transform([["yes"], ["perhaps"]]).tolist()
     [[0.0, 1.0], [0.0, 0.0]]
+    >>> encoder = CategoryEncoder(categories=[["no", "yes"]], drop="first")
+    >>> encoder.fit_transform([["yes"], ["no"], ["perhaps"]]).tolist()
+    [[1.0], [0.0], [nan]]
     """
 
-    def __init__(self, categories: DeclaredCategories) -> None:
+    def __init__(
+        self,
+        categories: DeclaredCategories,
+        drop: str | Mapping[str, object] | Sequence[object] | None = None,
+    ) -> None:
         self.categories = categories
+        self.drop = drop
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -286,7 +321,25 @@ class CategoryEncoder(_Public):
         return tags
 
     def _check_parameters(self) -> None:
-        self._lists()
+        self._dropped(self._lists())
+
+    def _dropped(self, lists: list[np.ndarray]) -> list[int]:
+        """Position of the category of each column that is left out; -1 if none is."""
+        if self.drop is None:
+            return [-1] * len(lists)
+        if isinstance(self.drop, str):
+            check_choice("drop", self.drop, ("first", "if_binary"))
+            return [0 if self.drop == "first" or len(own) == 2 else -1 for own in lists]
+        given = self.drop
+        own_drop = by_name(given, self._names(), "drop") if isinstance(given, Mapping) else given
+        if len(own_drop) != len(lists):
+            raise ValueError(f"drop has {len(own_drop)} categories, X has {len(lists)} columns.")
+        places = []
+        for category, own in zip(own_drop, lists, strict=True):
+            if category is not None and category not in own.tolist():
+                raise ValueError(f"drop={category!r} is not among the categories {own.tolist()}.")
+            places.append(-1 if category is None else own.tolist().index(category))
+        return places
 
     def _lists(self) -> list[np.ndarray]:
         """Categories of each column."""
@@ -332,7 +385,7 @@ class CategoryEncoder(_Public):
         return [objects(cells) for cells in columns]
 
     def transform(self, X: RawRows) -> np.ndarray:
-        """Zeros, and a one for the category of each cell.
+        """Zeros, and a one for the category of each cell; with `drop`, NaN for cells without one.
 
         Parameters
         ----------
@@ -343,11 +396,30 @@ class CategoryEncoder(_Public):
         X_new : float array of shape (n_samples, n_categories)
         """
         check_is_fitted(self)
-        out = []
-        for column, own in zip(self._cells(X, reset=False), self._lists(), strict=True):
+        lists, out, unknown = self._lists(), [], []
+        for column, own, dropped in zip(
+            self._cells(X, reset=False), lists, self._dropped(lists), strict=True
+        ):
             code = codes(column, own)
-            out.append((code[:, None] == np.arange(len(own))).astype(np.float64))
+            ones = (code[:, None] == np.delete(np.arange(len(own)), _at(dropped))).astype(float)
+            if dropped >= 0:
+                ones[code < 0] = np.nan
+            out.append(ones)
+            unknown.append(int((code < 0).sum()))
+        if _TELLING.get() and any(unknown):
+            self._tell(unknown)
         return np.concatenate(out, axis=1)
+
+    def _tell(self, unknown: list[int]) -> None:
+        """Warn of cells of rows to predict that hold no declared category."""
+        known = self._names()
+        names = [f"x{j}" for j in range(len(unknown))] if known is None else known
+        counts = [f"{n} in {name!r}" for n, name in zip(unknown, names, strict=True) if n]
+        instead = "zeros" if self.drop is None else "zeros, or NaN where a category is left out"
+        warn_user(
+            f"Rows to predict hold cells without a declared category: {', '.join(counts)}. Their "
+            f"columns are {instead}."
+        )
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
         """Names of the output: column, underscore, category."""
@@ -355,7 +427,15 @@ class CategoryEncoder(_Public):
         own = self._names()
         names = input_features if own is None else own
         names = [f"x{j}" for j in range(self.n_features_in_)] if names is None else names
+        lists = self._lists()
+        kept = [
+            np.delete(own, _at(at)) for own, at in zip(lists, self._dropped(lists), strict=True)
+        ]
         return np.array(
-            [f"{name}_{c}" for name, own in zip(names, self._lists(), strict=True) for c in own],
-            object,
+            [f"{name}_{c}" for name, own in zip(names, kept, strict=True) for c in own], object
         )
+
+
+def _at(place: int) -> list[int]:
+    """The place in a list; an empty one for -1."""
+    return [] if place < 0 else [place]

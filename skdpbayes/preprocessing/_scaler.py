@@ -42,6 +42,9 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
     numerics : {"secure", "fast"}, default="secure"
         Arithmetic of sums and noise: integers, for which the guarantee is proved, or floating
         point.
+    max_rows_per_person : int, default=None
+        Makes a person the unit of privacy: `fit` takes the persons' names as `groups`, and so many
+        rows of each count (of more, as many, evenly spaced). None: a row is a person's only one.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
@@ -84,6 +87,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         with_std: bool = True,
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         random_state: int | np.random.RandomState | np.random.Generator | None = None,
     ) -> None:
@@ -94,19 +98,22 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.with_std = with_std
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.random_state = random_state
 
     def __sklearn_is_fitted__(self) -> bool:
         return "scale_" in vars(self)
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Learn means and standard deviations.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         y : ignored
+        groups : array-like of shape (n_samples,), default=None
+            The person that each row is of, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -118,7 +125,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
             For parameters out of range, shapes and dtypes, which are public. Never for the values
             in a row.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod
@@ -148,6 +155,11 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         self.mean_ = low + half * (mean + 1)
         self.var_ = half**2 * variance
         self.scale_ = np.sqrt(self.var_)
+
+    def _slopes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Slope and offset of the map of each column, within its bounds."""
+        slopes = 1 / self.scale_ if self.with_std else np.ones(len(self.scale_))
+        return slopes, -slopes * self.mean_ * bool(self.with_mean)
 
     def _dense(self, X: Any) -> np.ndarray:
         return self._reader().numeric(self, X, reset=False)

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     )
     from skdpbayes.privacy.count import NoisyCount
     from skdpbayes.privacy.ledger import BudgetError, PrivacyLedger
+    from skdpbayes.privacy.page import statement_page
     from skdpbayes.privacy.report import PrivacyLeakWarning, PrivacySpent
     from skdpbayes.privacy.selection import SelectionSpent
+    from skdpbayes.privacy.statements import Verdict, statement, verify_statement
 
 __all__ = [
     "AccountingError",
@@ -47,6 +49,7 @@ __all__ = [
     "PrivacySpent",
     "Selection",
     "SelectionSpent",
+    "Verdict",
     "baselines",
     "bucket_schedule",
     "calibrate_noise",
@@ -55,8 +58,11 @@ __all__ = [
     "epsilon",
     "selection_epsilon",
     "smallest_batch_bound",
+    "statement",
+    "statement_page",
     "step_size_bound",
     "truncation_delta",
+    "verify_statement",
     "wang_step_size_bound",
 ]
 
@@ -67,6 +73,10 @@ _HOMES = {
     "PrivacyLedger": "ledger",
     "PrivacySpent": "report",
     "SelectionSpent": "selection",
+    "Verdict": "statements",
+    "statement": "statements",
+    "statement_page": "page",
+    "verify_statement": "statements",
 }
 
 

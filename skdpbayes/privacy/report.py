@@ -39,6 +39,13 @@ _NOT_COVERED = (
     "more than one record of the same person",
     "timing and other side channels",
 )
+_ONE_PERSON = "a person who goes by several names in `groups`"
+
+
+def not_covered(unit: str) -> tuple[str, ...]:
+    """What a guarantee for this unit does not cover."""
+    *others, several, timing = _NOT_COVERED
+    return (*others, _ONE_PERSON if unit == "person" else several, timing)
 
 
 _NEGLIGIBLE = 1e-6  # share of an overhead in epsilon or delta

@@ -84,7 +84,14 @@ class Adam(OneKindOfRound):
             weight = jnp.where(n > 0, counted / jnp.maximum(n, 1), 1)
             return AdamState(theta, moments, state.average + weight * (theta - state.average), n)
 
-        return (Round(lambda state, key: key, query, lambda state: {"score": Block(clip)}, update),)
+        return (
+            Round(
+                lambda state, key: key,
+                query,
+                lambda state: {"score": Block(clip, together="score")},
+                update,
+            ),
+        )
 
     def posterior(self, model: Model, state: AdamState) -> GaussianPosterior:
         """The point, as a normal distribution without spread."""

@@ -197,7 +197,8 @@ class AwareSGLD:
             nothing = Curvature.none(state.theta.size)
             before = jax.tree.map(lambda x, y: jnp.where(step == last, x, y), state.known, nothing)
             known = before.after(estimate, scales)
-            noise = mechanism.noise_multiplier(first).astype(jnp.float64) * clip / mechanism.rate
+            longest = mechanism.score_norm(clip)
+            noise = mechanism.noise_multiplier(first).astype(jnp.float64) * longest / mechanism.rate
             subsampled = 1 / mechanism.rate - 1
             law = self._law(
                 model, known, noise, subsampled, last - first, estimate=cautious_curvature
@@ -206,7 +207,7 @@ class AwareSGLD:
             return state._replace(known=known, law=law)
 
         return (
-            Round(at_draw, score_of, lambda state: {"score": Block(clip)}, move),
+            Round(at_draw, score_of, lambda state: {"score": Block(clip, together="score")}, move),
             Round(
                 lambda state, key: within_reach(model, state.centre, _REACH).astype(jnp.float32),
                 lambda state, point: curvature_query(model, unravel(point), clip),

@@ -175,9 +175,9 @@ class DPVI:
         def blocks(state: DPVIState) -> Mapping[str, Block]:
             clip = clip_of(model, state)
             if self.clip_fraction is None:
-                return {"score": Block(clip)}
+                return {"score": Block(clip, together="score")}
             return {
-                "score": Block(clip, 1 - _TALLY_SHARE),
+                "score": Block(clip, 1 - _TALLY_SHARE, "score"),
                 "tally": Block(jnp.ones_like(clip), _TALLY_SHARE),
             }
 

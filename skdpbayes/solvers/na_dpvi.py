@@ -201,7 +201,7 @@ class NADPVI:
             )
 
         def scores(state: TraceState) -> Mapping[str, Block]:
-            return {"score": Block(self.clipping_norm * unit(state))}
+            return {"score": Block(self.clipping_norm * unit(state), together="score")}
 
         asked = Round(ask_score, score_of, scores, learn_score)
         if isinstance(model, HasInformation):
@@ -223,6 +223,14 @@ class NADPVI:
         with jax.enable_x64(True):
             mean, precision = normal_posterior(model, jax.tree.map(jnp.asarray, state))
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
+
+    def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
+        """Posterior whose covariance leaves out the privacy noise of the scores.
+
+        Curvature and coordinates are those released.
+        """
+        blocks = state.blocks._replace(noise=jnp.zeros(state.blocks.noise.shape))
+        return self.posterior(model, state._replace(blocks=blocks))
 
     def likelihood(self, model: Model, state: TraceState) -> NormalLikelihood:
         """Likelihood of the parameters given all releases.

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import OpenedModel
 from skdpbayes.models.protocols import Number, Params
-from skdpbayes.posteriors.base import MappedPosterior, Posterior
+from skdpbayes.posteriors.base import GaussianPosterior, MappedPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.base import (
     GradientSolver,
@@ -124,6 +124,12 @@ class Opened:
         """The solver's posterior, in the model's own parameters."""
         marginal = self._marginal(model, state)
         return marginal.natural(self.solver.posterior(marginal, state.solver))
+
+    def without_noise(self, model: OpenedModel, state: OpenedState) -> GaussianPosterior:
+        """Posterior of `na-dpvi` without the noise of scores, in the model's own parameters."""
+        assert isinstance(self.solver, NADPVI)
+        marginal = self._marginal(model, state)
+        return marginal.natural(self.solver.without_noise(marginal, state.solver))
 
     def likelihood(self, model: OpenedModel, state: OpenedState) -> NormalLikelihood:
         """The likelihood that `na-dpvi` leaves, in the model's own parameters."""

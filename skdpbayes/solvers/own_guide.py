@@ -117,7 +117,9 @@ class OwnGuide(OneKindOfRound):
         def point(state: OwnGuideState, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             return path(state.parameters, key)[0], key
 
-        return (Round(point, query, lambda state: {"score": Block(clip)}, update),)
+        return (
+            Round(point, query, lambda state: {"score": Block(clip, together="score")}, update),
+        )
 
     def posterior(self, model: Model, state: OwnGuideState) -> GuidePosterior:
         """The guide, at its averaged parameters."""

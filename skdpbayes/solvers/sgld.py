@@ -93,7 +93,7 @@ class SGLD(OneKindOfRound):
         """A Langevin step."""
         unravel, prior_gradient = flat_start(model)[1], prior_score(model)
         clip = jnp.asarray(self.clipping_norm, jnp.float32) * score_unit(model)
-        total = self._total_time(mechanism, clip)
+        total = self._total_time(mechanism, mechanism.score_norm(clip))
 
         def query(state: SGLDState, theta: jax.Array) -> Query:
             del state
@@ -117,7 +117,10 @@ class SGLD(OneKindOfRound):
 
         return (
             Round(
-                lambda state, key: state.theta, query, lambda state: {"score": Block(clip)}, update
+                lambda state, key: state.theta,
+                query,
+                lambda state: {"score": Block(clip, together="score")},
+                update,
             ),
         )
 

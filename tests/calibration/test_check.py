@@ -20,7 +20,8 @@ from skdpbayes.calibration import check, marginal_coverage, tarp_coverage
 from skdpbayes.calibration._model_check import _names, _ravelled
 from skdpbayes.calibration._simulators import simulator_of
 from skdpbayes.displays import CheckDisplay
-from skdpbayes.privacy import PrivacyLedger
+from skdpbayes.estimators import _base
+from skdpbayes.privacy import PrivacyLeakWarning, PrivacyLedger
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,7 @@ def test_figures_are_those_of_the_draws(found):
     assert found.worst[1] == found.coverage.coverage.min()
     printed = str(found)
     assert "no budget was spent" in printed and "probability[1]" in printed
+    assert found.taken_as_public == ()
 
 
 def test_no_ledger_is_charged(found, ledger):
@@ -59,6 +61,13 @@ def test_seed_decides_and_the_estimator_stays(found):
     assert not np.array_equal(short[0].truth, short[2].truth)
     assert model.random_state is None and model.ledger is None
     assert not hasattr(model, "posterior_")
+
+
+def test_seeds_of_a_check_are_not_those_that_are_warned_of(monkeypatch):
+    monkeypatch.setattr(_base, "_warned", [])
+    check(DPBetaBernoulli(), 100, n_fits=1)
+    with pytest.warns(PrivacyLeakWarning, match="random_state is set"):
+        DPBetaBernoulli(random_state=0).fit(np.ones((100, 1)))
 
 
 def test_later_fits_compile_nothing(compilations):
@@ -82,6 +91,9 @@ def test_truths_and_data_may_be_given():
     wrong = check(
         DPBetaBernoulli(epsilon=50.0), 2_000, truths=truths, simulate=ones, random_state=0
     )
+    assert wrong.taken_as_public == ("truths", "simulate")
+    assert "taken as public: truths and simulate" in str(wrong)
+    assert "no real record" not in str(wrong)
     assert wrong.draws.mean() > 0.95 and wrong.worst == ("probability[0]", 0.0)
     assert wrong.plain is None and wrong.relative_crps is None
 

@@ -72,6 +72,49 @@ def test_units_of_the_data_do_not_matter(data, fitted):
     assert other.noise_std_ == pytest.approx(10 * fitted.noise_std_, rel=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("solver", "intercept"), [("na-dpvi", True), ("vips", True), ("vips", False)]
+)
+def test_the_posterior_is_in_the_units_of_the_data(data, solver, intercept):
+    X, y = data
+    scale, shift = np.array([10.0, 0.1, 3.0]), np.array([5.0, -2.0, 100.0]) * intercept
+    bounds = (shift - scale, shift + scale), (100 * intercept - 40, 100 * intercept + 40)
+    fit = DPBayesianLinearRegression(
+        5.0, bounds=bounds, solver=solver, fit_intercept=intercept, random_state=0
+    ).fit(X * scale + shift, 10 * y + 100 * intercept)
+    own, mean, std = fit.posterior_samples_, fit.posterior_.mean, fit.posterior_.std
+    assert len(mean) == 4 + intercept
+    draws = [2 * np.log(own["noise_std"]), *own["coef"].T]
+    draws = np.array(draws + [own["intercept"]] * intercept)
+    np.testing.assert_allclose(mean[1:4], fit.coef_)
+    np.testing.assert_allclose(std, draws.std(axis=1), rtol=0.15)
+    np.testing.assert_allclose(mean, draws.mean(axis=1), atol=0.2 * std.max())
+    residual = 3**2 + 5**2 * (not intercept)  # without an intercept, its square is left
+    assert mean[0] == pytest.approx(np.log(residual), abs=0.3)
+    np.testing.assert_allclose(np.sqrt(np.diag(fit.posterior_.covariance)), std, rtol=1e-3)
+    if intercept:
+        assert mean[4] == pytest.approx(fit.intercept_)
+    else:
+        assert fit.intercept_ == 0 and not own["intercept"].any()
+
+
+def test_the_summary_is_in_the_units_of_the_data(data):
+    X, y = data
+    scale, names = np.array([10.0, 0.1, 3.0]), ["age", "dose", "height"]
+    rows = pd.DataFrame(X * scale + 5, columns=names)
+    bounds = (5 - scale, 5 + scale), (1000 - 40, 1000 + 40)
+    model = DPBayesianLinearRegression(1.0, bounds=bounds, random_state=0)
+    table = model.fit(rows, 10 * y + 1000).summary()
+    assert list(table.index) == [*names, "intercept", "noise_std"]
+    coef = np.array([20.0, -10.0, 0.0]) / scale
+    truth = [*coef, 1000 + 5 - 5 * coef.sum(), 3.0]
+    assert (np.abs(table["estimate"] - truth) < 5 * table["sd"]).all()
+    np.testing.assert_array_equal(table["estimate"].iloc[:3], model.coef_)
+    np.testing.assert_allclose(table["sd"].iloc[:4], model.posterior_.std[1:], rtol=0.15)
+    assert table["noise_share"].between(0.01, 0.9).all()
+    assert table["p_direction"]["age"] > 0.99
+
+
 @pytest.mark.parametrize("loose", [(10, 10), (10, 1), (1, 10)])
 def test_bounds_ten_times_too_loose_cost_little(data, loose):
     """Noise in units of the bounds would hide coefficients: their error was .3 before."""
@@ -169,12 +212,15 @@ def test_one_release_without_noise_gives_the_exact_posterior(data, intercept):
     w = np.linalg.solve(precision, rows.T @ y)
     shape, scale = 3 + len(y) / 2, 0.1 + (y @ y - w @ precision @ w) / 2
     log_variance = stats.loggamma(shape)  # of 1 / s2, times the scale
-    expected = np.append(np.log(scale) - log_variance.mean(), w)
+    expected = np.append(np.log(36 * scale) - log_variance.mean(), 6 * w)
     np.testing.assert_allclose(fit.posterior_.mean, expected, atol=1e-5)
     covariance = fit.posterior_.covariance
     assert covariance[0, 0] == pytest.approx(log_variance.var(), rel=1e-5)
     np.testing.assert_allclose(
-        covariance[1:, 1:], scale / (shape - 1) * np.linalg.inv(precision), rtol=1e-4, atol=1e-9
+        covariance[1:, 1:],
+        36 * scale / (shape - 1) * np.linalg.inv(precision),
+        rtol=1e-4,
+        atol=1e-8,
     )
     draws = fit.posterior_.sample(np.random.default_rng(0), 40_000)
     np.testing.assert_allclose(

@@ -242,15 +242,23 @@ def test_a_plan_of_other_arguments_needs_fields():
         model.plan(n_rows=50, n_features=2)
 
 
-def test_a_plate_of_the_number_of_records_is_explained():
-    def model(x, y=None):
+def test_the_size_of_the_plate_of_records_is_checked():
+    def model(x, y=None, *, size, places=None):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-        with numpyro.plate("data", N):
+        with numpyro.plate("data", size, places or len(x)):
             numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
-    with pytest.raises(ValueError, match="broadcasting") as caught:
-        DPNumPyroModel(model).fit(X, NUMBERS)
-    assert any("numpyro.plate('data', len(x))" in note for note in caught.value.__notes__)
+    with pytest.raises(ValueError, match=r"N?1500 places.*numpyro.plate\('data', len\(x\)\)"):
+        DPNumPyroModel(model, public={"size": N, "places": N}).fit(X, NUMBERS)
+    with pytest.raises(ValueError, match=r"of 1400 records, but there are 1500.*'data', len\(x\)"):
+        DPNumPyroModel(model, public={"size": 1400}).fit(X, NUMBERS)
+    own = DPNumPyroModel(model, public={"size": N}, clipping_norm=1.0)
+    assert own.plan(n_rows=N, n_features=2).model.model.program.declared == (("data", N),)
+    # Where the number of records is private, the size may be a guess, and changes nothing.
+    private = DPNumPyroModel(
+        model, public={"size": 10}, adjacency="add_remove", sampling_rate=0.5, clipping_norm=1.0
+    )
+    assert private._prepared(X, NUMBERS)[0].epsilon <= 1
 
 
 def test_an_error_of_the_model_is_the_users_own():
@@ -282,6 +290,74 @@ def test_predictions_are_averages_over_the_posterior(fitted):
     np.testing.assert_allclose(fitted.log_predictive_density(new, y), expected, atol=1e-4)
     assert fitted.score(new, y) == pytest.approx(expected.mean(), abs=1e-4)
     assert not hasattr(fitted, "predict_proba")  # which is for responses of few values
+
+
+def test_records_that_are_no_numbers_are_predicted_with_a_warning(fitted):
+    rows = X[:3].copy()
+    rows[1, 0] = np.nan
+    zero = "1 of these records hold NaN or infinity: predicted as records of zeros"
+    with pytest.warns(UserWarning, match=zero):
+        mean = fitted.predict(rows)
+    with pytest.warns(UserWarning, match=zero):
+        assert np.isfinite(fitted.predict_interval(rows)).all()
+    with pytest.warns(UserWarning, match=zero):
+        assert np.isfinite(fitted.sample_posterior_predictive(rows, 2)["y"]).all()
+    assert np.isfinite(mean).all() and mean[1] == 0 and np.isnan(rows[1, 0])
+    with pytest.warns(UserWarning, match="Results for 1 records are NaN"):
+        assert np.isnan(fitted.log_predictive_density(rows, NUMBERS[:3])).tolist() == [0, 1, 0]
+
+
+def test_an_interval_has_the_quantiles_of_the_predictive_law(fitted):
+    new = RNG.normal(size=(140, 2))  # more than a block
+    lower, upper = fitted.predict_interval(new, level=0.9)
+    assert lower.shape == upper.shape == (140,)
+    laws = stats.norm(new @ fitted.posterior_samples_["w"].astype(float).T, 1.0)
+    for ends, tail in ((lower, 0.05), (upper, 0.95)):
+        np.testing.assert_allclose(laws.cdf(ends[:, None]).mean(axis=1), tail, atol=0.025)
+    # The interval of a record does not depend on the others.
+    np.testing.assert_allclose(fitted.predict_interval(new[5:6], 0.9)[0], lower[5:6], rtol=1e-5)
+    with pytest.raises(ValueError, match="level"):
+        fitted.predict_interval(new, 1.0)
+
+
+def heavy(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Cauchy(x @ w, 1.0), obs=y)
+
+
+def test_a_law_without_a_mean_is_predicted_by_intervals():
+    y = X @ WEIGHTS + RNG.standard_cauchy(size=N)
+    fitted = DPNumPyroModel(heavy, epsilon=np.inf, random_state=0, n_steps=30).fit(X, y)
+    with pytest.raises(ValueError, match=r"law of 'y' has no mean.*predict_interval"):
+        fitted.predict(X)
+    lower, upper = fitted.predict_interval(X[:200], level=0.8)
+    assert 0.7 < np.mean((lower < y[:200]) & (y[:200] < upper)) < 0.9
+
+
+CUTS = 12
+
+
+def ordered(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.OrderedLogistic(x @ w, jnp.linspace(-3, 3, CUTS)), obs=y)
+
+
+def test_more_than_ten_categories_are_learnt_and_predicted():
+    new = RNG.normal(size=(4, 2))
+    latent = X @ (2 * WEIGHTS) + RNG.logistic(size=N)
+    levels = np.searchsorted(np.linspace(-3, 3, CUTS), latent)
+    fitted = DPNumPyroModel(ordered, epsilon=4.0, random_state=0, n_steps=100).fit(X, levels)
+    draws = fitted.posterior_samples_["w"]
+    assert (np.abs(draws.mean(axis=0) - 2 * WEIGHTS) < 4 * draws.std(axis=0)).all()
+    assert draws.std() < 2 and np.abs(draws.mean(axis=0) - 2 * WEIGHTS).max() < 0.3
+    probabilities = fitted.predict_proba(new)
+    assert probabilities.shape == (4, CUTS + 1)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    np.testing.assert_array_equal(fitted.predict(new), probabilities.argmax(axis=1))
+    lower, upper = fitted.predict_interval(new, level=0.9)
+    assert ((lower < probabilities) & (probabilities < upper)).all()
 
 
 def test_predictive_draws_have_the_predictive_law(fitted):

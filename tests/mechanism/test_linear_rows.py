@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from cases import solvers_of
-from whitebox import public_attributes, recorded
+from whitebox import fitted_attributes, recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
 from skdpbayes.estimators._base import Outcome, draws_rng
@@ -87,7 +87,7 @@ def test_all_that_is_fitted_follows_from_the_releases(solver, compiled_as_users_
     state = jax.device_get(inference.replay(kept[-1], *how, example))
     usable = fit.usable_records_  # a release itself
     again._adopt(plan, Outcome(state, draws_rng(keys.solver), usable))
-    want, got = public_attributes(fit), public_attributes(again)
+    want, got = fitted_attributes(fit), fitted_attributes(again)
     assert want.keys() == got.keys()
     for name in want:
         assert want[name] == got[name], f"{name} is not a function of the releases"

@@ -452,9 +452,9 @@ def fitted(solver, n=311, **parameters):
     return estimator, X, y, kept[-1]
 
 
-def public_attributes(estimator):
-    """Fitted attributes as bytes."""
-    names = sorted(k for k in vars(estimator) if k.endswith("_") and not k.startswith("_"))
+def fitted_attributes(estimator):
+    """Fitted attributes as bytes, those without a public name too."""
+    names = sorted(vars(estimator).keys() - estimator.get_params())
     return {name: pickle.dumps(getattr(estimator, name)) for name in names}
 
 
@@ -481,7 +481,7 @@ def check_replay(solver, **parameters):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         blank._adopt(made, Outcome(jax.device_get(state), draws_rng(keys.solver), usable))
-    want, got = public_attributes(estimator), public_attributes(blank)
+    want, got = fitted_attributes(estimator), fitted_attributes(blank)
     assert want.keys() == got.keys(), f"not a function of the releases: {set(want) ^ set(got)}"
     for name in want.keys() - {"data_norm_"}:  # the type of a public number
         assert want[name] == got[name], f"{name} is not a function of the releases"
@@ -568,7 +568,7 @@ def fit_of(case, X, y, **changes):
     """The fit of a case under a seed, stopped where the private loop would begin."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that delta is not below 1/N
-        return Fit(case.make(**changes), X, y)
+        return Fit(case.make(**changes), X, y, case.groups(X))
 
 
 def all_rows(case):
@@ -591,7 +591,7 @@ def precisions(fit, releases, seed=0):
 
 def check_noise_of(case):
     """Null records release noise alone, normal and of the size that is accounted for, round by round."""
-    fit, values, seed = fit_of(case, *case.null(40)), [], 0
+    fit, values, seed = fit_of(case, *case.null(40 * case.rows_each)), [], 0
     rounds = []
     while sum(map(len, values)) < 1000:
         releases = fit.run(seed)[1]
@@ -610,19 +610,20 @@ def check_noise_of(case):
 
 def check_one_row_of(case):
     """Nulling one row moves the first release by the clipping norm at most, in units of its noise."""
-    X, y = case.data(60)
-    X[5] = np.nan
+    X, y = case.data(60 * case.rows_each)
+    own = slice(5 * case.rows_each, 6 * case.rows_each)  # the rows of one record
+    X[own] = np.nan
     null = fit_of(case, X, y, **all_rows(case))
     without = null.run(0)[1]
     unit = precisions(null, without)[0, 0]
     looked_at = []
     for name, value in AWKWARD.items():
         for label in (0, 1, 7) if name == "ordinary" else (0, 7):
-            X[5] = value
+            X[own] = value
             if name == "ordinary":
-                X[5, np.array(case.entry.smooth) == 0] = 1  # a code that is known
+                X[own, np.array(case.entry.smooth) == 0] = 1  # a code that is known
             if y is not None:
-                y[5] = label
+                y[own] = label
             with_it = fit_of(case, X, y, **all_rows(case)).run(0)[1]
             assert np.isfinite(with_it).all(), f"{name}: not finite"
             moved = np.linalg.norm((with_it - without)[0, 0] * unit)
@@ -636,7 +637,7 @@ def check_number_of_rows_of(case):
     """More null rows change nothing at all in a transcript."""
     X, y = case.data(90)
     fit = fit_of(case, X, y, **all_rows(case))
-    X_more = np.vstack([X, np.full_like(X[:6], np.nan)])
+    X_more = np.vstack([X, np.full_like(X[:6], np.nan)])  # whole records
     more = fit_of(case, X_more, None if y is None else np.r_[y, y[:6]], **all_rows(case))
     given = fit.keys(0), fit.model, fit.solver, fit.spec
     one, other = (

@@ -13,6 +13,7 @@ from scipy import stats
 
 from skdpbayes.models.base import flat_start, score
 from skdpbayes.models.numpyro.guide import read_guide
+from skdpbayes.models.numpyro.predict import mean_response
 from skdpbayes.models.numpyro.program import NumPyroModel, Program, coordinates
 from skdpbayes.models.numpyro.reading import read_model
 from skdpbayes.models.score_unit import WithScoreUnit
@@ -179,12 +180,118 @@ def test_noise_does_not_carry_the_unit_away(model):
     assert nothing["unit"] == 2.0 ** (3 - 8 + 1)
 
 
+def with_a_size(x, y=None):
+    w = latent()
+    with numpyro.plate("data", 1000, len(x)), numpyro.handlers.scale(scale=0.5):
+        numpyro.sample("y", dist.BernoulliLogits(x @ w), obs=y)
+
+
+def without_a_size(x, y=None):
+    w = latent()
+    with numpyro.plate("data", len(x)), numpyro.handlers.scale(scale=0.5):
+        numpyro.sample("y", dist.BernoulliLogits(x @ w), obs=y)
+
+
+def test_the_size_of_a_plate_multiplies_nothing():
+    """The private sum estimates the sum over all records; NumPyro's factor would do so twice."""
+    params, models = (
+        {"w": jnp.array([0.5, -2.0])},
+        [model_of(with_a_size), model_of(without_a_size)],
+    )
+    one, other = (jax.jit(model.log_likelihood)(params, RECORD) for model in models)
+    assert float(one) == pytest.approx(float(other), rel=1e-6)
+    assert [model.program.declared for model in models] == [(("data", 1000),), ()]
+
+
+def test_functions_get_arrays_of_jax():
+    """Records may be made up, public arrays may be NumPy's: methods of JAX work on both."""
+    seen = []
+
+    def function(x, y=None, *, table):
+        seen.extend([x, y, table])
+        observe(x.at[:, 0].set(0), y, table.at[0].set(1.0) @ latent())
+
+    model = model_of(function, table=np.eye(2, dtype=np.float32))
+    jax.jit(model.log_prior)(model.init())
+    read_guide(lambda x, y, table: partial(x.at[0].set(0)), model)
+    assert all(isinstance(x, jax.Array) for x in seen)
+
+
 def test_nothing_is_computed_in_double_precision(model):
     """As in NumPyro, where the driver asks for 64 bits: users' code is not written for it."""
     with jax.enable_x64(True):
         params = model.init()
         assert jax.eval_shape(model.log_likelihood, params, RECORD).dtype == jnp.float32
         assert jax.eval_shape(model.log_prior, params).dtype == jnp.float32
+
+
+DISCRETE = {
+    "Categorical of 4": (lambda eta: dist.CategoricalLogits(eta[..., None] * jnp.arange(4)), 4),
+    "Categorical of 30": (
+        lambda eta: dist.CategoricalProbs(jax.nn.softmax(eta[..., None] * jnp.arange(30) / 9)),
+        30,
+    ),
+    "OrderedLogistic of 12": (lambda eta: dist.OrderedLogistic(eta, jnp.linspace(-3, 3, 11)), 12),
+    "Binomial of 30": (lambda eta: dist.Binomial(30, logits=eta), 0),
+    "Multinomial": (lambda eta: dist.Multinomial(5, logits=eta[..., None] * jnp.arange(3)), 0),
+    "Poisson": (lambda eta: dist.Poisson(jnp.exp(eta)), 0),
+}
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_no_discrete_law_is_predicted_as_nan(name):
+    law_of, n_values = DISCRETE[name]
+
+    def function(x, y=None):
+        w = latent()
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law_of(x @ w), obs=y)
+
+    event = jax.eval_shape(lambda: law_of(jnp.zeros(1)).sample(jax.random.key(0))).shape[1:]
+    model = model_of(function, (X, ("1", event, "int32")))
+    assert len(model.program.values) == n_values
+    draws = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    x = np.array([[0.3, -1.0], [2.0, 0.0], [0.0, 0.0]], np.float32)
+    found = np.asarray(mean_response(model, {"w": draws}, {"0": x}))
+
+    @jax.jit
+    def expected():
+        law = law_of(jnp.einsum("nd,sd->sn", x, draws))
+        if not n_values:
+            return jnp.mean(law.mean, axis=0)
+        own = [jnp.exp(law.log_prob(jnp.full((5, 3), value))) for value in range(n_values)]
+        return jnp.mean(jnp.stack(own, axis=-1), axis=0)
+
+    np.testing.assert_allclose(found, expected(), rtol=1e-4, atol=1e-6)
+    if n_values > 10:
+        # The fit, too: many categories are clipped by the law that the model gives them.
+        assert model.program.weighed
+        record = {"0": x[0], "1": np.int32(3)}
+        response = jax.jit(model.response)({"w": draws[0]}, record)
+        scores = np.asarray(response.others @ response.slope)
+        np.testing.assert_allclose(response.shares @ scores, 0, atol=1e-3)
+        np.testing.assert_allclose(response.own @ response.slope, scores[3], rtol=1e-4, atol=1e-5)
+
+
+def truncated_cauchy(eta):
+    return dist.TruncatedDistribution(dist.Cauchy(eta, 1.0), low=0.0)
+
+
+def mixture_of_cauchys(eta):
+    law = dist.Cauchy(jnp.stack([eta, -eta], axis=-1), 1.0)
+    return dist.MixtureSameFamily(dist.Categorical(jnp.full(2, 0.5)), law)
+
+
+@pytest.mark.parametrize("law_of", [truncated_cauchy, mixture_of_cauchys])
+def test_a_law_whose_mean_is_nan_does_not_weigh_records(law_of):
+    """The expectation of a clipped score would be NaN, and every record would contribute nothing."""
+
+    def function(x, y=None):
+        w = latent()
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", law_of(x @ w), obs=y)
+
+    assert not model_of(function).program.weighed
 
 
 # ------------------------------------------------------------------------------------- refused
@@ -201,8 +308,26 @@ def observe(x, y, w):
 
 def subsampled(x, y):
     w = latent()
-    with numpyro.plate("data", 1000, len(x)):
+    with numpyro.plate("data", 1000, 100) as chosen:
+        numpyro.sample("y", dist.BernoulliLogits(x[chosen] @ w), obs=y[chosen])
+
+
+def subsampled_twice(x, y):
+    w = latent()
+    with numpyro.plate("data", 2 * len(x), subsample_size=len(x)):
         numpyro.sample("y", dist.BernoulliLogits(x @ w), obs=y)
+
+
+def of_all_records(x, y):
+    w = latent()
+    with numpyro.plate("data", 1000):
+        numpyro.sample("y", dist.BernoulliLogits(x @ w), obs=y)
+
+
+def of_all_records_in_silence(x, y):
+    w = latent()
+    with numpyro.plate("data", 1000):
+        numpyro.sample("y", dist.Normal(w.sum(), 1.0), obs=y)
 
 
 def without_a_plate(x, y):
@@ -327,7 +452,13 @@ def sees_a_batch(x, y):
         (asks_python, "'pure_callback'"),
         (runs_as_long_as_a_record_says, "'while'"),
         (sees_a_batch, "'custom_vmap_call'"),
-        (subsampled, "Plate 'data'.*subsample"),
+        (
+            subsampled,
+            r"Plate 'data' takes a sub.*100 out of 1000.*numpyro.plate\('data', len\(x\)\)",
+        ),
+        (subsampled_twice, r"Plate 'data'.*3 out of 6.*numpyro.plate\('data', len\(x\)\)"),
+        (of_all_records, r"Plate 'data' has 1000 .*numpyro.plate\('data', len\(x\)\)"),
+        (of_all_records_in_silence, r"Plate 'data' has 1000 .*numpyro.plate\('data', len\(x\)\)"),
         (without_a_plate, "No plate"),
         (local_latent, "'z' is a latent variable in the plate of records, 'data'"),
         (outside, "'total' is observed .* outside"),

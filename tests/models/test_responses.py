@@ -9,12 +9,18 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 
-from skdpbayes.mechanism.contributions import Quadratic
-from skdpbayes.models.base import flat_start, unbiased_weight, weighted_score
+from skdpbayes.mechanism.contributions import Quadratic, contribution_norms
+from skdpbayes.mechanism.private_sum import _chunk_sums
+from skdpbayes.mechanism.spec import MechanismSpec
+from skdpbayes.models.base import flat_start, score_scale, unbiased_weight, weighted_score
 from skdpbayes.models.numpyro.laws import has_points, is_censored, points
 from skdpbayes.models.numpyro.program import Program
 from skdpbayes.models.numpyro.reading import read_model
+from skdpbayes.models.protocols import Response
 from skdpbayes.models.responses import fair_score, typical_length
+from skdpbayes.privacy import GaussianSteps
+from skdpbayes.solvers.dpvi import DPVI, FullRank
+from skdpbayes.solvers.na_dpvi import NADPVI
 
 FIELDS = ("x", (2,), "float32"), ("y", (), "float32")
 RECORD = {"x": jnp.array([0.4, -0.8])}
@@ -222,3 +228,117 @@ def test_a_censored_response_has_a_bounded_score_of_mean_zero():
     assert (np.abs(score.mean(axis=0)) < 4 * score.std(axis=0) / N**0.5).all()
     with handlers.seed(rng_seed=0):
         assert is_censored(dist.RightCensoredDistribution(dist.Exponential(jnp.ones(1)), True))
+
+
+ODD = [0, 1e-40, 0.5, -2, 1e3, 1e30, -1e30, np.inf, -np.inf, np.nan]
+
+
+def records_of(fields, more, n=600):
+    """Records with responses `more` and ``more + 1``; from the first third on some odd numbers."""
+    rng = np.random.default_rng(1)
+
+    def values(name, shape, dtype):
+        plain = rng.normal(size=(n, *shape)) if name == "x" else rng.integers(0, 2, n) + more
+        odd = rng.random(plain.shape) < 0.3
+        odd[: n // 3] = False
+        return np.where(odd, rng.choice(ODD, plain.shape), plain).astype(dtype)
+
+    return {name: values(name, shape, dtype) for name, shape, dtype in fields}
+
+
+def in_units_of_the_noise(model, solver, records, theta):
+    """For each round: what each record adds, lengths that the query gives its blocks, and norms.
+
+    Sums are over the largest distance that is accounted for, and lengths over the norms of blocks.
+    """
+    spec = MechanismSpec((GaussianSteps(1.3, 1.0, 10),))
+    with jax.enable_x64(True):
+        mechanism, key = spec.traced(), jax.random.key(0)
+        for one in solver.rounds(model, mechanism):
+
+            @jax.jit
+            def of_each(theta, records, one=one):
+                at = {"theta": theta} if isinstance(solver, NADPVI) else {"mu": theta}
+                state = solver.init(model, key)._replace(**at)
+                query, blocks = one.query(state, one.point(state, key)), one.blocks(state)
+                units = {name: mechanism.units(0, own.share) for name, own in blocks.items()}
+
+                def of_one(record):
+                    alone = jax.tree.map(lambda x: x[None], record)
+                    sums = _chunk_sums(query, blocks, units, True, alone, jnp.ones(1, bool))
+                    lengths = {
+                        name: contribution_norms(own)[0] / blocks[name].clipping_norm
+                        for name, own in jax.vmap(query)(alone).items()
+                    }
+                    square = sum(jnp.sum(x.astype(float) ** 2) for x in jax.tree.leaves(sums))
+                    return jnp.sqrt(square) * 1.3 / mechanism.noise_std, lengths
+
+                norms = {name: jnp.asarray(own.clipping_norm) for name, own in blocks.items()}
+                return *jax.lax.map(of_one, records), norms
+
+            yield jax.tree.map(np.asarray, of_each(theta, records))
+
+
+def labels(eta, scale):
+    return dist.BernoulliLogits(scale * eta)
+
+
+NA_DPVI = NADPVI(np.float32(0.9), np.float32(2.0))
+A_DPVI = DPVI(FullRank(), np.float32(0.1), np.float32(0.9), np.float32(600), np.float32(0.5))
+
+
+@pytest.mark.parametrize(
+    "law, solver, ratio",
+    [
+        (poisson, A_DPVI, 2),
+        (tails, NA_DPVI, 2 / 0.81),
+        (positive, NA_DPVI, 2 / 0.81),
+        (exponential, NA_DPVI, 2 / 0.81),
+        (labels, NADPVI(np.float32(0.9), np.float32(0.1)), 0.1 / 0.81),
+    ],
+)
+def test_no_record_adds_more_than_the_norm_that_noise_is_for(law, solver, ratio):
+    """Not what is huge, no number, or no possible response either, in any round.
+
+    Queries whose scores have a known bound do not rely on the mechanism to clip them, which would
+    bias them; so their bound is the norm of the block, at parameters where it is not the first.
+    """
+    fields = (*FIELDS, *([("limit", (), "float32")] if law is exponential else []))
+    model = read_model(Program(model_of(law), fields), {})[0]
+    records = records_of(fields, 0 if law in (poisson, labels) else 0.5)
+    theta = np.full(flat_start(model)[0].size, 0.8, np.float32)
+    if model.one_response:
+        scale = score_scale(model, flat_start(model)[1](jnp.asarray(theta)))
+        assert scale > 1.5 or scale < 0.7
+    scores, curvatures = in_units_of_the_noise(model, solver, records, theta)
+    for added, *_ in (scores, curvatures):
+        assert np.isfinite(added).all() and 0.99 < added.max() <= 1
+        missing = np.isnan(records["x"]).any(axis=1) | np.isnan(records["y"])
+        assert missing.any() and (added[missing] == 0).all()
+    lengths = scores[1]["score"]
+    plain = slice(len(lengths) // 3)
+    assert 0.6 < lengths[plain].max() <= 1 + 1e-5
+    square = scores[2]["score"] ** 2
+    np.testing.assert_allclose(curvatures[2]["curvature"] / square, ratio, rtol=1e-4)
+    if model.one_response:  # whatever the response
+        assert lengths[np.isfinite(lengths)].max() <= 1 + 1e-5
+
+
+class NearlyCollinear:
+    """A law of two numbers whose slopes are long, and differ by little."""
+
+    one_response = True
+
+    def response(self, params, record):
+        del params, record
+        own, shares = jnp.float32([9, -9]), jnp.float32([0.5, 0.5])
+        return Response(jnp.float32([[1e5, 0], [1e5, 1]]), own, jnp.stack([own, -own]) / 3, shares)
+
+
+def test_nearly_collinear_slopes_do_not_hide_the_length_of_a_score():
+    with jax.enable_x64(True):
+        model = NearlyCollinear()
+        own = fair_score(model, None, None, NORM)
+        np.testing.assert_allclose(typical_length(model.response(None, None)), 3, rtol=1e-3)
+    np.testing.assert_allclose(own.score, [0, -NORM], atol=1e-3)
+    np.testing.assert_allclose(own.weight, NORM / 3, rtol=1e-3)

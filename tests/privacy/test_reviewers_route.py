@@ -38,7 +38,7 @@ HANDED_ON = {
 COMPILED = {"_steps", "release", "_sizes", "release_sizes"}
 # To whom: the reader, the mechanism, the compiled loop, and each other.
 HANDED_TO = {
-    *("self._fit", "self._prepared", "self._reader().read", "_RUNNER.get()"),
+    *("own_fit", "self._fit", "self._prepared", "self._reader().read", "_RUNNER.get()"),
     *("estimator._charged_run", "self._run", "replace", "noisy_count"),
     *("run", "_run", "_chain", "_steps", "_sizes", "sizes_of_steps", "release_sizes"),
     *("jax.device_put", "draws_of_chain", "private_sum"),
@@ -170,6 +170,7 @@ ASKED = {
     ("rows", "facts"),  # public
     ("records", "n_slots"),  # sizes that `intake.packing` has rounded up
     ("records", "one"),  # a record of zeros
+    ("named", "keys"),  # names of arguments
 }
 ALIASED = {"bounds": "bounds", "pack": "records", "read": "rows"}  # names that results get
 
@@ -239,7 +240,7 @@ class Uses(ast.NodeVisitor):
 
     def generic_visit(self, node):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            if node.id in ("X", "y", "rows", "records") and node not in self._fine:
+            if node.id in ("X", "y", "named", "rows", "records") and node not in self._fine:
                 self.found.append((node.id, node.lineno))
         if isinstance(node, ast.Attribute) and node.attr in ("pack", "read"):
             if node not in self._fine:
@@ -286,6 +287,8 @@ def test_handed_on():
         "records = rows.pack(); self.count_ = int(records.n_records)",
         "self._warn_if_few_are_usable(rows.facts, rows.pack().usable)",
         "model.fit(X)",
+        "self.last_ = named['y']",
+        "refuse_foreign(type(self), named)",
     ],
 )
 def test_the_check_of_what_is_handed_on_sees_more_than_that(body):

@@ -221,6 +221,6 @@ def test_fitted_attributes_follow_from_the_releases(compiled_as_users_do):
     releases = inference.run(keys, model, solver, spec, records, keep_releases=True)[1]
     example = {"x": jnp.zeros(3, jnp.float32), "y": jnp.float32(0)}
     replayed = inference.replay(releases, keys.solver, model, solver, spec, example)
-    again = solver.posterior(model, jax.device_get(replayed))
+    again = solver.posterior(model, jax.device_get(replayed)).mapped(*estimator._units(plan))
     np.testing.assert_array_equal(again.mean, estimator.posterior_.mean)
     np.testing.assert_array_equal(again.factor, estimator.posterior_.factor)

@@ -30,6 +30,9 @@ _LOCATED = (
     dist.SoftLaplace,
 )
 
+_CATEGORICAL = (dist.CategoricalProbs, dist.CategoricalLogits)  # OrderedLogistic is one, too
+_MOST_CATEGORIES = 200  # whose probabilities are computed for each record
+
 _CENSORED = (
     dist.LeftCensoredDistribution,
     dist.RightCensoredDistribution,
@@ -43,7 +46,11 @@ def has_points(law: Any) -> bool:
         return False
     if isinstance(inner_law(law), dist.Unit | dist.Delta | dist.MaskedDistribution):
         return False
+    if is_categorical(law):
+        return len(law.enumerate_support(expand=False)) <= _MOST_CATEGORIES
     if isinstance(inner_law(law), _CENSORED) or not (_counts(law.support) or _is_line(law.support)):
+        return False
+    if not _has_mean(inner_law(law)) and not isinstance(inner_law(law), _LOCATED):
         return False
     try:
         jax.eval_shape(_centre_and_spread, law)
@@ -57,6 +64,23 @@ def inner_law(law: Any) -> Any:
     while isinstance(law, dist.ExpandedDistribution | dist.Independent):
         law = law.base_dist
     return law
+
+
+def is_categorical(law: Any) -> bool:
+    """Whether its values are numbers of categories, of which NumPyro knows no mean."""
+    return isinstance(inner_law(law), _CATEGORICAL)
+
+
+def _has_mean(law):
+    """Whether NumPyro gives a mean; of some laws it is NaN, whatever their parameters."""
+    if isinstance(law, dist.MixtureSameFamily):
+        return _has_mean(inner_law(law.component_distribution))
+    try:
+        with jax.ensure_compile_time_eval():
+            mean = law.mean
+    except NotImplementedError:
+        return False
+    return isinstance(mean, jax.core.Tracer) or not np.isnan(mean).all()
 
 
 def is_censored(law: Any) -> bool:
@@ -115,6 +139,10 @@ def parted(law: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
 
 def points(law: Any) -> tuple[jax.Array, jax.Array]:
     """Responses (n,) and their probabilities (n,), of sum one; gradients stop here."""
+    if is_categorical(law):
+        y = jnp.ravel(law.enumerate_support(expand=False))
+        log = jax.vmap(lambda value: jnp.sum(law.log_prob(value)))(y)
+        return jax.lax.stop_gradient((y, jax.nn.softmax(log)))
     centre, spread = _centre_and_spread(law)
     if _counts(law.support):
         y, log_step = _counted(law.support, centre, spread)

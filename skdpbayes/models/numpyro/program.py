@@ -10,6 +10,7 @@ sites.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -33,11 +34,15 @@ _MOST = 12.0  # by which the logarithm of typical lengths changes
 
 
 class Site(NamedTuple):
-    """Latent site: name, shape of its coordinates, and whether it is normal given its parents."""
+    """Latent site: name, shape of its coordinates, and whether it is normal given its parents.
+
+    `axes` are the names of its first axes, those of plates.
+    """
 
     name: str
     shape: tuple[int, ...]
     normal: bool
+    axes: tuple[str, ...] = ()
 
 
 @contextmanager
@@ -73,10 +78,15 @@ class Program:
         Observed sites, in the plate of records.
     support : tuple of numbers
         Values of the observed site, if there is one and it has few.
+    values : tuple of numbers
+        Values whose probabilities are predictions: `support`, or all categories. Empty: the mean
+        is the prediction.
     weighed : bool
         Whether the law of the observed site is one of those of `laws`.
     censored : bool
         Whether it is such a law, censored.
+    declared : tuple of (name, number)
+        Plates of the records that say how many there are in all, as ``plate(name, N, len(x))``.
     """
 
     model: Callable[..., Any]
@@ -86,8 +96,10 @@ class Program:
     derived: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
     support: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
     weighed: bool = False
     censored: bool = False
+    declared: tuple[tuple[str, int], ...] = ()
 
     @property
     def unbiased(self) -> bool:
@@ -99,12 +111,20 @@ class Program:
         return self.called(self.model, batch, public)
 
     def called(self, function, batch, public):
-        """Call a function as the model is called."""
-        positional = [batch[name] for name, *_ in self.fields if name.isdigit() and name in batch]
-        named = {
-            name: batch[name] for name, *_ in self.fields if not name.isdigit() and name in batch
-        }
-        return function(*positional, **named, **dict(self.constants), **public)
+        """Call a function as the model is called: with arrays of JAX, never of NumPy."""
+        given, public = jax.tree.map(jnp.asarray, (dict(batch), dict(public)))
+        own = [name for name, *_ in self.fields if name in given]
+        positional = [given[name] for name in own if name.isdigit()]
+        named = {name: given[name] for name in own if not name.isdigit()}
+        with _AllOfTheBatch(len(given[own[0]])):
+            return function(*positional, **named, **dict(self.constants), **public)
+
+    def plate_line(self, name: str) -> str:
+        """The plate of the records, as code that fits any batch."""
+        first = self.fields[0][0]
+        if first.isdigit():
+            first = next(iter(inspect.signature(self.model).parameters), "x")
+        return f"numpyro.plate({name!r}, len({first}))"
 
     def example(self, n: int) -> dict[str, Any]:
         """Batch of `n` made-up records: one half in float fields, zero in others."""
@@ -120,6 +140,32 @@ class Program:
             name: rng.uniform(0, 0.2 * (dtype == "float32"), (n, *shape)).astype(dtype)
             for name, shape, dtype in self.fields
         }
+
+
+class _AllOfTheBatch(Messenger):
+    """Reads ``plate(name, N, n)`` as ``plate(name, n)`` in a call with a batch of n records.
+
+    NumPyro would multiply log densities by N / n, to estimate a sum over N records. The private sum
+    estimates it from its own batches.
+    """
+
+    def __init__(self, n):
+        super().__init__()
+        self._n, self._factors = n, {}
+
+    def process_message(self, msg):
+        """Take all records instead of a random part of them, and take the factor back."""
+        if msg["type"] == "plate":
+            size, subsample = msg["args"]
+            if subsample == self._n != size:
+                msg["value"] = jnp.arange(self._n)
+                self._factors[msg["name"]] = size / self._n
+            return
+        for frame in msg["cond_indep_stack"]:
+            factor = self._factors.get(frame.name)
+            if factor is not None and msg["scale"] is not None:
+                alone = isinstance(msg["scale"], float) and msg["scale"] == factor
+                msg["scale"] = None if alone else msg["scale"] / factor
 
 
 class _Placed(Messenger):
@@ -261,7 +307,8 @@ class NumPyroModel:
     def curvature(self, params: Params, record: Record) -> Contribution:
         """Fisher information of a response of few values; otherwise the negative Hessian."""
         batch = jax.tree.map(lambda x: x[None], record)
-        site = self._traced(params, batch)[1][self.program.observed[0]]
+        sites = self._traced(params, batch)[1]
+        site = sites[self.program.observed[0]]
         if not self.program.support or site["scale"] is not None:
             flat, unravel = ravel_pytree(params)
             return -jax.hessian(lambda v: self.log_likelihood(unravel(v), record))(flat)
@@ -273,7 +320,10 @@ class NumPyroModel:
 
         scores = jax.vmap(jax.grad(log_density), (None, 0))(eta, values)
         shares = jax.nn.softmax(jax.vmap(log_density, (None, 0))(eta, values))
-        return information((scores * shares[:, None]).T @ scores, self._slope(params, batch))
+        # Without a response a record has no score, and must have no curvature.
+        known = jnp.isfinite(log_probability(sites))
+        of_law = jnp.where(known, (scores * shares[:, None]).T @ scores, 0)
+        return information(of_law, self._slope(params, batch))
 
     def score_norm(self, params: Params, record: Record) -> jax.Array:
         """Norm of a record's score: a typical one if the law of its response is known."""

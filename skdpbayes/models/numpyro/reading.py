@@ -20,7 +20,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
-from skdpbayes.models.numpyro.laws import has_points, is_censored
+from skdpbayes.models.numpyro.laws import has_points, is_categorical, is_censored
 from skdpbayes.models.numpyro.program import (
     NumPyroModel,
     Program,
@@ -68,25 +68,19 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
         If the model cannot be private, or is no sum over records; the message names the site.
     """
     two, three = (_shapes(program, public, n) for n in (2, 3))
-    plates = {
-        name: (size[0], three.plates[name][0])
-        for name, size in two.plates.items()
-        if name in three.plates
-    }
-    subsampled = [name for name, size in three.plates.items() if size[1] not in (None, size[0])]
-    if subsampled:
-        raise ValueError(
-            f"Plate {subsampled[0]!r} has a size of its own and a subsample: batches are drawn by "
-            "the fit, with the "
-            f"records of a batch as arguments. Write numpyro.plate({subsampled[0]!r}, len(x))."
-        )
-    data = {name for name, sizes in plates.items() if sizes == (2, 3)}
+    plates = {name: (two.plates[name], args) for name, args in three.plates.items()}
+    data = {name for name, args in plates.items() if tuple(map(_places, args)) == (2, 3)}
+    fixed = {name: size for name, ((other, _), (size, _)) in plates.items() if size == other}
+    for name, (_, (size, subsample)) in plates.items():
+        if subsample not in (None, size) and not (name in data and name in fixed):
+            raise ValueError(
+                f"Plate {name!r} takes a subsample of {subsample} out of {size}, but the fit draws "
+                "the batches, with the records of a batch as arguments. For the plate of the "
+                f"records write {program.plate_line(name)}."
+            )
     if not data:
-        raise ValueError(
-            "No plate of the model is as large as the batch of records that it is called with. Put "
-            "the sites of the "
-            "records into `with numpyro.plate('data', len(x)):`, where x is an argument."
-        )
+        raise ValueError(_without_a_plate(program, three))
+    declared = tuple((name, fixed[name]) for name in fixed if name in data)
     for unknown in three.unknown:
         raise ValueError(unknown)
     latent: dict[str, tuple[int, ...]] = {}
@@ -127,9 +121,20 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
             "The model has no latent site outside of the plate of records: there is nothing to "
             "learn."
         )
-    sites = tuple(Site(name, shape, three.sites[name].normal) for name, shape in latent.items())
-    support = three.sites[observed[0]].support if len(observed) == 1 else ()
-    program = replace(program, sites=sites, observed=tuple(observed), support=support)
+    sites = tuple(
+        Site(name, shape, three.sites[name].normal, three.sites[name].axes)
+        for name, shape in latent.items()
+    )
+    values = three.sites[observed[0]].values if len(observed) == 1 else ()
+    support = values if len(values) <= _MOST_RESPONSES else ()
+    program = replace(
+        program,
+        sites=sites,
+        observed=tuple(observed),
+        support=support,
+        values=values,
+        declared=declared,
+    )
     if len(observed) == 1 and not support:
         weighed, censored = _law_of_response(program, public)
         program = replace(program, weighed=weighed, censored=censored)
@@ -141,6 +146,31 @@ def read_model(program: Program, public: Mapping[str, Any]) -> tuple[NumPyroMode
         model = replace(model, program=program)
     derived = _check_sum(model, three.derived)
     return replace(model, program=replace(program, derived=derived)), constants
+
+
+def _places(args):
+    """Places of a plate: its subsample, or all."""
+    size, subsample = args
+    return size if subsample is None else subsample
+
+
+def _without_a_plate(program, shapes):
+    """Error of a model without a plate of records; it names the plates that might be meant."""
+    for site in shapes.sites.values():
+        for name in site.plates if site.observed else ():
+            return _of_fixed_size(program, name, _places(shapes.plates[name]))
+    return (
+        "No plate of the model is as large as the batch of records that it is called with. Put the "
+        f"sites of the records into `with {program.plate_line('data')}:`."
+    )
+
+
+def _of_fixed_size(program, name, size):
+    return (
+        f"Plate {name!r} has {size} places, whatever the number of records that the model is "
+        "called with, but the model is called with batches of records. Write "
+        f"{program.plate_line(name)}."
+    )
 
 
 def _programs(model):
@@ -222,7 +252,8 @@ class _SiteShape(NamedTuple):
     )  # of the coordinates; None: the prior cannot be had in coordinates
     normal: bool
     law: str
-    support: tuple[float, ...] = ()  # its values, if they are few
+    values: tuple[float, ...] = ()  # whose probabilities are predictions
+    axes: tuple[str, ...] = ()
 
 
 class _Shapes(NamedTuple):
@@ -234,32 +265,24 @@ class _Shapes(NamedTuple):
     unknown: list[str]
 
 
+class _Resized(Messenger):
+    """Gives a plate as many places as there are records."""
+
+    def __init__(self, name, n):
+        super().__init__()
+        self._name, self._n = name, n
+
+    def process_message(self, msg):
+        """Put other indices in place of the plate's."""
+        if msg["type"] == "plate" and msg["name"] == self._name:
+            msg["value"] = jnp.arange(self._n)
+
+
 def _shapes(program, public, n) -> _Shapes:
     """Trace a model on the shapes of `n` records."""
     found = _Shapes({}, {}, [], [])
-
-    def trace(batch, public):
-        with traced(handlers.seed(rng_seed=0), _Improper()) as sites:
-            program.call(batch, public)
-        for name, site in sites.items():
-            kind = site["type"]
-            if kind == "plate":
-                found.plates[name] = site["args"]
-            elif kind == "deterministic":
-                found.derived.append(name)
-            elif kind == "sample":
-                found.sites[name] = _site_shape(site)
-            else:
-                found.unknown.append(
-                    _UNKNOWN.get(kind, _UNKNOWN["other"]).format(name=name, kind=kind)
-                )
-
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "subsample_size", UserWarning
-            )  # such a plate is refused
-            jax.eval_shape(trace, program.example(n), public)
+        _trace(program, public, n, found)
     except jax.errors.JAXTypeError as error:
         raise ValueError(
             "The model looks at values (as `if x > 0` or `float(x)` do), but it is compiled, and "
@@ -267,14 +290,56 @@ def _shapes(program, public, n) -> _Shapes:
             f"Use jax.numpy.where or jax.lax. JAX says: {str(error).splitlines()[0]}"
         ) from error
     except Exception as error:  # the user's own, with what they cannot know
+        for name, args in found.plates.items():
+            if _fits(program, public, n, name):
+                raise ValueError(_of_fixed_size(program, name, _places(args))) from error
         error.add_note(
             f"The model was called with {n} made-up records. A plate of the records takes its size "
-            "from an argument, "
-            "as in `with numpyro.plate('data', len(x)):`, and not the number of all records: "
-            "batches are smaller."
+            f"from an argument, as in `with {program.plate_line('data')}:`, and not the number of "
+            "all records: batches are smaller."
         )
         raise
     return found
+
+
+def _trace(program, public, n, found, *handlers_):
+    """Trace a model, and fill in what is found; plates also if the model raises."""
+
+    def call(batch, public):
+        with traced(handlers.seed(rng_seed=0), _Improper(), *handlers_) as sites:
+            try:
+                program.call(batch, public)
+            finally:
+                plates = {n: site["args"] for n, site in sites.items() if site["type"] == "plate"}
+                found.plates.update(plates)
+        for name, site in sites.items():
+            _tell(found, name, site)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "subsample_size", UserWarning)  # such a plate is refused
+        jax.eval_shape(call, program.example(n), public)
+
+
+def _fits(program, public, n, name):
+    """Whether the model can be traced once one of its plates has a place for each record."""
+    try:
+        _trace(program, public, n, _Shapes({}, {}, [], []), _Resized(name, n))
+    except Exception:
+        return False
+    return True
+
+
+def _tell(found: _Shapes, name: str, site: Mapping[str, Any]) -> None:
+    """Add a traced site."""
+    kind = site["type"]
+    if kind == "plate":
+        return
+    if kind == "deterministic":
+        found.derived.append(name)
+    elif kind == "sample":
+        found.sites[name] = _site_shape(name, site)
+    else:
+        found.unknown.append(_UNKNOWN.get(kind, _UNKNOWN["other"]).format(name=name, kind=kind))
 
 
 _UNKNOWN = {
@@ -304,19 +369,28 @@ def _law_of_response(program, public):
     return found
 
 
-def _site_shape(site):
+def _site_shape(name, site):
     law, plates = site_law(site), tuple(frame.name for frame in site["cond_indep_stack"])
     if site["is_observed"]:
-        return _SiteShape(True, plates, None, False, type(law).__name__, _support(law))
+        return _SiteShape(True, plates, None, False, type(law).__name__, _values(law))
     shape = normal_shape(law) if site["scale"] is None else None
     normal = shape is not None
     if not normal and not law.support.is_discrete and not _improper(law) and site["scale"] is None:
         shape = biject_to(law.support).inverse_shape(law.shape())
-    return _SiteShape(False, plates, shape, normal, type(law).__name__)
+    axes = _axes(name, law, site["cond_indep_stack"])
+    return _SiteShape(False, plates, shape, normal, type(law).__name__, axes=axes)
 
 
-def _support(law):
-    """Values that a distribution of single numbers may take; none if they are many."""
+def _axes(name, law, frames):
+    """Names of the first axes of a site, up to the last one of a plate."""
+    of_plates = {frame.dim: frame.name for frame in frames}
+    n, last = len(law.batch_shape), max(of_plates, default=-len(law.batch_shape) - 1)
+    dims = range(-n, last + 1)
+    return tuple(of_plates.get(dim, f"{name}_dim_{n + dim}") for dim in dims)
+
+
+def _values(law):
+    """Values that a distribution of single numbers may take; none if many, unless categories."""
     if law.event_shape or not law.has_enumerate_support:
         return ()
     try:
@@ -324,7 +398,8 @@ def _support(law):
             values = np.ravel(law.enumerate_support(expand=False))
     except (jax.errors.JAXTypeError, NotImplementedError):  # they depend on the record
         return ()
-    return tuple(values.tolist()) if len(values) <= _MOST_RESPONSES else ()
+    few = len(values) <= _MOST_RESPONSES
+    return tuple(values.tolist()) if few or is_categorical(law) else ()
 
 
 @runtime_checkable

@@ -1,0 +1,241 @@
+"""Tables of posteriors: estimates, intervals, and the share of the privacy noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from skdpbayes.checks import check_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import ArrayLike
+
+
+class Parameter(NamedTuple):
+    """One row of a summary.
+
+    Attributes
+    ----------
+    variable : str
+        Name in `posterior_samples_`.
+    labels : tuple of str
+        Labels on the axes of the variable.
+    draws : array of shape (n_draws,)
+    estimate : float
+    quiet : float
+        Standard deviation without privacy noise; NaN if it is not known.
+    """
+
+    variable: str
+    labels: tuple[str, ...]
+    draws: np.ndarray
+    estimate: float
+    quiet: float
+
+
+def _says_something(estimator: SummaryMixin) -> bool:
+    if estimator._opaque:
+        raise AttributeError(
+            "Single weights of a network have no meaning: look at its predictions, or at "
+            "posterior_samples_."
+        )
+    return True
+
+
+class SummaryMixin:
+    """Summary of `posterior_samples_`, with names of columns and classes."""
+
+    _opaque: ClassVar[bool] = False  # whether single parameters mean nothing
+    # Whether "coef" and "intercept" are those of a linear predictor of the columns.
+    _linear: ClassVar[bool] = False
+    # Variables whose posterior means are attributes: that of "coef" is `coef_`.
+    _estimated: ClassVar[tuple[str, ...]] = ()
+    _draws_name: str
+    _dims: ClassVar[dict[str, tuple[str, ...]]]
+
+    def _named_draws(self) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+    def _feature_names(self) -> Sequence[str] | None:
+        raise NotImplementedError
+
+    def _coordinates(self, names: Sequence[str] | None = None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _summary_draws(self) -> dict[str, np.ndarray]:
+        """Draws of the variables of a summary, by name."""
+        return self._named_draws()
+
+    def _quiet_std(self) -> dict[str, np.ndarray]:
+        """Standard deviations without privacy noise, of the variables where they are known."""
+        return {}
+
+    @available_if(_says_something)
+    def summary(
+        self,
+        level: float = 0.9,
+        *,
+        feature_names: Sequence[str] | None = None,
+        scaling: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> pd.DataFrame:
+        """Table of the posterior, with a row for each parameter.
+
+        It reads releases alone and costs no budget.
+
+        Parameters
+        ----------
+        level : float, default=0.9
+            Mass of the equal-tailed intervals, in (0, 1).
+        feature_names : sequence of str, default=None
+            Names of the columns that the estimator was fitted to, such as the
+            ``get_feature_names_out()`` of the steps before it. None: those of the data frame or
+            the schema, else x0, x1 and so on.
+        scaling : tuple (slopes, offsets) of arrays, default=None
+            For regressions that were fitted to ``slopes * columns + offsets``: coefficients and
+            intercept are those of the columns. None: of what the estimator was fitted to.
+
+        Returns
+        -------
+        table : pandas.DataFrame
+            Its columns are
+
+            - ``estimate``, the posterior mean;
+            - ``sd``, the posterior standard deviation, which includes privacy noise as far as the
+              solver does;
+            - the ends of the interval, such as ``5%`` and ``95%``;
+            - ``p_direction``, the probability that the parameter has the sign of its posterior
+              median (1 for parameters that cannot be negative);
+            - ``noise_share``, the part of `sd` that is privacy noise: the posterior without it
+              would have the standard deviation ``(1 - noise_share) * sd``. It is known for
+              logistic and linear regression with "na-dpvi" (the noise of the scores) and for
+              `DPBetaBernoulli`, `DPDirichletCategorical` and `DPGammaExponential` with "vips", and
+              NaN elsewhere.
+
+            All but `estimate` and `noise_share` are computed from `posterior_samples_`.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        ValueError
+            For a `level` outside (0, 1), for names that are not as many as columns, and for
+            `scaling` where there are no coefficients of columns.
+        """
+        check_is_fitted(self)
+        check_number("level", level, 0, 1, open_above=True)
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("summary needs pandas: pip install pandas.") from error
+        parameters = list(self._parameters_of(feature_names, scaling))
+        draws = np.stack([own.draws for own in parameters])
+        sd = draws.std(axis=1)
+        tails = (1 - level) / 2, (1 + level) / 2
+        ends = np.quantile(draws, tails, axis=1)
+        positive = np.mean(draws > 0, axis=1)
+        quiet = np.array([own.quiet for own in parameters])
+        # Moments of draws have Monte Carlo errors: a share is not negative.
+        share = np.clip(1 - quiet / np.where(sd > 0, sd, 1), 0, 1)
+        table = {
+            "estimate": [own.estimate for own in parameters],
+            "sd": sd,
+            **{f"{100 * tail:.10g}%": end for tail, end in zip(tails, ends, strict=True)},
+            "p_direction": np.maximum(positive, np.mean(draws < 0, axis=1)),
+            "noise_share": share,
+        }
+        return pd.DataFrame(table, index=pd.Index(self._row_names(parameters), name="parameter"))
+
+    def _parameters_of(
+        self,
+        feature_names: Sequence[str] | None,
+        scaling: tuple[ArrayLike, ArrayLike] | None,
+    ) -> Iterator[Parameter]:
+        """Parameters of a summary."""
+        coordinates, quiet = self._labels(feature_names), self._quiet_std()
+        all_draws = self._summary_draws()
+        means = {name: vars(self)[f"{name}_"] for name in self._estimated}
+        if scaling is not None:
+            slopes, offsets = self._checked(scaling)
+            all_draws = _of_columns(all_draws, slopes, offsets)
+            means = _of_columns(means, slopes, offsets)
+            # The intercept's would need a covariance.
+            quiet = {name: std for name, std in quiet.items() if name != "intercept"}
+            if "coef" in quiet:
+                quiet["coef"] = quiet["coef"] * np.abs(slopes)
+        for name, draws in all_draws.items():
+            draws = np.asarray(draws, np.float64)
+            shape = draws.shape[1:]
+            estimates = np.reshape(means.get(name, draws.mean(axis=0)), shape)
+            without = np.reshape(quiet.get(name, np.full(shape, np.nan)), shape)
+            labels = _axes(shape, self._dims.get(name, ()), coordinates)
+            for place in np.ndindex(*shape):
+                own = tuple(axis[i] for axis, i in zip(labels, place, strict=True) if axis)
+                yield Parameter(
+                    name,
+                    own,
+                    draws[(slice(None), *place)],
+                    float(estimates[place]),
+                    float(without[place]),
+                )
+
+    def _checked(self, scaling: tuple[ArrayLike, ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes and offsets as arrays."""
+        if not self._linear:
+            raise ValueError(
+                f"{type(self).__name__} has no coefficients of columns, which `scaling` converts."
+            )
+        slopes, offsets = (np.asarray(own, np.float64) for own in scaling)
+        shape = (vars(self)["n_features_in_"],)
+        if slopes.shape != shape or offsets.shape != shape:
+            raise ValueError(
+                f"scaling must be a pair of arrays of shape {shape}, got shapes {slopes.shape} and "
+                f"{offsets.shape}."
+            )
+        return slopes, offsets
+
+    def _labels(self, feature_names: Sequence[str] | None) -> Mapping[str, Any]:
+        """Labels on the named axes; columns without names are x0, x1 and so on."""
+        names: Any = self._feature_names() if feature_names is None else feature_names
+        n = vars(self).get("n_features_in_", 0)
+        if names is None:
+            names = [f"x{j}" for j in range(n)]
+        if len(names) != n:
+            raise ValueError(f"feature_names has {len(names)} names for {n} columns.")
+        return self._coordinates(names)
+
+    def _row_names(self, parameters: Sequence[Parameter]) -> list[str]:
+        """Names of the rows, all different."""
+        main = ("coef", self._draws_name)
+        full = [f"{own.variable}[{', '.join(own.labels)}]" for own in parameters]
+        full = [name.removesuffix("[]") for name in full]
+        short = [
+            own.labels[0] if own.variable in main and len(own.labels) == 1 else name
+            for own, name in zip(parameters, full, strict=True)
+        ]
+        return short if len(set(short)) == len(short) else full
+
+
+def _of_columns(
+    values: Mapping[str, Any], slopes: np.ndarray, offsets: np.ndarray
+) -> dict[str, Any]:
+    """Coefficients of columns, given those of ``slopes * columns + offsets``."""
+    coef = values["coef"]
+    own = {"coef": coef * slopes, "intercept": values["intercept"] + coef @ offsets}
+    return {**values, **own}
+
+
+def _axes(
+    shape: tuple[int, ...], dims: Sequence[str], coordinates: Mapping[str, Any]
+) -> list[list[str]]:
+    """Labels on each axis; none on the axis of a class that is the only one."""
+    out = []
+    for i, size in enumerate(shape):
+        dim = dims[i] if i < len(dims) else ""
+        labels = [str(label) for label in coordinates.get(dim, range(size))]
+        out.append([] if dim == "class" and size == 1 else labels)
+    return out

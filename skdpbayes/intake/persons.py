@@ -1,0 +1,113 @@
+"""Rows by person: how `fit` reads `groups`.
+
+Which rows of a person are kept, and in which order, depends on the number of that person's rows
+alone. A row that names no person counts for none: it could be anybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import column_or_1d
+
+from skdpbayes.cells import plain
+from skdpbayes.intake.labels import as_labels
+from skdpbayes.intake.reading import Rows
+
+if TYPE_CHECKING:
+    from skdpbayes.mechanism.records import Records
+
+
+def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
+    """Codes of persons from zero, (n_rows,); -1 where a name is missing or no plain value.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many names as rows, or no name at all: the number of persons is public.
+    """
+    names = column_or_1d(as_labels(groups))
+    if len(names) != n_rows:
+        raise ValueError(
+            f"groups has {len(names)} entries and X {n_rows} rows: name a person for each row."
+        )
+    if names.dtype.kind == "O":
+        own = [_name(name) for name in names]
+        known: dict[Hashable, int] = {}
+        for name in own:
+            if name is not None:
+                known.setdefault(name, len(known))
+        codes = np.array([known.get(name, -1) for name in own], np.int64)
+    else:
+        missing = names != names  # NaN and NaT
+        codes = np.full(n_rows, -1)
+        codes[~missing] = np.unique(names[~missing], return_inverse=True)[1]
+    if not (codes >= 0).any():
+        raise ValueError("groups names no person.")
+    return codes
+
+
+def by_person(rows: Rows, person: np.ndarray, most: int) -> Rows:
+    """Rows as records that are persons, given their codes; `most` rows of each count."""
+    n_persons = int(person.max()) + 1 if len(person) else 0
+    facts = replace(rows.facts, shape=replace(rows.facts.shape, n_rows=n_persons))
+    return Rows(facts, lambda: _packed(rows.pack(), person, n_persons, most))
+
+
+def kept_rows(person: np.ndarray, n_persons: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that count, of one person after the other, and where each person's begin.
+
+    Of a person with more than `most` rows, as many are taken, evenly spaced.
+    """
+    named = np.flatnonzero(person >= 0)
+    counts = np.bincount(person[named], minlength=n_persons)
+    first = np.cumsum(counts) - counts
+    order = named[np.argsort(person[named], kind="stable")]
+    kept = np.minimum(counts, most)
+    starts = np.concatenate([[0], np.cumsum(kept)])
+    owner = np.repeat(np.arange(n_persons), kept)
+    place = np.arange(starts[-1]) - starts[owner]
+    return order[first[owner] + place * counts[owner] // kept[owner]], starts
+
+
+def means_by_person(values: np.ndarray, person: np.ndarray, most: int) -> np.ndarray:
+    """Mean over the rows of each person that count, NaN left out; NaN if nothing is left."""
+    person = np.unique(person, return_inverse=True)[1]
+    n = int(person.max()) + 1
+    order, starts = kept_rows(person, n, most)
+    owner, kept = np.repeat(np.arange(n), np.diff(starts)), values[order]
+    fine = ~np.isnan(kept)
+    total = np.bincount(owner[fine], kept[fine], n)
+    with np.errstate(invalid="ignore"):
+        return (total / np.bincount(owner[fine], minlength=n)).astype(values.dtype)
+
+
+def _packed(records: Records, person: np.ndarray, n_persons: int, most: int) -> Records:
+    from skdpbayes.mechanism.records import Persons, padded_size
+
+    order, starts = kept_rows(person, n_persons, most)
+    padded = np.zeros(padded_size(len(order)), np.int32)
+    padded[: len(order)] = order
+    ends = np.full(padded_size(n_persons) + 1, len(order), np.int32)
+    ends[: n_persons + 1] = starts
+    assert records.usable is not None
+    usable = np.zeros(n_persons, bool)
+    usable[person[order[records.usable[order]]]] = True
+    return replace(
+        records,
+        fields=Persons(records.fields, padded, ends, most),
+        n_records=np.int32(n_persons),
+        usable=usable,
+    )
+
+
+def _name(cell: Any) -> Hashable:
+    own = plain(cell)
+    try:
+        missing = own is None or own != own
+        return None if missing or hash(own) is None else own
+    except Exception:  # an error would tell of the record
+        return None

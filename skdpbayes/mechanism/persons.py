@@ -1,0 +1,81 @@
+"""Persons as records: what the rows of one person contribute together.
+
+A query maps a row to a contribution. `of_person` makes of it the query of a person, to which the
+private sum does what it does to any record: it clips the contribution as a whole, to the norm of
+`blocks_of_persons`. What a person can do to a release is thus decided where it is for rows, and
+whatever is computed here changes utility, never privacy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from skdpbayes.mechanism.contributions import Contribution, contribution_norms, parts_of
+from skdpbayes.mechanism.records import Person, Tree
+from skdpbayes.mechanism.spec import Block, Mechanism
+
+
+def blocks_of_persons(blocks: Mapping[str, Block], mechanism: Mechanism) -> dict[str, Block]:
+    """Blocks with the clipping norms of a record of up to ``mechanism.most_rows`` rows."""
+
+    def norm(own: Block) -> ArrayLike:
+        if own.together == "score":
+            return mechanism.score_norm(own.clipping_norm)
+        return own.clipping_norm * (mechanism.most_rows if own.together == "sum" else 1)
+
+    return {name: own._replace(clipping_norm=norm(own)) for name, own in blocks.items()}
+
+
+def of_person(
+    query: Callable[[Tree], Mapping[str, Contribution]], blocks: Mapping[str, Block]
+) -> Callable[[Tree], Mapping[str, Contribution]]:
+    """Query of a record that may be a person: the sum, or mean, of its rows' contributions.
+
+    Each row is clipped to the norm that a lone row would have, so that one outlier does not take
+    the place of a person's other rows. A row with a NaN or an infinity does not count.
+
+    Parameters
+    ----------
+    query : callable
+        Of one row.
+    blocks : mapping of str to Block
+        Blocks of one row.
+    """
+
+    def whole(record: Tree) -> Mapping[str, Contribution]:
+        if not isinstance(record, Person):
+            return query(record)
+        rows = jax.vmap(query)(record.rows)
+        return {
+            name: _together(own, record.present, blocks[name]) if name in blocks else own
+            for name, own in rows.items()
+        }
+
+    return whole
+
+
+def _together(rows: Contribution, present: jax.Array, block: Block) -> Contribution:
+    """Sum or mean of the contributions of a person's rows."""
+    norms = contribution_norms(rows)
+    usable = present & jnp.isfinite(norms)
+    limit = jnp.asarray(block.clipping_norm, norms.dtype)
+    weight = jnp.where(usable, jnp.minimum(1, limit / jnp.where(norms > 0, norms, 1)), 0)
+    if block.together == "mean":
+        weight = weight / jnp.maximum(usable.sum(), 1)
+    parts, treedef = parts_of(rows)
+
+    def total(part: Any) -> jax.Array:
+        kept = jax.tree.map(lambda x: jnp.where(_as_column(usable, x), x, jnp.zeros_like(x)), part)
+        sums: jax.Array = kept.with_head(kept.head * _as_column(weight, kept.head)).total()
+        return sums
+
+    return jax.tree.unflatten(treedef, [total(part) for part in parts])
+
+
+def _as_column(values: jax.Array, like: jax.Array) -> jax.Array:
+    return values.reshape(-1, *(1,) * (like.ndim - 1))
