@@ -107,7 +107,7 @@ class ArvizMixin:
 
     def _feature_names(self) -> Sequence[str] | None:
         """Names of the columns, if they are known."""
-        raise NotImplementedError
+        return None
 
     def _coordinates(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Coordinates of the named axes; `names` are those of the columns."""

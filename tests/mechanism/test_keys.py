@@ -118,6 +118,7 @@ def test_a_fit_leaves_nothing_else_behind():
     fitted = {
         "posterior_", "posterior_samples_", "coef_", "intercept_", "classes_", "n_iter_", "data_norm_", "diagnostics_",
         "privacy_spent_", "usable_records_", "n_features_in_", "_chains", "_likelihood", "_draws_seed",
+        "_quiet",
     }  # fmt: skip
     assert set(vars(model)) - set(model.get_params()) == fitted
 

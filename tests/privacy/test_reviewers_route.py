@@ -41,7 +41,7 @@ HANDED_TO = {
     *("own_fit", "self._fit", "self._prepared", "self._reader().read", "_RUNNER.get()"),
     *("estimator._charged_run", "self._run", "replace", "noisy_count"),
     *("run", "_run", "_chain", "_steps", "_sizes", "sizes_of_steps", "release_sizes"),
-    *("jax.device_put", "draws_of_chain", "private_sum"),
+    *("jax.device_put", "draws_of_chain", "private_sum", "by_person"),
 }
 
 

@@ -161,6 +161,8 @@ class _AllOfTheBatch(Messenger):
                 msg["value"] = jnp.arange(self._n)
                 self._factors[msg["name"]] = size / self._n
             return
+        if msg["type"] != "sample":
+            return
         for frame in msg["cond_indep_stack"]:
             factor = self._factors.get(frame.name)
             if factor is not None and msg["scale"] is not None:
