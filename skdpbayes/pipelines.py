@@ -348,6 +348,11 @@ def _telling(name):
         with rows_to_predict():
             return getattr(super(PrivatePipeline, self), name)(X, *arguments, **named)
 
+    # Scikit-learn's own text refers to pages of its guide.
+    method.__doc__ = f"""As `{name}` of `sklearn.pipeline.Pipeline`.
+
+    It warns of cells without a declared category, since rows to predict are not protected.
+    """
     return method
 
 
