@@ -132,6 +132,17 @@ def test_what_is_not_simulated_is_named(monkeypatch):
         assert all(name in str(found) for name in named)
 
 
+def test_labels_of_simulated_rows_stay_with_a_clone(monkeypatch):
+    class Fitted:
+        def sample_posterior(self, n, rng):
+            return {"coef": rng.normal(size=(n, 1, 2)), "intercept": rng.normal(size=(n, 1))}
+
+    monkeypatch.setattr(_model_check, "_fitted", lambda own, rows, seed: (Fitted(), 0.0))
+    model = DPBayesianLogisticRegression()
+    check(model, 50, n_fits=1, n_draws=20, reference=False)
+    assert model.classes is None
+
+
 SIMULATED = {
     "bernoulli": (DPBetaBernoulli(prior_a=2.0, prior_b=5.0), 2),
     "exponential": (DPGammaExponential(prior_shape=8.0, prior_rate=2.0), 1),
