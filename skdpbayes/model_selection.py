@@ -203,7 +203,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         (X_fit, X_test), (y_fit, y_test) = (_parts(data, parts) for data in (X, y))
         of_fit, of_test = ({} if person is None else {"groups": person[part]} for part in parts)
 
-        plan = self._planned(candidates, X, y, n_records - n_test)
+        n_persons = None if person is None else n_records
+        plan = self._planned(candidates, X, y, n_records - n_test, n_persons)
         self._charge(plan)
         for name in ("best_estimator_", "best_params_", "best_score_"):
             self.__dict__.pop(name, None)
@@ -326,15 +327,22 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         return model
 
     def _planned(
-        self, candidates: list[dict[str, Any]], X: Any, y: Any, n_fit: int | None = None
+        self,
+        candidates: list[dict[str, Any]],
+        X: Any,
+        y: Any,
+        n_fit: int | None = None,
+        n_persons: int | None = None,
     ) -> _Plan:
-        """Plan of the search, from public facts of X; `n_fit` rows are fitted (None: all)."""
+        """Plan of the search, from public facts of X; `n_fit` records are fitted (None: all)."""
         from skdpbayes.privacy import calibrate_noise
 
         adjacency, run_delta = self.estimator.adjacency, self.delta / self.n_iter
         some = self._candidate({}, self.epsilon, None)
         # Of all rows, as given: a model that holds them is as long, or shares their memory.
         facts = _quietly(some._reader().read, some, X, y).facts
+        if n_persons is not None:  # how many rows they have is private
+            facts = replace(facts, shape=replace(facts.shape, n_rows=n_persons))
         shape = replace(facts.shape, n_rows=n_fit or facts.n_rows)
 
         def planned(parameters: dict[str, Any], epsilon: float) -> Plan:

@@ -128,6 +128,11 @@ def test_it_reads_nothing_and_spends_nothing(private, monkeypatch):
     assert choice.estimator.privacy_spent_ is fitted.privacy_spent_
     assert choice.estimator.ledger is ledger  # which a refit charges
     assert pickle.dumps(vars(fitted)) == before
+    # A refit of the copy counts the fit that it comes from; one of a clone is a fit of its own.
+    told = [own.plan(N, 4).report for own in (fitted, choice.estimator, clone(choice.estimator))]
+    assert told[0].cumulative == told[1].cumulative == fitted.privacy_spent_.releases
+    assert told[2].cumulative == ()
+    assert any("random_state" in why for why in told[1].voided_by)
     again = choose_prior(fitted, {"prior_scale": [0.3, 1.0], "columns": ["backward"]})
     np.testing.assert_array_equal(
         again.estimator.posterior_samples_["coef"], choice.estimator.posterior_samples_["coef"]

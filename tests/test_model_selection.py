@@ -716,9 +716,9 @@ def test_three_candidates_are_calibrated_without_a_fit(monkeypatch):
 def stopped(monkeypatch):
     """Plan of a search that ends before it is charged."""
 
-    def plan_of(search, *rows):
+    def plan_of(search, *rows, **groups):
         with pytest.raises(InterruptedError) as stop:
-            search.fit(*rows)
+            search.fit(*rows, **groups)
         return stop.value.args[0]
 
     def stop(self, plan):
@@ -735,6 +735,26 @@ def test_fits_are_accounted_for_with_the_rows_that_they_get(stopped):
     plan = stopped(DPRandomizedSearchCV(model, {"prior_scale": [1.0]}, n_iter=2), rows, labels)
     _, fit = plan.selection.runs
     assert fit[0].sampling_rate == model.plan(4800, 2).sampling_rate < 1
+
+
+def test_a_report_does_not_tell_how_many_rows_persons_have(stopped):
+    """Not even where a public array is as long as the table of one of two neighbours."""
+
+    def model(X, table):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(X)):
+            numpyro.sample("x", dist.Normal(mean + table.sum(), 1.0).expand([2]).to_event(1), obs=X)
+
+    estimator = DPNumPyroModel(
+        model, public={"table": np.zeros(150)}, n_steps=5, sampling_rate=0.3, max_rows_per_person=3
+    )
+    search = DPRandomizedSearchCV(
+        estimator, {"n_steps": [5]}, epsilon=np.inf, scoring=lambda fitted, X, y=None: 0.5
+    )
+    persons = np.arange(150) % 120
+    one, other = (stopped(search, X[:n], groups=persons[:n]) for n in (150, 149))
+    assert one.voided_by == other.voided_by
+    assert not any("seems to hold" in why for why in one.voided_by)
 
 
 def test_a_model_that_holds_the_rows_of_a_search_voids_its_guarantee(stopped):

@@ -55,7 +55,8 @@ class CalibrationCheck:
     seconds : float
         Median time of a fit; the first includes compilation.
     taken_as_public : tuple of str
-        Which of ``X``, ``truths`` and ``simulate`` were given. All else is simulated.
+        Which of ``X``, ``truths`` and ``simulate`` were given, and arrays of 100 rows or more that
+        a NumPyro model holds. All else is simulated.
 
     Examples
     --------
@@ -216,6 +217,7 @@ def check(
 
     truth, draws, plain, seconds = [], [], [], []
     names: tuple[str, ...] = ()
+    rows: tuple[Any, ...] = ()
     for k, stream in enumerate(seed.spawn(n_fits)):
         rng = np.random.default_rng(stream)
         values = simulator.truth(rng) if given is None else {n: x[k] for n, x in given.items()}
@@ -247,7 +249,8 @@ def check(
             name
             for name, value in {"X": X, "truths": truths, "simulate": simulate}.items()
             if value is not None
-        ),
+        )
+        + simulator.held(rows),
     )
 
 

@@ -61,6 +61,14 @@ class Simulator(ABC):
         del rows, n, rng
         return None
 
+    def held(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
+        """Names of arrays of the estimator, as long as tables of records, that are not simulated.
+
+        `rows` are arguments of `fit`.
+        """
+        del rows
+        return ()
+
 
 def simulator_of(
     estimator: BaseEstimator, n_rows: int, n_features: int | None, X: Any
@@ -542,6 +550,12 @@ class NumPyroSimulator(Simulator):
         drawn = self._records(jax.random.key(rng.integers(2**31)), single, self._typed())
         fields = {**self.fields, **{name: np.asarray(x) for name, x in drawn.items()}}
         return (fields,) if self.by_name else tuple(fields.values())
+
+    def held(self, rows: tuple[Any, ...]) -> tuple[str, ...]:
+        from sklearn.base import clone
+
+        own: Any = self.estimator
+        return own._long_arrays(own._reader().read(clone(own), *rows).facts)
 
     def _typed(self) -> Values:
         from skdpbayes.intake.fields import typed

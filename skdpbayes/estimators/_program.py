@@ -98,18 +98,30 @@ class ProgramEstimator(PosteriorEstimator):
         self, facts: Facts, constants: Sequence[np.ndarray]
     ) -> tuple[str, ...]:
         """Signs that the public arguments, the model or the guide hold records."""
-        public = self._parameters().get("public") or {}
-        held = {f"public[{name!r}]": value for name, value in public.items()}
-        held |= {f"an array that the model closes over (shape {x.shape})": x for x in constants}
         n, found = facts.n_rows, []
-        for name, value in held.items():
-            array = np.asarray(value) if _is_array(value) else np.zeros(())
+        for name, array in self._held(constants).items():
             as_long = n is not None and n >= _MANY and array.ndim > 0 and len(array) == n
             if as_long or facts.shares(array):
                 found.append(
                     f"{name} seems to hold records: it is as long as the data, or a part of them"
                 )
         return tuple(found)
+
+    def _held(self, constants: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Arrays among the public arguments, and those that the program closes over, by name."""
+        public = self._parameters().get("public") or {}
+        held = {f"public[{name!r}]": np.asarray(x) for name, x in public.items() if _is_array(x)}
+        given = [typed(x) for x in held.values()]  # of which a traced model seems to hold copies
+        return held | {
+            f"an array that the model closes over (shape {x.shape})": x
+            for x in constants
+            if not any(np.array_equal(x, own) for own in given)
+        }
+
+    def _long_arrays(self, facts: Facts) -> tuple[str, ...]:
+        """Names of the arrays that the program holds and that are as long as tables of records."""
+        held = self._held(self._programmed(facts)[1])
+        return tuple(name for name, x in held.items() if x.ndim > 0 and len(x) >= _MANY)
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
         from skdpbayes.models.numpyro.program import NumPyroModel

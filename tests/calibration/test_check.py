@@ -1,5 +1,6 @@
 """Checks of estimators on data simulated from their own prior."""
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -16,7 +17,7 @@ from skdpbayes import (
     DPNumPyroModel,
     DPSigmoidBeliefNet,
 )
-from skdpbayes.calibration import check, marginal_coverage, tarp_coverage
+from skdpbayes.calibration import _model_check, check, marginal_coverage, tarp_coverage
 from skdpbayes.calibration._model_check import _names, _ravelled
 from skdpbayes.calibration._simulators import simulator_of
 from skdpbayes.displays import CheckDisplay
@@ -96,6 +97,50 @@ def test_truths_and_data_may_be_given():
     assert "no real record" not in str(wrong)
     assert wrong.draws.mean() > 0.95 and wrong.worst == ("probability[0]", 0.0)
     assert wrong.plain is None and wrong.relative_crps is None
+
+
+class Drawn:
+    """Stands for a fitted model of one mean."""
+
+    def sample_posterior(self, n, rng):
+        return {"mean": rng.normal(size=n)}
+
+
+def test_what_is_not_simulated_is_named(monkeypatch):
+    """A design, and arrays as long as a table, whether the model or `public` holds them."""
+    monkeypatch.setattr(_model_check, "_fitted", lambda own, rows, seed: (Drawn(), 0.0))
+    table = jnp.ones((150, 2))
+
+    def own(x, y=None, *, offset=0.0):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(mean + jnp.mean(offset), 1.0), obs=y)
+
+    def holds(x, y=None, *, offset=0.0):
+        own(x, y, offset=offset + table.sum())
+
+    few, many = {"offset": np.zeros(3)}, {"offset": np.zeros(150)}
+    closed = "an array that the model closes over (shape (150, 2))"
+    for function, public, X, named in (
+        (own, few, None, ()),
+        (holds, many, np.zeros((50, 1)), ("X", "public['offset']", closed)),
+    ):
+        model = DPNumPyroModel(function, public=public)
+        found = check(model, 50, X=X, n_fits=2, n_draws=20)
+        assert found.taken_as_public == named
+        assert ("no real record was read" in str(found)) == (not named)
+        assert all(name in str(found) for name in named)
+
+
+def test_labels_of_simulated_rows_stay_with_a_clone(monkeypatch):
+    class Fitted:
+        def sample_posterior(self, n, rng):
+            return {"coef": rng.normal(size=(n, 1, 2)), "intercept": rng.normal(size=(n, 1))}
+
+    monkeypatch.setattr(_model_check, "_fitted", lambda own, rows, seed: (Fitted(), 0.0))
+    model = DPBayesianLogisticRegression()
+    check(model, 50, n_fits=1, n_draws=20, reference=False)
+    assert model.classes is None
 
 
 SIMULATED = {

@@ -3,10 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.extend.random import threefry_2x32
+from sklearn.base import clone
 from whitebox import drawn
 
-from skdpbayes import DPBayesianLogisticRegression, Schema
+from skdpbayes import DPBayesianLogisticRegression, DPGaussianMixture, Schema
+from skdpbayes.facts import Shape
 from skdpbayes.intake.packing import pack_records
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism import threefry
@@ -110,6 +113,36 @@ def test_plans_do_not_know_the_number_of_records_under_add_remove():
         )
         first, second = (model.plan(n, 3) for n in (400, 399))
         assert str((first.solver, first.spec)) == str((second.solver, second.spec))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPBayesianLogisticRegression(classes=[0, 1]),
+        DPGaussianMixture(n_components=2, bounds=(-3, 3)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_what_chooses_a_solver_is_public(model):
+    """Never the number of rows under ``add_remove``, nor that of a person's rows."""
+
+    def decided(plan):
+        kinds = jax.tree.structure((plan.model, plan.solver))
+        numbers = [np.asarray(x).tolist() for x in jax.tree.leaves((plan.model, plan.solver))]
+        return plan.spec, kinds, numbers, plan.report
+
+    hidden = clone(model).set_params(adjacency="add_remove", sampling_rate=0.5)
+    few, many = (hidden._planned(hidden._reader().declared(Shape(n, 3))) for n in (20, 10_000_000))
+    assert decided(few) == decided(many)
+    assert few.report.public == hidden.plan(None, 3).report.public
+    told, by_person = model.plan(20, 3), clone(model).set_params(max_rows_per_person=3)
+    rng, plans = np.random.default_rng(0), []
+    for n in (20, 900):
+        persons = np.append(np.arange(20), np.zeros(n - 20, int))
+        X, y = rng.normal(size=(n, 3)), rng.integers(0, 2, n)
+        plans.append(by_person._prepared(X, y, persons)[0])
+    assert decided(plans[0]) == decided(plans[1])
+    assert plans[0].report.public["n_persons"] == told.report.public["n_samples"] == 20
 
 
 def test_a_fit_leaves_nothing_else_behind():
