@@ -220,12 +220,6 @@ class Case:
         """Whether it takes steps, each with a batch of its own."""
         return self.solver not in ONE_ROUND
 
-    @property
-    def takes_persons(self) -> bool:
-        """Whether a person may be the unit of privacy: not where the number of rows must be known."""
-        knows = ("LogisticRegression", "LinearSums", "GammaExponential", "BetaBernoulli")
-        return not (self.solver == "vips" and self.model in (*knows, "DirichletCategorical"))
-
     def has(self, parameter: str) -> bool:
         return parameter in inspect.signature(self.cls).parameters
 
@@ -479,11 +473,8 @@ def named(name: str) -> Case:
     return found
 
 
-BY_PERSON = [
-    dataclasses.replace(case, rows_each=3)
-    for case in CASES
-    if case.has("max_rows_per_person") and case.takes_persons
-]
+BY_PERSON = [dataclasses.replace(case, rows_each=3) for case in CASES]
+"""The same, where a record is a person of up to three rows."""
 
 
 def every_fit(*, quick: bool = False, only: Callable[[Case], bool] = lambda case: True):

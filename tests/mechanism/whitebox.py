@@ -346,7 +346,7 @@ def drawn(query, blocks, spec, records, seed=0):
     return jax.tree.map(jnp.asarray, next(steps)).at(0)
 
 
-def integer_sums(query, blocks, spec, records):
+def integer_sums(query, blocks, spec, records, seed=0):
     """The sums of a release before noise is added, as integers in one list."""
     kept, original = [], mechanism.add_noise
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
@@ -354,7 +354,7 @@ def integer_sums(query, blocks, spec, records):
             mechanism, "add_noise", lambda noise, sums: kept.append(sums) or original(noise, sums)
         )
         records = jax.device_put(records)
-        draw = drawn(query, blocks, spec, records)
+        draw = drawn(query, blocks, spec, records, seed)
         mechanism.private_sum(query, blocks, jax.device_put(spec.traced()), draw, 0, records)
         return np.asarray(ravel_pytree(kept[0])[0])
 
