@@ -243,6 +243,11 @@ class Case:
             **({"random_state": 0} | draws | self.quick | persons | changes)
         )
 
+    @property
+    def least(self) -> int:
+        """Records of a small table that can be fitted."""
+        return 160 if self.model == "WhitenedLogistic" and self.solver == "sgld" else 40
+
     def groups(self, X):
         """Persons of the rows, if records are persons."""
         return None if self.rows_each == 1 else np.arange(len(X)) // self.rows_each

@@ -573,7 +573,8 @@ def fit_of(case, X, y, **changes):
 
 def all_rows(case):
     """Changes under which each round takes all rows."""
-    return {"sampling_rate": 1.0, "n_steps": 3} if case.samples else {}
+    steps = 8 if case.model == "GaussianMixture" else 3  # which has releases for its start
+    return {"sampling_rate": 1.0, "n_steps": steps} if case.samples else {}
 
 
 def precisions(fit, releases, seed=0):
@@ -591,7 +592,7 @@ def precisions(fit, releases, seed=0):
 
 def check_noise_of(case):
     """Null records release noise alone, normal and of the size that is accounted for, round by round."""
-    fit, values, seed = fit_of(case, *case.null(40 * case.rows_each)), [], 0
+    fit, values, seed = fit_of(case, *case.null(case.least * case.rows_each)), [], 0
     rounds = []
     while sum(map(len, values)) < 1000:
         releases = fit.run(seed)[1]
@@ -610,7 +611,7 @@ def check_noise_of(case):
 
 def check_one_row_of(case):
     """Nulling one row moves the first release by the clipping norm at most, in units of its noise."""
-    X, y = case.data(60 * case.rows_each)
+    X, y = case.data(max(60, case.least) * case.rows_each)
     own = slice(5 * case.rows_each, 6 * case.rows_each)  # the rows of one record
     X[own] = np.nan
     null = fit_of(case, X, y, **all_rows(case))
