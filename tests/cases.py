@@ -248,6 +248,11 @@ class Case:
         """Records of a small table that can be fitted."""
         return 160 if self.model == "WhitenedLogistic" and self.solver == "sgld" else 40
 
+    @property
+    def fewest_steps(self) -> int:
+        """Steps that a fit must have: a chain with released curvature has to mix."""
+        return 401 if self.least > 40 else 1
+
     def groups(self, X):
         """Persons of the rows, if records are persons."""
         return None if self.rows_each == 1 else np.arange(len(X)) // self.rows_each

@@ -16,6 +16,7 @@ from scipy import special, stats
 from skdpbayes import (
     DPBayesianLogisticRegression,
     DPBetaBernoulli,
+    DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
     inference,
 )
@@ -279,6 +280,21 @@ def test_evidence_of_counts_is_that_of_a_sum_over_all_counts():
             ]
             expected.append(special.logsumexp(logs))
         np.testing.assert_allclose(np.diff(found), np.diff(expected), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_of_a_group_that_is_one_person_little_but_the_prior_is_learnt():
+    """Persons of the other hierarchical test have rows in several groups (`BY_PERSON`)."""
+    rng, n = np.random.default_rng(0), 40
+    owner = np.repeat(np.arange(n), 3)
+    X = np.column_stack([rng.normal(size=3 * n), owner])
+    y = (X[:, 0] * np.where(owner % 2, 3, -3) > 0).astype(int)  # persons are nothing alike
+    model = DPHierarchicalLogisticRegression(n, classes=[0, 1], max_rows_per_person=3)
+    model.fit(X, y, groups=owner)
+    about_prior = (
+        model.posterior_samples_["weights"] - model.posterior_samples_["effects"][:, :, 0][:, None]
+    )
+    assert np.all(about_prior.std(axis=0) > 0.7) and np.all(np.abs(about_prior.mean(axis=0)) < 0.7)
 
 
 # ------------------------------------------------------------------------ what no person can
