@@ -156,8 +156,8 @@ class NADPVI:
 
         # Fair scores are as long as they may be. Sums of a person's would often be longer than the
         # norm of a person, and clipped, which lowers their slope and so makes intervals too narrow.
-        shorter = jnp.where(mechanism.most_rows > 1, _OF_A_PERSON, 1)
-        shorter = shorter if knows_responses(model) else 1.0
+        several = (mechanism.most_rows > 1) & knows_responses(model)
+        shorter = jnp.where(several, _OF_A_PERSON, 1)
 
         def row_norm(state: TraceState) -> jax.Array:
             return jnp.asarray(self.clipping_norm * unit(state) * shorter, jnp.float32)
