@@ -166,7 +166,7 @@ def persons(cell: Cell, seed: int) -> tuple[Drawn, NDArray[np.int64]]:
     return MODELS[cell.model](rng, X), owner
 
 
-def measured(cell: Cell, fits: int, by_row: bool) -> tuple[NDArray[np.float64], float]:
+def measured(cell: Cell, fits: int, by_row: bool = False) -> tuple[NDArray[np.float64], float]:
     """Standardised errors, (fits, n_parameters), and the width over that of rows.
 
     `by_row` makes the row the unit.
