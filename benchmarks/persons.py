@@ -142,7 +142,14 @@ CELLS = [
     Cell("binary", "na-dpvi", 1.0, 2_000, 5, 3, "one to"),
     Cell("binary", "dpvi", 1.0, 2_000, 5, 3, "all"),
     Cell("counts", "na-dpvi", 1.0, 2_000, 5, 3, "one to"),
+    Cell("counts", "na-dpvi", 3.0, 1_000, 3, 3, "all"),
     Cell("counts", "dpvi", 1.0, 2_000, 5, 3, "all"),
+    Cell("logistic", "vips", 1.0, 2_000, 5, 5, "all"),
+    Cell("logistic", "vips", 3.0, 1_000, 3, 3, "alike"),
+    Cell("linear", "vips", 1.0, 2_000, 5, 4, "one to"),
+    Cell("linear", "vips", 3.0, 1_000, 3, 4, "alike"),
+    Cell("binary", "vips", 1.0, 2_000, 5, 3, "all"),
+    Cell("binary", "vips", 0.3, 1_000, 10, 3, "one to"),
 ]
 
 
@@ -159,19 +166,25 @@ def persons(cell: Cell, seed: int) -> tuple[Drawn, NDArray[np.int64]]:
     return MODELS[cell.model](rng, X), owner
 
 
-def measured(cell: Cell, fits: int) -> tuple[NDArray[np.float64], float]:
-    """Standardised errors, (fits, n_parameters), and the width over that of rows."""
+def measured(cell: Cell, fits: int, by_row: bool = False) -> tuple[NDArray[np.float64], float]:
+    """Standardised errors, (fits, n_parameters), and the width over that of rows.
+
+    `by_row` makes the row the unit.
+    """
     errors, widths = [], []
     for seed in range(fits):
         data, owner = persons(cell, seed)
         rows = (data.X,) if data.y is None else (data.X, data.y)
-        fitted = estimator(cell, max_rows_per_person=cell.most).fit(*rows, groups=owner)
+        if by_row:
+            fitted = estimator(cell).fit(*rows)
+        else:
+            fitted = estimator(cell, max_rows_per_person=cell.most).fit(*rows, groups=owner)
         draws = draws_of(fitted, cell)
         errors.append((draws.mean(axis=0) - data.truth) / draws.std(axis=0))
-        if seed < COMPARED:
-            by_row = draws_of(estimator(cell).fit(*rows), cell)
-            widths.append(draws.std(axis=0) / by_row.std(axis=0))
-    return np.array(errors), float(np.mean(widths))
+        if seed < COMPARED and not by_row:
+            of_rows = draws_of(estimator(cell).fit(*rows), cell)
+            widths.append(draws.std(axis=0) / of_rows.std(axis=0))
+    return np.array(errors), 1.0 if by_row else float(np.mean(widths))
 
 
 def line(cell: Cell, z: NDArray[np.float64], width: float) -> list[str]:
@@ -190,13 +203,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--fits", type=int, default=40, help="data sets of a line (%(default)s)")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--solvers", nargs="+", help="those of the lines (all)")
+    parser.add_argument("--by-row", action="store_true", help="the row as the unit instead")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     header = ["model", "solver", "epsilon", "persons", "rows", "held", "least", "rms z", "width"]
     lines = []
     for cell in CELLS:
-        if cell.model in options.models:
-            lines.append(line(cell, *measured(cell, options.fits)))
+        if cell.model in options.models and cell.solver in (options.solvers or [cell.solver]):
+            lines.append(line(cell, *measured(cell, options.fits, options.by_row)))
             print(*lines[-1], sep="  ", flush=True)
     print("\n" + _log.table(header, lines))
 

@@ -18,6 +18,7 @@ from skdpbayes.audit.attack import epsilon_lower_bound, log_likelihood_ratios
 from skdpbayes.audit.checks import Check, run_checks
 from skdpbayes.audit.fit import Fit
 from skdpbayes.estimators._base import PrivateEstimator
+from skdpbayes.intake.persons import codes_of_persons
 from skdpbayes.intake.rows import dense
 from skdpbayes.privacy.accounting import PrivacyCurve, compose
 from skdpbayes.privacy.report import rounded
@@ -200,13 +201,13 @@ def audit(
             "n_trials must be 0 or at least 40, confidence in (0, 1), got "
             f"{n_trials} and {confidence}."
         )
-    names = np.arange(len(X)) if groups is None else np.asarray(groups)
-    if names.shape != (len(X),):
-        raise ValueError(f"groups must name a person for each of {len(X)} rows.")
+    person = np.arange(len(X)) if groups is None else codes_of_persons(groups, len(X))
+    place = int(person[record])
+    if place < 0:
+        raise ValueError(f"groups names nobody for row {record}, which an attack would look for.")
     null = np.full_like(X, np.nan)
-    nearly_null, own = null.copy(), names == names[record]
+    nearly_null, own = null.copy(), person == place
     nearly_null[own] = X[own]
-    place = int(np.searchsorted(np.unique(names), names[record]))  # in the order of `by_person`
     # An audit draws its own randomness; the estimators that it fits are thrown away.
     given = clone(estimator).set_params(random_state=None, ledger=None)
     with warnings.catch_warnings(), np.errstate(all="ignore"):

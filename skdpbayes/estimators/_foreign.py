@@ -24,7 +24,6 @@ _CLASSES = {
     "class_weight": "each record counts once; choose a threshold of predict_proba instead",
     "multi_class": "more than two classes have one multinomial model",
 }
-_AUTHORS = "add the documents of a person into one row, which is then the unit of privacy"
 _NETWORK = {
     **_ROUNDS,
     **_BATCHES,
@@ -86,8 +85,6 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
         "verbose_interval": "use verbose",
     },
     "DPLatentDirichletAllocation": {
-        "max_rows_per_person": _AUTHORS,
-        "groups": _AUTHORS,
         **_ROUNDS,
         **_BATCHES,
         "learning_method": "use sampling_rate: 1 is 'batch', less is 'online'",

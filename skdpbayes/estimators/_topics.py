@@ -59,6 +59,10 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
         proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
         knows all other rows may learn from the last bits of a release.
+    max_rows_per_person : int, default=None
+        Makes a person the unit of privacy: `fit` takes the authors' names as `groups`, and so many
+        documents of each count (of more, as many, evenly spaced), each with topic proportions of
+        its own. None: a document is an author's only one.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
@@ -157,6 +161,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         solver: str = "vips",
         adjacency: str = "zero_out",
         numerics: str = "secure",
+        max_rows_per_person: int | None = None,
         ledger: PrivacyLedger | None = None,
         max_document_norm: float = 1.0,
         sampling_rate: float | None = None,
@@ -175,6 +180,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         self.solver = solver
         self.adjacency = adjacency
         self.numerics = numerics
+        self.max_rows_per_person = max_rows_per_person
         self.ledger = ledger
         self.max_document_norm = max_document_norm
         self.sampling_rate = sampling_rate
@@ -187,7 +193,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
 
     # ------------------------------------------------------------------ fitting
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit the posterior of the topics to private documents.
 
         Parameters
@@ -195,6 +201,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         X : array-like or sparse matrix of shape (n_samples, n_features)
             Counts of words.
         y : ignored
+        groups : array-like of shape (n_samples,), default=None
+            The author of each document, where `max_rows_per_person` is set.
 
         Returns
         -------
@@ -206,7 +214,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             For parameters out of range, shapes and dtypes, which are public. Never for the values
             in a document.
         """
-        self._fit(X, y)
+        self._fit(X, y, groups)
         return self
 
     @classmethod

@@ -64,7 +64,10 @@ def pack_ragged(rows: Any) -> Records:
     ends = np.searchsorted(lengths, widths, side="right").astype(np.int32)
     packed = _pad(rows, padded_size(rows.shape[0]))
     ragged = RaggedRows(packed.data, packed.columns, packed.row_starts, packed.template)
-    return Records(ragged, np.int32(rows.shape[0]), ends, tuple(widths), usable=lengths > 0)
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    usable = lengths > 0
+    return Records(ragged, np.int32(len(order)), ends, tuple(widths), usable=usable, places=places)
 
 
 def _pad(field: Any, size: int) -> Any:

@@ -6,6 +6,7 @@ alone. A row that names no person counts for none: it could be anybody's.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
     """Codes of persons from zero, (n_rows,); -1 where a name is missing or no plain value.
 
+    Plain values are numbers, texts, bytes and dates. Whether two rows name the same person depends
+    on these two names alone.
+
     Raises
     ------
     ValueError
-        If there are not as many names as rows, or no name at all: the number of persons is public.
+        If there are not as many names as rows, or no name at all: data sets have a person at least.
     """
     names = column_or_1d(as_labels(groups))
     if len(names) != n_rows:
@@ -42,11 +46,14 @@ def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
                 known.setdefault(name, len(known))
         codes = np.array([known.get(name, -1) for name in own], np.int64)
     else:
-        missing = names != names  # NaN and NaT
+        with np.errstate(all="ignore"):  # of a signalling NaN
+            missing = names != names  # NaN and NaT
         codes = np.full(n_rows, -1)
         codes[~missing] = np.unique(names[~missing], return_inverse=True)[1]
     if not (codes >= 0).any():
-        raise ValueError("groups names no person.")
+        raise ValueError(
+            "groups names no person: names are numbers, texts or dates, and no other objects."
+        )
     return codes
 
 
@@ -86,28 +93,57 @@ def means_by_person(values: np.ndarray, person: np.ndarray, most: int) -> np.nda
 
 
 def _packed(records: Records, person: np.ndarray, n_persons: int, most: int) -> Records:
-    from skdpbayes.mechanism.records import Persons, padded_size
+    """Records of persons; where rows are ragged, those whose longest row is shortest come first."""
+    from skdpbayes.mechanism.records import Persons, RaggedRows, padded_size
 
-    order, starts = kept_rows(person, n_persons, most)
-    padded = np.zeros(padded_size(len(order)), np.int32)
-    padded[: len(order)] = order
-    ends = np.full(padded_size(n_persons) + 1, len(order), np.int32)
-    ends[: n_persons + 1] = starts
+    kept, starts = kept_rows(person, n_persons, most)
+    owner = person[kept]
+    rows = kept if records.places is None else records.places[kept]
     assert records.usable is not None
     usable = np.zeros(n_persons, bool)
-    usable[person[order[records.usable[order]]]] = True
+    usable[owner[records.usable[rows]]] = True
+    ends = records.ends
+    if isinstance(records.fields, RaggedRows):
+        lengths = np.diff(np.asarray(records.fields.row_starts))[rows]
+        longest = np.zeros(n_persons, lengths.dtype)
+        np.maximum.at(longest, owner, lengths)
+        order = np.argsort(longest, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(n_persons)
+        rows = rows[np.argsort(rank[owner], kind="stable")]
+        starts = np.concatenate([[0], np.cumsum(np.diff(starts)[order])])
+        usable, longest = usable[order], longest[order]
+        ends = np.searchsorted(longest, records.widths, side="right").astype(np.int32)
+    padded = np.zeros(padded_size(len(rows)), np.int32)
+    padded[: len(rows)] = rows
+    stops = np.full(padded_size(n_persons) + 1, len(rows), np.int32)
+    stops[: n_persons + 1] = starts
     return replace(
         records,
-        fields=Persons(records.fields, padded, ends, most),
+        fields=Persons(records.fields, padded, stops, most),
         n_records=np.int32(n_persons),
+        ends=ends,
         usable=usable,
+        places=None,
     )
 
 
 def _name(cell: Any) -> Hashable:
+    """Kind and value of a name: equal for equal names, and comparable to any other without errors.
+
+    NumPy compares dates and durations with numbers, and may raise; so names of different kinds are
+    never compared.
+    """
     own = plain(cell)
     try:
-        missing = own is None or own != own
-        return None if missing or hash(own) is None else own
+        if own is None or own != own:
+            return None
+        if isinstance(own, np.datetime64 | np.timedelta64):
+            return str(own.dtype), int(own.view(np.int64))
+        if isinstance(own, np.generic) and not isinstance(own, str | bytes):
+            own = complex(own) if isinstance(own, np.complexfloating) else own.item()
+            own = float(own) if isinstance(own, np.longdouble) else own
+        kind = type(own).__name__ if isinstance(own, str | bytes | datetime.date) else "number"
+        return None if hash(own) is None else (kind, own)
     except Exception:  # an error would tell of the record
         return None

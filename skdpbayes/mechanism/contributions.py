@@ -61,6 +61,10 @@ class Part(ABC):
     def total(self) -> jax.Array:
         """Sum over the batch."""
 
+    def joined(self) -> Contribution:
+        """Sum over the batch as one contribution."""
+        return self.total()
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -146,6 +150,16 @@ class Scattered(Part):
         values = self.values.reshape(-1, self.values.shape[-1])
         total = jnp.zeros((self.n_rows, values.shape[1]), values.dtype)
         return total.at[self.rows.reshape(-1)].add(values, mode="drop")
+
+    def joined(self) -> Scattered:
+        """Sum over the batch, with as many entries as the batch has; equal rows are added."""
+        rows = self.rows.reshape(-1)
+        order = jnp.argsort(rows)
+        rows, values = rows[order], self.values.reshape(len(rows), -1)[order]
+        first = jnp.concatenate([jnp.ones(1, bool), rows[1:] != rows[:-1]])
+        place = jnp.cumsum(first) - 1
+        own = jnp.full_like(rows, self.n_rows).at[place].set(rows)
+        return replace(self, rows=own, values=jnp.zeros_like(values).at[place].add(values))
 
 
 @jax.tree_util.register_dataclass

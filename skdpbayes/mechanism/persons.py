@@ -9,13 +9,12 @@ whatever is computed here changes utility, never privacy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from skdpbayes.mechanism.contributions import Contribution, contribution_norms, parts_of
+from skdpbayes.mechanism.contributions import Contribution, Part, contribution_norms, parts_of
 from skdpbayes.mechanism.records import Person, Tree
 from skdpbayes.mechanism.spec import Block, Mechanism
 
@@ -69,12 +68,11 @@ def _together(rows: Contribution, present: jax.Array, block: Block) -> Contribut
         weight = weight / jnp.maximum(usable.sum(), 1)
     parts, treedef = parts_of(rows)
 
-    def total(part: Any) -> jax.Array:
+    def joined(part: Part) -> Contribution:
         kept = jax.tree.map(lambda x: jnp.where(_as_column(usable, x), x, jnp.zeros_like(x)), part)
-        sums: jax.Array = kept.with_head(kept.head * _as_column(weight, kept.head)).total()
-        return sums
+        return kept.with_head(kept.head * _as_column(weight, kept.head)).joined()
 
-    return jax.tree.unflatten(treedef, [total(part) for part in parts])
+    return jax.tree.unflatten(treedef, [joined(part) for part in parts])
 
 
 def _as_column(values: jax.Array, like: jax.Array) -> jax.Array:

@@ -52,8 +52,9 @@ Larger chunks waste slots, smaller ones cost launches.
 
 _SHARE_ERROR = 2.0**-48  # of sums of budget shares, within the margin of `_clipped_sum`
 
-# For `RaggedRows`: listed columns in a chunk, and the fewest slots where lists are long.
-_LISTED, _FEWEST = 2**13, 8
+# For `RaggedRows`: listed columns in a chunk; for persons, whose contributions are formed: numbers
+# in a chunk. The fewest slots, of which those for persons are a multiple.
+_LISTED, _FORMED, _FEWEST = 2**13, 2**22, 8
 
 Release: TypeAlias = dict[str, Any]
 """For each block, a pytree of arrays with the shapes of one contribution."""
@@ -269,12 +270,7 @@ def private_sum(
     units = {name: mechanism.units(step, block.share) for name, block in blocks.items()}
 
     def over(i: int, group: Group, sums: Release) -> Release:
-        if group.width is None:
-            slots = records.slots or CHUNK
-        else:
-            slots = min(CHUNK, _LISTED // group.width)
-        slots = max(_FEWEST, slots // records.most_rows)
-        stop = draw.starts[i + 1]
+        slots, stop = _slots(query, records, group), draw.starts[i + 1]
 
         def next_chunk(carry: tuple[jax.Array, Release]) -> tuple[jax.Array, Release]:
             place, sums = carry
@@ -311,6 +307,19 @@ def private_sum(
         name: jax.tree.map(lambda x, s=spacing[name]: (x * s).astype(jnp.float32), noisy[name])
         for name in noisy
     }
+
+
+def _slots(query: Query, records: Records, group: Group) -> int:
+    """Batch slots processed at a time, from shapes alone."""
+    if group.width is None:
+        slots = records.slots or CHUNK
+    else:
+        slots = min(CHUNK, _LISTED // group.width)
+    if records.most_rows > 1:
+        formed = jax.tree.leaves(jax.eval_shape(jax.vmap(query), records.one()))
+        size = sum(math.prod(leaf.shape[1:]) for leaf in formed)
+        slots = min(slots // records.most_rows, _FORMED // size)
+    return max(_FEWEST, slots // _FEWEST * _FEWEST)
 
 
 def noisy_count(key: bytes, usable: np.ndarray, spec: MechanismSpec) -> NoisyCount | None:

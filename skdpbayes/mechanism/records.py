@@ -147,7 +147,7 @@ class Group(NamedTuple):
     jax.tree_util.register_dataclass,
     data_fields=["fields", "n_records", "ends"],
     meta_fields=["widths", "slots"],
-    drop_fields=["usable"],
+    drop_fields=["usable", "places"],
 )
 @dataclass(frozen=True)
 class Records:
@@ -156,7 +156,8 @@ class Records:
     The number of records is a traced value and the arrays are padded to one of a few sizes, so that
     folds of a cross-validation share one compiled program. Where there are `RaggedRows`, `widths`
     has the width of each group and `ends` where it ends. `slots` of a batch are processed at a time
-    (None: as many as suit cheap records).
+    (None: as many as suit cheap records). `places` says where the rows are, in the order in which
+    they were given (None: in that order).
     """
 
     fields: Tree
@@ -165,6 +166,7 @@ class Records:
     widths: tuple[int, ...] = ()
     slots: int | None = None
     usable: np.ndarray | None = field(default=None, compare=False)
+    places: np.ndarray | None = field(default=None, compare=False)
 
     @property
     def n_slots(self) -> int:

@@ -75,7 +75,13 @@ class BoundedStatistic(Protocol):
 
 
 class ConjugateModel(BoundedStatistic, Protocol):
-    """Model with a bounded sufficient statistic: `solver="vips"` releases its sum, once."""
+    """Model with a bounded sufficient statistic: `solver="vips"` releases its sum, once.
+
+    The posterior has `log_evidence` if the number of records may be a release, too.
+    """
+
+    def known(self, record: Record) -> jax.Array:
+        """One, or zero or NaN for a null record."""
 
     def noisy_posterior(self, total: np.ndarray, scale: float, n_records: int) -> Any:
         """Posterior given the summed statistics plus normal noise of standard deviation `scale`."""

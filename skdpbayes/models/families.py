@@ -88,6 +88,10 @@ class GammaExponential:
         """Curvature of the log prior at its start, ``shape``."""
         return jnp.full(self.n_features, self.shape, jnp.float32)
 
+    def known(self, record: Record) -> jax.Array:
+        """One; NaN for a null record."""
+        return 1 + 0 * jnp.sum(record["x"])
+
     def statistic(self, record: Record) -> jax.Array:
         """``min(x, upper)``, less half of `upper`."""
         return self._censored(record["x"]) - self.upper / 2
@@ -174,6 +178,10 @@ class BetaBernoulli:
         """Curvature of the log prior at its start."""
         total = self.a + self.b
         return jnp.full(self.n_features, self.a * self.b / total, jnp.float32)
+
+    def known(self, record: Record) -> jax.Array:
+        """One; NaN for a null record."""
+        return 1 + 0 * jnp.sum(record["x"])
 
     def statistic(self, record: Record) -> jax.Array:
         """``x - 1/2``."""
@@ -272,6 +280,10 @@ class DirichletCategorical:
         concentration = jnp.asarray(self.concentration, jnp.float32)
         mean = concentration / concentration.sum()
         return (concentration * (1 - mean))[:-1]
+
+    def known(self, record: Record) -> jax.Array:
+        """One; zero for a null record."""
+        return self._known(record["x"]).astype(jnp.float32)
 
     def statistic(self, record: Record) -> jax.Array:
         """``e_x - 1/K``; zero for a null record."""

@@ -261,8 +261,3 @@ class Settings:
                 "keeps private. Use adjacency='zero_out' if it may be known, or another solver, "
                 "with a sampling_rate."
             )
-        if self.most_rows > 1:
-            raise ValueError(
-                "solver='vips' takes the number of rows as known, and how many a person has is "
-                "private: max_rows_per_person needs another solver here, such as 'na-dpvi'."
-            )

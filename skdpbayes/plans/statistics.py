@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from skdpbayes.models.base import NORM
+from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.plans.gradients import refuse_many_parameters
 from skdpbayes.plans.settings import Bounds, Planned, Settings
-from skdpbayes.solvers.vips import one_release
+from skdpbayes.solvers.vips import OneRelease, one_release
 from skdpbayes.solvers.vips_logistic import (
     FITTED_ROUNDS,
     LEAST_WEIGHT,
@@ -33,7 +34,10 @@ def plan_one_release(
     settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
     settings.refuse_private_n()
     assert n is not None
-    return _released_once(settings, model, n)
+    rows = n * settings.most_rows
+    # Linear regression has the sum of weights among its sums.
+    counted = settings.most_rows > 1 and not isinstance(model, LinearSums)
+    return _released_once(settings, one_release(model, rows, counted=counted))
 
 
 def plan_moments(
@@ -41,11 +45,10 @@ def plan_moments(
 ) -> Planned:
     """One release of the moments of columns, which also counts the records."""
     del bounds, n
-    return _released_once(settings, model, 0)
+    return _released_once(settings, one_release(model, 0))
 
 
-def _released_once(settings: Settings, model: Any, n: int) -> Planned:
-    solver = one_release(model, n)
+def _released_once(settings: Settings, solver: OneRelease) -> Planned:
     spec = settings.spec(settings.noise(1, 1.0).steps)
     return Planned(solver, spec, float(solver.clipping_norm))
 
@@ -90,6 +93,7 @@ def plan_logistic(
     """Statistics of logistic regression: some are released once, the others in each round."""
     settings.refuse("clipping_norm", "sampling_rate", "learning_rate")
     settings.refuse_private_n()
+    assert n is not None
     refuse_many_parameters(settings, model)
     default = 1 + FITTED_ROUNDS if settings.private else MOST_ROUNDS
     rounds = settings.n_steps or default
@@ -109,7 +113,7 @@ def plan_logistic(
         NORM * np.float32(least * model.parts_bound(row_norm)),
         NORM * np.float32(least * row_norm**2),
         NORM * np.float32(least * bounds.curvature),
-        np.float64(n),
+        np.float64(n * settings.most_rows),
         intercept=bounds.constant_column,
     )
     spec = settings.spec(settings.noise(rounds, 1.0, schedule).steps)

@@ -7,6 +7,8 @@ here the sum's own distribution is used, up to quadrature).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,6 +22,7 @@ _SMOOTHING = 0.02
 _FREQUENCIES = 256
 _POINTS = 512
 _REACH = 9.0  # standard deviations
+_NUMBERS, _COUNT_REACH = 9, 4.0  # numbers of records, if it is noisy, and how far they reach
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,8 +62,13 @@ class RatePosterior(SampledPosterior):
     def _grids(self):
         return [self._grid(total) for total in self.sums]
 
+    @property
+    def log_evidence(self) -> float:
+        """Log density of the noisy sums, up to a constant independent of `n_records`."""
+        return sum(grid[3] for grid in self._grids)
+
     def _grid(self, total):
-        """Log rates and the cumulative posterior there."""
+        """Log rates, the density and the cumulative posterior there, and the log of its mass."""
         prior = stats.gamma(self.shape, scale=1 / self.rate)
         low, high = prior.ppf([1e-12, 1 - 1e-12])
         # The range includes values that data may indicate against the prior.
@@ -75,7 +83,8 @@ class RatePosterior(SampledPosterior):
         log = self._log_prior(points) + self._log_density(points, total)
         density = np.exp(log - log.max())
         cumulative = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
-        return points, density, cumulative / cumulative[-1]
+        mass = math.log(cumulative[-1] * (points[1] - points[0])) + log.max()
+        return points, density, cumulative / cumulative[-1], mass
 
     def _log_prior(self, log_theta):
         return self.shape * log_theta - self.rate * np.exp(log_theta)
@@ -140,7 +149,7 @@ class RatePosterior(SampledPosterior):
 
 def _inverse(grid, uniform):
     """Quantiles of a density that is linear between grid points."""
-    points, density, cumulative = grid
+    points, density, cumulative, _ = grid
     cell = np.clip(np.searchsorted(cumulative, uniform, side="right") - 1, 0, len(points) - 2)
     low, high = density[cell], density[cell + 1]
     mass = (uniform - cumulative[cell]) / np.maximum(
@@ -189,6 +198,21 @@ class CountsPosterior(SampledPosterior):
         gammas = rng.standard_gamma(self.concentration + self.sample_counts(rng, n))
         return gammas / gammas.sum(axis=1, keepdims=True)
 
+    @property
+    def log_evidence(self) -> float:
+        """Log density of the noisy counts, up to a constant independent of `n_records`."""
+        if len(self.counts) == 2:
+            first, second = self._log_factors
+            mass = special.logsumexp(first + second[::-1])
+        else:
+            tilt, known = self._tilt, np.arange(self.n_records + 1)
+            start, total = self._totals[-1]
+            at_total = math.log(max(total[self.n_records - start], 1e-300))
+            sizes = special.logsumexp(self._log_factors - tilt * known, axis=1)
+            mass = at_total + sizes.sum() + tilt * self.n_records
+        prior = special.gammaln(self.n_records + self.concentration.sum())
+        return float(mass + special.gammaln(self.n_records + 1) - prior)
+
     def sample_counts(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws of the true counts, of shape (n, K)."""
         if len(self.counts) == 2:
@@ -222,7 +246,7 @@ class CountsPosterior(SampledPosterior):
         count = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], "right")
         return np.stack([count, self.n_records - count], axis=1)
 
-    @property
+    @cached_property
     def _log_factors(self):
         """Log factor of each category at every count."""
         known = np.arange(self.n_records + 1)
@@ -234,17 +258,18 @@ class CountsPosterior(SampledPosterior):
             - 0.5 * ((known - noisy[:, None]) / max(self.scale, 0.05)) ** 2
         )
 
-    @cached_property
-    def _factors(self):
-        """First relevant count and weights of each category, tilted to means with the total."""
-        known, logs = np.arange(self.n_records + 1), self._log_factors
+    def _tilted(self, tilt):
+        """Factors times ``exp(-tilt count)``, over the largest of each category."""
+        tilted = self._log_factors - tilt * np.arange(self.n_records + 1)
+        return np.exp(tilted - tilted.max(axis=1, keepdims=True))
 
-        def weights(tilt):
-            tilted = logs - tilt * known
-            return np.exp(tilted - tilted.max(axis=1, keepdims=True))
+    @cached_property
+    def _tilt(self):
+        """Tilt under which the means of the counts have the total."""
+        known = np.arange(self.n_records + 1)
 
         def excess(tilt):
-            w = weights(tilt)
+            w = self._tilted(tilt)
             return (w @ known / w.sum(axis=1)).sum() - self.n_records
 
         low, high = -1.0, 1.0
@@ -255,8 +280,13 @@ class CountsPosterior(SampledPosterior):
         for _ in range(60):
             middle = (low + high) / 2
             low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        return (low + high) / 2
+
+    @cached_property
+    def _factors(self):
+        """First relevant count and weights of each category, tilted to means with the total."""
         out = []
-        for w in weights((low + high) / 2):
+        for w in self._tilted(self._tilt):
             inside = np.flatnonzero(w > 1e-18)
             out.append((inside[0], w[inside[0] : inside[-1] + 1] / w.sum()))
         return out
@@ -296,6 +326,76 @@ class FirstOfEach(SampledPosterior):
         """Posteriors if the releases had no noise."""
         return FirstOfEach(tuple(part.without_noise() for part in self.parts))
 
+    @property
+    def log_evidence(self) -> float:
+        """Log density of all releases."""
+        return sum(part.log_evidence for part in self.parts)
+
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws, of shape (n, number of parts)."""
         return np.stack([part.sample(rng, n)[:, 0] for part in self.parts], axis=1)
+
+
+@dataclass(frozen=True, repr=False)
+class CountedPosterior(SampledPosterior):
+    """Posterior whose number of records is known up to normal noise: a mixture over the number.
+
+    The number has a flat prior up to a public largest one. Given the releases, its density is
+    proportional to that of its noise times the evidence of the other releases.
+
+    Attributes
+    ----------
+    parts : tuple of posteriors
+        One for each of a grid of numbers.
+    weights : array of shape (n_parts,)
+    """
+
+    parts: tuple
+    weights: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"CountedPosterior({self._likeliest!r})"
+
+    @classmethod
+    def given(
+        cls, posterior_of: Callable[[int], Conjugate], count: float, error: float, most: int
+    ) -> CountedPosterior | Conjugate:
+        """Posterior given a noisy number of records.
+
+        Parameters
+        ----------
+        posterior_of : callable
+            Posterior of a number of records.
+        count, error : float
+            Noisy number, and the standard deviation of its noise.
+        most : int
+            Largest number.
+        """
+        if error == 0:
+            return posterior_of(int(np.clip(np.rint(count), 1, most)))
+        reach = _COUNT_REACH * error
+        low, high = np.clip([count - reach, count + reach], 1, most)
+        numbers = np.unique(np.rint(np.linspace(low, high, _NUMBERS)).astype(np.int64))
+        parts = tuple(posterior_of(int(n)) for n in numbers)
+        evidence = np.array([part.log_evidence for part in parts])
+        weights = special.softmax(evidence - ((numbers - count) / error) ** 2 / 2)
+        return cls(parts, weights)
+
+    @property
+    def _likeliest(self):
+        return self.parts[int(np.argmax(self.weights))]
+
+    def without_noise(self) -> Conjugate:
+        """Posterior of the likeliest number, if the releases had no noise."""
+        return self._likeliest.without_noise()
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, in random order."""
+        sizes = rng.multinomial(n, self.weights)
+        used = zip(self.parts, sizes, strict=True)
+        draws = np.concatenate([part.sample(rng, int(size)) for part, size in used if size])
+        return rng.permutation(draws)
+
+
+Conjugate = RatePosterior | CountsPosterior | FirstOfEach
+"""A posterior given a known number of records."""

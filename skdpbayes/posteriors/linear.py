@@ -49,6 +49,7 @@ class Moments(NamedTuple):
     square, weight : float
         The last is the sum of the weights.
     n_records : int
+        Or the largest number that there can be.
     noise : tuple of float
         Standard deviation of the noise in an entry of the four, in this order.
     row_norm : float
@@ -64,6 +65,11 @@ class Moments(NamedTuple):
     row_norm: float = math.inf
 
     @property
+    def least_weight(self) -> float:
+        """Sum of weights below which the noisy one is not believed."""
+        return min(0.01 * self.n_records, max(3 * self.noise[3], 1.0))
+
+    @property
     def mean_weight(self) -> float:
         """Mean weight of a record that is not null, or more.
 
@@ -71,7 +77,7 @@ class Moments(NamedTuple):
         others.
         """
         trace = max(float(np.trace(self.gram)), 1e-30)
-        return min(max(self.weight, 0.01 * self.n_records) * self.row_norm**2 / trace, 1.0)
+        return min(max(self.weight, self.least_weight) * self.row_norm**2 / trace, 1.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,7 +185,7 @@ def _shrunk(moments, intercept):
     sum of weights.
     """
     gram, noise, n = moments.gram.copy(), moments.noise[0] ** 2, moments.n_records
-    weight = min(max(moments.weight, 0.01 * n), n)
+    weight = min(max(moments.weight, moments.least_weight), n)
     d = len(gram) - intercept
     inner, spread = gram[:d, :d], _Spreads(noise, noise)
     target = max(np.trace(inner) / max(d, 1), 0) * np.eye(d)

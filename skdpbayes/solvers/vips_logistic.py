@@ -111,7 +111,7 @@ class LogisticVIPS:
         Clipping norm of the response and of the fitted term.
     products_norm, curvature_norm : float
     n_records : float
-        Public number of records.
+        Public number of rows, or their largest number where records are persons.
     intercept : bool
         Whether the last column is constant.
     """

@@ -1,29 +1,41 @@
 """A person as the unit of privacy: what their rows do together, and what no person can do."""
 
+import decimal
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import whitebox
-from cases import BY_PERSON, Hostile
+from cases import BY_PERSON, CASES, Hostile
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from skdpbayes import (
     DPBayesianLogisticRegression,
     DPBetaBernoulli,
+    DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
     inference,
 )
 from skdpbayes.audit import audit
 from skdpbayes.cells import objects
-from skdpbayes.intake.persons import codes_of_persons, kept_rows, means_by_person
+from skdpbayes.facts import Facts, Shape
+from skdpbayes.intake.documents import Documents
+from skdpbayes.intake.packing import pack_records
+from skdpbayes.intake.persons import by_person, codes_of_persons, kept_rows, means_by_person
+from skdpbayes.intake.reading import Rows
 from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.mechanism.contributions import Quadratic, RankOne, Scattered
 from skdpbayes.mechanism.persons import blocks_of_persons, of_person
 from skdpbayes.mechanism.records import Person
 from skdpbayes.mechanism.spec import Block
+from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
+from skdpbayes.posteriors.conjugate import CountsPosterior
+from skdpbayes.privacy import GaussianSteps
+from skdpbayes.solvers.vips import Counted
 
 # ---------------------------------------------------------------------- which rows count
 
@@ -57,6 +69,9 @@ def test_names_of_any_kind_are_told_apart_and_missing_ones_are_nobodys():
     assert codes_of_persons(dates, 3).tolist() == [0, -1, 1]
     order, starts = kept_rows(floats, 2, 5)
     assert order.tolist() == [0, 4, 2] and starts.tolist() == [0, 2, 3]
+    # NumPy compares a duration with a number, and raises: on 1 and one month, whose hashes agree.
+    kinds = [decimal.Decimal(1), np.timedelta64(1, "M"), np.timedelta64(1, "D"), b"1", "1", 1.0]
+    assert codes_of_persons(objects(kinds), 6).tolist() == [0, 1, 2, 3, 4, 0]
     for nobody in (np.full(3, np.nan), objects([None, [1], Hostile()])):
         with pytest.raises(ValueError, match="no person"):
             codes_of_persons(nobody, 3)
@@ -101,7 +116,46 @@ def test_products_and_trees_are_added_as_arrays(part):
         return jax.tree.unflatten(tree, [own.total() for own in parts])
 
     expected = jax.tree.map(jnp.add, full(part(rows[0])), full(part(rows[1])))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), whole, expected)
+    found = full(whole)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, expected)
+
+
+def test_scattered_rows_are_joined_without_an_array_of_all():
+    """Two documents of a person share word 3; the sum lists each word once, in order."""
+    parts = Scattered(jnp.array([[1, 3, 5], [0, 3, 6]]), jnp.ones((2, 3, 2)), 6)
+    joined = parts.joined()
+    assert joined.values.shape == (6, 2)
+    assert joined.rows.tolist() == [0, 1, 3, 5, 6, 6]
+    assert joined.values[:4, 0].tolist() == [1, 1, 2, 1]
+    one = jax.tree.map(lambda x: x[None], joined)
+    np.testing.assert_array_equal(one.total(), parts.total())
+    assert np.isfinite(one.prepared(1.0, 1.0, exact=True)[1]).all()  # rows are as they must be
+
+
+def test_persons_of_ragged_rows_are_grouped_by_their_own_longest_row():
+    """Documents are packed by length; each person finds their own again."""
+    rng = np.random.default_rng(0)
+    person = rng.permutation(np.repeat(np.arange(40), 3))
+    lengths = rng.choice([0, 1, 20, 40, 100], len(person))
+    X = np.zeros((len(person), 130))
+    for i, length in enumerate(lengths):
+        X[i, rng.permutation(130)[:length]] = 1 + rng.integers(0, 5, length)
+    records = by_person(Documents().read(DPLatentDirichletAllocation(), X), person, 2).pack()
+    seen = []
+    for group in records.groups():
+        for i in range(int(group.start), int(group.stop)):
+            taken = records.take(jnp.array([i]), group.width)
+            assert taken.rows["columns"].shape == (1, 2, group.width)
+            dense = np.zeros((2, 131))
+            places = np.arange(2)[:, None], np.asarray(taken.rows["columns"][0])
+            dense[places] = taken.rows["values"][0]
+            seen.append(np.where(taken.present[0][:, None], dense[:, :130], np.nan))
+            longest = (dense[:, :130] > 0).sum(axis=1)[np.asarray(taken.present[0])].max()
+            assert longest <= group.width and (group.width == 32 or longest > group.width / 2)
+            assert records.usable[i] == (longest > 0)
+    kept, starts = kept_rows(person, 40, 2)
+    owned = sorted(X[kept[a:b]].tobytes() for a, b in itertools.pairwise(starts))
+    assert sorted(rows.tobytes() for rows in seen) == owned
 
 
 def test_norms_grow_as_the_rows_of_a_person_do():
@@ -111,12 +165,29 @@ def test_norms_grow_as_the_rows_of_a_person_do():
     assert [float(longer[kind].clipping_norm) for kind in blocks] == [18, 6, 2]
 
 
-def test_five_rows_cost_the_root_of_five_in_noise():
-    def noise(**how):
-        plan = DPBayesianLogisticRegression(1.0, classes=[0, 1], **how).plan(2000, 3)
-        return np.array(plan.noise_multipliers) * plan.report.clipping_norm
+def noise_of(case, **changes):
+    """Largest standard deviation of the noise of a round's main block, from a plan alone."""
+    plan = case.as_users_have_it(**changes).plan(20_000, 2)
+    own, traced = plan.solver.clipping_norm, plan.spec.traced()
+    length = traced.score_norm(own) if case.samples else own * traced.most_rows
+    return max(plan.noise_multipliers) * float(length)
 
-    assert np.allclose(noise(max_rows_per_person=5) / noise(), 5**0.5)
+
+QUICK_PLANS = ("logistic", "linear", "beta, dpvi", "logistic, vips", "gamma")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.id, marks=[] if case.id in QUICK_PLANS else [pytest.mark.slow])
+        for case in CASES
+        if "density" not in case.id  # which `plan` takes by its arguments
+    ],
+)
+def test_five_rows_cost_the_root_of_five_in_noise(case):
+    """Group privacy costs five times the noise, and so does `vips`."""
+    ratio = noise_of(case, max_rows_per_person=5) / noise_of(case)
+    assert ratio <= (2.3 if case.samples else 6.5)
 
 
 def persons_of_logistic(rng, n=300, most=4):
@@ -154,6 +225,78 @@ def test_intervals_hold_the_truth(solver):
     assert stats.chi2.ppf(1e-4, size) < np.sum(np.square(z)) < stats.chi2.ppf(1 - 1e-4, size)
 
 
+# ------------------------------------------------------------------------ the number of rows
+
+
+@pytest.mark.parametrize(
+    ("model", "total"),
+    [
+        (BetaBernoulli(1, 1.0, 1.0), lambda n, rows: np.array([0.3 * n - rows / 2])),
+        (
+            DirichletCategorical(np.ones(3)),
+            lambda n, rows: n * np.array([0.2, 0.3, 0.5]) - rows / 3,
+        ),
+        pytest.param(
+            GammaExponential(1, 1.0, 1.0, 3.0),
+            lambda n, rows: np.array([1.1 * n - 1.5 * rows]),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["beta", "dirichlet", "gamma"],
+)
+def test_a_posterior_whose_number_of_rows_is_noisy_is_the_mixture_over_it(model, total):
+    """Against a finer and wider grid; and with hardly any noise, against the number as known."""
+    own, scale, n = Counted.of(model), 4.0, 200
+    released = np.append(total(n, n), n * float(own.unit))
+    mixture = own.noisy_posterior(released, scale, 600)
+    numbers = np.arange(150, 251, 5)
+    parts = [model.noisy_posterior(released[:-1], scale, int(k)) for k in numbers]
+    log = np.array([part.log_evidence for part in parts])
+    weights = special.softmax(log - ((numbers - n) * float(own.unit) / scale) ** 2 / 2)
+    mean = sum(w * part.mean for w, part in zip(weights, parts, strict=True))
+    square = sum(w * (part.std**2 + part.mean**2) for w, part in zip(weights, parts, strict=True))
+    std = np.sqrt(square - mean**2)
+    np.testing.assert_allclose(mixture.mean, mean, atol=0.05 * std.max())
+    np.testing.assert_allclose(mixture.std, std, rtol=0.05)
+    known = model.noisy_posterior(released[:-1], 1e-3, n)
+    sure = own.noisy_posterior(released, 1e-3, 600)
+    np.testing.assert_allclose(sure.mean, known.mean, atol=0.05 * known.std.max())
+
+
+def test_evidence_of_counts_is_that_of_a_sum_over_all_counts():
+    """Three categories, by convolutions; two, by the known count of the first."""
+    noisy, scale, concentration = np.array([3.0, 1.0, -2.0]), 1.5, np.array([0.5, 1.0, 2.0])
+    for k in (2, 3):
+        found, expected = [], []
+        for n in (4, 6, 9):
+            own = CountsPosterior(noisy[:k], scale, n, concentration[:k])
+            found.append(own.log_evidence)
+            counts = [c for c in itertools.product(range(n + 1), repeat=k) if sum(c) == n]
+            means = noisy[:k] + (n - noisy[:k].sum()) / k
+            logs = [
+                stats.dirichlet_multinomial.logpmf(c, concentration[:k], n)
+                - np.sum((c - means) ** 2) / (2 * scale**2)
+                for c in counts
+            ]
+            expected.append(special.logsumexp(logs))
+        np.testing.assert_allclose(np.diff(found), np.diff(expected), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_of_a_group_that_is_one_person_little_but_the_prior_is_learnt():
+    """Persons of the other hierarchical test have rows in several groups (`BY_PERSON`)."""
+    rng, n = np.random.default_rng(0), 40
+    owner = np.repeat(np.arange(n), 3)
+    X = np.column_stack([rng.normal(size=3 * n), owner])
+    y = (X[:, 0] * np.where(owner % 2, 3, -3) > 0).astype(int)  # persons are nothing alike
+    model = DPHierarchicalLogisticRegression(n, classes=[0, 1], max_rows_per_person=3)
+    model.fit(X, y, groups=owner)
+    about_prior = (
+        model.posterior_samples_["weights"] - model.posterior_samples_["effects"][:, :, 0][:, None]
+    )
+    assert np.all(about_prior.std(axis=0) > 0.7) and np.all(np.abs(about_prior.mean(axis=0)) < 0.7)
+
+
 # ------------------------------------------------------------------------ what no person can
 
 
@@ -178,36 +321,80 @@ def rows_clipped_instead_of_persons(patch):
 QUICKLY = ("logistic", "beta, dpvi", "scaler", "belief network")
 
 
-def by_person(case):
+def listed(case):
     """A case, slow unless it is one of a few: the same programs as for rows, and the same checks."""
     return pytest.param(case, id=case.id, marks=[] if case.id in QUICKLY else [pytest.mark.slow])
 
 
-def runs(case):
-    """Whether a round of all rows can be asked of so few."""
-    few_steps = case.model == "GaussianMixture" and case.solver in ("dpvi", "na-dpvi")
-    return not few_steps and not (case.model == "WhitenedLogistic" and case.solver == "sgld")
+PERSON = np.repeat(np.arange(90), 3)
 
 
-@pytest.mark.parametrize("case", [by_person(case) for case in BY_PERSON if runs(case)])
+def sums(rows, person=PERSON, most=3, rate=1.0):
+    """Sum over a sample of persons, before noise, of their rows."""
+    facts = Facts(Shape(len(rows), rows.shape[1]))
+    records = by_person(Rows(facts, lambda: pack_records(x=rows)), person, most).pack()
+    spec = mechanism.MechanismSpec((GaussianSteps(1.0, rate, 1),), most_rows=most)
+    blocks = {"x": Block(jnp.float32(4.0))}
+    query = of_person(lambda record: {"x": record["x"]}, blocks)
+    longer, traced = blocks_of_persons(blocks, spec.traced()), spec.traced()
+    grid = float(longer["x"].clipping_norm) / float(traced.units(0, 1.0))
+    return whitebox.integer_sums(query, longer, spec, records) * grid
+
+
+def test_persons_are_sampled_with_all_of_their_rows():
+    found = sums(np.eye(4, dtype=np.float32)[PERSON % 4], rate=0.5)
+    np.testing.assert_allclose(found % 3, 0, atol=1e-3)
+    assert 20 < found.sum() / 3 < 70
+
+
+def test_the_number_of_a_persons_null_rows_does_not_show():
+    """Neither do rows without a name. Padded sizes differ."""
+    rows = np.random.default_rng(0).normal(size=(270, 4)).astype(np.float32)
+    rows[PERSON == 7] = np.nan
+    expected = sums(rows)
+    for more, name, value in ((1, 7, np.nan), (300, 7, np.nan), (300, -1, 1)):
+        longer = np.concatenate([rows, np.full((more, 4), value, np.float32)])
+        again = sums(longer, np.concatenate([PERSON, np.full(more, name)]))
+        np.testing.assert_array_equal(again, expected)
+
+
+@pytest.mark.parametrize("most", [3, *(pytest.param(m, marks=pytest.mark.slow) for m in (5, 7))])
+def test_a_persons_contribution_is_the_same_in_every_slot(most):
+    """To the last bit; the last chunk is not full."""
+    person = np.repeat(np.arange(270 // most), most)
+    rows = np.random.default_rng(0).normal(size=(len(person), 4)).astype(np.float32)
+    moved = np.concatenate([rows[-2 * most :], rows[: -2 * most]])
+    np.testing.assert_array_equal(sums(moved, person, most), sums(rows, person, most))
+
+
+@pytest.mark.parametrize("case", [listed(case) for case in BY_PERSON])
 def test_one_person_moves_a_release_by_at_most_the_clipping_norm(case):
     whitebox.check_one_row_of(case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [by_person(case) for case in BY_PERSON if runs(case)])
+@pytest.mark.parametrize("case", [listed(case) for case in BY_PERSON])
 def test_releases_of_persons_have_the_noise_that_is_accounted_for(case):
     whitebox.check_noise_of(case)
 
 
 @pytest.mark.parametrize(
     "case",
-    [by_person(case) for case in BY_PERSON if runs(case) and case.samples],
+    [listed(case) for case in BY_PERSON if case.samples],
 )
 def test_clipping_rows_instead_of_persons_is_noticed(case, monkeypatch, no_compiled_programs):
     rows_clipped_instead_of_persons(monkeypatch)
     with pytest.raises(AssertionError, match="moved the release"):
         whitebox.check_one_row_of(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", BY_PERSON, ids=lambda case: case.id)
+def test_no_person_is_longer_than_the_norm_in_any_round(case, compiled_as_users_do):
+    """Given the releases so far, for each person, with cells of any kind; and noise and replay."""
+    X, y = case.data(3 * case.least)
+    report = audit(case.make(), X, y, groups=case.groups(X), n_trials=0)
+    assert report.passed, str(report)
 
 
 def test_an_audit_of_persons_passes_and_sees_the_mutant(monkeypatch, no_compiled_programs):
@@ -241,8 +428,6 @@ def test_groups_and_their_number_of_rows_go_together():
         DPBetaBernoulli(solver="dpvi", max_rows_per_person=2).fit(X, groups=[1, 2])
     with pytest.raises(ValueError, match="max_rows_per_person"):
         DPBetaBernoulli(max_rows_per_person=0).plan(6, 2)
-    with pytest.raises(ValueError, match="'na-dpvi'"):
-        DPBetaBernoulli(solver="vips", max_rows_per_person=2).fit(X, groups=np.arange(6))
 
 
 def test_reports_say_person_and_how_many():
@@ -290,10 +475,3 @@ def test_a_search_splits_and_scores_persons(monkeypatch):
     assert all(len(means_by_person(*how)) == 10 and how[2] == 3 for how in packed)
     with pytest.raises(ValueError, match="groups"):
         search.fit(X)
-
-
-def test_topics_say_what_to_do_with_several_documents_of_a_person():
-    with pytest.raises(TypeError, match="one row"):
-        DPLatentDirichletAllocation(max_rows_per_person=2)
-    with pytest.raises(TypeError, match="one row"):
-        DPLatentDirichletAllocation().fit(np.ones((4, 3)), groups=[1, 1, 2, 2])
