@@ -101,7 +101,7 @@ bench-topics: env ## perplexity of topic models, 20 Newsgroups among them (half 
 bench-pictures: env ## pictures of private mixtures, topics and weights
 	$(PY) -m benchmarks.pictures $(PICTURES_ARGS)
 
-pictures: env ## draw the two pictures of README.md anew
+pictures: env ## draw the pictures of README.md and of the home page anew
 	$(PY) -m tools.readme_pictures
 
 bench-vips-coverage: env ## how often intervals of logistic regression by vips cover the truth, 2000 fits a line
@@ -127,7 +127,7 @@ lint: env-dev ## ruff and mypy
 docs: env-dev ## build and check the pages in docs/_build (SPHINX_ARGS="-D plot_gallery=0": no examples)
 	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
 	@rm -f docs/generated/*.rst  # pages of names that are no more
-	$(PY) -m sphinx -W -b html $(SPHINX_ARGS) docs docs/_build/html
+	$(PY) -m sphinx -E -W -b html $(SPHINX_ARGS) docs docs/_build/html
 	$(PY) tools/check_pages.py docs/_build/html
 
 # All locks in one command, the second and third held to the pins of the first.

@@ -342,7 +342,6 @@ def _last_step_has(name):
 def _telling(name):
     """Method of `Pipeline` whose encoders tell of cells without a declared category."""
 
-    @_last_step_has(name)
     @functools.wraps(getattr(Pipeline, name))
     def method(self, X, *arguments, **named):
         with rows_to_predict():
@@ -353,7 +352,7 @@ def _telling(name):
 
     It warns of cells without a declared category, since rows to predict are not protected.
     """
-    return method
+    return _last_step_has(name)(method)
 
 
 class PrivatePipeline(Pipeline):
