@@ -50,19 +50,25 @@ numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
 numpydoc_xref_param_type = True  # which become links
 numpydoc_xref_aliases = {
+    **{name: name for name in ("bool", "dict", "float", "int", "list", "str", "tuple")},
+    **{
+        name.lower(): f"collections.abc.{name}"
+        for name in ("Callable", "Iterable", "Iterator", "Mapping", "Sequence")
+    },
     "array": "numpy.ndarray",
     "arrays": "numpy.ndarray",
     "array-like": "numpy.typing.ArrayLike",
-    "ndarray": "numpy.ndarray",
+    "array_like": "numpy.typing.ArrayLike",
+    "boolean": "bool",
     "DataFrame": "pandas.DataFrame",
-    "InferenceData": "arviz.InferenceData",
     "Generator": "numpy.random.Generator",
-    "Pipeline": "sklearn.pipeline.Pipeline",
     "GridSearchCV": "sklearn.model_selection.GridSearchCV",
+    "InferenceData": "arviz.InferenceData",
+    "Pipeline": "sklearn.pipeline.Pipeline",
     "RandomizedSearchCV": "sklearn.model_selection.RandomizedSearchCV",
 }
 numpydoc_xref_ignore = {
-    *("of", "shape", "or", "default", "optional", "mapping", "sequence", "callable"),
+    *("of", "shape", "or", "default", "optional", "scalar"),
 }
 
 # Examples are run, with private keys of the operating system where they set none. An error ends the

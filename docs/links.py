@@ -9,8 +9,6 @@ import builtins
 import os
 import re
 
-from docutils import nodes
-
 INVENTORIES = {
     "python": ("https://docs.python.org/3", None),
     "numpy": ("https://numpy.org/doc/stable", None),
@@ -50,6 +48,8 @@ def address(name):
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name):
         return None
     package, module = name.partition(".")[0], name.rpartition(".")[0]
+    if module == "numpy.typing":
+        return f"{INVENTORIES['numpy'][0]}/reference/typing.html#{name}"
     if package in _PAGES and module:
         return f"{INVENTORIES[package][0]}/{_PAGES[package].format(name=name)}"
     if package == "numpyro":
@@ -69,6 +69,8 @@ def _resolve(app, env, node, content):
     target = address(node.get("reftarget", ""))
     if target is None or node.get("refdomain") != "py":
         return None
+    from docutils import nodes
+
     link = nodes.reference("", "", internal=False, refuri=target, classes=["external"])
     link += content
     return link

@@ -35,7 +35,7 @@ IN_OUTPUT = {
 WIDEST = 100  # columns of code that a page has room for, as docs/_static/wide.css says
 _CODE = {"highlight-python", "highlight-python3", "highlight-default", "highlight-Python",
          "highlight-sh", "highlight-shell", "highlight-bash"}  # fmt: skip
-_WHERE = re.compile(r"https://(doi\.org|arxiv\.org)/")
+_WHERE = re.compile(r"https://(doi\.org|arxiv\.org|proceedings\.neurips\.cc)/")
 _VOID = {
     "area",
     "base",

@@ -79,7 +79,7 @@ def intervals() -> None:
     ax.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     ax.invert_yaxis()
     ax.set_xlabel("log odds over half a column's range (90% intervals)")
-    ax.legend(fontsize="small")
+    ax.legend(fontsize="small", markerscale=0.4)
     _save(figure, "intervals.png")
 
 
@@ -93,3 +93,4 @@ def _save(figure: matplotlib.figure.Figure, name: str) -> None:
 if __name__ == "__main__":
     attacks()
     price()
+    intervals()
