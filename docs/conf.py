@@ -1,11 +1,13 @@
 """Sphinx configuration: `make docs`."""
 
+import inspect
 import sys
 import warnings
 from pathlib import Path
 
 from docutils import nodes
 from math_core import LatexToMathML
+from sphinx.util.inspect import stringify_signature
 
 import skdpbayes
 from skdpbayes.privacy import PrivacyLeakWarning
@@ -126,6 +128,14 @@ def _displayed(self, node):
     raise nodes.SkipNode
 
 
+def _signature(app, what, name, obj, options, signature, returned):
+    """Parameters of an estimator, whose metaclass takes any."""
+    if what == "class" and signature == "(*args, **kwargs)":
+        return stringify_signature(inspect.signature(obj)), returned
+    return None
+
+
 def setup(app):
-    """Register the renderer of formulas."""
+    """Register the renderer of formulas, and signatures."""
+    app.connect("autodoc-process-signature", _signature)
     app.add_html_math_renderer("mathml", (_formula, None), (_displayed, None))

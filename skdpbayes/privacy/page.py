@@ -16,7 +16,7 @@ _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color:#1b1b1b}
 table{border-collapse:collapse;margin:.5em 0 1.5em;display:block;overflow-x:auto}
 th,td{text-align:left;vertical-align:top;padding:.25em 1em .25em 0;border-bottom:1px solid #ddd}
-th{font-weight:600}h2{margin-top:2em}.good{color:#1a7f37}.void{color:#b42318;font-weight:600}
+td{overflow-wrap:anywhere}th{font-weight:600}h2{margin-top:2em}.good{color:#1a7f37}.void{color:#b42318;font-weight:600}
 svg{max-width:100%;height:auto}figcaption,.small{color:#555;font-size:90%}
 """
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 64, 48
@@ -167,7 +167,10 @@ def _schema(schema: Mapping[str, Any] | None) -> str:
         )
         for own in columns
     ]
-    return _table(rows, ("column", "kind", "bounds, categories or labels", "unit"))
+    return (
+        _table(rows, ("column", "kind", "bounds, categories or labels", "unit"))
+        + "<p>Steps of a pipeline declare theirs above, as public.</p>"
+    )
 
 
 def _conditions(spent: PrivacySpent) -> list[str]:
