@@ -45,6 +45,7 @@ exclude_patterns = [
 ]
 default_role = "py:obj"  # single backquotes in docstrings are code, and links where it has a page
 
+toc_object_entries_show_parents = "hide"
 autosummary_generate = True
 # _templates/autosummary/class.rst lists the members, without what scikit-learn adds to every
 # estimator.
@@ -131,7 +132,10 @@ def _displayed(self, node):
 def _signature(app, what, name, obj, options, signature, returned):
     """Parameters of an estimator, whose metaclass takes any."""
     if what == "class" and signature == "(*args, **kwargs)":
-        return stringify_signature(inspect.signature(obj)), returned
+        parameters = stringify_signature(
+            inspect.signature(obj), show_annotation=False, show_return_annotation=False
+        )
+        return parameters, returned
     return None
 
 
