@@ -26,7 +26,7 @@ MOST_MEMORY ?= inf
 PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons pictures lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom pictures lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -49,7 +49,7 @@ fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECON
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
 	$(ONE_THREAD) .venv-fuzz/bin/python tests/intake/fuzz_rows.py
 
-bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
@@ -101,7 +101,7 @@ bench-topics: env ## perplexity of topic models, 20 Newsgroups among them (half 
 bench-pictures: env ## pictures of private mixtures, topics and weights
 	$(PY) -m benchmarks.pictures $(PICTURES_ARGS)
 
-pictures: env ## draw the two pictures of README.md anew
+pictures: env ## draw the pictures of README.md and of the home page anew
 	$(PY) -m tools.readme_pictures
 
 bench-vips-coverage: env ## how often intervals of logistic regression by vips cover the truth, 2000 fits a line
@@ -116,6 +116,9 @@ bench-participation: env ## noise and variance of full, Poisson and balanced bat
 bench-persons: env ## persons with several rows: cost and coverage (minutes; PERSONS_ARGS="--models logistic --fits 100")
 	$(PY) -m benchmarks.persons $(PERSONS_ARGS)
 
+bench-for-whom: env ## how much privacy widens regressions, by the number of rows (ten minutes; FOR_WHOM_ARGS="--rows 500")
+	$(PY) -m benchmarks.for_whom $(FOR_WHOM_ARGS)
+
 bench-choice: env ## priors chosen from what was released, beside a private search (ten minutes; CHOICE_ARGS="--tasks sparse")
 	$(PY) -m benchmarks.choice $(CHOICE_ARGS)
 
@@ -127,7 +130,7 @@ lint: env-dev ## ruff and mypy
 docs: env-dev ## build and check the pages in docs/_build (SPHINX_ARGS="-D plot_gallery=0": no examples)
 	@test -f docs/conf.py || { echo "docs/conf.py is not there: nothing to build." >&2; exit 1; }
 	@rm -f docs/generated/*.rst  # pages of names that are no more
-	$(PY) -m sphinx -W -b html $(SPHINX_ARGS) docs docs/_build/html
+	$(PY) -m sphinx -E -W -b html $(SPHINX_ARGS) docs docs/_build/html
 	$(PY) tools/check_pages.py docs/_build/html
 
 # All locks in one command, the second and third held to the pins of the first.

@@ -1,12 +1,19 @@
 """Sphinx configuration: `make docs`."""
 
+import inspect
+import sys
 import warnings
+from pathlib import Path
 
 from docutils import nodes
 from math_core import LatexToMathML
+from sphinx.util.inspect import stringify_signature
 
 import skdpbayes
 from skdpbayes.privacy import PrivacyLeakWarning
+
+sys.path.insert(0, str(Path(__file__).parent))
+import links
 
 # The pages of the gallery say in prose that their seeds void the guarantee.
 warnings.filterwarnings("ignore", message="random_state", category=PrivacyLeakWarning)
@@ -22,7 +29,11 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx_gallery.gen_gallery",
+    "links",
 ]
+if links.ONLINE:
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = links.INVENTORIES
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 templates_path = ["_templates"]
@@ -32,13 +43,36 @@ exclude_patterns = [
     "auto_examples/**/*.py",
     "auto_examples/**/*.md5",
 ]
-default_role = "code"  # single backquotes in docstrings are code
+default_role = "py:obj"  # single backquotes in docstrings are code, and links where it has a page
 
+toc_object_entries_show_parents = "hide"
 autosummary_generate = True
 # _templates/autosummary/class.rst lists the members, without what scikit-learn adds to every
 # estimator.
 numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
+numpydoc_xref_param_type = True  # which become links
+numpydoc_xref_aliases = {
+    **{name: name for name in ("bool", "dict", "float", "int", "list", "str", "tuple")},
+    **{
+        name.lower(): f"collections.abc.{name}"
+        for name in ("Callable", "Iterable", "Iterator", "Mapping", "Sequence")
+    },
+    "array": "numpy.ndarray",
+    "arrays": "numpy.ndarray",
+    "array-like": "numpy.typing.ArrayLike",
+    "array_like": "numpy.typing.ArrayLike",
+    "boolean": "bool",
+    "DataFrame": "pandas.DataFrame",
+    "Generator": "numpy.random.Generator",
+    "GridSearchCV": "sklearn.model_selection.GridSearchCV",
+    "InferenceData": "arviz.InferenceData",
+    "Pipeline": "sklearn.pipeline.Pipeline",
+    "RandomizedSearchCV": "sklearn.model_selection.RandomizedSearchCV",
+}
+numpydoc_xref_ignore = {
+    *("of", "shape", "or", "default", "optional", "scalar"),
+}
 
 # Examples are run, with private keys of the operating system where they set none. An error ends the
 # build; a warning in their output is found by tools/check_pages.py. Their pictures and output are
@@ -81,8 +115,12 @@ html_math_renderer = "mathml"
 _to_mathml = LatexToMathML().convert_with_local_state
 
 
+_LONG = 30  # characters of a formula in a line, above which it may be wider than a phone
+
+
 def _formula(self, node):
-    self.body.append(_to_mathml(node.astext(), displaystyle=False))
+    kind = "math long" if len(node.astext()) > _LONG else "math"
+    self.body.append(f'<span class="{kind}">{_to_mathml(node.astext(), displaystyle=False)}</span>')
     raise nodes.SkipNode
 
 
@@ -91,6 +129,17 @@ def _displayed(self, node):
     raise nodes.SkipNode
 
 
+def _signature(app, what, name, obj, options, signature, returned):
+    """Parameters of an estimator, whose metaclass takes any."""
+    if what == "class" and signature == "(*args, **kwargs)":
+        parameters = stringify_signature(
+            inspect.signature(obj), show_annotation=False, show_return_annotation=False
+        )
+        return parameters, returned
+    return None
+
+
 def setup(app):
-    """Register the renderer of formulas."""
+    """Register the renderer of formulas, and signatures."""
+    app.connect("autodoc-process-signature", _signature)
     app.add_html_math_renderer("mathml", (_formula, None), (_displayed, None))

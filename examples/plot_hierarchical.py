@@ -132,7 +132,7 @@ for ax, (name, found) in zip(panels, draws.items(), strict=True):
         f"{held:.0%}",
         loc="left",
     )
-    ax.set_ylabel("weight of age")
+    ax.set_ylabel("weight of age (log odds)")
     ax.spines[["top", "right"]].set_visible(False)
 panels[0].legend(frameon=False, ncols=2, loc="upper right")
 panels[-1].set_xticks(place.reshape(4, 6).mean(axis=1), [f"{n} patients" for n in sizes[::6]])

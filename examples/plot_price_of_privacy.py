@@ -95,10 +95,10 @@ middle.plot(SIZES, (best - accuracies["open"]).mean(axis=1), "k--")
 right.plot(SIZES, widths[np.inf].mean(axis=1), "k--")
 for ax, what in zip(
     (left, middle, right),
-    ("excess log-loss (nats)", "accuracy lost", "width of 90% intervals"),
+    ("excess log-loss (nats)", "accuracy lost", "width of 90% intervals of probabilities"),
     strict=True,
 ):
-    ax.set(xscale="log", yscale="log", xlabel="rows", title=what)
+    ax.set(xscale="log", yscale="log", xlabel="rows", ylabel=what)
     ax.grid(color="0.92")
     ax.spines[["top", "right"]].set_visible(False)
 left.legend(frameon=False)

@@ -22,6 +22,7 @@ from sklearn.base import clone
 from skdpbayes import DPGaussianMixture
 
 NAMES = ["age", "blood pressure", "log income"]
+WITH_UNITS = ["age (years)", "blood pressure (mmHg)", "log income"]
 LOW, HIGH = [0.0, 60.0, 6.0], [110.0, 220.0, 15.0]
 SHARES = [0.58, 0.40, 0.02]
 MEANS = np.array([[38.0, 122.0, 10.2], [66.0, 145.0, 9.9], [72.0, 130.0, 13.2]])
@@ -72,8 +73,8 @@ for column, (name, rows) in enumerate(panels.items()):
         ax.set(xlim=(0, 110), ylim=(LOW[feature], HIGH[feature]))
         ax.spines[["top", "right"]].set_visible(False)
     axes[0, column].set_title(name)
-    axes[1, column].set_xlabel("age")
-axes[0, 0].set_ylabel("blood pressure")
+    axes[1, column].set_xlabel("age (years)")
+axes[0, 0].set_ylabel("blood pressure (mmHg)")
 axes[1, 0].set_ylabel("log income")
 
 # %%
@@ -91,7 +92,7 @@ for j, ax in enumerate(axes):
         ax.plot(
             wanted, np.quantile(twins[epsilon][:, j], levels), style, label=f"epsilon {epsilon:g}"
         )
-    ax.set(xlabel=f"quantile of {NAMES[j]}, table", ylabel="the same quantile, twin")
+    ax.set(xlabel=f"quantile of {WITH_UNITS[j]}, table", ylabel="the same quantile, twin")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].legend(frameon=False)
 

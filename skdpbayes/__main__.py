@@ -232,7 +232,8 @@ def _write_statement(args: argparse.Namespace, spent: PrivacySpent) -> list[str]
             raise ValueError("--ledger, --by and the like go with --html or --statement.")
         return []
     inputs = {Path(path).resolve() for path in (args.file, args.ledger) if path is not None}
-    if inputs & {Path(path).resolve() for path in outputs} or len(set(outputs)) < len(outputs):
+    targets = {Path(path).resolve() for path in outputs}
+    if inputs & targets or len(targets) < len(outputs):
         raise ValueError("--html and --statement must name files of their own.")
     book = None
     if args.ledger is not None:
@@ -254,16 +255,15 @@ def _write_statement(args: argparse.Namespace, spent: PrivacySpent) -> list[str]
 def verify(args: argparse.Namespace) -> Answer:
     """Check of a saved statement, page or report against its rounds."""
     from skdpbayes.privacy import verify_statement
-    from skdpbayes.privacy.page import same_page
-    from skdpbayes.privacy.statements import read_statement
+    from skdpbayes.privacy.page import page_problem
+    from skdpbayes.privacy.statements import is_page, read_statement
 
     with _reading(args.file, "a statement, its page or a report"):
         text = Path(args.file).read_text("utf-8")
         record = read_statement(text)
         verdict = verify_statement(record)
-        is_page = text.lstrip().startswith("<")
-        if is_page and not same_page(text, record):
-            problem = "the page does not show what its statement says."
+        problem = page_problem(text, record) if is_page(text) else ""
+        if problem:
             verdict = verdict._replace(follows=False, problems=(*verdict.problems, problem))
     return verdict._asdict(), str(verdict)
 

@@ -560,10 +560,10 @@ class _Plan:
     voided_by: tuple[str, ...]
 
 
-def _quietly(call: Callable[..., Any], *arguments: Any) -> Any:
+def _quietly(call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     with warnings.catch_warnings():  # warnings would tell the fits of a search apart
         warnings.simplefilter("ignore")
-        return call(*arguments)
+        return call(*arguments, **named)
 
 
 def _fit_quietly(model: Any, X: Any, y: Any, **groups: np.ndarray) -> None:

@@ -426,6 +426,14 @@ class PrivatePipeline(Pipeline):
         copies = [step for step in fitted if not any(step is own for own in stay)]
         self._replaced += tuple(step.privacy_spent_ for step in copies)
 
+    def _by_step(self, params):
+        """Arguments of a fit, where `groups` are those of all private steps."""
+        if "groups" not in params:
+            return params
+        groups, spends = params["groups"], (PrivateEstimator, DPRandomizedSearchCV)
+        own = {f"{name}__groups": groups for name, step in self.steps if isinstance(step, spends)}
+        return own | {name: value for name, value in params.items() if name != "groups"}
+
     def fit(self, X, y=None, **params):
         """Fit all steps, unless one leaks.
 
@@ -434,7 +442,7 @@ class PrivatePipeline(Pipeline):
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,), optional
         **params
-            As in scikit-learn.
+            As in scikit-learn; ``groups`` is given to each private step.
 
         Returns
         -------
@@ -446,19 +454,19 @@ class PrivatePipeline(Pipeline):
             If `check_pipeline` does not pass it; nothing was read and nothing spent.
         """
         self._refuse_leaks(X)
-        return super().fit(X, y, **params)
+        return super().fit(X, y, **self._by_step(params))
 
     @_last_step_has("fit_transform")
     def fit_transform(self, X, y=None, **params):
         """Fit all steps, unless one leaks, and transform the rows; the result is not private."""
         self._refuse_leaks(X)
-        return super().fit_transform(X, y, **params)
+        return super().fit_transform(X, y, **self._by_step(params))
 
     @_last_step_has("fit_predict")
     def fit_predict(self, X, y=None, **params):
         """Fit all steps, unless one leaks, and predict the rows; the result is not private."""
         self._refuse_leaks(X)
-        return super().fit_predict(X, y, **params)
+        return super().fit_predict(X, y, **self._by_step(params))
 
     @property
     def privacy_spent_(self) -> Spent:

@@ -39,6 +39,11 @@ def test_clean_page():
             "<code>&lt;<span>function</span> f at <b>0x7f3a12b4c5d0</b>&gt;</code>",
             "the address of an object",
         ),
+        ("<code>&lt;Legend object at 0x7f&gt;</code>", "the address of an object"),
+        (
+            f"<div class='highlight-python notranslate'><pre><span>x</span> = {'y' * 97}</pre></div>",
+            "a wide line of code",
+        ),
         ("<p>/home/somebody/skdpbayes/x.py</p>", "a path of this machine"),
         ("<p>see /root/x</p>", "a path of this machine"),
         (f"<p>{check_pages.ROOT}/skdpbayes/x.py:12</p>", "a path of this machine"),
@@ -54,6 +59,30 @@ def test_clean_page():
 def test_what_must_not_be_there(html, what):
     found = check_pages.findings(CLEAN + html)
     assert {name for name, _ in found} == {what}
+
+
+def test_code_that_fits_and_wide_output_pass():
+    fits = (
+        f"<div class='highlight-python'><pre><span>x</span> = {'y' * 96}\n{'z' * 100}</pre></div>"
+    )
+    assert check_pages.findings(fits + with_output("y" * 200) + f"<pre>{'t' * 200}</pre>") == []
+
+
+def test_references_have_links(tmp_path):
+    link = "<a href='https://doi.org/10.1/x'>10.1/x</a>"
+    page = f"<ul><li>menu</li></ul><article><ul><li><p>A, {link}</p></li>%s</ul></article>"
+    for item, what in (
+        ("<li>B, <a href='https://arxiv.org/abs/1'>arXiv</a></li>", []),
+        ("<li>B (2020), <em>C</em></li>", ["a reference without a link"]),
+        (
+            "<li>B, <a href='https://example.org/doi.org/'>C</a></li>",
+            ["a reference without a link"],
+        ),
+    ):
+        (tmp_path / "references.html").write_text(page % item, "utf-8")
+        found = check_pages.findings(page % item, references=True)
+        assert [name for name, _ in found] == what
+        assert check_pages.main(tmp_path) == (1, len(what))
 
 
 def test_all_pages_are_read_and_findings_named(tmp_path, capsys):

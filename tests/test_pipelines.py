@@ -292,3 +292,21 @@ def test_what_zeros_or_lengths_of_rows_would_decide_is_refused():
         with pytest.raises(ValueError, match=why):
             pipeline().fit(rows)
     assert not pipeline(sparse_threshold=0).fit(sparse.csr_array(COINS))[0].sparse_output_
+
+
+def test_groups_are_given_to_every_private_step():
+    def scaler():
+        return DPStandardScaler(bounds=(0, 100), epsilon=0.5, max_rows_per_person=3)
+
+    pipeline = make_private_pipeline(BoundedScaler((0, 100)), scaler(), scaler())
+    pipeline.fit(X, groups=np.arange(300) // 3)
+    assert [step.privacy_spent_.unit for step in pipeline[1:]] == ["person", "person"]
+    assert pipeline.privacy_spent_.unit == "person"
+    with pytest.raises(ValueError, match="go together"):
+        pipeline.fit(X)
+
+
+def test_a_warning_of_a_row_points_to_the_line_that_predicts(fitted):
+    with pytest.warns(UserWarning, match="predicted as all-zero rows") as told:
+        fitted.predict_proba([[np.nan, 50.0]])
+    assert [own.filename for own in told] == [__file__]

@@ -1,4 +1,4 @@
-"""Draw the two pictures of README.md: ``make pictures``."""
+"""Draw the pictures of README.md and of the home page: ``make pictures``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.datasets import fair_preprocessor, load_fair
 from skdpbayes.displays import PrivacyUtilityDisplay, TradeOffDisplay
+from skdpbayes.preprocessing import BoundedScaler
 from skdpbayes.privacy import PrivacyLeakWarning, calibrate_noise
 
 HERE = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -50,6 +51,38 @@ def price() -> None:
     _save(display.figure_, "price.png")
 
 
+def intervals() -> None:
+    """Coefficients of the survey at three budgets, beside those without privacy."""
+    data = load_fair()
+    names = list(data.bounds)
+    scale = BoundedScaler(data.bounds, feature_range=(-1, 1)).set_output(transform="pandas")
+    rows = scale.fit_transform(data.X_train[names])
+    labels = (data.y_train == "affair").astype(int)
+    plain = LogisticRegression(C=1e6).fit(rows, labels).coef_.ravel()
+    figure, ax = plt.subplots(layout="constrained")
+    for i, epsilon in enumerate((0.3, 1.0, 3.0)):
+        model = DPBayesianLogisticRegression(
+            epsilon, classes=[0, 1], data_norm=len(names) ** 0.5, solver="na-dpvi", random_state=0
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyLeakWarning)  # of the seed; the table is public
+            table = model.fit(rows, labels).summary().loc[names]
+        ends = table[["5%", "95%"]].to_numpy().T
+        middle = ends.mean(axis=0)
+        height = [place + 0.2 * (1 - i) for place in range(len(names))]
+        ax.errorbar(
+            middle, height, xerr=ends[1] - middle, fmt="none", lw=2.5, color=f"C{i}",
+            label=f"epsilon {epsilon:g}",
+        )  # fmt: skip
+    ax.plot(plain, range(len(names)), "k|", ms=26, label="without privacy")
+    ax.axvline(0, color="0.7", lw=1, zorder=0)
+    ax.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
+    ax.invert_yaxis()
+    ax.set_xlabel("log odds over half a column's range (90% intervals)")
+    ax.legend(fontsize="small", markerscale=0.4)
+    _save(figure, "intervals.png")
+
+
 def _save(figure: matplotlib.figure.Figure, name: str) -> None:
     HERE.mkdir(exist_ok=True)
     figure.set_size_inches(5.2, 3.9)
@@ -60,3 +93,4 @@ def _save(figure: matplotlib.figure.Figure, name: str) -> None:
 if __name__ == "__main__":
     attacks()
     price()
+    intervals()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_number, warn_user
 from skdpbayes.facts import Facts
 from skdpbayes.intake.classified import LONGEST_ROW, norm_of
 from skdpbayes.intake.labels import codes
@@ -74,9 +73,8 @@ class BayesianClassifierMixin(ClassifierMixin):
         """Rows to predict, cut as in fits; null rows become zero, with a warning."""
         rows, null = bounded_rows(X, self._longest * self.data_norm_, intercept=intercept)
         if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows.",
-                stacklevel=4,
+            warn_user(
+                f"{null.sum()} of these rows hold NaN or infinity: predicted as all-zero rows."
             )
         return rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skdpbayes.cells import parsed
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_number, warn_user
 from skdpbayes.declarations import of_columns_and_response
 from skdpbayes.facts import Facts, Scales
 from skdpbayes.intake.labels import as_labels
@@ -45,10 +44,7 @@ class BayesianRegressorMixin(RegressorMixin):
         """Rows to predict, where `centre` replaces null rows, with a warning."""
         null = ~np.isfinite(rows).all(axis=1)
         if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.",
-                stacklevel=4,
-            )
+            warn_user(f"{null.sum()} of these rows hold NaN or infinity: predicted at the centre.")
         return np.where(null[:, None], centre, rows)
 
     def _log_density(self, X: Any, y: Any) -> np.ndarray:

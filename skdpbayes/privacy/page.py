@@ -16,7 +16,7 @@ _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color:#1b1b1b}
 table{border-collapse:collapse;margin:.5em 0 1.5em;display:block;overflow-x:auto}
 th,td{text-align:left;vertical-align:top;padding:.25em 1em .25em 0;border-bottom:1px solid #ddd}
-th{font-weight:600}h2{margin-top:2em}.good{color:#1a7f37}.void{color:#b42318;font-weight:600}
+td{overflow-wrap:anywhere}th{font-weight:600}h2{margin-top:2em}.good{color:#1a7f37}.void{color:#b42318;font-weight:600}
 svg{max-width:100%;height:auto}figcaption,.small{color:#555;font-size:90%}
 """
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 64, 48
@@ -68,8 +68,8 @@ def statement_page(record: Mapping[str, Any]) -> str:
         "<h2>Fields of the Differential Privacy Deployments Registry</h2>",
         _table(_flat(deployment)),
     ]
-    # A closing tag within JSON would end the script.
-    inside = json.dumps(record, allow_nan=False).replace("</", "<\\/")
+    # No tag or comment of a name may end the script, or keep it from ending.
+    inside = json.dumps(record, allow_nan=False).replace("<", "\\u003c")
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -79,9 +79,15 @@ def statement_page(record: Mapping[str, Any]) -> str:
     )
 
 
-def same_page(text: str, record: Mapping[str, Any]) -> bool:
-    """Whether a page shows what its statement says; pages of other versions are not compared."""
-    return record["made_with"] != MADE_WITH or text == statement_page(record)
+def page_problem(text: str, record: Mapping[str, Any]) -> str:
+    """Reason why a page may show something else than its statement says; empty if there is none."""
+    if record["made_with"] != MADE_WITH:
+        return (
+            f"the page was made with {record['made_with']}, and {MADE_WITH} cannot tell whether it "
+            "shows what its statement says: take the statement's JSON, or that version."
+        )
+    same = text.splitlines() == statement_page(record).splitlines()
+    return "" if same else "the page does not show what its statement says."
 
 
 def _promise(record: Mapping[str, Any], spent: PrivacySpent) -> list[str]:
@@ -131,8 +137,8 @@ def _attacks(record: Mapping[str, Any], spent: PrivacySpent) -> list[str]:
         points = [(delta, spent.epsilon_at(delta)) for delta in deltas]
         finite_points = [(delta, value) for delta, value in points if math.isfinite(value)]
         # Four steps of one digit each.
-        top = 4 * float(rounded(max((value for _, value in finite_points), default=1.0) / 4, 1))
-        out.append(_plot({"this fit": finite_points}, "delta", "epsilon", top=top))
+        top = 4 * float(rounded(max((value for _, value in finite_points), default=0.0) / 4, 1))
+        out.append(_plot({"this fit": finite_points}, "delta", "epsilon", top=top or 1.0))
     return out
 
 
@@ -161,7 +167,10 @@ def _schema(schema: Mapping[str, Any] | None) -> str:
         )
         for own in columns
     ]
-    return _table(rows, ("column", "kind", "bounds, categories or labels", "unit"))
+    return (
+        _table(rows, ("column", "kind", "bounds, categories or labels", "unit"))
+        + "<p>Steps of a pipeline declare theirs above, as public.</p>"
+    )
 
 
 def _conditions(spent: PrivacySpent) -> list[str]:
@@ -230,8 +239,8 @@ def _words(value: Any) -> str:
     )
 
 
-def _text(value: str) -> str:
-    return html.escape(value)
+def _text(value: object) -> str:
+    return html.escape(str(value))
 
 
 def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:

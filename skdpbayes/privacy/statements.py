@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skdpbayes._version import __version__
+from skdpbayes.privacy.accounting._steps import GaussianSteps
+from skdpbayes.privacy.card import rounded
 from skdpbayes.privacy.json_values import finite
 from skdpbayes.privacy.report import PrivacySpent, now
 
@@ -33,6 +35,11 @@ PRIORS = (1e-6, 1e-3, 0.1)
 # differ by.
 _SAME_VERSION, _OTHER_VERSION = 1e-6, 0.01
 
+_FIELDS = {
+    "format", "made", "made_with", "guarantee_holds", "deployment", "meaning", "spent", "ledger",
+}  # fmt: skip
+# Texts that are names, not sentences.
+_NAMES = ("variant_name", "privacy_unit", "model_name", "access_type")
 _INSIDE = r'<script type="application/json" id="statement">(.*?)</script>'  # of a page
 
 Record = dict[str, Any]
@@ -49,6 +56,10 @@ class Verdict(NamedTuple):
         What does not follow, and what voids the guarantee.
     checked : tuple of str
         What was computed again and agrees.
+    notes : tuple of str
+        What was not compared: texts that were added, words of other versions.
+    claim : str
+        What the rounds that are listed promise, computed again.
 
     Examples
     --------
@@ -56,17 +67,23 @@ class Verdict(NamedTuple):
     >>> print(Verdict(False, ("epsilon is too small.",), ("delta 1e-05",)))
     The statement does NOT follow.
     problem: epsilon is too small.
-    numbers that agree: 1
+    fields that agree: 1
     """
 
     follows: bool
     problems: tuple[str, ...]
     checked: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    claim: str = ""
 
     def __str__(self) -> str:
         head = "The statement follows." if self.follows else "The statement does NOT follow."
         lines = [f"problem: {text}" for text in self.problems]
-        return "\n".join([head, *lines, f"numbers that agree: {len(self.checked)}"])
+        lines += [f"not compared: {text}" for text in self.notes]
+        lines.append(f"fields that agree: {len(self.checked)}")
+        lines += [f"computed: {self.claim}"] * bool(self.claim)
+        # Names of a statement must not look like lines of this answer.
+        return "\n".join([head, *(" ".join(line.split()) for line in lines)])
 
 
 def statement(
@@ -105,7 +122,8 @@ def statement(
     Raises
     ------
     ValueError
-        For anything but the report of a fit.
+        For anything but the report of a fit, for a ledger of another adjacency or unit, and for
+        texts that are no texts.
 
     Examples
     --------
@@ -122,7 +140,20 @@ def statement(
     """
     if not isinstance(spent, PrivacySpent):
         raise ValueError(
-            f"A statement is of a PrivacySpent, the report of a fit; got {type(spent).__name__}."
+            f"A statement is of a PrivacySpent, the report of a fit or a pipeline; got "
+            f"{type(spent).__name__}. A private search lists no rounds that could be checked: give "
+            "its own report (to_json), or fit the chosen parameters with a budget of their own."
+        )
+    texts = (name, by, intended_use, description, region)
+    if not all(isinstance(text, str) for text in texts) or isinstance(registry_authors, str):
+        raise ValueError(
+            "name, by, intended_use, description and region are texts, and registry_authors a "
+            "tuple of texts."
+        )
+    if ledger is not None and (ledger.adjacency, ledger.unit) != (spent.adjacency, spent.unit):
+        raise ValueError(
+            f"The ledger is of {ledger.adjacency} per {ledger.unit}, and the fit of "
+            f"{spent.adjacency} per {spent.unit}: it was not charged to this ledger."
         )
     record = {
         "format": FORMAT,
@@ -274,7 +305,7 @@ def read_statement(text: str) -> Record:
         If there is none.
     """
     inside = re.search(_INSIDE, text, re.DOTALL)
-    record = json.loads(text if inside is None else inside[1])
+    record = json.loads(text if inside is None else inside[1], object_pairs_hook=_once)
     if not isinstance(record, dict):
         raise ValueError("it holds no JSON object.")
     if "ledger" in record and "entries" in record:
@@ -288,6 +319,19 @@ def read_statement(text: str) -> Record:
     if record["format"] != FORMAT:
         raise ValueError(f"its format is {record['format']!r}, and this version reads {FORMAT!r}.")
     return record
+
+
+def is_page(text: str) -> bool:
+    """Whether `read_statement` takes the text for a page."""
+    return re.search(_INSIDE, text, re.DOTALL) is not None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> Record:
+    """Object of JSON whose names are all different: programs disagree on the others."""
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        raise ValueError("one of its names is there twice.")
+    return out
 
 
 def verify_statement(record: Mapping[str, Any]) -> Verdict:
@@ -329,7 +373,32 @@ def verify_statement(record: Mapping[str, Any]) -> Verdict:
     if math.isinf(spent.epsilon) and not spent.voided_by:
         problems.append("epsilon is infinite, and nothing is said to void the guarantee.")
     checked = tuple(what for what, problem in found if not problem)
-    return Verdict(not problems, tuple(problems), checked)
+    notes = tuple(_not_compared(spent, record)) if "format" in record else ()
+    return Verdict(not problems, tuple(problems), checked, notes, _claim(spent))
+
+
+def _claim(spent: PrivacySpent) -> str:
+    """What the rounds promise."""
+    epsilon = spent.cumulative_epsilon if spent.cumulative else spent.epsilon_at(spent.delta)
+    if not spent.guarantee_holds or math.isinf(epsilon):
+        return "no guarantee"
+    return (
+        f"(epsilon {rounded(epsilon)}, delta {rounded(spent.delta, 3)})-differential privacy per "
+        f"{spent.unit} ({spent.adjacency}), if {spent.estimator or 'the fit'} ran as stated"
+    )
+
+
+def _not_compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[str]:
+    """Parts that `_compared` takes as they are."""
+    if record["made_with"] != MADE_WITH:
+        yield f"most texts, since {record['made_with']} worded them and this is {MADE_WITH}"
+    else:
+        for group, fields in _guarantee_fields(spent).items():
+            for name, text in fields.items():
+                if isinstance(text, str) and record["deployment"][group][name] != text:
+                    yield f"what was added to deployment.{group}.{name}"
+    if record["ledger"] is not None and record["ledger"]["voided_by"]:
+        yield "other fits of the ledger, whose guarantee is void"
 
 
 def _compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -351,6 +420,8 @@ def _compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[tuple[
     if "format" not in record:
         return
     stated = record["deployment"]["privacy_loss"]["privacy_parameters"]
+    more = set(record) - _FIELDS | set(stated) - {"epsilon", "delta"}
+    yield "names of fields", f"it has the unknown fields {sorted(more)}." if more else ""
     total = spent.total
     for name, value in (("epsilon", total.epsilon), ("delta", total.delta)):
         yield _number(spent, f"privacy_parameters.{name}", stated[name], value)
@@ -360,28 +431,70 @@ def _compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[tuple[
             yield group, f"meaning.{group} has {len(listed)} entries instead of {len(own)}."
             continue
         for given, new in zip(listed, own, strict=True):
+            if given.keys() != new.keys():
+                yield group, f"meaning.{group} has other fields than {sorted(new)}."
+                continue
             for name, value in new.items():
                 yield _number(spent, f"meaning.{group}.{name}", given[name], value)
-    same = bool(record["guarantee_holds"]) == spent.guarantee_holds
+    same = record["guarantee_holds"] is spent.guarantee_holds
     yield "guarantee_holds", "" if same else "guarantee_holds contradicts spent.voided_by."
-    if record["made_with"] == MADE_WITH:  # others word it in other ways
-        yield from _worded(spent, record["deployment"])
+    yield from _worded(spent, record["deployment"], record["made_with"] == MADE_WITH)
     if record["ledger"] is not None:
-        from skdpbayes.privacy.ledger import PrivacyLedger
-
-        book = _of_ledger(PrivacyLedger.from_json(json.dumps(record["ledger"]["content"])))
-        for name in ("spent_epsilon", "spent_share"):
-            yield _number(spent, f"ledger.{name}", record["ledger"][name], book[name])
-        if record["ledger"]["voided_by"] != book["voided_by"]:
-            yield "ledger.voided_by", "ledger.voided_by contradicts its entries."
+        yield from _in_ledger(spent, record["ledger"])
 
 
-def _worded(spent: PrivacySpent, deployment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Texts about the guarantee, which may be added to and not changed."""
+def _worded(
+    spent: PrivacySpent, deployment: Mapping[str, Any], of_this_version: bool
+) -> Iterator[tuple[str, str]]:
+    """Texts about the guarantee: names are as they are, and sentences may be added to.
+
+    Other versions word sentences in other ways: of theirs, names alone are compared.
+    """
     for group, fields in _guarantee_fields(spent).items():
         for name, text in fields.items():
-            if isinstance(text, str) and text not in deployment[group][name]:
-                yield name, f"deployment.{group}.{name} contradicts the report of the fit."
+            if not isinstance(text, str):
+                continue
+            told, where = deployment[group][name], f"deployment.{group}.{name}"
+            exact = name in _NAMES
+            if exact or of_this_version:
+                same = (
+                    told == text if exact else told == text or told.startswith(f"{text} ".lstrip())
+                )
+                yield where, "" if same else f"{where} contradicts the report of the fit."
+
+
+def _in_ledger(spent: PrivacySpent, stated: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Numbers of the ledger, and whether it holds the fit."""
+    from skdpbayes.privacy.ledger import PrivacyLedger
+
+    ledger = PrivacyLedger.from_json(json.dumps(stated["content"]))
+    own = _of_ledger(ledger)
+    for name in ("spent_epsilon", "spent_share"):
+        yield _number(spent, f"ledger.{name}", stated[name], own[name])
+    same = stated["voided_by"] == own["voided_by"]
+    yield "ledger.voided_by", "" if same else "ledger.voided_by contradicts its entries."
+    alike = (ledger.adjacency, ledger.unit) == (spent.adjacency, spent.unit)
+    yield "ledger.unit", "" if alike else "the ledger has another adjacency or unit than the fit."
+    charged = _holds(ledger, spent)
+    yield "ledger.entries", "" if charged else "the ledger has no charge for the rounds of the fit."
+
+
+def _holds(ledger: PrivacyLedger, spent: PrivacySpent) -> bool:
+    """Whether the charges of a ledger cover the releases of a fit."""
+    charges = [GaussianSteps(**block) for own in ledger.entries for block in own.get("steps", ())]
+    there, needed = _counted(charges), _counted(spent.releases)
+    return all(there.get(key, 0.0) >= count * (1 - 1e-9) for key, count in needed.items())
+
+
+def _counted(blocks: Iterable[GaussianSteps]) -> dict[tuple[float, float], float]:
+    """Rounds by noise and rate; of rounds of all records, which compose, the precision."""
+    out: dict[tuple[float, float], float] = {}
+    for own in blocks:
+        precision = own.noise_multiplier**-2 if own.noise_multiplier > 0.0 else math.inf
+        sampled = own.sampling_rate < 1.0
+        key = (own.noise_multiplier, own.sampling_rate) if sampled else (0.0, 1.0)
+        out[key] = out.get(key, 0.0) + own.steps * (1.0 if sampled else precision)
+    return out
 
 
 def _number(spent: PrivacySpent, name: str, stated: Any, value: float) -> tuple[str, str]:

@@ -22,12 +22,14 @@ from skdpbayes.privacy import (
     GaussianSteps,
     PrivacyLedger,
     PrivacySpent,
+    SelectionSpent,
     calibrate_noise,
     compose,
     statement,
     statement_page,
     verify_statement,
 )
+from skdpbayes.privacy.card import rounded
 from skdpbayes.privacy.statements import attack_rates, read_statement
 from skdpbayes.schema import Schema
 
@@ -131,7 +133,7 @@ def changed(record, path, value):
     inner = out
     for step in way:
         inner = inner[step]
-    inner[last] = value(inner[last])
+    inner[last] = 1e-3 if value is None else value(inner[last])
     return out
 
 
@@ -179,6 +181,21 @@ TAMPERED = {
     ),
     "ledger, budget": (["ledger", "content", "ledger", "epsilon"], lambda x: 9 * x),
     "ledger, void": (["ledger", "voided_by"], lambda x: ["a seed"]),
+    "ledger without the fit": (["ledger", "content", "entries"], lambda x: []),
+    "ledger of persons": (["ledger", "content", "ledger", "unit"], lambda x: "person"),
+    "guarantee, as text": (["guarantee_holds"], lambda x: "true"),
+    "unit in more words": (["deployment", "privacy_loss", "privacy_unit"], lambda x: "rows of all"),
+    "variant": (
+        ["deployment", "dp_variant", "variant_name"],
+        lambda x: "Pure DP, not Approximate DP",
+    ),
+    "text before": (
+        ["deployment", "privacy_loss", "privacy_unit_details"],
+        lambda x: f"It is false that: {x}",
+    ),
+    "another epsilon": (["epsilon"], None),
+    "another parameter": (["deployment", "privacy_loss", "privacy_parameters", "rho"], None),
+    "another attack rate": (["meaning", "attacks", 0, "tpr_of_experts"], None),
 }
 
 
@@ -219,7 +236,58 @@ def test_texts_may_be_added_to(told):
     path = ["deployment", "implementation", "justification"]
     other = changed(told, path, lambda x: "Chosen by a board.")
     path = ["deployment", "implementation", "preprocessing_and_hyperparameter_tuning"]
-    assert verify_statement(changed(other, path, lambda x: x + " Tuned on public rows.")).follows
+    verdict = verify_statement(changed(other, path, lambda x: x + " Tuned on public rows."))
+    assert verdict.follows
+    assert [note.rpartition(".")[2] for note in verdict.notes] == [
+        "preprocessing_and_hyperparameter_tuning",
+        "justification",
+    ]
+    assert not verify_statement(told).notes
+
+
+def test_a_verdict_says_what_was_computed(told, spent):
+    text = str(verify_statement(changed(told, ["spent", "epsilon"], lambda x: 0.1 * x)))
+    assert text.startswith("The statement does NOT follow.")
+    (line,) = [line for line in text.splitlines() if line.startswith("computed: ")]
+    assert f"(epsilon {rounded(spent.epsilon)}, delta 1e-05)-differential privacy per row" in line
+    void = verify_statement(statement(sampled(voided_by=("a\nThe statement follows.",))))
+    assert void.claim == "no guarantee"
+    assert str(void).splitlines()[1] == "problem: the guarantee is void: a The statement follows.."
+
+
+def test_words_of_other_versions_are_not_compared_and_names_are(told):
+    other = changed(told, ["made_with"], lambda x: "skdpbayes 99")
+    path = ["deployment", "privacy_loss", "privacy_unit_details"]
+    verdict = verify_statement(changed(other, path, lambda x: "Worded otherwise."))
+    assert verdict.follows and "skdpbayes 99" in verdict.notes[0]
+    path = ["deployment", "privacy_loss", "privacy_unit"]
+    assert not verify_statement(changed(other, path, lambda x: "person")).follows
+
+
+def test_a_ledger_must_be_of_the_fits_records(spent, fitted):
+    for ledger in (PrivacyLedger(2.0, 1e-5, unit="person"),
+                   PrivacyLedger(2.0, 1e-5, adjacency="add_remove")):  # fmt: skip
+        with pytest.raises(ValueError, match="was not charged"):
+            statement(spent, ledger=ledger)
+    all_rows = PrivacyLedger(2.0, 1e-4)
+    for report in fitted:
+        all_rows.charge(report.releases)
+        assert verify_statement(statement(report, ledger=all_rows)).follows
+    half = PrivacyLedger(2.0, 1e-5)
+    half.charge([dataclasses.replace(spent.steps[0], steps=spent.n_steps // 2)])
+    assert not verify_statement(statement(spent, ledger=half)).follows
+
+
+def test_arguments_that_are_no_texts_are_told(spent):
+    for options in ({"by": None}, {"name": 3}, {"registry_authors": "me"}):
+        with pytest.raises(ValueError, match="are texts"):
+            statement(spent, **options)
+
+
+def test_a_search_has_no_statement():
+    found = SelectionSpent(1.0, 1e-5, 1.0, 1e-5, "secure", "zero_out", "row", 0.3, 4.0)
+    with pytest.raises(ValueError, match="private search lists no rounds"):
+        statement(found)
 
 
 def test_other_versions_may_differ_by_a_hundredth(spent):
@@ -288,8 +356,40 @@ def test_the_page_holds_all_and_loads_nothing(told):
     assert "http" not in text and "Smokers <by" not in text.split("<script")[0]
     assert read_statement(text) == told
     assert read_statement(json.dumps(told)) == told
-    hostile = statement(sampled(), name="</script><b>")
-    assert read_statement(statement_page(hostile)) == hostile
+
+
+HOSTILE = "</script><!--<script><b onclick='x'>\r\n\u2028\u202e&amp;"
+
+
+def test_hostile_texts_are_shown_as_texts():
+    schema = {"columns": [{"name": HOSTILE, "categories": [HOSTILE], "unit": HOSTILE}]}
+    ledger = PrivacyLedger(2.0, 1e-5, unit=HOSTILE)
+    hostile = sampled(schema=schema, unit=HOSTILE, estimator=HOSTILE, public={HOSTILE: HOSTILE},
+                      voided_by=(HOSTILE,), not_covered=(HOSTILE,), random_source=HOSTILE,
+                      crosscheck=HOSTILE, date=HOSTILE)  # fmt: skip
+    ledger.charge(hostile.releases, unit=HOSTILE, label=HOSTILE)
+    told = statement(hostile, ledger=ledger, name=HOSTILE, by=HOSTILE, intended_use=HOSTILE,
+                     description=HOSTILE, region=HOSTILE, registry_authors=(HOSTILE,))  # fmt: skip
+    text = statement_page(told)
+    page = Page(text)
+    assert not page.open and page.tags.count("b") == page.tags.count("script") == 1
+    assert "<!--" not in text and "<b onclick" not in text
+    assert read_statement(text) == told
+    assert [problem[:22] for problem in verify_statement(told).problems] == [
+        "the guarantee is void:"
+    ]
+
+
+def test_names_that_are_there_twice_are_refused(told):
+    text = json.dumps(told).replace('"epsilon":', '"epsilon": 0.001, "epsilon":', 1)
+    with pytest.raises(ValueError, match="twice"):
+        read_statement(text)
+    assert read_statement(json.dumps(told)) == told
+
+
+def test_a_report_that_costs_nothing_has_a_page():
+    nothing = PrivacySpent(0.0, 0.5, "zero_out", [GaussianSteps(1e9, 1e-6, 1)], 1.0)
+    assert "<svg" in statement_page(statement(nothing))
 
 
 def test_the_page_shows_schema_and_pipeline(fitted):
@@ -366,6 +466,19 @@ def test_a_page_that_shows_something_else_is_told(files, capsys):
     capsys.readouterr()
     assert run(f"verify {file}") == 1
     assert "the page does not show" in capsys.readouterr().out
+    honest = file.read_text().replace("false alarm", "true positive rate", 1)
+    for text, status, says in (
+        (honest, 0, "The statement follows."),
+        (honest.replace("\n", "\r\n"), 0, "The statement follows."),
+        (f"Dear officer {honest}", 1, "the page does not show"),
+        (honest.replace('"made_with": "skdpbayes', '"made_with": "other'), 1, "cannot tell"),
+        (honest.replace("</body>", "<p>Epsilon is 0.</p></body>"), 1, "the page does not show"),
+        (honest.replace("<script", "<script>document.body.hidden = true</script><script"), 1,
+         "the page does not show"),
+    ):  # fmt: skip
+        file.write_bytes(text.encode())
+        assert run(f"verify {file}") == status
+        assert says in capsys.readouterr().out
 
 
 def test_errors_of_the_commands_are_one_line(files, capsys):
@@ -374,6 +487,10 @@ def test_errors_of_the_commands_are_one_line(files, capsys):
     for command, says in (
         (f"report {files}/spent.json --html {files}/spent.json", "files of their own"),
         (f"report {files}/spent.json --html {files}/x --statement {files}/x", "files of their own"),
+        (
+            f"report {files}/spent.json --html {files}/x --statement {files}/../{files.name}/x",
+            "files of their own",
+        ),
         (f"report {files}/spent.json --by me", "go with --html"),
         (f"report {files}/spent.json --html {files}/no/a.html", "cannot write"),
         (f"verify {files}/missing.json", "cannot read"),
