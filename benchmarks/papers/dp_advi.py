@@ -43,6 +43,7 @@ CLIPS, RATES = (0.3, 1.0, 5.0), (0.005, 0.02, 0.1)
 MEANS = (0.524, 0.408, 0.140, 0.829, 0.359, 0.181, 0.239)
 DEVIATIONS = (0.120, 0.099, 0.042, 0.490, 0.222, 0.110, 0.139)
 SEXES = {"M": 1.0, "I": 0.0, "F": -1.0}
+SHAPES = {"advanced": ":", "exact": "--"}
 RINGS = 10  # from here on an abalone is in the second class
 
 
@@ -197,7 +198,10 @@ def fig1(order: Order) -> Found:
         scores["scikit-learn, not private"] = {math.inf: floor}
         tables.append(by_level(f"Accuracy on Abalone*, {title}; inf: without noise", scores))
         found = [line for line in curves(scores) if line.x]
-        plot(ax, [_styled(line) for line in found])
+        for line in found:
+            kind = next((s for word, s in SHAPES.items() if line.label.endswith(word)), "-")
+            line.style.update(linestyle=kind)
+        plot(ax, found)
         ax.axhline(np.mean(floor), color="0.4", linestyle=":", label="not private")
         ax.set(xscale="log", xlabel=f"epsilon, at delta {DELTA:g}")
         ax.legend(fontsize="x-small", ncols=2)
@@ -215,13 +219,6 @@ def fig1(order: Order) -> Found:
         f"{STEPS} steps*, delta {DELTA:g}*, classes by {RINGS} rings*; seeds 0 to {seeds - 1}"
     )
     return Found(ran, tables, figure)
-
-
-def _styled(line):
-    shape = {"advanced": ":", "exact": "--"}
-    kind = next((s for word, s in shape.items() if line.label.endswith(word)), "-")
-    line.style.update(linestyle=kind)
-    return line
 
 
 ENTRIES = [

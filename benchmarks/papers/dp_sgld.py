@@ -71,6 +71,7 @@ def fig1(order: Order) -> Found:
         for rate in (1.0, 0.01)
         for schedule in ("decreasing", "constant")
     }
+    lines["decreasing, algorithm 1, q=1"] = [x / 2 for x in lines["decreasing, q=1"]]
     lines["Wang et al."] = [wang(e, *setting) for e in STEP_LEVELS]
     rows = [[name, *(f"{x:.3g}" for x in values)] for name, values in lines.items()]
     rows += [
@@ -128,7 +129,6 @@ def fig2(order: Order) -> Found:
 # --- Figure 3: logistic regression on Adult -------------------------------------------------------
 
 FIG3_DELTA, RATE = 1e-4, 0.01
-FIG3_LEVELS = (0.05, 0.08, 0.2, 0.5, 1.0)
 RADII = (2.0, 5.0, 15.0)  # of the ball of coefficients of one posterior sample
 
 
@@ -177,7 +177,7 @@ class Posterior:
         Steps are scaled by the curvature near the mode, where the chain starts.
         """
         w = np.zeros(self.Z.shape[1])
-        for _ in range(30):  # damped Newton steps, kept inside the ball
+        for _ in range(12):  # damped Newton steps, kept inside the ball
             move = np.linalg.solve(self.precision(w), self.gradient(w))
             while self.log_density(w + move) < self.log_density(w) and move @ move > 1e-16:
                 move = move / 2
@@ -273,9 +273,10 @@ def fig3(order: Order) -> Found:
     from skdpbayes import DPBayesianLogisticRegression
 
     problem = adult()
-    seeds = order.fits(2, 10)
-    chain, steps = order.choose((300, 8_000), (2_000, len(problem.y_train)))
-    levels = order.choose(FIG3_LEVELS, (0.02, *FIG3_LEVELS, 2.0))
+    seeds = order.fits(1, 10)
+    chain, steps = order.choose((150, 4_000), (2_000, len(problem.y_train)))
+    levels = order.choose((0.08, 0.3, 1.0), (0.02, 0.05, 0.08, 0.2, 0.5, 1.0, 2.0))
+    radii = order.choose(RADII[1:], RADII)
     Z, test = (unit_rows(X, problem.data_norm) for X in (problem.X_train, problem.X_test))
     y = problem.y_train
 
@@ -302,7 +303,7 @@ def fig3(order: Order) -> Found:
             f"one posterior sample, radius {r:g} (epsilon, 0)": partial(
                 of, partial(one_sample, radius=r, steps=chain)
             )
-            for r in RADII
+            for r in radii
         },
         "one posterior sample, Gopi et al.": partial(
             of, partial(one_sample_lipschitz, steps=chain)
