@@ -87,9 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     warnings.simplefilter("ignore")
     order = Order(options.full, options.seeds, data, options.peers, options.python)
-    found = {
-        name: run(BY_NAME[name], order, options.out) for name in options.only or list(BY_NAME)
-    }
+    found = {name: run(BY_NAME[name], order, options.out) for name in options.only or list(BY_NAME)}
     skipped = [name for name, what in found.items() if what is None]
     if skipped:
         print(f"\nSkipped: {', '.join(skipped)}")

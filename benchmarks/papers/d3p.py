@@ -1,4 +1,4 @@
-"""d3p (Prediger, Loppi, Kaski and Honkela 2021): time and loss of auto-encoders, small data, a mixture.
+"""d3p (Prediger et al. 2021): time and loss of auto-encoders, small data, a mixture.
 
 The paper's seconds are of a V100; ours are of the processor that runs this, beside NumPyro without
 privacy on the same one, so that ratios compare. d3p itself joins with ``--peers``.
@@ -24,13 +24,11 @@ from benchmarks.papers._entry import (
     Order,
     Table,
     by_level,
-    cell,
     curves,
     images,
     mean_and_error,
     one_panel,
     panels,
-    plot,
     quoted,
 )
 
@@ -365,7 +363,9 @@ def fig4(order: Order) -> Found:
             level: own_aucs(n, level, fits, d3p_hierarchical.as_a_user) for level in LEVELS
         },
     }
-    peer = peer_aucs(order, n, fits, 100_000, lambda level: d3p_hierarchical.PUBLISHED_NOISE[n][level])
+    peer = peer_aucs(
+        order, n, fits, 100_000, lambda level: d3p_hierarchical.PUBLISHED_NOISE[n][level]
+    )
     scores |= {"d3p as published (replace_one)": peer} if peer else {}
     flat, truth = baseline(n)
     figure, (ax,) = panels([f"AUC of {n} held-out rows after {n}"])

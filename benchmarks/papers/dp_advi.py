@@ -134,7 +134,9 @@ def accuracy(problem: Problem, coefficients: Array) -> float:
     return float(((decision > 0) == problem.y_test).mean())
 
 
-def of_poster(problem: Problem, epsilon: float, seed: int, clip: float, rate: float, noise) -> float:
+def of_poster(
+    problem: Problem, epsilon: float, seed: int, clip: float, rate: float, noise
+) -> float:
     """Accuracy of the poster's algorithm."""
     multiplier = 0.0 if math.isinf(epsilon) else noise(epsilon, DELTA, rate, STEPS)
     rng = np.random.default_rng([seed, 1])

@@ -10,22 +10,20 @@ import math
 import time
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 
-from benchmarks import dp_sgld
 from benchmarks.papers import _entry
 from benchmarks.papers._entry import (
     Entry,
     Found,
     Line,
-    Missing,
     Order,
     Table,
     by_level,
-    cell,
     curves,
     images,
     one_panel,
@@ -193,9 +191,7 @@ class Posterior:
             ratio = -math.inf
             if other_value > -math.inf:
                 other_slope = self.gradient(other)
-                back = np.linalg.solve(
-                    root, w - other - h / 2 * root @ (root.T @ other_slope)
-                )
+                back = np.linalg.solve(root, w - other - h / 2 * root @ (root.T @ other_slope))
                 ratio = other_value - value - (back @ back / h - noise @ noise) / 2
             if math.log(rng.uniform()) < ratio:
                 w, value, slope, accepted = other, other_value, other_slope, accepted + 1
@@ -223,7 +219,13 @@ def one_sample_lipschitz(Z: Array, y: Array, epsilon: float, rng, steps: int) ->
 
 
 def langevin(
-    Z: Array, y: Array, etas: Array, clip: float, rate: float, rng: np.random.Generator, start: Array
+    Z: Array,
+    y: Array,
+    etas: Array,
+    clip: float,
+    rate: float,
+    rng: np.random.Generator,
+    start: Array,
 ) -> Array:
     """Algorithm 1 of the paper: mean of the iterates of the second half.
 
@@ -363,7 +365,7 @@ def _spent(first: float, steps: int) -> float:
     edges = np.unique(np.geomspace(1, steps + 1, 33).astype(int))
     parts = tuple(
         GaussianSteps(first * a ** (1 / 6), RATE, int(b - a))
-        for a, b in zip(edges, edges[1:], strict=False)
+        for a, b in pairwise(edges)
     )
     return compose(parts, "zero_out").epsilon(FIG3_DELTA)
 
