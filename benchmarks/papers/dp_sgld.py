@@ -80,7 +80,10 @@ def fig1(order: Order) -> Found:
     figure = one_panel(
         "Largest step that epsilon allows (N=50 000, T=10 000, L=1)",
         [
-            *(Line(name, STEP_LEVELS, values) for name, values in lines.items()),
+            *(
+                Line(name, STEP_LEVELS, values, style={"linestyle": "--" if ".01" in name else "-"})
+                for name, values in lines.items()
+            ),
             quoted([0.1, 0.1], list(STATED.values()), "the paper, in its text"),
         ],
         xscale="log", yscale="log", xlabel="epsilon, at delta 1e-5", ylabel="first step eta = N h",
@@ -363,10 +366,7 @@ def _spent(first: float, steps: int) -> float:
     from skdpbayes.privacy import GaussianSteps, compose
 
     edges = np.unique(np.geomspace(1, steps + 1, 33).astype(int))
-    parts = tuple(
-        GaussianSteps(first * a ** (1 / 6), RATE, int(b - a))
-        for a, b in pairwise(edges)
-    )
+    parts = tuple(GaussianSteps(first * a ** (1 / 6), RATE, int(b - a)) for a, b in pairwise(edges))
     return compose(parts, "zero_out").epsilon(FIG3_DELTA)
 
 
