@@ -49,7 +49,7 @@ fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECON
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
 	$(ONE_THREAD) .venv-fuzz/bin/python tests/intake/fuzz_rows.py
 
-bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-papers ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
