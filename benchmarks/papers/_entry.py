@@ -159,15 +159,22 @@ def panels(titles: Sequence[str], columns: int = 2, **shared: Any) -> tuple[Figu
     return figure, axes[: len(titles)]
 
 
-def one_panel(
-    title: str, lines: Iterable[Line], legend: dict[str, Any] | None = None, **axes: Any
-) -> Figure:
+def legend(ax: Any) -> None:
+    """Names of lines: beside the panel where they are many, so that they hide nothing."""
+    many = len(ax.get_legend_handles_labels()[1]) > 5
+    place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if many else {}
+    ax.legend(fontsize="small", **place)
+    if many and len(ax.figure.axes) == 1:
+        ax.figure.set_size_inches(9.5, 5)
+
+
+def one_panel(title: str, lines: Iterable[Line], **axes: Any) -> Figure:
     """A figure of one panel; `axes` are labels, scales and limits."""
     figure, (ax,) = panels([title])
     figure.set_size_inches(7, 4.6)
     plot(ax, lines)
     ax.set(**axes)
-    ax.legend(fontsize="small", **(legend or {}))
+    legend(ax)
     return figure
 
 

@@ -26,6 +26,7 @@ from benchmarks.papers._entry import (
     by_level,
     curves,
     images,
+    legend,
     mean_and_error,
     one_panel,
     panels,
@@ -436,7 +437,7 @@ def fig6(order: Order) -> Found:
     )  # fmt: skip
     figure.axes[0].axhline(flat, color="red", label="no groups, not private")
     figure.axes[0].axhline(truth, color="0.4", linestyle=":", label="the true probabilities")
-    figure.axes[0].legend(fontsize="x-small", ncols=2)
+    legend(figure.axes[0])
     title = f"AUC by steps; no groups {flat:.3f}, true probabilities {truth:.3f}"
     ran = (
         f"the figure's data (seed 0), {fits} fits a point (paper: ten), seeds from 0; a step of "
@@ -469,7 +470,7 @@ def fig7(order: Order) -> Found:
     )  # fmt: skip
     truth, _ = mean_and_error(scores["the true density"][math.inf])
     figure.axes[0].axhline(truth, color="0.4", linestyle=":", label="the true density")
-    figure.axes[0].legend(fontsize="small")
+    legend(figure.axes[0])
     spent = [[f"{e:g}", f"{d3p_mixture.FIGURE_NOISE[e]:g}", f"{_figure7_cost(e):.4f}"]
              for e in levels]  # fmt: skip
     tables = [

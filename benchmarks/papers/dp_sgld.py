@@ -339,11 +339,9 @@ def fig3(order: Order) -> Found:
     figure = one_panel(
         "Adult, Bayesian logistic regression",
         [line for line in curves(scores) if line.x],
-        legend={"ncols": 1},
         xscale="log", xlabel=f"epsilon, at delta {FIG3_DELTA:g} (delta 0 where it says so)",
         ylabel="accuracy of the test rows", ylim=(0.7, 0.86),
     )  # fmt: skip
-    figure.set_size_inches(8, 6)
     title = "Accuracy on Adult by epsilon (inf: without a budget; -: refused by name)"
     tables = [
         by_level(title, scores, digits=4),

@@ -30,6 +30,7 @@ from benchmarks.papers._entry import (
     by_level,
     curves,
     images,
+    legend,
     mean_and_error,
     one_panel,
     panels,
@@ -241,7 +242,7 @@ def fig3(order: Order) -> Found:
         xscale="log", yscale="log", xlabel="documents in a batch", ylabel="perplexity per word",
     )  # fmt: skip
     figure.axes[0].axhline(unigram, color="0.5", linestyle=":", label="unigram")
-    figure.axes[0].legend(fontsize="small")
+    legend(figure.axes[0])
     title = f"Perplexity by size of batches, epsilon {level:g} claimed; unigram {unigram:.0f}"
     table = by_level(title, scores, "documents in a batch", 0)
     return Found(_ran_topics(order, data, total), [table], figure)
@@ -502,7 +503,7 @@ def fig5(order: Order) -> Found:
     for name, color in zip(not_private, ("0.3", "0.6"), strict=True):
         mean, _ = mean_and_error(scores[name][math.inf])
         figure.axes[0].axhline(mean, linestyle=":", color=color, label=name)
-    figure.axes[0].legend(fontsize="small")
+    legend(figure.axes[0])
     ran = (
         f"Adult in place of the stroke patients, whose data are not public; {PATIENTS} training "
         f"rows as in the paper, {seeds} splits (paper: five), {ROUNDS} rounds (not stated), "
@@ -564,7 +565,6 @@ def fig6(order: Order) -> Found:
         xscale="log", xlabel="rows seen (rows in a batch times rounds)",
         ylabel="AUC of the test rows",
     )  # fmt: skip
-    figure.set_size_inches(8, 5.5)
     tables = [
         by_level(f"AUC on Adult by rows seen, delta {DELTA:g}", found, "rows seen", 4),
         Table("Claimed epsilon .2, batches of ten", ["noise", "multiplier", "epsilon holds"], rows),
