@@ -314,8 +314,8 @@ def fig3(order: Order) -> Found:
             of, partial(one_sample_lipschitz, steps=chain)
         ),
         f"hybrid, radius {RADII[1]:g}": partial(of, partial(hybrid, radius=RADII[1], **chains)),
-        "algorithm 1, L=1, eta<=1, exact": partial(
-            of, partial(algorithm1, clip=1.0, steps=steps, largest=1.0)
+        "algorithm 1, L=1, eta<=8, exact": partial(
+            of, partial(algorithm1, clip=1.0, steps=steps, largest=8.0)
         ),
         "ours, sgld": partial(estimator, solver="sgld"),
         "ours, dpvi": partial(estimator, solver="dpvi"),
@@ -326,14 +326,14 @@ def fig3(order: Order) -> Found:
         for name, method in methods.items()
     }
     rng = np.random.default_rng(0)
-    plain = langevin(Z, y, decreasing(1.0, steps), 1.0, RATE, rng, np.zeros(Z.shape[1]))
-    scores["algorithm 1, L=1, eta=1, no budget"] = {math.inf: [scored(plain)]}
+    plain = langevin(Z, y, decreasing(8.0, steps), 1.0, RATE, rng, np.zeros(Z.shape[1]))
+    scores["algorithm 1, L=1, eta=8, no budget"] = {math.inf: [scored(plain)]}
     exact, _ = Posterior(Z, y, 1.0).sample(rng, chain)
     scores["one sample of the posterior, not private"] = {math.inf: [scored(exact)]}
     scores["ours, defaults"][math.inf] = [estimator(math.inf, 0)]
 
     n = len(y)
-    sigmas = [(eta, math.sqrt(1 / (n * eta)) * RATE * n) for eta in (0.1, 1.0)]
+    sigmas = [(eta, math.sqrt(1 / (n * eta)) * RATE * n) for eta in (0.1, 1.0, 8.0)]
     costs = [[f"eta={eta:g}", f"{sigma:.2f}", f"{_spent(sigma, steps):.3g}"]
              for eta, sigma in sigmas]  # fmt: skip
     figure = one_panel(
