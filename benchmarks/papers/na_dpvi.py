@@ -168,7 +168,7 @@ def fig1(order: Order) -> Found:
     ax.axvspan(optima.mean() - optima.std(), optima.mean() + optima.std(), color="C1", alpha=0.3,
                label="phi*, one standard deviation")  # fmt: skip
     ax.set(xlabel="mu (unconstrained rate)", ylabel="noisy gradient of a batch",
-           ylim=tuple(3 * g.std() * np.array([-1, 1])))  # fmt: skip
+           ylim=tuple(0.6 * g.std() * np.array([-1, 1])))  # fmt: skip
     ax.legend(fontsize="small")
     found = [
         ["iterates kept", f"{len(x)} of {N_STEPS}"],
