@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit
 
+from benchmarks import dp_sgld
 from benchmarks.papers import _entry
 from benchmarks.papers._entry import (
     Entry,
