@@ -26,7 +26,7 @@ MOST_MEMORY ?= inf
 PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom pictures lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers pictures lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -49,7 +49,7 @@ fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECON
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
 	$(ONE_THREAD) .venv-fuzz/bin/python tests/intake/fuzz_rows.py
 
-bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom ## run all benchmarks
+bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro
 	$(PY) -m benchmarks.speed
@@ -94,6 +94,9 @@ bench-autoencoder: env ## auto-encoders on MNIST beside NumPyro's without privac
 
 bench-dp-sgld: env ## step sizes, Adult and MNIST of the DP-SGLD paper (ten minutes; DP_SGLD_ARGS="--parts mnist --networks convolutional": an hour)
 	$(PY) -m benchmarks.dp_sgld $(DP_SGLD_ARGS)
+
+bench-papers: env ## tables and figures of the five papers (PAPERS_ARGS="--list", "--only dp-advi-fig1", "--full": hours)
+	$(PY) -m benchmarks.papers $(PAPERS_ARGS)
 
 bench-topics: env ## perplexity of topic models, 20 Newsgroups among them (half an hour; TOPICS_ARGS="--topics 4" prints topics)
 	$(PY) -m benchmarks.topics $(TOPICS_ARGS)

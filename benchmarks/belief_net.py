@@ -114,11 +114,12 @@ def paper_table() -> str:
     return _log.table(["the paper's", "claimed", "holds"], rows)
 
 
-def draw(models: dict[float, Any], path: Path) -> Path:
-    """Write pictures of the weights of 40 hidden units at each level, largest weights first."""
-    import matplotlib.pyplot as plt
+def weights_figure(models: dict[float, Any]) -> Any:
+    """Weights of 40 hidden units at each level as images, largest weights first."""
+    from matplotlib.figure import Figure
 
-    figure, axes = plt.subplots(len(models), 1, figsize=(10, 2.9 * len(models)), squeeze=False)
+    figure = Figure(figsize=(10, 2.9 * len(models)))
+    axes = figure.subplots(len(models), 1, squeeze=False)
     for axis, (epsilon, model) in zip(axes[:, 0], models.items(), strict=True):
         weights = model.components_[np.argsort(-np.square(model.components_).sum(axis=1))[:40]]
         grid = np.full((4 * (SIDE + 1), 10 * (SIDE + 1)), np.nan)
@@ -130,9 +131,13 @@ def draw(models: dict[float, Any], path: Path) -> Path:
         axis.set_title("not private" if math.isinf(epsilon) else f"epsilon {epsilon:g}")
         axis.set_axis_off()
     figure.tight_layout()
+    return figure
+
+
+def draw(models: dict[float, Any], path: Path) -> Path:
+    """Write `weights_figure`."""
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    weights_figure(models).savefig(path, dpi=110)
     return path
 
 

@@ -173,6 +173,25 @@ def exact_noise(level: float, n: int) -> float:
     ).noise_multiplier
 
 
+def of_peer(python: Path, data: list[Problem], plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """d3p's fits of a plan: a record for each entry, with AUC and seconds of its fits."""
+    records: list[dict[str, Any]] = [{**entry, "auc": [], "seconds": []} for entry in plan]
+    arrays = {
+        **{
+            name: np.array([getattr(problem, name)[0] for problem in data])
+            for name in ("x", "y", "group")
+        },
+        "features": np.array([problem.features for problem in data]),
+    }
+    for release in _peers.run(python, "d3p_hierarchical_fits.py", arrays, plan):
+        record = records[release["entry"]]
+        record["auc"].append(
+            score_of_release(data[release["fit"] % len(data)], np.array(release["location"]))
+        )
+        record["seconds"].append(release["seconds"])
+    return records
+
+
 def compare(
     python: Path, data: list[Problem], levels: tuple[float, ...], fits: int
 ) -> list[dict[str, Any]]:
@@ -188,20 +207,7 @@ def compare(
         plan.append({"epsilon": level, "line": "d3p, exact noise", "noise": exact_noise(level, n)})
     plan.append({"epsilon": None, "line": PEER[1], "noise": None})
     plan = [{"entry": i, **entry, "fits": fits, **PUBLISHED} for i, entry in enumerate(plan)]
-    records: list[dict[str, Any]] = [{**entry, "auc": [], "seconds": []} for entry in plan]
-    arrays = {
-        **{
-            name: np.array([getattr(problem, name)[0] for problem in data])
-            for name in ("x", "y", "group")
-        },
-        "features": np.array([problem.features for problem in data]),
-    }
-    for release in _peers.run(python, "d3p_hierarchical_fits.py", arrays, plan):
-        record = records[release["entry"]]
-        record["auc"].append(
-            score_of_release(data[release["fit"] % len(data)], np.array(release["location"]))
-        )
-        record["seconds"].append(release["seconds"])
+    records = of_peer(python, data, plan)
 
     def add(line: str, level: float | None, fit: Callable[..., Any], score=score_of_ours) -> None:
         record: dict[str, Any] = {"epsilon": level, "line": line, "auc": [], "seconds": []}

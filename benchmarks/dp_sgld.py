@@ -101,10 +101,15 @@ def adult(seeds: int, holdout: bool) -> list[list[str]]:
             model = DPBayesianLogisticRegression(
                 epsilon, 1e-4, solver="sgld", classes=np.unique(y).tolist(), random_state=seed
             )
-            fitted = make_pipeline(adult_preprocessor(), model).fit(X, y)
+            try:
+                fitted = make_pipeline(adult_preprocessor(), model).fit(X, y)
+            except ValueError as error:  # budgets that are too small for its rounds
+                print(f"epsilon {epsilon:g}: {error}", flush=True)
+                break
             found.append((fitted.score(X_test, y_test), fitted[-1].privacy_spent_.epsilon))
-        accuracy, spent = np.mean(found, axis=0)
-        rows.append([f"{epsilon:g}", f"{spent:.3g}", f"{accuracy:.4f}"])
+        accuracy, spent = np.mean(found, axis=0) if found else (math.nan, math.nan)
+        cells = [f"{spent:.3g}", f"{accuracy:.4f}"] if found else ["", "refused"]
+        rows.append([f"{epsilon:g}", *cells])
         print(": ".join(rows[-1]), flush=True)
     return rows
 

@@ -131,10 +131,15 @@ def mean_field(phi: Array, rng: np.random.Generator) -> Array:
 
 def published(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
     """NA-DPVI by the paper's recipe: one private run, three ways to read its trace."""
-    from benchmarks._na_dpvi_collapsed import exact, laplace
     from benchmarks._na_dpvi_recipe import Published
 
-    state, regression = _run(Published, cell, data, rng)
+    return read(*_run(Published, cell, data, rng), rng)
+
+
+def read(state: Any, regression: Any, rng: np.random.Generator) -> dict[str, Array]:
+    """Three posteriors of a trace."""
+    from benchmarks._na_dpvi_collapsed import exact, laplace
+
     last = np.broadcast_to(state.phi, (N_DRAWS, *state.phi.shape))
     optima = {
         "published, exact": exact(regression).sample(rng, N_DRAWS)[0],
@@ -152,12 +157,16 @@ def dpvim(cell: Cell, data: Data, rng: np.random.Generator) -> dict[str, Array]:
     """
     from benchmarks._na_dpvi_recipe import Aligned
 
-    state, regression = _run(Aligned, cell, data, rng)
+    return read_aligned(*_run(Aligned, cell, data, rng), rng)
+
+
+def read_aligned(state: Any, regression: Any, rng: np.random.Generator) -> dict[str, Array]:
+    """Posteriors of a run of DPVIm."""
     sums = regression.sums
     average, last = (
         mean_field(np.broadcast_to(y, (N_DRAWS, *y.shape)), rng) for y in (sums.mean_x, state.phi)
     )
-    noise = np.sqrt(sums.sxx / sums.n)[:, : data.truth.shape[1]] * rng.standard_normal(last.shape)
+    noise = np.sqrt(sums.sxx / sums.n)[:, : last.shape[-1]] * rng.standard_normal(last.shape)
     lines = {
         "DPVIm": average,
         "DPVIm + spread": average + noise,
