@@ -17,6 +17,7 @@ from skdpbayes.intake.fields import typed
 from skdpbayes.plans.settings import Bounds, Defaults, Task
 
 if TYPE_CHECKING:
+    from skdpbayes.models.numpyro.amortised import Amortised
     from skdpbayes.models.numpyro.program import NumPyroModel
     from skdpbayes.plans.plan import Plan
 
@@ -52,15 +53,19 @@ class ProgramEstimator(PosteriorEstimator):
         """The model function, and its public arguments."""
         raise NotImplementedError
 
-    def _programmed(self, facts: Facts) -> tuple[NumPyroModel, Sequence[np.ndarray]]:
+    def _programmed(self, facts: Facts) -> tuple[NumPyroModel | Amortised, Sequence[np.ndarray]]:
         """Model of the program, and the arrays that the program closes over."""
         from skdpbayes.models.numpyro.program import Program
         from skdpbayes.models.numpyro.reading import read_model
+        from skdpbayes.plans.gradients import own_copy
 
-        program, public = self._program(facts)
+        function, public = self._program(facts)
         constants, arrays = _separated(public)
         shapes = tuple((own.name, own.shape, own.dtype) for own in facts.shape.fields)
-        model, held = read_model(Program(program, shapes, tuple(constants.items())), arrays)
+        program = Program(function, shapes, tuple(constants.items()))
+        guide = self._parameters()["guide"]
+        guide = own_copy(guide, program) if callable(guide) else None
+        model, held = read_model(program, arrays, guide)
         for name, size in model.program.declared:
             if not self._by_person and facts.n_rows not in (None, size):
                 raise ValueError(
@@ -70,11 +75,18 @@ class ProgramEstimator(PosteriorEstimator):
         return model, held
 
     def _task(self, facts: Facts) -> Task:
+        from skdpbayes.models.numpyro.amortised import Amortised, AmortisedStart
         from skdpbayes.models.numpyro.reduced import reduced
         from skdpbayes.models.score_unit import WithScoreUnit
         from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO, FAIR_RATIO
 
         model, held = self._programmed(facts)
+        if isinstance(model, Amortised):
+            found, norm = self.clipping_norm is None, float(self.clipping_norm or 1.0)
+            factor = np.float32(_CLIPPED if math.isfinite(self.epsilon) else 64.0)
+            opened = AmortisedStart(model, found, factor)
+            voided_by = self._seem_to_hold_records(facts, held)
+            return Task(opened, Bounds(clip=norm), voided_by, costly=True)
         if not math.isfinite(self.epsilon):  # nothing is clipped: the likelihood as it is
             model = replace(model, program=replace(model.program, weighed=False, censored=False))
         # Without noise, hardly anything should be clipped.
@@ -112,18 +124,26 @@ class ProgramEstimator(PosteriorEstimator):
         return tuple(found)
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        from skdpbayes.models.numpyro.amortised import Amortised
         from skdpbayes.models.numpyro.program import NumPyroModel
 
         self._warn_of_bias(plan)
         draws = self._draws(plan, outcome)
         learnt = plan.model.model
+        if isinstance(learnt, Amortised):
+            learnt = self._set_points(learnt)
         self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
         self.posterior_samples_ = self._model.constrained(draws)
+
+    def _set_points(self, learnt: Amortised) -> Amortised:
+        """The model at the fitted parameters, where they are points."""
+        raise NotImplementedError
 
     def _warn_of_bias(self, plan: Plan) -> None:
         """Warn where clipping moves the fit: a function of the model, not of records."""
         program = plan.model.model.program
-        if math.isfinite(self.epsilon) and not program.unbiased:
+        # Points have no intervals.
+        if math.isfinite(self.epsilon) and program.sites and not program.unbiased:
             warn_user(
                 f"The law of {', '.join(program.observed)} is not one of which skdpbayes can say "
                 "what clipping removes: estimates are biased, and intervals are those of the "
