@@ -116,6 +116,21 @@ def normal(x):
         numpyro.sample("x", dist.Normal(mean, spread).expand([2]).to_event(1), obs=x)
 
 
+def factors(x):
+    """One factor whose loadings are points."""
+    loadings = numpyro.param("loadings", jnp.full((1, x.shape[1]), 0.5))
+    with numpyro.plate("data", len(x)):
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([1]).to_event(1))
+        numpyro.sample("x", dist.Normal(z @ loadings, 1.0).to_event(1), obs=x)
+
+
+def encoder(x):
+    """An amortised guide of `factors`."""
+    weights = numpyro.param("weights", jnp.full((x.shape[1], 1), 0.1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("z", dist.Normal(x @ weights, 0.5).to_event(1))
+
+
 def regression(x, y=None):
     """A linear regression that says as scikit-learn's checks ask what is wrong with a shape."""
     if x.ndim != 2:
@@ -399,6 +414,16 @@ ENTRIES = [
         only=("dpvi", "na-dpvi", "sgld"),
         probed=(),
         checked=None,
+    ),
+    Entry(
+        "NumPyro, amortised guide",
+        DPNumPyroModel,
+        "Amortised",
+        {"model": factors, "guide": encoder},
+        only=("dpvi",),
+        slow=True,
+        checked=None,
+        learnt=lambda fitted: fitted.params_["loadings"],
     ),
     Entry(
         "network",
