@@ -347,7 +347,11 @@ class DPNumPyroModel(ProgramEstimator):
         from skdpbayes.models.numpyro.predict import log_densities, log_weights
 
         batches = self._batches(self._fields(X, y))
-        own = (log_weights, batches, self._amortised) if _has_local(self) else (log_densities, batches)
+        own = (
+            (log_weights, batches, self._amortised)
+            if _has_local(self)
+            else (log_densities, batches)
+        )
         return np.concatenate(list(self._of_blocks(*own)), axis=1)
 
     @available_if(_has_local)

@@ -63,7 +63,9 @@ def local_means(learnt, draws, batch):
             batch = jax.tree.map(lambda x: x[None], record)
             sites = learnt.guided(latent, batch, jax.random.key(0))
             axes = {n: axis_of_records(sites[n], learnt.plates) for n in learnt.program.local}
-            means = {n: jnp.broadcast_to(sites[n]["fn"].mean, sites[n]["value"].shape) for n in axes}
+            means = {
+                n: jnp.broadcast_to(sites[n]["fn"].mean, sites[n]["value"].shape) for n in axes
+            }
             return {n: jnp.squeeze(means[n], axis) for n, axis in axes.items()}
 
         return jax.vmap(of_record)(batch)

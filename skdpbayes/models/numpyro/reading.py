@@ -178,7 +178,7 @@ def read_model(
     if program.weighed and _takes_as_long_as_a_record_says(model):
         program = replace(program, weighed=False)
         model = replace(model, program=program)
-    derived = _check_sum(_of_two(model, *_made_up_pair(model.program)), three.derived)
+    derived = _check_sums(model, _of_two, three.derived)
     return replace(model, program=replace(program, derived=derived)), constants
 
 
@@ -191,7 +191,9 @@ def _read_amortised(program, public, guide, found, plates):
             "guide that draws them given the record (docs/amortised.md)."
         )
     two, three = (_shapes(replace(program, model=guide), public, n) for n in (2, 3))
-    own = {n for n, args in three.plates.items() if (_places(two.plates[n]), _places(args)) == (2, 3)}
+    own = {
+        n for n, args in three.plates.items() if (_places(two.plates[n]), _places(args)) == (2, 3)
+    }
     plates = tuple(sorted(plates | own))
     for unknown in three.unknown:
         raise ValueError(f"In the guide: {unknown}")
@@ -233,7 +235,7 @@ def _read_amortised(program, public, guide, found, plates):
     constants = _refuse_primitives(
         [jax.make_jaxpr(function)(learnt.init(), record) for function in functions]
     )
-    derived = _check_sum(_terms_of_two(learnt, *_made_up_pair(program)), found.derived)
+    derived = _check_sums(learnt, _terms_of_two, found.derived)
     program = replace(program, derived=derived)
     return replace(learnt, model=replace(model, program=program)), constants
 
@@ -631,16 +633,20 @@ def _centred(model):
     return {name: affine(name, values) for name, values in draws.items()}
 
 
-def _made_up_pair(program):
-    """Two batches of one made-up record each."""
+def _made_up_pairs(program):
+    """Pairs of batches of one made-up record each: of fractions, and of zeros and ones."""
     rng = np.random.default_rng(0)
 
-    def made_up(example):
+    def fractions(example):
         if example.dtype.kind == "f":
             return rng.uniform(0.1, 0.9, example.shape).astype(example.dtype)
+        return whole(example)
+
+    def whole(example):
         return rng.integers(0, 2, example.shape).astype(example.dtype)
 
-    return [jax.tree.map(made_up, program.example(1)) for _ in range(2)]
+    for made_up in (fractions, whole):
+        yield [jax.tree.map(made_up, program.example(1)) for _ in range(2)]
 
 
 def _somewhere(model):
@@ -662,7 +668,7 @@ def _of_two(model, one, other):
 
     def said(batch):
         placed, sites = model._traced(params, batch)
-        return log_probability(sites), placed.log_prior, _values_of_derived(sites)
+        return log_probability(sites)[None], placed.log_prior, _values_of_derived(sites)
 
     return said(_together(one, other)), said(one), said(other)
 
@@ -684,11 +690,12 @@ def _terms_of_two(learnt, one, other):
         model = learnt.modelled(latent, batch, own)
         of_records = [site for site in model.values() if site["type"] == "sample"]
         of_records = [site for site in of_records if is_local(site, learnt.plates)]
-        own_terms = total(map(log_probability_of, of_records))
-        own_terms = own_terms - total(log_probability_of(guide[name]) for name in local)
+        of_model = total(map(log_probability_of, of_records))
+        of_guide = total(log_probability_of(guide[name]) for name in local)
         others = [model[name] for name in latent]
         others += [guide[name] for name in latent if name in guide]
-        return own_terms, total(map(log_probability_of, others)), _values_of_derived(model)
+        prior = total(map(log_probability_of, others))
+        return jnp.stack([of_model, of_guide]), prior, _values_of_derived(model)
 
     (first, axes), (second, _) = drawn(one, keys[0]), drawn(other, keys[1])
     both = {n: jnp.concatenate([first[n], second[n]], axis=axes[n]) for n in local}
@@ -703,6 +710,13 @@ def _derived(site):
     return site["type"] == "deterministic"
 
 
+def _check_sums(model, of_two, derived):
+    """`_check_sum` of each made-up pair; outside of a law's support nothing can be seen."""
+    for pair in _made_up_pairs(model.program):
+        derived = _check_sum(of_two(model, *pair), derived)
+    return derived
+
+
 def _check_sum(of_two, derived):
     """Raise unless the likelihood is a sum over records and the prior does not depend on them.
 
@@ -713,16 +727,14 @@ def _check_sum(of_two, derived):
     """
     both, *alone = jax.device_get(of_two)
     together, apart, priors = both[0], alone[0][0] + alone[1][0], [x[1] for x in (both, *alone)]
-    if (
-        np.isfinite(together)
-        and np.isfinite(apart)
-        and abs(together - apart) > 1e-3 * (1 + abs(apart))
-    ):
+    finite = np.isfinite(together) & np.isfinite(apart)
+    for both_said, each_said in zip(together[finite], apart[finite], strict=True):
+        if abs(both_said - each_said) <= 1e-3 * (1 + abs(each_said)):
+            continue
         raise ValueError(
-            f"The log-likelihood of two records ({together:.6g}) is not the sum of theirs "
-            f"({apart:.6g}): a record's "
-            "likelihood depends on other records, as it does when arguments are centred by their "
-            "mean."
+            f"The log-likelihood of two records ({both_said:.6g}) is not the sum of theirs "
+            f"({each_said:.6g}): a record's likelihood, or the guide's law of its latent sites, "
+            "depends on other records, as it does when arguments are centred by their mean."
         )
     if not np.allclose(priors, priors[0], rtol=1e-4, atol=1e-4):
         raise ValueError(
