@@ -51,8 +51,9 @@ class _Keyed(Messenger):
         """Set the key of a draw."""
         if msg["type"] == "prng_key":
             raise ValueError(
-                "Model or guide asks for numpyro.prng_key(), as dropout does: a record's contribution "
-                "would depend on other random numbers than those of its latent sites. Leave it out."
+                "Model or guide asks for numpyro.prng_key(), as dropout does: a record's "
+                "contribution would depend on other random numbers than those of its latent sites. "
+                "Leave it out."
             )
         if msg["type"] == "sample" and msg["value"] is None:
             key = self._of_records if is_local(msg, self._plates) else self._of_others
@@ -238,7 +239,7 @@ class AmortisedGuide:
         return self.model.scaled_start()
 
     def draw(self, parameters, key):
-        """Point of `Amortised`, and ``log p - log q`` of what the guide covers outside the plate."""
+        """Point of `Amortised`, and ``log p - log q`` of the sites outside of the plate."""
         own = self.model.at(parameters)
         program = own.program
         if not program.sites:

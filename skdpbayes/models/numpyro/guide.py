@@ -19,7 +19,6 @@ from skdpbayes.models.numpyro.program import (
 )
 from skdpbayes.models.protocols import Params
 
-
 NOT_REPARAMETRISED = (
     "The guide draws {name!r} from a distribution without a reparametrised sampler, {law}: "
     "gradients cannot pass. Take a normal distribution, and transform it."

@@ -127,7 +127,8 @@ def read_model(
                     f"Site {name!r} is a latent variable in the plate of records, "
                     f"{_listed(data)}: one for each record. Integrate it out (a mixture: "
                     "numpyro.distributions.MixtureSameFamily), or pass a guide that draws it given "
-                    "the record, which solver='dpvi' takes (docs/amortised.md). If it is the response, pass it to fit."
+                    "the record, which solver='dpvi' takes (docs/amortised.md). If it is the "
+                    "response, pass it to fit."
                 )
             if not site.continuous:
                 raise ValueError(
