@@ -6,7 +6,7 @@ package's default. First the seconds of an epoch of batches of 128 (NumPyro with
 that of gradients of records, all formed; and the held-out loss after 20 epochs, at the epsilon that
 d3p's setting (noise multiplier 1.5, delta 1/60000) has by exact accounting. d3p prints a loss of
 174.06 for it, and 99.63 without privacy. Last, the default beside the same auto-encoder as a model
-and guide of NumPyro, fitted by `DPNumPyroModel`: it forms the gradients of all weights, and is slow.
+and guide of NumPyro, fitted by `DPNumPyroModel`, which is slow: it forms gradients of all weights.
 
 The folder that ``SKDPBAYES_DATA_HOME`` names holds the images as ``mnist.npz``. With ``--holdout``
 losses are of 10 000 training images that fits do not see, for those who choose defaults.

@@ -81,22 +81,20 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO, FAIR_RATIO
 
         model, held = self._programmed(facts)
-        if isinstance(model, Amortised):
-            found, norm = self.clipping_norm is None, float(self.clipping_norm or 1.0)
-            factor = np.float32(_CLIPPED if math.isfinite(self.epsilon) else 64.0)
-            opened = AmortisedStart(model, found, factor)
-            voided_by = self._seem_to_hold_records(facts, held)
-            return Task(opened, Bounds(clip=norm), voided_by, costly=True)
-        if not math.isfinite(self.epsilon):  # nothing is clipped: the likelihood as it is
-            model = replace(model, program=replace(model.program, weighed=False, censored=False))
         # Without noise, hardly anything should be clipped.
         factor = _CLIPPED if math.isfinite(self.epsilon) else 64.0
+        found = self.clipping_norm is None
+        norm = float(self.clipping_norm or 1.0)
+        voided_by = self._seem_to_hold_records(facts, held)
+        if isinstance(model, Amortised):
+            start = AmortisedStart(model, found, np.float32(factor))
+            return Task(start, Bounds(clip=norm), voided_by, costly=True)
+        if not math.isfinite(self.epsilon):  # nothing is clipped: the likelihood as it is
+            model = replace(model, program=replace(model.program, weighed=False, censored=False))
         # In reduced coordinates, na-dpvi would treat flat directions as known, and its intervals
         # would be too narrow.
         whole = callable(self._parameters()["guide"]) or self.solver == "na-dpvi"
         learnt = model if whole else reduced(model)
-        found = self.clipping_norm is None
-        norm = float(self.clipping_norm or 1.0)
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
         bounds = Bounds(
             typical=(norm, (FAIR_RATIO if learnt.one_response else CURVATURE_RATIO) * norm**2),
@@ -104,7 +102,7 @@ class ProgramEstimator(PosteriorEstimator):
             mean_curvature=(norm / factor) ** 2,
         )
         opened = WithScoreUnit(learnt, found, np.float32(factor))
-        return Task(opened, bounds, self._seem_to_hold_records(facts, held))
+        return Task(opened, bounds, voided_by)
 
     def _seem_to_hold_records(
         self, facts: Facts, constants: Sequence[np.ndarray]

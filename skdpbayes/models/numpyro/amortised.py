@@ -206,7 +206,7 @@ class Amortised:
 
     def constrained_parameters(self) -> dict[str, Any]:
         """Parameters in their own units, by name, as NumPy arrays."""
-        batch, found = self.program.example(1), {}
+        batch, found = self.program.example(1), dict[str, Any]()
         latent = self.latent_values(self.model.init())
         guide = self.guided(latent, batch, jax.random.key(0))
         model = self.modelled(latent, batch, local_values(guide, self.program.local))

@@ -243,7 +243,7 @@ def _read_amortised(program, public, guide, found, plates):
 
 def _starts(program, public, guide):
     """Unconstrained starting values of all parameters, of one call of guide and model."""
-    start = {}
+    start: dict[str, Any] = {}
     for function in (program.model, guide):  # a shared parameter starts where the guide says
         with traced(handlers.seed(rng_seed=0), _Improper()) as sites:
             program.called(function, program.example(1), public)
