@@ -117,18 +117,19 @@ def normal(x):
 
 
 def factors(x):
-    """One factor whose loadings are points."""
-    loadings = numpyro.param("loadings", jnp.full((1, x.shape[1]), 0.5))
+    """One factor whose loading is a point."""
+    loading = numpyro.param("loading", 0.5)
     with numpyro.plate("data", len(x)):
-        z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([1]).to_event(1))
-        numpyro.sample("x", dist.Normal(z @ loadings, 1.0).to_event(1), obs=x)
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        law = dist.Normal(loading * z[:, None], 1.0).expand([len(x), x.shape[1]])
+        numpyro.sample("x", law.to_event(1), obs=x)
 
 
 def encoder(x):
     """An amortised guide of `factors`."""
-    weights = numpyro.param("weights", jnp.full((x.shape[1], 1), 0.1))
+    weight = numpyro.param("weight", 0.1)
     with numpyro.plate("data", len(x)):
-        numpyro.sample("z", dist.Normal(x @ weights, 0.5).to_event(1))
+        numpyro.sample("z", dist.Normal(weight * x.sum(axis=1), 0.5))
 
 
 def regression(x, y=None):
@@ -423,7 +424,7 @@ ENTRIES = [
         only=("dpvi",),
         slow=True,
         checked=None,
-        learnt=lambda fitted: fitted.params_["loadings"],
+        learnt=lambda fitted: fitted.params_["loading"],
     ),
     Entry(
         "network",
