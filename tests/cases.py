@@ -116,7 +116,7 @@ def normal(x):
         numpyro.sample("x", dist.Normal(mean, spread).expand([2]).to_event(1), obs=x)
 
 
-def factors(x):
+def factors(x, y=None):
     """One factor whose loading is a point."""
     loading = numpyro.param("loading", 0.5)
     with numpyro.plate("data", len(x)):
@@ -125,7 +125,7 @@ def factors(x):
         numpyro.sample("x", law.to_event(1), obs=x)
 
 
-def encoder(x):
+def encoder(x, y=None):
     """An amortised guide of `factors`."""
     weight = numpyro.param("weight", 0.1)
     with numpyro.plate("data", len(x)):
