@@ -116,6 +116,22 @@ def normal(x):
         numpyro.sample("x", dist.Normal(mean, spread).expand([2]).to_event(1), obs=x)
 
 
+def factors(x, y=None):
+    """One factor whose loading is a point."""
+    loading = numpyro.param("loading", 0.5)
+    with numpyro.plate("data", len(x)):
+        z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+        law = dist.Normal(loading * z[:, None], 1.0).expand([len(x), x.shape[1]])
+        numpyro.sample("x", law.to_event(1), obs=x)
+
+
+def encoder(x, y=None):
+    """An amortised guide of `factors`."""
+    weight = numpyro.param("weight", 0.1)
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("z", dist.Normal(weight * x.sum(axis=1), 0.5))
+
+
 def regression(x, y=None):
     """A linear regression that says as scikit-learn's checks ask what is wrong with a shape."""
     if x.ndim != 2:
@@ -403,6 +419,16 @@ ENTRIES = [
         only=("dpvi", "na-dpvi", "sgld"),
         probed=(),
         checked=None,
+    ),
+    Entry(
+        "NumPyro, amortised guide",
+        DPNumPyroModel,
+        "Amortised",
+        {"model": factors, "guide": encoder},
+        only=("dpvi",),
+        slow=True,
+        checked=None,
+        learnt=lambda fitted: fitted.params_["loading"],
     ),
     Entry(
         "network",

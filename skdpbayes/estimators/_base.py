@@ -286,7 +286,8 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
             rows = reader.read(owner, *reader.made_up(n_rows * most, facts.shape))
             return by_person(rows, np.repeat(np.arange(n_rows), most), most).pack()
 
-        plan = make_plan(settings, facts, task, told, made_up, costly=self._costly_records)
+        costly = task.costly or self._costly_records
+        plan = make_plan(settings, facts, task, told, made_up, costly=costly)
         return replace(plan, hints=tuple(self._hints(plan)))
 
     def _settings(self, facts: Facts) -> Settings:

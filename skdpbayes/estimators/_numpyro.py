@@ -23,12 +23,14 @@ from skdpbayes.intake.rows import dense
 from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
+    from skdpbayes.models.numpyro.amortised import Amortised
     from skdpbayes.models.numpyro.program import NumPyroModel
     from skdpbayes.plans.plan import Plan
 
 _BLOCK = 1024  # records predicted at a time
 _FEW = 128  # the same, where there is a number for each posterior draw
 _REPEATS = 4  # responses for each posterior draw, in intervals
+_LOCAL_DRAWS = 100  # of the latent sites of a record, where no other site has a posterior
 
 
 def _warn_of_nan(found: np.ndarray) -> None:
@@ -46,6 +48,12 @@ def _has_few_values(estimator: DPNumPyroModel) -> bool:
         raise AttributeError(
             "predict_proba needs a response of few values, as of a Bernoulli distribution."
         )
+    return "_model" in vars(estimator)
+
+
+def _has_local(estimator: DPNumPyroModel) -> bool:
+    if "_model" in vars(estimator) and not estimator._model.program.local:
+        raise AttributeError("The model has no latent sites in the plate of records.")
     return "_model" in vars(estimator)
 
 
@@ -184,6 +192,7 @@ class DPNumPyroModel(ProgramEstimator):
         self.verbose = verbose
 
     _record = "record"
+    _fitted = (*ProgramEstimator._fitted, "params_", "_amortised")
 
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit the posterior to private records.
@@ -287,10 +296,20 @@ class DPNumPyroModel(ProgramEstimator):
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """Names only; their values are public by declaration."""
-        del facts, model
+        from skdpbayes.models.numpyro.amortised import AmortisedStart
+
+        del facts
         code = {"model": self.model} | ({"guide": self.guide} if callable(self.guide) else {})
         named = {name: f"{name_of(value)}, and all that it holds" for name, value in code.items()}
-        return named | {"arguments": sorted(self.public or {})}
+        points = model.model.start if isinstance(model, AmortisedStart) else {}
+        started = {"parameters, at their start": sorted(points)} if points else {}
+        return named | {"arguments": sorted(self.public or {})} | started
+
+    def _set_points(self, learnt: Amortised) -> Amortised:
+        fitted = learnt.at(self.posterior_.guide_parameters())
+        self._amortised = fitted
+        self.params_ = fitted.constrained_parameters()
+        return fitted
 
     def _fields(self, X: Any, y: Any = None) -> dict[str, Any]:
         return self._reader().fields(self, X, y, reset=False)
@@ -318,13 +337,116 @@ class DPNumPyroModel(ProgramEstimator):
         -------
         log_density : array of shape (n_records,)
         """
-        from skdpbayes.models.numpyro.predict import log_densities
-
-        batches = self._batches(self._fields(X, y))
-        log = np.concatenate(list(self._of_blocks(log_densities, batches)), axis=1)
+        log = self._log_densities(X, y)
         density = special.logsumexp(log, axis=0) - math.log(len(log))
         _warn_of_nan(density)
         return density
+
+    def _log_densities(self, X: Any, y: Any) -> np.ndarray:
+        """Log density of each record at each draw, of its latent sites too, if it has any."""
+        from skdpbayes.models.numpyro.predict import log_densities, log_weights
+
+        batches = self._batches(self._fields(X, y))
+        own = (
+            (log_weights, batches, self._amortised)
+            if _has_local(self)
+            else (log_densities, batches)
+        )
+        return np.concatenate(list(self._of_blocks(*own)), axis=1)
+
+    @available_if(_has_local)
+    def evidence_lower_bound(self, X: Any, y: Any = None) -> np.ndarray:
+        """Evidence lower bound of each record, in nats, given the parameters.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`; not protected.
+
+        Returns
+        -------
+        bound : array of shape (n_records,)
+            Averaged over posterior draws or, without any, over 100 draws of the latent sites.
+        """
+        bound = self._log_densities(X, y).mean(axis=0)
+        _warn_of_nan(bound)
+        return bound
+
+    @available_if(_has_local)
+    def transform(self, X: Any, y: Any = None) -> np.ndarray | dict[str, np.ndarray]:
+        """Posterior means, by the guide, of the latent sites of each record.
+
+        Parameters
+        ----------
+        X, y
+            As in `fit`; not protected. Records with NaN or infinity are read as records of zeros,
+            with a warning.
+
+        Returns
+        -------
+        means : array of shape (n_records, ...), or dict of such arrays
+            A dict, by name, if there are several such sites.
+
+        Raises
+        ------
+        ValueError
+            If the guide's law of a site has no mean that NumPyro knows.
+        """
+        from skdpbayes.models.numpyro.predict import local_means
+
+        check_is_fitted(self)
+        draws = self._numbered_draws()
+        batches = self._batches(self._fields(X, y), zeros_for_null=True)
+        try:
+            found = [local_means(self._amortised, draws, batch) for batch in batches]
+        except NotImplementedError as error:
+            raise ValueError(
+                f"The guide's law of {', '.join(self._model.program.local)} has no mean that "
+                "NumPyro knows."
+            ) from error
+        means = {name: np.concatenate([x[name] for x in found]) for name in found[0]}
+        for values in means.values():
+            _warn_of_nan(values)
+        return means if len(means) > 1 else next(iter(means.values()))
+
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.Generator | None = None
+    ) -> dict[str, np.ndarray]:
+        """Private synthetic records, if the model needs nothing of a record but its observed sites.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+        random_state : None, int or numpy.random.Generator
+
+        Returns
+        -------
+        records : dict of arrays of shape (n_samples, ...)
+            Observed sites, each record at a fresh posterior draw.
+
+        Raises
+        ------
+        ValueError
+            If the law of the observed sites depends on values of the record, such as covariates.
+        """
+        import jax
+
+        from skdpbayes.models.numpyro.predict import DRAW, new_records, reads_records
+
+        check_is_fitted(self)
+        check_number("n_samples", n_samples, 0, integral=True)
+        rng = np.random.default_rng(random_state)
+        drawn, program = self.sample_posterior(n_samples, rng), self._model.program
+        draws = {site.name: drawn[site.name] for site in program.sites}
+        draws |= {DRAW: np.arange(n_samples, dtype=np.int32)}
+        first = {name: np.ones((1, *x.shape[1:]), x.dtype) for name, x in draws.items()}
+        if reads_records(self._model, first):
+            raise ValueError(
+                "New records depend on values of those that the model is given, such as "
+                "covariates: take sample_posterior_predictive."
+            )
+        keys = jax.random.split(jax.random.key(rng.integers(2**31)), n_samples)
+        return {n: np.asarray(x) for n, x in new_records(self._model, draws, keys).items()}
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean of `log_predictive_density`."""
@@ -426,15 +548,22 @@ class DPNumPyroModel(ProgramEstimator):
         return found
 
     def _of_blocks(
-        self, function: Callable[..., Any], batches: Iterable[dict[str, Any]]
+        self, function: Callable[..., Any], batches: Iterable[dict[str, Any]], model: Any = None
     ) -> Iterator[np.ndarray]:
         """``function(model, draws, batch)`` for each batch."""
         check_is_fitted(self)
-        draws = {
-            site.name: self.posterior_samples_[site.name] for site in self._model.program.sites
-        }
+        draws, model = self._numbered_draws(), model or self._model
         for batch in batches:
-            yield np.asarray(function(self._model, draws, batch))
+            yield np.asarray(function(model, draws, batch))
+
+    def _numbered_draws(self) -> dict[str, np.ndarray]:
+        """Posterior draws of the latent sites, with their numbers."""
+        from skdpbayes.models.numpyro.predict import DRAW
+
+        program = self._model.program
+        draws = {site.name: self.posterior_samples_[site.name] for site in program.sites}
+        n = self.n_posterior_samples if draws else _LOCAL_DRAWS if program.local else 1
+        return draws | {DRAW: np.arange(n, dtype=np.int32)}
 
     def _batches(
         self, fields: dict[str, Any], size: int | None = _BLOCK, *, zeros_for_null: bool = False
@@ -487,7 +616,7 @@ class DPNumPyroModel(ProgramEstimator):
         drawn = self.sample_posterior(n_samples, rng)
         latent = {site.name: drawn[site.name] for site in program.sites}
         predictive = Predictive(
-            lambda: program.call(fields, self._model.public), latent, parallel=True
+            lambda: self._model.call(fields), latent, num_samples=n_samples, parallel=True
         )
         sites = predictive(jax.random.key(rng.integers(2**31)))
         return {name: np.asarray(x) for name, x in sites.items() if name in program.observed}

@@ -17,6 +17,7 @@ from skdpbayes.intake.fields import typed
 from skdpbayes.plans.settings import Bounds, Defaults, Task
 
 if TYPE_CHECKING:
+    from skdpbayes.models.numpyro.amortised import Amortised
     from skdpbayes.models.numpyro.program import NumPyroModel
     from skdpbayes.plans.plan import Plan
 
@@ -52,15 +53,19 @@ class ProgramEstimator(PosteriorEstimator):
         """The model function, and its public arguments."""
         raise NotImplementedError
 
-    def _programmed(self, facts: Facts) -> tuple[NumPyroModel, Sequence[np.ndarray]]:
+    def _programmed(self, facts: Facts) -> tuple[NumPyroModel | Amortised, Sequence[np.ndarray]]:
         """Model of the program, and the arrays that the program closes over."""
         from skdpbayes.models.numpyro.program import Program
         from skdpbayes.models.numpyro.reading import read_model
+        from skdpbayes.plans.gradients import own_copy
 
-        program, public = self._program(facts)
+        function, public = self._program(facts)
         constants, arrays = _separated(public)
         shapes = tuple((own.name, own.shape, own.dtype) for own in facts.shape.fields)
-        model, held = read_model(Program(program, shapes, tuple(constants.items())), arrays)
+        program = Program(function, shapes, tuple(constants.items()))
+        guide = self._parameters()["guide"]
+        guide = own_copy(guide, program) if callable(guide) else None
+        model, held = read_model(program, arrays, guide)
         for name, size in model.program.declared:
             if not self._by_person and facts.n_rows not in (None, size):
                 raise ValueError(
@@ -70,21 +75,26 @@ class ProgramEstimator(PosteriorEstimator):
         return model, held
 
     def _task(self, facts: Facts) -> Task:
+        from skdpbayes.models.numpyro.amortised import Amortised, AmortisedStart
         from skdpbayes.models.numpyro.reduced import reduced
         from skdpbayes.models.score_unit import WithScoreUnit
         from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO, FAIR_RATIO
 
         model, held = self._programmed(facts)
-        if not math.isfinite(self.epsilon):  # nothing is clipped: the likelihood as it is
-            model = replace(model, program=replace(model.program, weighed=False, censored=False))
         # Without noise, hardly anything should be clipped.
         factor = _CLIPPED if math.isfinite(self.epsilon) else 64.0
+        found = self.clipping_norm is None
+        norm = float(self.clipping_norm or 1.0)
+        voided_by = self._seem_to_hold_records(facts, held)
+        if isinstance(model, Amortised):
+            start = AmortisedStart(model, found, np.float32(factor))
+            return Task(start, Bounds(clip=norm), voided_by, costly=True)
+        if not math.isfinite(self.epsilon):  # nothing is clipped: the likelihood as it is
+            model = replace(model, program=replace(model.program, weighed=False, censored=False))
         # In reduced coordinates, na-dpvi would treat flat directions as known, and its intervals
         # would be too narrow.
         whole = callable(self._parameters()["guide"]) or self.solver == "na-dpvi"
         learnt = model if whole else reduced(model)
-        found = self.clipping_norm is None
-        norm = float(self.clipping_norm or 1.0)
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
         bounds = Bounds(
             typical=(norm, (FAIR_RATIO if learnt.one_response else CURVATURE_RATIO) * norm**2),
@@ -92,7 +102,7 @@ class ProgramEstimator(PosteriorEstimator):
             mean_curvature=(norm / factor) ** 2,
         )
         opened = WithScoreUnit(learnt, found, np.float32(factor))
-        return Task(opened, bounds, self._seem_to_hold_records(facts, held))
+        return Task(opened, bounds, voided_by)
 
     def _seem_to_hold_records(
         self, facts: Facts, constants: Sequence[np.ndarray]
@@ -124,18 +134,26 @@ class ProgramEstimator(PosteriorEstimator):
         return tuple(name for name, x in held.items() if x.ndim > 0 and len(x) >= _MANY)
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        from skdpbayes.models.numpyro.amortised import Amortised
         from skdpbayes.models.numpyro.program import NumPyroModel
 
         self._warn_of_bias(plan)
         draws = self._draws(plan, outcome)
         learnt = plan.model.model
+        if isinstance(learnt, Amortised):
+            learnt = self._set_points(learnt)
         self._model = learnt if isinstance(learnt, NumPyroModel) else learnt.model
         self.posterior_samples_ = self._model.constrained(draws)
+
+    def _set_points(self, learnt: Amortised) -> Amortised:
+        """The model at the fitted parameters, where they are points."""
+        raise NotImplementedError
 
     def _warn_of_bias(self, plan: Plan) -> None:
         """Warn where clipping moves the fit: a function of the model, not of records."""
         program = plan.model.model.program
-        if math.isfinite(self.epsilon) and not program.unbiased:
+        # Points have no intervals.
+        if math.isfinite(self.epsilon) and program.sites and not program.unbiased:
             warn_user(
                 f"The law of {', '.join(program.observed)} is not one of which skdpbayes can say "
                 "what clipping removes: estimates are biased, and intervals are those of the "

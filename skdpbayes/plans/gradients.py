@@ -38,6 +38,7 @@ from skdpbayes.solvers.sgld import SGLD
 if TYPE_CHECKING:
     from skdpbayes.models.base import Model
     from skdpbayes.models.logistic import LogisticRegression
+    from skdpbayes.models.numpyro.amortised import Amortised
     from skdpbayes.models.numpyro.program import NumPyroModel
 
 PASSES = 16
@@ -60,6 +61,7 @@ _STEP = 0.4  # step size of a Langevin chain with released curvature, over its f
 _TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, as shares of a chain
 _TURN_SHARES = (0.01, 0.02, 0.03, 0.04, 0.08)  # of its budget
 _MOST_HIDDEN, _LEAST_CHAIN = 0.1, 400  # for such chains: `moments_edge`, and rounds
+_RATE = 0.05  # of Adam, for the parameters of amortised guides
 _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
 
 
@@ -408,9 +410,27 @@ def plan_own_guide(
     assert bounds.clip is not None
     n_steps, batch = settings.schedule((500, 2**12), openings)
     opening, steps, _ = settings.round_noise(openings, n_steps, settings.rate(n, batch))
-    guide = read_guide(_own_copy(settings.guide, model.program), model)
+    guide = read_guide(own_copy(settings.guide, model.program), model)
     rate = settings.learning_rate or settings.defaults.learning_rate
     solver = OwnGuide(guide, np.float32(rate), np.float32(bounds.clip))
+    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+
+
+def plan_amortised(
+    settings: Settings,
+    model: Amortised,
+    bounds: Bounds,
+    n: int | None,
+    openings: Sequence[float] = (),
+) -> Planned:
+    """Variational inference with a user's guide that draws latent variables of records."""
+    from skdpbayes.models.numpyro.amortised import AmortisedGuide
+
+    assert bounds.clip is not None
+    n_steps, batch = settings.schedule((1000, 2**10), openings)
+    opening, steps, _ = settings.round_noise(openings, n_steps, settings.rate(n, batch))
+    rate = settings.learning_rate or _RATE
+    solver = OwnGuide(AmortisedGuide(model), np.float32(rate), np.float32(bounds.clip))
     return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
 
 
@@ -429,7 +449,7 @@ def plan_guided(
     return plan_dpvi(settings, model, bounds, n, openings)
 
 
-def _own_copy(guide: Any, program: Any) -> Any:
+def own_copy(guide: Any, program: Any) -> Any:
     """Copy of a guide, since NumPyro's guides keep the arguments of their first call.
 
     Raises

@@ -16,11 +16,13 @@ import numpy as np
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
+from skdpbayes.models.numpyro.amortised import Amortised, AmortisedStart
 from skdpbayes.models.protocols import HasNormalPrior
 from skdpbayes.models.rescaled import RescaledLinear
 from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.gradients import (
+    plan_amortised,
     plan_aware_sgld,
     plan_guided,
     plan_na_dpvi,
@@ -171,7 +173,12 @@ register(
     SolverEntry(
         "dpvi",
         "Variational inference with a Gaussian posterior, on private gradients.",
-        _gradient(plan_guided, HasGaussianPrior, (Autoencoder, plan_point)),
+        _gradient(
+            plan_guided,
+            HasGaussianPrior,
+            (Autoencoder, plan_point),
+            (AmortisedStart, opened(plan_amortised, Amortised)),
+        ),
         frozenset({"guide"}),
     )
 )

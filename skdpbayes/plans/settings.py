@@ -54,11 +54,15 @@ class Bounds(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A model, public bounds of its records, and reasons that void the guarantee."""
+    """A model, public bounds of its records, and reasons that void the guarantee.
+
+    `costly`: whether empty slots of a batch are expensive.
+    """
 
     model: Any
     bounds: Bounds
     voided_by: tuple[str, ...] = ()
+    costly: bool = False
 
 
 class Planned(NamedTuple):

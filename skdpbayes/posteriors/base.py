@@ -225,7 +225,8 @@ class SampledPosterior(IndependentDraws):
     @property
     def covariance(self) -> np.ndarray:
         """Covariance, of shape (n_parameters, n_parameters)."""
-        return np.cov(self._draws, rowvar=False).reshape(self._draws.shape[1], -1)
+        size = self._draws.shape[1]
+        return np.cov(self._draws, rowvar=False).reshape(size, size) if size else np.zeros((0, 0))
 
     @property
     def std(self) -> np.ndarray:

@@ -26,12 +26,13 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import Model, flat_start, score_unit, weighted_score
+from skdpbayes.models.base import Model, flat_start, score_unit, weighted_score, with_latent_noise
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.base import SampledPosterior
 from skdpbayes.solvers.base import OneKindOfRound, Query, Round, Scales, Sums
 
 _ADAM = optax.scale_by_adam()
+_OF_RECORDS = 2**31 - 1  # of the keys of a round, that of the records' latent variables
 _AVERAGED_FROM = 0.5  # fraction of the run after which parameters are averaged
 
 
@@ -46,6 +47,9 @@ class Guide(Protocol):
 
         Both are differentiable functions of the parameters.
         """
+
+    def latents(self, params: Params) -> Params:
+        """Coordinates that have a posterior, of a draw; others are points."""
 
 
 class OwnGuideState(NamedTuple):
@@ -92,7 +96,8 @@ class OwnGuide(OneKindOfRound):
         def query(state: OwnGuideState, point: tuple[jax.Array, jax.Array]) -> Query:
             del state
             params = unravel(point[0])
-            return lambda record: {"score": weighted_score(model, params, record, clip)[0]}
+            drawn = with_latent_noise(model, jax.random.fold_in(point[1], _OF_RECORDS))
+            return lambda record: {"score": weighted_score(drawn, params, record, clip)[0]}
 
         def update(
             state: OwnGuideState,
@@ -134,7 +139,7 @@ class OwnGuide(OneKindOfRound):
 
 @dataclass(frozen=True, repr=False)
 class GuidePosterior(SampledPosterior):
-    """Posterior described by a guide, over the model's coordinates.
+    """Posterior described by a guide, over the coordinates of the model's latent sites.
 
     Attributes
     ----------
@@ -149,6 +154,10 @@ class GuidePosterior(SampledPosterior):
     def __repr__(self) -> str:
         return f"GuidePosterior({len(self.parameters)} parameters of the guide)"
 
+    def guide_parameters(self) -> Params:
+        """Parameters of the guide, of its own structure."""
+        return ravel_pytree(self.guide.init())[1](jnp.asarray(self.parameters))
+
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws, of shape (n, n_parameters)."""
         keys = jax.random.split(jax.random.key(int(rng.integers(2**31))), n)
@@ -158,4 +167,8 @@ class GuidePosterior(SampledPosterior):
 @jax.jit
 def _draws(guide: Guide, parameters: jax.Array, keys: jax.Array) -> jax.Array:
     shaped = ravel_pytree(guide.init())[1]
-    return jax.vmap(lambda key: ravel_pytree(guide.draw(shaped(parameters), key)[0])[0])(keys)
+
+    def draw(key):
+        return ravel_pytree(guide.latents(guide.draw(shaped(parameters), key)[0]))[0]
+
+    return jax.vmap(draw)(keys)

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from skdpbayes.models.latent_noise import record_key
 from skdpbayes.models.networks.gradients import draw_weights, gradients
 from skdpbayes.models.networks.layers import Layer, forward
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
@@ -80,17 +80,7 @@ class Autoencoder:
         return likelihood - divergence, seen + more
 
     def _noise(self, x, shape):
-        """Normal noise, a function of the key and the record alone.
-
-        If it depended on the place in the batch, a record's contribution would depend on which
-        others are there. Equal records share their noise.
-        """
+        """Normal noise, a function of the key and the record alone."""
         if self.key is None:
             return jnp.zeros(shape, jnp.float32)
-        bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
-        factors = np.random.default_rng(0).integers(
-            2**32, size=bits.size, dtype=np.uint32
-        ) | np.uint32(1)
-        # Zeros and ones differ in few high bits, which a product with a factor would lose.
-        code = jnp.sum((bits ^ (bits >> 23)) * factors, dtype=jnp.uint32)
-        return jax.random.normal(jax.random.fold_in(self.key, code), shape, jnp.float32)
+        return jax.random.normal(record_key(self.key, (x,)), shape, jnp.float32)

@@ -9,10 +9,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from numpyro import handlers
-from numpyro.distributions import biject_to, constraints
 
-from skdpbayes.models.numpyro.program import NumPyroModel, coordinates, traced
+from skdpbayes.models.numpyro.program import (
+    NumPyroModel,
+    coordinates,
+    traced,
+    unconstrained,
+    with_parameters,
+)
 from skdpbayes.models.protocols import Params
+
+NOT_REPARAMETRISED = (
+    "The guide draws {name!r} from a distribution without a reparametrised sampler, {law}: "
+    "gradients cannot pass. Take a normal distribution, and transform it."
+)
 
 
 @jax.tree_util.register_dataclass
@@ -40,12 +50,7 @@ class NumPyroGuide:
     def draw(self, parameters, key):
         """Coordinates, and ``log p - log q`` of what the guide covers."""
         of_guide, of_rest = jax.random.split(key)
-        sites = _trace(
-            self.guide,
-            self.model,
-            of_guide,
-            lambda site: _transform(site)(parameters[site["name"]]),
-        )
+        sites = _trace(self.guide, self.model, of_guide, parameters)
         drawn = {name: site for name, site in sites.items() if site["type"] == "sample"}
         known = {site.name for site in self.model.program.sites}
         values = {name: site["value"] for name, site in drawn.items() if name in known}
@@ -53,18 +58,14 @@ class NumPyroGuide:
         log_guide = sum(jnp.sum(site["fn"].log_prob(site["value"])) for site in drawn.values())
         return params, log_prior - log_guide
 
+    def latents(self, params: Params) -> Params:
+        """The coordinates themselves: all have a posterior."""
+        return params
 
-def _transform(site):
-    return biject_to(site["kwargs"].get("constraint", constraints.real))
 
-
-def _trace(guide, model, key, value_of=None):
-    """Sites of the guide, with its parameters from a function of them."""
-
-    def parameter(site):
-        return value_of(site) if value_of is not None and site["type"] == "param" else None
-
-    with traced(handlers.seed(rng_seed=key), handlers.substitute(substitute_fn=parameter)) as sites:
+def _trace(guide, model, key, parameters):
+    """Sites of the guide, given unconstrained values of its parameters."""
+    with traced(handlers.seed(rng_seed=key), with_parameters(parameters)) as sites:
         model.program.called(guide, model.program.example(1), model.public)
     return sites
 
@@ -78,7 +79,7 @@ def read_guide(guide: Callable[..., Any], model: NumPyroModel) -> NumPyroGuide:
         If the guide has a site that the model has not, a latent site of single records, or one
         without a gradient; the message names it.
     """
-    sites = _trace(guide, model, jax.random.key(0))
+    sites = _trace(guide, model, jax.random.key(0), {})
     known = {site.name for site in model.program.sites}
     for name, site in sites.items():
         if site["type"] != "sample":
@@ -90,16 +91,10 @@ def read_guide(guide: Callable[..., Any], model: NumPyroModel) -> NumPyroGuide:
                 f"those are {', '.join(map(repr, sorted(known)))}."
             )
         if not site["is_observed"] and not site["fn"].has_rsample:
-            raise ValueError(
-                f"The guide draws {name!r} from a distribution without a reparametrised sampler, "
-                f"{type(site['fn']).__name__}: gradients cannot pass. Take a normal distribution, "
-                "and transform it."
-            )
+            law = type(site["fn"]).__name__
+            raise ValueError(NOT_REPARAMETRISED.format(name=name, law=law))
     parameters = {name: site for name, site in sites.items() if site["type"] == "param"}
     if not parameters:
         raise ValueError("The guide has no numpyro.param: there is nothing to fit.")
-    start = {
-        name: jnp.asarray(_transform(site).inv(site["value"]), jnp.float32)
-        for name, site in parameters.items()
-    }
+    start = {name: unconstrained(site) for name, site in parameters.items()}
     return NumPyroGuide(guide, model, start)

@@ -22,7 +22,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
-from numpyro.distributions import biject_to
+from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.distribution import validation_enabled
 from numpyro.primitives import Messenger
 
@@ -59,6 +59,27 @@ def traced(*handlers_: Any) -> Iterator[dict[str, Any]]:
         yield sites
 
 
+def transform_of(site: Mapping[str, Any]) -> Any:
+    """Transform to the values of a `numpyro.param` from unconstrained ones."""
+    return biject_to(site["kwargs"].get("constraint", constraints.real))
+
+
+def unconstrained(site: Mapping[str, Any]) -> Any:
+    """Unconstrained value of a `numpyro.param`, which may be a pytree."""
+    values = transform_of(site).inv(site["value"])
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), values)
+
+
+def with_parameters(values: Mapping[str, Any]) -> handlers.substitute:
+    """Handler that gives each `numpyro.param` its value, from unconstrained ones by name."""
+
+    def value_of(site):
+        own = site["type"] == "param" and site["name"] in values
+        return transform_of(site)(values[site["name"]]) if own else None
+
+    return handlers.substitute(substitute_fn=value_of)
+
+
 @dataclass(frozen=True)
 class Program:
     """NumPyro model, its arguments and its sites; hashable and public.
@@ -87,6 +108,8 @@ class Program:
         Whether it is such a law, censored.
     declared : tuple of (name, number)
         Plates of the records that say how many there are in all, as ``plate(name, N, len(x))``.
+    local : tuple of str
+        Latent sites of single records, which an amortised guide draws.
     """
 
     model: Callable[..., Any]
@@ -100,6 +123,7 @@ class Program:
     weighed: bool = False
     censored: bool = False
     declared: tuple[tuple[str, int], ...] = ()
+    local: tuple[str, ...] = ()
 
     @property
     def unbiased(self) -> bool:
@@ -281,12 +305,20 @@ class NumPyroModel:
         Centre and spread of the unconstrained prior, for sites not normal given their parents.
     score_unit : float
         Norm of a typical score; clipping norms are relative to it.
+    fixed : dict of pytrees
+        Unconstrained values of the sites that are `numpyro.param`.
     """
 
     program: Program = field(metadata={"static": True})
     public: Any
     affine: Any
     score_unit: Number = 1.0
+    fixed: Any = field(default_factory=dict)
+
+    def call(self, batch: Mapping[str, Any]):
+        """Call the program on a batch of records."""
+        with with_parameters(self.fixed):
+            return self.program.call(batch, self.public)
 
     def init(self) -> Params:
         """Centre of the prior."""
@@ -416,14 +448,19 @@ class NumPyroModel:
     def constrained(self, draws):
         """`values` of draws of shape (n, n_parameters), as NumPy arrays."""
         unravel = ravel_pytree(self.init())[1]
+        if not self.program.sites:
+            values = jax.tree.map(np.asarray, self.values({}))
+            return {name: np.broadcast_to(x, (len(draws), *x.shape)) for name, x in values.items()}
         return jax.tree.map(
             np.asarray, _values(self, jax.vmap(unravel)(jnp.asarray(draws, jnp.float32)))
         )
 
     def _traced(self, params, batch):
         placed = _Placed(self.program.sites, params, self.affine)
-        with traced(placed) as sites:
-            self.program.call(batch, self.public)
+        # No caller reads latent sites of single records.
+        noise = [handlers.seed(rng_seed=0)] if self.program.local else []
+        with traced(*noise, placed) as sites:
+            self.call(batch)
         return placed, sites
 
 
@@ -448,7 +485,7 @@ def coordinates(model: NumPyroModel, values: Mapping[str, Any], key):
     Sites without a value are drawn from their prior given the others.
     """
     with traced(handlers.seed(rng_seed=key), handlers.substitute(data=values)) as sites:
-        model.program.call(model.program.example(1), model.public)
+        model.call(model.program.example(1))
     params, log_prior = {}, jnp.zeros((), jnp.float32)
     for site in model.program.sites:
         law, value = site_law(sites[site.name]), sites[site.name]["value"]
