@@ -50,8 +50,12 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Concentration of the Dirichlet prior of a document's topics. None: ``1 / n_components``.
     topic_word_prior : float, default=None
         Concentration of the Dirichlet prior of a topic's words. None: ``1 / n_components``.
-    solver : {"vips"}, default="vips"
-        Variational Bayes from noisy sums of expected statistics.
+    solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
+        How topics are fitted; each solver releases noisy sums of expected counts. ``"vips"``:
+        variational Bayes. ``"dpvi"``: variational inference, with releases at draws of the guide.
+        ``"na-dpvi"``: as ``"vips"``, corrected for the information that unknown topics hide, with
+        wider intervals. ``"sgld"``: Langevin dynamics, for large budgets: where none of its steps
+        is private enough it is refused, with the number of documents that would do.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of documents is private too, and
         `sampling_rate` must be given.
@@ -69,7 +73,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     sampling_rate : float, default=None
         Probability with which each document enters a round. None: 1.
     n_steps : int, default=None
-        Number of releases, including two for the starting values. None: 6, or 32 without noise.
+        Number of releases, including two for the starting values. None: 6, or 32 without noise
+        (62 for ``"dpvi"``); for ``"sgld"`` 202.
     max_doc_update_iter : int, default=100
         Largest number of iterations in `transform`, `score` and `perplexity`, as in scikit-learn.
         `fit` runs a fixed number.
@@ -95,8 +100,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Exponential of the expected logarithm of the topics.
     doc_topic_prior_, topic_word_prior_ : float
         Concentrations of the priors.
-    posterior_ : TopicsPosterior
-        Posterior of the topics, flattened, with ``mean``, ``std`` and ``sample``.
+    posterior_ : TopicsPosterior or TopicsDraws
+        Posterior of the topics, flattened (``"sgld"``: iterates of a chain), with ``mean``, ``std`` and ``sample``.
     posterior_samples_ : dict
         Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features), computed at
         each access.
@@ -107,7 +112,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Standard deviation of the noise in the averaged sums.
+        Standard deviation of the noise in the averaged sums; for ``"na-dpvi"`` also the mean share
+        of information that is observed. For ``"sgld"`` split R-hat and effective sample size of
+        each probability, and the share of counts whose privacy noise exceeds the chain's own.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -134,7 +141,12 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     """
 
     _record = "document"
-    _defaults = Defaults(rounds=(4, 30), opening_shares=(0.4, 0.15), opening_words="{} releases go")
+    _defaults = Defaults(
+        rounds=(4, 30),
+        solver_rounds={"dpvi": (4, 60), "sgld": (200, 200)},
+        opening_shares=(0.4, 0.15),
+        opening_words="{} releases go",
+    )
 
     _dims: ClassVar = {"topics": ("topic", "feature")}
     _estimated = ("topics",)
@@ -247,6 +259,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             topic_word_prior=np.float32(self._prior(self.topic_word_prior)),
             document_norm=np.float32(self.max_document_norm if private else 2.0**20),
             private=np.float32(private),
+            collapsed=self.solver == "sgld",
         )
         return Task(model, Bounds())
 
@@ -257,7 +270,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         self.n_batch_iter_ = self.n_iter_
         self.doc_topic_prior_ = self._prior(self.doc_topic_prior)
         self.topic_word_prior_ = self._prior(self.topic_word_prior)
-        self.components_ = self.posterior_.counts + self.topic_word_prior_
+        self.components_ = self.posterior_.components
         total = self.components_.sum(axis=1, keepdims=True)
         self.topics_ = self.components_ / total
         self.exp_dirichlet_component_ = np.exp(digamma(self.components_) - digamma(total))

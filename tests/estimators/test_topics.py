@@ -224,7 +224,7 @@ def test_sparse_and_dense_documents_give_the_same_fit(fitted):
 
 REFUSED = [
     ({"n_components": 0}, r"n_components must be an integer in \[1, 10000\], got 0"),
-    ({"solver": "dpvi"}, "solver must be one of 'vips', got 'dpvi'"),
+    ({"solver": "vi"}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld', 'vips', got 'vi'"),
     ({"doc_topic_prior": 0}, "doc_topic_prior must be"),
     ({"topic_word_prior": -1}, "topic_word_prior must be"),
     ({"max_document_norm": 0}, "max_document_norm must be"),
