@@ -19,7 +19,7 @@ Where we differ:
   (1 over the Fisher information): under privacy its variance would multiply the noise.
 * The guide is not normal: normal guides on logits give words that cannot be learnt too much mass.
 
-See ``docs/solvers/topics.md``.
+See ``docs/solvers/topics-gradients.md``.
 """
 
 from __future__ import annotations

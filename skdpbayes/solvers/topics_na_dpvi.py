@@ -15,7 +15,7 @@ include what unknown topics cost.
 
 Releases are made at the posterior mean, where the first-order relation is most accurate; a draw, as
 in `dpvi`, adds its own deviation to the error of the relation. Without noise f is one, and this is
-variational Bayes as `vips` does it. The method is ours; ``docs/solvers/topics.md``.
+variational Bayes as `vips` does it. The method is ours; ``docs/solvers/topics-gradients.md``.
 """
 
 from __future__ import annotations
@@ -74,9 +74,7 @@ class TopicsNADPVI:
         """Index of the kind of round: each opening once, then the repeated round."""
         return jnp.minimum(step, self.n_openings)
 
-    def rounds(
-        self, model: TopicModel, mechanism: Mechanism
-    ) -> tuple[Round[AwareCounts], ...]:
+    def rounds(self, model: TopicModel, mechanism: Mechanism) -> tuple[Round[AwareCounts], ...]:
         """The model's openings, once each, and the repeated round."""
         del mechanism
 

@@ -18,7 +18,7 @@ proportional to 1 / T, and tau^2 is proportional to T.
 
 Where we differ: expected counts are those of `collapsed_step` in place of Gibbs samples (Fisher's
 identity: the expected counts given a document are its gradient), and the chain starts at the
-model's openings. See ``docs/solvers/topics.md``.
+model's openings. See ``docs/solvers/topics-gradients.md``.
 """
 
 from __future__ import annotations
