@@ -22,12 +22,15 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.optimize import linear_sum_assignment
 
 from benchmarks import _log
 
 DELTA = 1e-5
 N_OFFICIAL = 11_314  # training documents of the 20 Newsgroups, which come first
 EXTRA = 0.1  # added to each count of the unigram
+_ALSO = ("coverage", "learnt")
+LEAST = 1e-3  # true probability of a word, above which coverage counts
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,18 @@ def of_model(model: Any, test: Any) -> float:
     return completion(topics, model.transform, test)
 
 
+def coverage(model: Any, topics: np.ndarray, level: float = 0.9) -> float:
+    """Share of the words of true probability above `LEAST` that intervals cover.
+
+    Fitted topics are matched to the true ones by the sum of their distances.
+    """
+    distance = np.abs(topics[:, None] - model.topics_[None]).sum(axis=2)
+    order = linear_sum_assignment(distance)[1]
+    draws = model.sample_posterior(300, 0)["topics"][:, order]
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return float(((low <= topics) & (topics <= high))[topics > LEAST].mean())
+
+
 def references(corpus: Corpus) -> dict[str, float]:
     """Baselines without a fit: uniform, training frequencies, and the truth if it is known."""
     test = corpus.test
@@ -143,6 +158,7 @@ def run(
     seeds: int | None = None,
     fit: Callable[..., Any] = private,
     scikit_learn: bool = True,
+    solvers: tuple[str, ...] = ("vips",),
 ) -> list[dict[str, Any]]:
     """Fit and score at each level with each seed; one record a line of the table."""
     seeds, levels = seeds or corpus.seeds, epsilons or corpus.epsilons
@@ -159,7 +175,11 @@ def run(
             corpus, seed, learning_method="batch", max_iter=20
         )
     for level in levels:
-        fits[f"epsilon {level:g}"] = lambda seed, level=level: fit(corpus, level, seed)
+        for solver in solvers:
+            own = "" if solver == "vips" else f", {solver}"
+            fits[f"epsilon {level:g}{own}"] = lambda seed, level=level, solver=solver: fit(
+                corpus, level, seed, solver=solver
+            )
         if name == "newsgroups" and math.isfinite(level):
             fits[f"epsilon {level:g}, one topic"] = lambda seed, level=level: fit(
                 corpus, level, seed, n_components=1
@@ -168,14 +188,31 @@ def run(
         fit(corpus, 1.0, 0, n_components=warm, n_steps=3)  # compiles, so that no time below does
     for line, make in fits.items():
         slow = line.startswith("scikit-learn, batch") or line.endswith("one topic")
-        perplexity, seconds = [], []
-        for seed in range(1 if slow else seeds):
-            start = time.perf_counter()
-            model = make(seed)
-            seconds.append(time.perf_counter() - start)
-            perplexity.append(of_model(model, corpus.test))
-        records.append({"corpus": name, "line": line, "perplexity": perplexity, "seconds": seconds})
-        print(f"{name}, {line}: {np.mean(perplexity):.1f}, {np.median(seconds):.1f} s", flush=True)
+        perplexity, seconds, covered, learnt = [], [], [], []
+        try:
+            for seed in range(1 if slow else seeds):
+                start = time.perf_counter()
+                model = make(seed)
+                seconds.append(time.perf_counter() - start)
+                perplexity.append(of_model(model, corpus.test))
+                if corpus.topics is not None and not line.startswith("scikit-learn"):
+                    covered.append(coverage(model, corpus.topics))
+                learnt.append(getattr(model, "n_topics_learnt_", math.nan))
+        except ValueError as error:  # sgld says which budget it needs
+            print(f"{name}, {line}: refused. {error}", flush=True)
+            continue
+        record = {"corpus": name, "line": line, "perplexity": perplexity, "seconds": seconds}
+        if np.isfinite(learnt).all():
+            record["learnt"] = learnt
+        if covered:
+            record["coverage"] = covered
+        records.append(record)
+        print(
+            f"{name}, {line}: {np.mean(perplexity):.1f}, {np.median(seconds):.1f} s"
+            + (f", coverage {np.mean(covered):.2f}" if covered else "")
+            + f", topics learnt {np.mean(learnt):.1f}",
+            flush=True,
+        )
     if not scikit_learn:
         return records
     online = next(record for record in records if record["line"] == "scikit-learn, online")
@@ -195,9 +232,10 @@ def row_of(record: dict[str, Any]) -> list[str]:
     closed, ratio = (
         f"{record[name]:.2f}" if name in record else "" for name in ("closed", "ratio")
     )
+    also = [f"{np.mean(record[name]):.2f}" if name in record else "" for name in _ALSO]
     return [
         f"{record['corpus']}: {record['line']}",
-        f"{scores.mean():.1f}{error}", f"{scores.max():.1f}",
+        f"{scores.mean():.1f}{error}", f"{scores.max():.1f}", *also,
         closed, seconds, ratio,
     ]  # fmt: skip
 
@@ -224,6 +262,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--epsilons", nargs="+", type=float, help="levels (default: those of each corpus)"
+    )
+    parser.add_argument(
+        "--solvers", nargs="+", default=["vips"], help="solvers (default: vips alone)"
     )
     parser.add_argument("--seeds", type=int, help="fits per level (default: those of each corpus)")
     parser.add_argument(
@@ -258,18 +299,35 @@ def main() -> None:
             print("\n".join(top_words(private(corpus, options.topics, 0), corpus.words)))
             continue
         levels = tuple(options.epsilons) if options.epsilons else None
-        records += run(name, corpus, levels, options.seeds, scikit_learn=not options.private)
+        records += run(
+            name,
+            corpus,
+            levels,
+            options.seeds,
+            scikit_learn=not options.private,
+            solvers=tuple(options.solvers),
+        )
     if not records:
         return
     print(
-        f"\nCompletion perplexity, delta {DELTA:g}: mean and standard error over fits, the worst, "
+        f"\nCompletion perplexity, delta {DELTA:g}: mean and standard error over fits, the worst; "
+        f"coverage of 90% intervals of\nprobabilities above {LEAST:g}, topics learnt, "
         "the share closed of the gap\nfrom the unigram to scikit-learn's online fit, "
         "seconds of a fit and over those "
         "of the online fit.\n"
     )
     print(
         _log.table(
-            ["corpus", "perplexity", "worst", "closed", "s/fit", "ratio"],
+            [
+                "corpus",
+                "perplexity",
+                "worst",
+                "coverage",
+                "topics learnt",
+                "closed",
+                "s/fit",
+                "ratio",
+            ],
             [row_of(r) for r in records],
         )
     )

@@ -343,7 +343,10 @@ def test_topics_are_scored_by_words_that_are_left_out():
 
     def fit(corpus, epsilon, seed, **parameters):
         del parameters
-        return topics.not_private(corpus, seed, learning_method="online")
+        model = topics.not_private(corpus, seed, learning_method="online")
+        model.topics_ = corpus.topics[::-1]
+        model.sample_posterior = lambda n, seed: {"topics": np.repeat(model.topics_[None], n, 0)}
+        return model
 
     records = {record["line"]: record for record in topics.run("simulated", corpus, (1.0,), 1, fit)}
     lines = [
@@ -361,11 +364,12 @@ def test_topics_are_scored_by_words_that_are_left_out():
     )
     assert truth < batch < unigram < uniform and truth < online
     assert ours == online and records["epsilon 1"]["closed"] == pytest.approx(1)
-    assert all(len(topics.row_of(record)) == 6 for record in records.values())
+    assert all(len(topics.row_of(record)) == 8 for record in records.values())
+    assert records["epsilon 1"]["coverage"] == [1], "topics in another order are matched"
     only = topics.run("simulated", corpus, (1.0,), 1, fit, scikit_learn=False)
     assert [record["line"] for record in only] == [*lines[:3], "epsilon 1"] and len(
         topics.row_of(only[-1])
-    ) == 6
+    ) == 8
 
 
 def test_histograms_of_gradients_are_of_one_image_and_bounded():

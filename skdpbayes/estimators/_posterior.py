@@ -60,19 +60,27 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
     def _draws(self, plan: Plan, outcome: Outcome) -> np.ndarray:
         """Set the posterior and draw from it; shape (n_posterior_samples, n_parameters)."""
         self._set_posterior(plan, outcome)
-        worst = np.max(self.diagnostics_.get("r_hat", 1.0))
-        least = np.min(self.diagnostics_.get("ess", np.inf))
+        self._warn_unless_mixed()
+        self._chains = self.posterior_.n_chains
+        return self.posterior_.ordered_sample(outcome.rng, self.n_posterior_samples)
+
+    def _warn_unless_mixed(self) -> None:
+        """Warn if the diagnostics of a chain say that its draws are not from the posterior."""
+        worst = np.nanmax(self.diagnostics_.get("r_hat", 1.0))
+        least = np.nanmin(self.diagnostics_.get("ess", np.inf))
+        clip = (
+            "; a smaller clipping_norm allows larger steps too, at the price of information"
+            if "clipping_norm" in self._parameters()
+            else ""
+        )
         if self._chains_mix and not (worst <= 1.1 and least >= 100):
             warn_user(
                 f"The chains have not mixed: the largest R-hat is {worst:.2f} (should be below "
                 f"1.1), the least effective sample size {least:.0f} (should be above 100). The "
                 "draws do not represent the posterior. Take solver='dpvi', more n_steps or, under "
-                "privacy, a larger epsilon; a smaller clipping_norm allows larger steps too, at "
-                "the price of information.",
+                f"privacy, a larger epsilon{clip}.",
                 ConvergenceWarning,
             )
-        self._chains = self.posterior_.n_chains
-        return self.posterior_.ordered_sample(outcome.rng, self.n_posterior_samples)
 
     def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
         self.n_iter_ = plan.n_steps

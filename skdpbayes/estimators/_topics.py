@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from skdpbayes.plans.plan import Plan
+
+
+_JUDGED = 50  # draws from which the number of topics learnt is judged
+_TYPICAL_COUNT = 4.0  # summed contribution of a document: the root of its number of words
+_LEAST_COUNT = 0.25  # of an average word in a topic, over the noise, below which a plan hints
 
 
 class DPLatentDirichletAllocation(DecompositionEstimator):
@@ -50,8 +55,12 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Concentration of the Dirichlet prior of a document's topics. None: ``1 / n_components``.
     topic_word_prior : float, default=None
         Concentration of the Dirichlet prior of a topic's words. None: ``1 / n_components``.
-    solver : {"vips"}, default="vips"
-        Variational Bayes from noisy sums of expected statistics.
+    solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
+        How topics are fitted; each solver releases noisy sums of expected counts. ``"vips"``:
+        variational Bayes. ``"dpvi"``: variational inference, with releases at draws of the guide.
+        ``"na-dpvi"``: as ``"vips"``, corrected for the information that unknown topics hide, with
+        wider intervals. ``"sgld"``: Langevin dynamics, for large budgets: where none of its steps
+        is private enough it is refused, with the number of documents that would do.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of documents is private too, and
         `sampling_rate` must be given.
@@ -73,7 +82,8 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     sampling_rate : float, default=None
         Probability with which each document enters a round. None: 1.
     n_steps : int, default=None
-        Number of releases, including two for the starting values. None: 6, or 32 without noise.
+        Number of releases, including two for the starting values. None: 6, or 32 without noise
+        (62 for ``"dpvi"``); for ``"sgld"`` 202.
     max_doc_update_iter : int, default=100
         Largest number of iterations in `transform`, `score` and `perplexity`, as in scikit-learn.
         `fit` runs a fixed number.
@@ -99,11 +109,16 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         Exponential of the expected logarithm of the topics.
     doc_topic_prior_, topic_word_prior_ : float
         Concentrations of the priors.
-    posterior_ : TopicsPosterior
-        Posterior of the topics, flattened, with ``mean``, ``std`` and ``sample``.
+    posterior_ : TopicsPosterior or TopicsDraws
+        Posterior of the topics, flattened (``"sgld"``: iterates of a chain), with ``mean``, ``std``
+        and ``sample``.
     posterior_samples_ : dict
         Draws ``"topics"``, of shape (n_posterior_samples, n_components, n_features), computed at
         each access.
+    n_topics_learnt_ : float
+        Effective number of topics learnt, between 1 (topics are told apart by noise alone) and
+        `n_components`: one plus, summed over the directions in which topics differ, the share of
+        their squared difference that is not posterior variance. It follows from the releases.
     n_iter_, n_batch_iter_ : int
         Number of releases.
     privacy_spent_ : PrivacySpent
@@ -111,7 +126,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Standard deviation of the noise in the averaged sums.
+        Standard deviation of the noise in the averaged sums; for ``"na-dpvi"`` also the mean share
+        of information that is observed. For ``"sgld"`` split R-hat and effective sample size of
+        each probability, and the share of counts whose privacy noise exceeds the chain's own.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -138,7 +155,12 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     """
 
     _record = "document"
-    _defaults = Defaults(rounds=(4, 30), opening_shares=(0.4, 0.15), opening_words="{} releases go")
+    _defaults = Defaults(
+        rounds=(4, 30),
+        solver_rounds={"dpvi": (4, 60), "sgld": (200, 200)},
+        opening_shares=(0.4, 0.15),
+        opening_words="{} releases go",
+    )
 
     _dims: ClassVar = {"topics": ("topic", "feature")}
     _estimated = ("topics",)
@@ -146,7 +168,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _fitted = (
         *DecompositionEstimator._fitted,
-        *("topics_", "exp_dirichlet_component_", "n_batch_iter_"),
+        *("topics_", "exp_dirichlet_component_", "n_batch_iter_", "n_topics_learnt_"),
         *("doc_topic_prior_", "topic_word_prior_"),
     )
 
@@ -255,6 +277,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             topic_word_prior=np.float32(self._prior(self.topic_word_prior)),
             document_norm=np.float32(self.max_document_norm if private else 2.0**20),
             private=np.float32(private),
+            collapsed=self.solver == "sgld",
         )
         return Task(model, Bounds())
 
@@ -265,10 +288,30 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         self.n_batch_iter_ = self.n_iter_
         self.doc_topic_prior_ = self._prior(self.doc_topic_prior)
         self.topic_word_prior_ = self._prior(self.topic_word_prior)
-        self.components_ = self.posterior_.counts + self.topic_word_prior_
+        self.components_ = self.posterior_.components
         total = self.components_.sum(axis=1, keepdims=True)
         self.topics_ = self.components_ / total
         self.exp_dirichlet_component_ = np.exp(digamma(self.components_) - digamma(total))
+        draws = self.sample_posterior(_JUDGED, self._draws_seed)["topics"]
+        self.n_topics_learnt_ = _learnt(self.topics_, draws.var(axis=0))
+        if "r_hat" in self.diagnostics_:
+            self._warn_unless_mixed()
+
+    def _hints(self, plan: Plan) -> Iterator[str]:
+        n, own = plan.facts.n_rows, plan.spec.steps[-1]
+        if n is None or not math.isfinite(self.epsilon):
+            return
+        cells = plan.facts.n_features * int(self.n_components)
+        # Of averaged counts, in units of `max_document_norm`.
+        noise = own.noise_multiplier / own.sampling_rate / own.steps**0.5
+        count = _TYPICAL_COUNT * n / cells
+        if count < noise * _LEAST_COUNT:
+            yield (
+                f"An average word has a count of {count:.2g} in a topic, and the noise a standard "
+                f"deviation of {noise:.2g}: rare words, or all, cannot be learnt. Take at most "
+                f"{max(int(cells * count / (noise * _LEAST_COUNT)), 1)} words times topics "
+                f"(now {cells}), or a larger epsilon."
+            )
 
     def sample_posterior(
         self, n_samples: int = 100, random_state: int | np.random.Generator | None = None
@@ -320,6 +363,68 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         raise AttributeError(
             "bound_ does not exist: the bound of the training documents is not among the releases."
         )
+
+    @property
+    def partial_fit(self) -> Any:
+        """Not available: raises an `AttributeError` that says what to use."""
+        raise AttributeError(
+            "partial_fit does not exist: the noise of a release is as large for few documents as "
+            "for many. Fit all documents at once, with sampling_rate below 1 for small batches."
+        )
+
+    def sample(
+        self,
+        n_samples: int = 1,
+        random_state: int | np.random.Generator | None = None,
+        *,
+        n_words: int = 100,
+    ) -> np.ndarray:
+        """Private synthetic documents, from the mean topics and the prior of the proportions.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+        random_state : None, int or numpy.random.Generator
+        n_words : int, default=100
+            Words of each document; lengths are not learnt.
+
+        Returns
+        -------
+        X : array of shape (n_samples, n_features)
+            Counts of words.
+        """
+        check_is_fitted(self)
+        check_number("n_samples", n_samples, 0, integral=True)
+        check_number("n_words", n_words, 1, integral=True, closed=True)
+        rng = np.random.default_rng(random_state)
+        concentration = np.full((n_samples, len(self.topics_)), self.doc_topic_prior_)
+        return _documents_from(rng, concentration, self.topics_, np.full(n_samples, n_words))
+
+    def sample_posterior_predictive(
+        self, X: Any, n_samples: int = 100, random_state: int | np.random.Generator | None = None
+    ) -> np.ndarray:
+        """Documents with the topics and lengths of given ones, from the posterior predictive.
+
+        Topics are a posterior draw; proportions are drawn given the document and the mean topics.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_documents, n_features)
+            Not protected.
+        n_samples : int, default=100
+        random_state : None, int or numpy.random.Generator
+
+        Returns
+        -------
+        counts : array of shape (n_samples, n_documents, n_features)
+        """
+        check_number("n_samples", n_samples, 0, integral=True)
+        rng = np.random.default_rng(random_state)
+        X = self._documents(X)
+        concentration = self._scikit_learn().transform(X, normalize=False)
+        lengths = np.rint(np.asarray(X.sum(axis=1)).ravel()).astype(np.int64)
+        draws = self.sample_posterior(n_samples, rng)["topics"].astype(np.float64)
+        return np.stack([_documents_from(rng, concentration, topics, lengths) for topics in draws])
 
     # --------------------------------------------------------------- documents
 
@@ -438,3 +543,24 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         model.topic_word_prior_ = self.topic_word_prior_
         model.n_features_in_ = self.n_features_in_
         return model
+
+
+def _learnt(topics: np.ndarray, variance: np.ndarray) -> float:
+    """Effective number of topics learnt, from their posterior means and variances, (K, V)."""
+    weight = 1 / np.sqrt(topics.mean(axis=0))
+    away = (topics - topics.mean(axis=0)) * weight
+    values, vectors = np.linalg.eigh(away @ away.T)
+    noise = np.square(vectors.T) @ (variance * weight**2).sum(axis=1)
+    differ = values[1:].clip(0)  # the first is zero: deviations sum to zero
+    return float(1 + (differ / (differ + noise[1:]).clip(1e-300)).sum())
+
+
+def _documents_from(
+    rng: np.random.Generator, concentration: np.ndarray, topics: np.ndarray, lengths: np.ndarray
+) -> np.ndarray:
+    """Counts of words of documents with Dirichlet proportions, (n, V)."""
+    weights = rng.standard_gamma(concentration) + 1e-300
+    proportions = weights / weights.sum(axis=1, keepdims=True)
+    probabilities = proportions @ (topics / topics.sum(axis=1, keepdims=True))
+    probabilities = probabilities / probabilities.sum(axis=1, keepdims=True)
+    return rng.multinomial(lengths, probabilities)

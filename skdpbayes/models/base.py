@@ -31,6 +31,7 @@ from skdpbayes.models.protocols import (
     HasScoreBound,
     HasScoreScale,
     HasScoreUnit,
+    Number,
     Params,
     Record,
 )
@@ -139,6 +140,23 @@ class StatisticsModel(Protocol):
 
     def posterior(self, params: Params) -> Posterior:
         """Posterior described by the final parameters."""
+
+
+class TopicModel(StatisticsModel, Protocol):
+    """`StatisticsModel` of counts, with a guide to draw from."""
+
+    @property
+    def topic_word_prior(self) -> Number:
+        """Concentration of the Dirichlet prior of topics."""
+
+    def drawn_topics(self, params: Params, key: jax.Array) -> Params:
+        """Parameters at a draw of the posterior that they describe."""
+
+    def observed(self, params: Params, key: jax.Array) -> jax.Array:
+        """Share of the information about each count that records leave."""
+
+    def expected_counts(self, params: Params, released: jax.Array, noise: jax.Array) -> jax.Array:
+        """Counts of these topics, as many in each topic as in a release."""
 
 
 class MarginalModel(Model, Protocol):

@@ -15,14 +15,16 @@ from skdpbayes.mechanism.contributions import Quadratic, Scattered
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, single
 from skdpbayes.models.cooccurrence import topics_of_pairs
+from skdpbayes.models.lda_information import observed_share
+from skdpbayes.models.lda_local import collapsed_step, e_step
 from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.posteriors.topics import BETWEEN, TopicsPosterior
 
 SHARES = {"words": 0.4, "pairs": 0.15}  # budget shares; the rounds have the rest
-_ITERATIONS = 20  # of the E-step
 _WEIGHT = 0.5  # power of a word's frequency by which its counts are divided
 # Ratios of a word's frequency in a topic to its frequency in all topics.
 _RATIOS = np.geomspace(0.01, 60, 26).astype(np.float32)
+LENGTH = 64  # words of a simulated document
 _SAMPLED = 6000  # cells from which the distribution of these ratios is estimated
 
 
@@ -35,7 +37,7 @@ class TopicsParams(NamedTuple):
     seen: jax.Array  # released counts, noisy, in units of `scales`
     expected: jax.Array  # counts predicted from `words`, in the same units
     scales: jax.Array  # scales of the words' counts, (V,)
-    noise: jax.Array  # standard deviation of the noise in `seen`
+    noise: jax.Array  # standard deviations of the noise in `seen`, (V, K)
     ratios: jax.Array  # probabilities of `_RATIOS`
 
 
@@ -59,6 +61,8 @@ class LatentDirichletAllocation:
     private : float
         1 with noise, 0 without: then words have equal scales, and topics have the expectations of
         variational Bayes.
+    collapsed : bool
+        Whether the local step is `collapsed_step`; else `e_step`.
     """
 
     n_words: int = field(metadata={"static": True})
@@ -68,6 +72,7 @@ class LatentDirichletAllocation:
     topic_word_prior: Number
     document_norm: Number
     private: Number
+    collapsed: bool = field(default=False, metadata={"static": True})
 
     def init(self) -> TopicsParams:
         """Parameters before any release."""
@@ -76,9 +81,9 @@ class LatentDirichletAllocation:
             jnp.full(shape[0], 1 / shape[0], jnp.float32),
             jnp.full(shape, 1 / shape[0], jnp.float32),
         )
-        zero, ones = jnp.zeros((), jnp.float32), jnp.ones(shape[0], jnp.float32)
+        zeros, ones = jnp.zeros(shape, jnp.float32), jnp.ones(shape[0], jnp.float32)
         ratios = jnp.zeros(len(_RATIOS), jnp.float32)
-        return TopicsParams(words, topics, topics, topics, topics, ones, zero, ratios)
+        return TopicsParams(words, topics, zeros, zeros, zeros, ones, zeros, ratios)
 
     def zeros(self) -> Mapping[str, Any]:
         """Sums of no documents."""
@@ -171,9 +176,13 @@ class LatentDirichletAllocation:
 
         def of(record):
             topics = params.topics.at[record["columns"]].get(mode="fill", fill_value=0.0)
-            proportions, ratio = e_step(topics, record["values"], self.doc_topic_prior)
             scale = params.scales.at[record["columns"]].get(mode="fill", fill_value=1.0)
-            counts = topics * proportions * (ratio / scale)[:, None]
+            if self.collapsed:
+                labels = collapsed_step(topics, record["values"], self.doc_topic_prior)
+                counts = labels * (record["values"] / scale)[:, None]
+            else:
+                proportions, ratio = e_step(topics, record["values"], self.doc_topic_prior)
+                counts = topics * proportions * (ratio / scale)[:, None]
             return {"topics": self._scattered(record, counts)}
 
         return of
@@ -195,13 +204,16 @@ class LatentDirichletAllocation:
     def m_step(
         self, params: TopicsParams, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
     ) -> TopicsParams:
-        """Topics given noisy counts: denoised with noise, as they are without."""
-        seen, noise = sums["topics"], scales["topics"]
-        total = jnp.maximum(jnp.sum(seen), noise * seen.size**0.5)
+        """Topics given noisy counts: denoised with noise, as they are without.
+
+        The noise may differ between counts.
+        """
+        seen, noise = sums["topics"], jnp.broadcast_to(scales["topics"], params.counts.shape)
+        total = jnp.maximum(jnp.sum(seen), jnp.sqrt(jnp.sum(noise**2)))
         by_topic = jnp.maximum(jnp.sum(seen, axis=0), 0.1 * total / self.n_components)
         words = params.words / params.scales
         expected = by_topic * (words / jnp.sum(words))[:, None]
-        likely, ratios = shrunk(seen.T, noise, expected.T, jnp.asarray(_RATIOS))
+        likely, ratios = shrunk(seen.T, noise.T, expected.T, jnp.asarray(_RATIOS))
         counts = likely.T * params.scales[:, None]
         concentration = counts + self.topic_word_prior
         mean = counts / jnp.sum(counts, axis=0).clip(1e-30)
@@ -216,56 +228,49 @@ class LatentDirichletAllocation:
         )
         return single(new)
 
+    def drawn_topics(self, params: TopicsParams, key: jax.Array) -> TopicsParams:
+        """Parameters whose topics are a draw of `posterior`, for the E-step; `topics` at first."""
+        of_counts, of_topics = jax.random.split(key)
+        counts = drawn_counts(of_counts, params) * params.scales[:, None]
+        weights = jax.random.loggamma(of_topics, counts + self.topic_word_prior)
+        topics = jax.nn.softmax(weights, axis=0) + 1e-12
+        begun = jnp.any(params.counts > 0)
+        return single(params._replace(topics=jnp.where(begun, topics, params.topics)))
+
+    def observed(self, params: TopicsParams, key: jax.Array) -> jax.Array:
+        """Share of the information about each count that documents leave, (V, K)."""
+        share = observed_share(key, params.topics, self.doc_topic_prior, LENGTH)
+        return jnp.where(self.private > 0, share, 1.0).astype(jnp.float32)
+
+    def expected_counts(
+        self, params: TopicsParams, released: jax.Array, noise: jax.Array
+    ) -> jax.Array:
+        """Counts of these topics, as many words in each topic as in a release; over `scales`."""
+        by_topic = jnp.sum(released * params.scales[:, None], axis=0)
+        spread = noise * jnp.sqrt(jnp.sum(params.scales**2) * self.n_components)
+        total = jnp.maximum(jnp.sum(by_topic), spread)
+        by_topic = jnp.maximum(by_topic, 0.1 * total / self.n_components)
+        return params.topics * by_topic / params.scales[:, None]
+
     def posterior(self, params: TopicsParams) -> TopicsPosterior:
         """Posterior of the topics, with the privacy noise."""
-        counts, seen, expected, scales, ratios = (
+        counts, seen, expected, noise, scales, ratios = (
             np.asarray(x, np.float64)
-            for x in (params.counts, params.seen, params.expected, params.scales, params.ratios)
-        )
+            for x in (
+                params.counts, params.seen, params.expected,
+                params.noise, params.scales, params.ratios,
+            )
+        )  # fmt: skip
         return TopicsPosterior(
             prior=float(self.topic_word_prior),
             counts=counts.T,
             seen=seen.T,
             expected=expected.T,
             scales=scales,
-            noise=float(params.noise),
+            noise=noise.T,
             grid=_RATIOS,
             probabilities=ratios,
         )
-
-
-def e_step(topics, counts, prior):
-    """Local step of variational Bayes for one document, in a fixed number of iterations.
-
-    Parameters
-    ----------
-    topics : array of shape (L, K)
-        Exponentials of expected logarithms, for the document's words.
-    counts : array of shape (L,)
-    prior : float
-
-    Returns
-    -------
-    proportions : array of shape (K,)
-        Exponential of the expected logarithms, up to a factor.
-    ratio : array of shape (L,)
-        Counts over ``topics @ proportions``.
-    """
-    n_components = topics.shape[1]
-
-    def ratio_of(proportions):
-        return counts / jnp.sum(topics * proportions, axis=1).clip(1e-30)
-
-    def proportions_of(concentration):
-        return jnp.exp(digamma(concentration) - digamma(jnp.sum(concentration)))
-
-    def closer(i, concentration):
-        proportions = proportions_of(concentration)
-        return prior + proportions * jnp.sum(topics * ratio_of(proportions)[:, None], axis=0)
-
-    start = jnp.full(n_components, prior + jnp.sum(counts) / n_components, topics.dtype)
-    proportions = proportions_of(jax.lax.fori_loop(0, _ITERATIONS, closer, start))
-    return proportions, ratio_of(proportions)
 
 
 def shrunk(seen, noise, expected, ratios):
@@ -278,8 +283,8 @@ def shrunk(seen, noise, expected, ratios):
     Parameters
     ----------
     seen, expected : arrays of shape (n_lists, n)
-    noise : float
-        Standard deviation; if it is zero, `seen` is returned.
+    noise : float or array of shape (n_lists, n)
+        Standard deviations; if they are zero, `seen` is returned.
     ratios : array
         The grid, in geometric progression.
 
@@ -289,12 +294,12 @@ def shrunk(seen, noise, expected, ratios):
     prior : array
         Weight of each point of the grid.
     """
-    variance = jnp.where(noise > 0, noise, 1) ** 2
+    variance = jnp.broadcast_to(jnp.where(noise > 0, noise, 1) ** 2, seen.shape)
     width = BETWEEN * (ratios[1] / ratios[0] - 1)
 
-    def likelihood(seen, expected):
+    def likelihood(seen, expected, variance):
         centre = expected[..., None] * ratios
-        spread = (width * centre) ** 2
+        spread, variance = (width * centre) ** 2, variance[..., None]
         log = -0.5 * (
             (seen[..., None] - centre) ** 2 / (variance + spread) + jnp.log(variance + spread)
         )
@@ -302,7 +307,7 @@ def shrunk(seen, noise, expected, ratios):
         return jnp.exp(log - jnp.max(log, axis=-1, keepdims=True)), means
 
     every = max(1, seen.size // _SAMPLED)
-    sample = likelihood(seen.ravel()[::every], expected.ravel()[::every])[0]
+    sample = likelihood(*(x.ravel()[::every] for x in (seen, expected, variance)))[0]
 
     def better(i, prior):
         new = jnp.mean(sample * prior / (sample @ prior)[:, None], axis=0) + 1e-6
@@ -310,12 +315,38 @@ def shrunk(seen, noise, expected, ratios):
 
     prior = jax.lax.fori_loop(0, 40, better, jnp.full(len(ratios), 1 / len(ratios), jnp.float32))
 
-    def of_list(pair):
-        weights, means = likelihood(*pair)
+    def of_list(one):
+        weights, means = likelihood(*one)
         weights = weights * prior
         return (jnp.sum(weights * means, axis=-1) / jnp.sum(weights, axis=-1)).clip(0)
 
-    return jnp.where(noise > 0, jax.lax.map(of_list, (seen, expected)), seen.clip(0)), prior
+    means = jax.lax.map(of_list, (seen, expected, variance))
+    return jnp.where(noise > 0, means, seen.clip(0)), prior
+
+
+def drawn_counts(key: jax.Array, params: TopicsParams) -> jax.Array:
+    """Draw of the counts given noisy ones, (V, K), in units of `scales` (see `shrunk`)."""
+    of_ratio, of_count = jax.random.split(key)
+    width, noise = BETWEEN * (_RATIOS[1] / _RATIOS[0] - 1), params.noise
+    variance = jnp.where(noise > 0, noise, 1) ** 2
+
+    def closer(best, one):
+        """A categorical draw by the largest of Gumbel variables, one point of the grid a time."""
+        ratio, prior, key = one
+        centre = ratio * params.expected
+        total = variance + (width * centre) ** 2
+        log = jnp.log(prior) - 0.5 * ((params.seen - centre) ** 2 / total + jnp.log(total))
+        log = log + jax.random.gumbel(key, log.shape, log.dtype)
+        return (jnp.maximum(best[0], log), jnp.where(log > best[0], centre, best[1])), None
+
+    start = jnp.full_like(params.seen, -jnp.inf), jnp.zeros_like(params.seen)
+    grid = jnp.asarray(_RATIOS), params.ratios, jax.random.split(of_ratio, len(_RATIOS))
+    centre = jax.lax.scan(closer, start, grid)[0][1]
+    spread = (width * centre) ** 2
+    share = spread / (variance + spread)
+    normal = jax.random.normal(of_count, centre.shape, centre.dtype)
+    count = centre + share * (params.seen - centre) + jnp.sqrt(share * variance) * normal
+    return jnp.where(noise > 0, count, params.seen).clip(0)
 
 
 def _over_largest(counts):

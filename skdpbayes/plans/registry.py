@@ -38,6 +38,9 @@ from skdpbayes.plans.statistics import (
     plan_moments,
     plan_one_release,
     plan_rounds,
+    plan_topics_dpvi,
+    plan_topics_na_dpvi,
+    plan_topics_sgld,
 )
 from skdpbayes.solvers.opened import Opened
 
@@ -74,6 +77,14 @@ class HasStatistics(Protocol):
 
     def m_step(self, params: Any, sums: Any, scales: Any) -> Any:
         """Parameters given noisy sums."""
+
+
+@runtime_checkable
+class HasTopics(HasStatistics, Protocol):
+    """A model of topics, with a guide over counts."""
+
+    def drawn_topics(self, params: Any, key: Any) -> Any:
+        """Parameters at a draw of the guide."""
 
 
 @runtime_checkable
@@ -178,6 +189,7 @@ register(
             HasGaussianPrior,
             (Autoencoder, plan_point),
             (AmortisedStart, opened(plan_amortised, Amortised)),
+            (HasTopics, plan_topics_dpvi),
         ),
         frozenset({"guide"}),
     )
@@ -191,6 +203,7 @@ register(
             HasGaussianPrior,
             (WhitenedLogistic, plan_whitened),
             (RescaledLinear, plan_rescaled),
+            (HasTopics, plan_topics_na_dpvi),
         ),
         frozenset({"prior_df"}),
     )
@@ -204,6 +217,7 @@ register(
             HasLikelihood,
             (WhitenedLogistic, plan_aware_sgld),
             (LogisticRegression, plan_aware_sgld),
+            (HasTopics, plan_topics_sgld),
         ),
         frozenset({"step_schedule", "n_chains", "sampler"}),
     )

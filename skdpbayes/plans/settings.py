@@ -83,6 +83,8 @@ class Defaults:
         Number of rounds and expected batch size, by solver.
     rounds : tuple of int
         Number of rounds of statistics, with noise and without.
+    solver_rounds : mapping of str to tuple of int
+        The same for solvers that need another number.
     opening_shares : tuple of float
         Budget shares of the openings, the releases that find starting values.
     opening_words : str
@@ -104,6 +106,7 @@ class Defaults:
 
     schedules: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     rounds: tuple[int, int] = (1, 1)
+    solver_rounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     opening_shares: tuple[float, ...] = ()
     opening_words: str = "{} go"
     curvature_every: int = 10

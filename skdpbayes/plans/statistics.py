@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from skdpbayes.models.base import NORM
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.plans.gradients import refuse_many_parameters
 from skdpbayes.plans.settings import Bounds, Planned, Settings
+from skdpbayes.solvers.topics_dpvi import TopicsDPVI
+from skdpbayes.solvers.topics_na_dpvi import TopicsNADPVI
+from skdpbayes.solvers.topics_sgld import TopicsSGLD
 from skdpbayes.solvers.vips import OneRelease, one_release
 from skdpbayes.solvers.vips_logistic import (
     FITTED_ROUNDS,
@@ -20,10 +24,15 @@ from skdpbayes.solvers.vips_logistic import (
 )
 from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
+_DRAWN_WEIGHT = 0.1  # least weight of a round at a draw: without noise, draws are averaged
+_LANGEVIN_TIME, _LONGEST_STEP = 60.0, 0.5  # of a chain over topics: sum of its steps, and a step
+_TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of 16 words
+
 if TYPE_CHECKING:
-    from skdpbayes.models.base import ConjugateModel, StatisticsModel
+    from skdpbayes.models.base import ConjugateModel, StatisticsModel, TopicModel
     from skdpbayes.models.logistic import LogisticRegression
     from skdpbayes.models.moments import ColumnMoments
+    from skdpbayes.privacy.accounting import GaussianSteps
 
 
 def plan_one_release(
@@ -76,15 +85,96 @@ def plan_rounds(
     """Openings of a model, and rounds of its expected statistics."""
     del bounds
     settings.refuse("clipping_norm", "learning_rate")
+    return _planned_rounds(settings, model, n, StatisticsRounds, 1.0)
+
+
+def plan_topics_dpvi(
+    settings: Settings, model: TopicModel, bounds: Bounds, n: int | None
+) -> Planned:
+    """Openings of topics, and rounds of expected counts at draws of the guide."""
+    del bounds
+    return _planned_rounds(settings, model, n, TopicsDPVI, _DRAWN_WEIGHT)
+
+
+def plan_topics_na_dpvi(
+    settings: Settings, model: TopicModel, bounds: Bounds, n: int | None
+) -> Planned:
+    """Openings of topics, and rounds corrected for missing information."""
+    del bounds
+    return _planned_rounds(settings, model, n, TopicsNADPVI, 1.0)
+
+
+def plan_topics_sgld(
+    settings: Settings, model: TopicModel, bounds: Bounds, n: int | None
+) -> Planned:
+    """Openings of topics, and Langevin dynamics.
+
+    Raises
+    ------
+    ValueError
+        If the privacy noise of a step exceeds the chain's own noise for a word of average
+        frequency: ``(h tau / 2)^2 > h theta``, with ``theta = 4 n / (V K)`` expected counts, those
+        of documents of norm 1 with 16 different words.
+    """
+    del bounds
+    openings, rounds, rate, steps = _schedule(settings, model, n)
+    norm = _norm_of(model)
+    step = min(_LANGEVIN_TIME / rounds, _LONGEST_STEP)
+    noise = steps[len(openings)].noise_multiplier * norm / rate
+    cells = float(model.zeros()["topics"].size)
+    if settings.private and n is not None and settings.adjacency != "add_remove":
+        needed = step * noise**2 / 4 * cells / (_TYPICAL_COUNT * min(norm, 1.0))
+        if needed > n:
+            raise ValueError(
+                f"solver='sgld' needs at least {math.ceil(needed)} documents for {cells:.0f} "
+                f"counts (words times topics) at epsilon={settings.epsilon:g}, got {n}: no step "
+                "is small enough, since a chain that mixes in fewer or more rounds has as much "
+                f"privacy noise. Take at most {max(int(cells * n / needed), 1)} counts (fewer "
+                "words or topics), a larger epsilon, or solver='na-dpvi'."
+            )
+    solver = TopicsSGLD(
+        n_draws=settings.n_posterior_samples,
+        n_openings=np.int32(len(openings)),
+        step_size=np.float32(step),
+        clipping_norm=np.float32(norm),
+    )
+    return Planned(solver, settings.spec(steps), norm)
+
+
+def _planned_rounds(
+    settings: Settings,
+    model: StatisticsModel,
+    n: int | None,
+    kind: type[StatisticsRounds] | type[TopicsNADPVI],
+    least_weight: float,
+) -> Planned:
+    """Plan of a solver that averages expected statistics.
+
+    Without noise, a round has at least `least_weight` in the average.
+    """
+    openings, _, _, steps = _schedule(settings, model, n)
+    norm = _norm_of(model)
+    least = 0.0 if settings.private else least_weight
+    solver = kind(np.int32(len(openings)), np.float32(least), np.float32(norm))
+    return Planned(solver, settings.spec(steps), norm)
+
+
+def _schedule(
+    settings: Settings, model: StatisticsModel, n: int | None
+) -> tuple[tuple[float, ...], int, float, tuple[GaussianSteps, ...]]:
+    """Budget shares of the openings, number of rounds, sampling rate, and all steps."""
     openings = opening_shares(settings, len(model.openings()))
-    default = settings.defaults.rounds[not settings.private]
+    defaults = settings.defaults
+    default = defaults.solver_rounds.get(settings.solver, defaults.rounds)[not settings.private]
     rounds = default if settings.n_steps is None else settings.n_steps - len(openings)
     rate = settings.rate(n, n or 1)
     opening, steps, _ = settings.round_noise(openings, rounds, rate)
-    least = 0.0 if settings.private else 1.0  # without noise, the last round alone counts
-    norm = max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
-    solver = StatisticsRounds(np.int32(len(openings)), np.float32(least), np.float32(norm))
-    return Planned(solver, settings.spec(opening + steps), norm)
+    return openings, rounds, rate, opening + steps
+
+
+def _norm_of(model: StatisticsModel) -> float:
+    """Largest clipping norm of a record's statistics."""
+    return max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
 
 
 def plan_logistic(

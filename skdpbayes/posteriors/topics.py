@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from skdpbayes.posteriors.base import IndependentDraws
+from skdpbayes.posteriors.base import DrawsPosterior, IndependentDraws
 
 # Standard deviation of a ratio about a point of the grid, in units of the gap to the next.
 BETWEEN = 0.5
@@ -29,7 +29,7 @@ class TopicsPosterior(IndependentDraws):
     seen, expected : arrays of shape (K, V)
         Released counts, and their expectations, in units of `scales`.
     scales : array of shape (V,)
-    noise : float
+    noise : float or array of shape (K, V)
         Standard deviation of the noise in `seen`; 0 without noise.
     grid, probabilities : arrays
         Prior of the ratios.
@@ -40,7 +40,7 @@ class TopicsPosterior(IndependentDraws):
     seen: np.ndarray
     expected: np.ndarray
     scales: np.ndarray
-    noise: float
+    noise: np.ndarray | float
     grid: np.ndarray
     probabilities: np.ndarray
 
@@ -48,9 +48,14 @@ class TopicsPosterior(IndependentDraws):
         return f"TopicsPosterior({len(self.counts)} topics of {self.counts.shape[1]} words)"
 
     @property
+    def components(self) -> np.ndarray:
+        """Parameters of the Dirichlet distributions at the posterior mean of the counts, (K, V)."""
+        return self.counts + self.prior
+
+    @property
     def mean(self) -> np.ndarray:
         """Mean of each topic's distribution, ravelled, given the posterior mean of the counts."""
-        concentration = self.counts + self.prior
+        concentration = self.components
         return (concentration / concentration.sum(axis=1, keepdims=True)).ravel()
 
     @cached_property
@@ -69,11 +74,12 @@ class TopicsPosterior(IndependentDraws):
 
     def _counts(self, rng, n, k):
         """Draws of the counts of one topic, in units of `scales`."""
-        if not self.noise:
+        noise = np.broadcast_to(self.noise, self.counts.shape)[k]
+        if not noise.any():
             return np.broadcast_to(self.counts[k] / self.scales, (n, len(self.scales)))
         centre = self.expected[k][:, None] * self.grid
         spread = (BETWEEN * (self.grid[1] / self.grid[0] - 1) * centre) ** 2
-        variance = self.noise**2 + spread
+        variance = noise[:, None] ** 2 + spread
         log = -0.5 * ((self.seen[k][:, None] - centre) ** 2 / variance + np.log(variance))
         cumulated = np.cumsum(
             np.exp(log - log.max(axis=1, keepdims=True)) * self.probabilities, axis=1
@@ -86,4 +92,22 @@ class TopicsPosterior(IndependentDraws):
         share = (spread / variance)[word, chosen]
         centre = centre[word, chosen]
         mean = centre + share * (self.seen[k] - centre)
-        return (mean + self.noise * np.sqrt(share) * rng.standard_normal(mean.shape)).clip(0)
+        return (mean + noise * np.sqrt(share) * rng.standard_normal(mean.shape)).clip(0)
+
+
+@dataclass(frozen=True, repr=False)
+class TopicsDraws(DrawsPosterior):
+    """Iterates of a chain over topics, K distributions over V words, ravelled.
+
+    Attributes
+    ----------
+    totals : array of shape (K,)
+        Counts of each topic at the end of the chain.
+    """
+
+    totals: np.ndarray
+
+    @property
+    def components(self) -> np.ndarray:
+        """Counts with the mean of the draws, (K, V)."""
+        return self.mean.reshape(len(self.totals), -1) * self.totals[:, None]

@@ -103,11 +103,16 @@ class StatisticsRounds:
             )
 
         return Round(
-            point=lambda state, key: (),
-            query=lambda state, point: model.statistics(state.params),
+            point=lambda state, key: self._point(model, state, key),
+            query=lambda state, point: model.statistics(point),
             blocks=lambda state: model.blocks(),
             update=update,
         )
+
+    def _point(self, model: Any, state: StatisticsState, key: jax.Array) -> Params:
+        """Parameters at which statistics are expected."""
+        del model, key
+        return state.params
 
     def posterior(self, model: StatisticsModel, state: StatisticsState) -> Posterior:
         """The model's posterior at the final parameters."""

@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from whitebox import assert_replayed, one_program
 
@@ -97,7 +98,58 @@ def test_without_noise_the_bound_is_near_to_scikit_learns_best(without_noise):
     assert without_noise.perplexity(FEW) < 1.005 * theirs.perplexity(FEW)
 
 
+def test_without_noise_na_dpvi_is_vips_and_dpvi_ends_about_there(without_noise):
+    same = estimator(np.inf, solver="na-dpvi").fit(FEW)
+    np.testing.assert_allclose(same.topics_, without_noise.topics_, atol=1e-4)
+    near = estimator(np.inf, solver="dpvi").fit(FEW)
+    away = np.abs(near.topics_[order_of(near)] - without_noise.topics_[order_of(without_noise)])
+    assert away.sum(axis=1).max() < 0.06, "draws of the posterior move it by little"
+    assert near.perplexity(FEW) < 1.005 * without_noise.perplexity(FEW)
+
+
 # With noise
+
+
+@pytest.mark.filterwarnings("ignore:The chains have not mixed")
+@pytest.mark.parametrize(
+    ("solver", "epsilon"),
+    [
+        ("na-dpvi", 1.0),
+        pytest.param("dpvi", 1.0, marks=pytest.mark.slow),
+        pytest.param("sgld", 8.0, marks=pytest.mark.slow),
+        pytest.param("sgld", np.inf, marks=pytest.mark.slow),
+    ],
+)
+def test_every_solver_finds_topics_and_covers_them(solver, epsilon):
+    model = estimator(epsilon, solver=solver).fit(X)
+    order = order_of(model)
+    assert np.abs(model.topics_[order] - TOPICS).sum(axis=1).max() < 0.25
+    draws = model.sample_posterior(300, 0)["topics"][:, order]
+    np.testing.assert_allclose(draws.sum(axis=2), 1, rtol=1e-4)
+    low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+    large = TOPICS > 0.01
+    assert ((low <= TOPICS) & (TOPICS <= high))[large].mean() > 0.6
+    assert 2.5 < model.n_topics_learnt_ <= K
+
+
+def test_a_chain_that_cannot_mix_is_refused_with_what_would_do():
+    with pytest.raises(ValueError, match=r"needs at least \d+ documents for 180 counts") as error:
+        estimator(0.3, solver="sgld").plan(N, V)
+    text = str(error.value)
+    assert "no step is small enough" in text and "solver='na-dpvi'" in text
+    needed = int(text.split("at least ")[1].split()[0])
+    assert needed > N and estimator(0.3, solver="sgld").plan(needed, V).n_steps == 202
+    most = int(text.split("at most ")[1].split()[0])
+    assert estimator(0.3, solver="sgld").plan(N, most // K).n_steps == 202
+
+
+def test_topics_that_were_not_learnt_are_not_counted(fitted):
+    assert 2.5 < fitted.n_topics_learnt_ <= K
+    assert estimator(0.01).fit(FEW).n_topics_learnt_ < 1.5
+    assert fitted.plan(N, V).hints == ()
+    (hint,) = estimator(0.01).plan(800, V).hints
+    assert "Take at most" in hint and "(now 180)" in hint
+    assert estimator(np.inf).plan(5, V).hints == ()
 
 
 def test_topics_are_found_and_intervals_cover_them(fitted):
@@ -124,6 +176,38 @@ def test_more_budget_is_better(fitted):
     truth.components_ = truth.exp_dirichlet_component_ = TOPICS + 1e-9
     assert loose < fitted.completion_perplexity(Z) * 1.01 < tight
     assert loose < 25, "the uniform distribution has 60"
+
+
+def test_synthetic_documents_have_the_topics_of_the_fit(fitted):
+    Z = fitted.sample(2000, 0, n_words=30)
+    assert Z.shape == (2000, V) and (Z.sum(axis=1) == 30).all()
+    np.testing.assert_array_equal(Z, fitted.sample(2000, 0, n_words=30))
+    words = Z.sum(axis=0) / Z.sum()
+    np.testing.assert_allclose(words, fitted.topics_.mean(axis=0), atol=0.01)
+    # A document has few topics, as the prior says, so that its words go together.
+    own = np.sort(fitted.transform(Z), axis=1)[:, -1].mean()
+    prior = np.random.default_rng(0).dirichlet(np.full(K, 1 / K), 9999).max(axis=1).mean()
+    assert own == pytest.approx(prior, abs=0.08)
+    with pytest.raises(ValueError, match="n_words must be"):
+        fitted.sample(1, n_words=0)
+
+
+def test_replicated_documents_have_the_lengths_and_topics_of_given_ones(fitted):
+    Z = documents(100, 200)
+    again = fitted.sample_posterior_predictive(Z, 30, 0)
+    assert again.shape == (30, 200, V)
+    np.testing.assert_array_equal(again.sum(axis=2), np.broadcast_to(Z.sum(axis=1), (30, 200)))
+    expected = fitted.transform(Z) @ fitted.topics_
+    found = again.mean(axis=0) / Z.sum(axis=1)[:, None]
+    assert np.corrcoef(expected.ravel(), found.ravel())[0, 1] > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The chains have not mixed")
+def test_a_grid_search_compares_all_solvers():
+    choice = {"solver": ["dpvi", "na-dpvi", "sgld", "vips"]}
+    search = GridSearchCV(estimator(8.0), choice, cv=2, error_score="raise").fit(X)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
 # As scikit-learn has it
@@ -163,6 +247,9 @@ def test_fitted_attributes(fitted):
     assert list(names) == [f"dplatentdirichletallocation{k}" for k in range(K)]
     with pytest.raises(AttributeError, match="bound_ does not exist"):
         _ = fitted.bound_
+    assert not hasattr(fitted, "partial_fit")
+    with pytest.raises(AttributeError, match="Fit all documents at once, with sampling_rate"):
+        fitted.partial_fit(X)
     assert fitted.privacy_spent_.public["n_samples"] == N
 
 
@@ -224,7 +311,7 @@ def test_sparse_and_dense_documents_give_the_same_fit(fitted):
 
 REFUSED = [
     ({"n_components": 0}, r"n_components must be an integer in \[1, 10000\], got 0"),
-    ({"solver": "dpvi"}, "solver must be one of 'vips', got 'dpvi'"),
+    ({"solver": "vi"}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld', 'vips', got 'vi'"),
     ({"doc_topic_prior": 0}, "doc_topic_prior must be"),
     ({"topic_word_prior": -1}, "topic_word_prior must be"),
     ({"max_document_norm": 0}, "max_document_norm must be"),

@@ -18,10 +18,11 @@ from skdpbayes.intake.packing import pack_ragged, pack_records
 from skdpbayes.mechanism.contributions import contribution_norm
 from skdpbayes.mechanism.private_sum import private_sum
 from skdpbayes.mechanism.spec import MechanismSpec
-from skdpbayes.models import lda
+from skdpbayes.models import lda, lda_local
 from skdpbayes.models.base import NORM
 from skdpbayes.models.cooccurrence import topics_of_pairs
-from skdpbayes.models.lda import LatentDirichletAllocation, e_step
+from skdpbayes.models.lda import LatentDirichletAllocation
+from skdpbayes.models.lda_local import e_step
 from skdpbayes.posteriors.topics import BETWEEN, TopicsPosterior
 from skdpbayes.privacy import GaussianSteps
 
@@ -75,7 +76,7 @@ def documents(n=40, seed=1):
 @pytest.mark.parametrize(("iterations", "tolerance"), [(None, 0.06), (300, 1e-3)])
 def test_the_local_step_is_scikit_learns(iterations, tolerance, monkeypatch):
     if iterations:
-        monkeypatch.setattr(lda, "_ITERATIONS", iterations)
+        monkeypatch.setattr(lda_local, "ITERATIONS", iterations)
     components, X = documents()
     theirs = Theirs(K, max_doc_update_iter=5000, mean_change_tol=1e-10)
     theirs.components_, theirs.doc_topic_prior_ = components, 0.3
