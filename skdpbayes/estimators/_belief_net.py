@@ -113,7 +113,12 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     True
     """
 
-    _defaults = Defaults(rounds=(5, 30), opening_shares=(0.15,), opening_words="one release goes")
+    _defaults = Defaults(
+        rounds=(5, 30),
+        net_rounds={"dpvi": (8, 32), "na-dpvi": (8, 32), "sgld": (42, 42)},
+        opening_shares=(0.15,),
+        opening_words="one release goes",
+    )
     _dims: ClassVar = {"components": ("component", "feature"), "intercept_visible": ("feature",)}
     _estimated = ("components", "intercept_visible")
     _fitted = (*DecompositionEstimator._fitted, "intercept_visible_", "intercept_hidden_")

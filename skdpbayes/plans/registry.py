@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from skdpbayes.models.belief_net import SigmoidBeliefNet
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
@@ -34,6 +35,7 @@ from skdpbayes.plans.statistics import (
     opening_shares,
     plan_logistic,
     plan_moments,
+    plan_net_scores,
     plan_one_release,
     plan_rounds,
 )
@@ -171,7 +173,7 @@ register(
     SolverEntry(
         "dpvi",
         "Variational inference with a Gaussian posterior, on private gradients.",
-        _gradient(plan_guided, HasGaussianPrior, (Autoencoder, plan_point)),
+        _gradient(plan_guided, HasGaussianPrior, (Autoencoder, plan_point), (SigmoidBeliefNet, plan_net_scores)),
         frozenset({"guide"}),
     )
 )
@@ -184,6 +186,7 @@ register(
             HasGaussianPrior,
             (WhitenedLogistic, plan_whitened),
             (RescaledLinear, plan_rescaled),
+            (SigmoidBeliefNet, plan_net_scores),
         ),
         frozenset({"prior_df"}),
     )
@@ -197,6 +200,7 @@ register(
             HasLikelihood,
             (WhitenedLogistic, plan_aware_sgld),
             (LogisticRegression, plan_aware_sgld),
+            (SigmoidBeliefNet, plan_net_scores),
         ),
         frozenset({"step_schedule", "n_chains", "sampler"}),
     )

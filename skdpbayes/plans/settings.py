@@ -79,6 +79,8 @@ class Defaults:
         Number of rounds and expected batch size, by solver.
     rounds : tuple of int
         Number of rounds of statistics, with noise and without.
+    net_rounds : mapping of str to tuple of int
+        Number of rounds of scores of a belief network, with noise and without, by solver.
     opening_shares : tuple of float
         Budget shares of the openings, the releases that find starting values.
     opening_words : str
@@ -100,6 +102,7 @@ class Defaults:
 
     schedules: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     rounds: tuple[int, int] = (1, 1)
+    net_rounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     opening_shares: tuple[float, ...] = ()
     opening_words: str = "{} go"
     curvature_every: int = 10

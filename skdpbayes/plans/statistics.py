@@ -9,6 +9,7 @@ import numpy as np
 from skdpbayes.models.base import NORM
 from skdpbayes.plans.gradients import refuse_many_parameters
 from skdpbayes.plans.settings import Bounds, Planned, Settings
+from skdpbayes.solvers.net_scores import RESCALED, NetScores
 from skdpbayes.solvers.vips import one_release
 from skdpbayes.solvers.vips_logistic import (
     FITTED_ROUNDS,
@@ -21,6 +22,7 @@ from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
 if TYPE_CHECKING:
     from skdpbayes.models.base import ConjugateModel, StatisticsModel
+    from skdpbayes.models.belief_net import SigmoidBeliefNet
     from skdpbayes.models.logistic import LogisticRegression
     from skdpbayes.models.moments import ColumnMoments
 
@@ -81,6 +83,34 @@ def plan_rounds(
     least = 0.0 if settings.private else 1.0  # without noise, the last round alone counts
     norm = max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
     solver = StatisticsRounds(np.int32(len(openings)), np.float32(least), np.float32(norm))
+    return Planned(solver, settings.spec(opening + steps), norm)
+
+
+def plan_net_scores(
+    settings: Settings, model: SigmoidBeliefNet, bounds: Bounds, n: int | None
+) -> Planned:
+    """Openings of a belief network, and rounds of its scores."""
+    del bounds
+    openings = opening_shares(settings, len(model.openings()))
+    rounds = settings.defaults.net_rounds[settings.solver][not settings.private]
+    if settings.n_steps is not None:
+        rounds = settings.n_steps - len(openings)
+    if rounds <= RESCALED:
+        least = len(openings) + RESCALED + 1
+        raise ValueError(
+            f"n_steps={settings.n_steps} is too few: one release goes into the start and "
+            f"{RESCALED} scale the weights. Take at least {least}."
+        )
+    opening, steps, _ = settings.round_noise(openings, rounds, settings.rate(n, n or 1))
+    norm = max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
+    solver = NetScores(
+        kind=settings.solver,
+        n_draws=settings.n_posterior_samples if settings.solver == "sgld" else 0,
+        n_openings=np.int32(len(openings)),
+        n_rounds=np.int32(rounds),
+        least_weight=np.float32(0 if settings.private else 1),
+        clipping_norm=np.float32(norm),
+    )
     return Planned(solver, settings.spec(opening + steps), norm)
 
 
