@@ -163,7 +163,9 @@ class SigmoidBeliefNet:
     def score_lengths(self, params: NetParams) -> tuple[jax.Array, jax.Array]:
         """Clipping norms of `scores`: as `_lengths`, less what hidden units explain."""
         alone = params.mean * (1 - params.mean)
-        explained = params.tangent**2 * jnp.sum((params.weights @ params.spread) * params.weights, 1)
+        explained = params.tangent**2 * jnp.sum(
+            (params.weights @ params.spread) * params.weights, 1
+        )
         variance = jnp.sum(jnp.maximum(alone - explained, alone / 4))
         usual = _SHORT * jnp.sqrt(variance * (_ONE**2 + self.n_hidden / 4))
         bound, hidden = self._lengths(params)

@@ -173,7 +173,12 @@ register(
     SolverEntry(
         "dpvi",
         "Variational inference with a Gaussian posterior, on private gradients.",
-        _gradient(plan_guided, HasGaussianPrior, (Autoencoder, plan_point), (SigmoidBeliefNet, plan_net_scores)),
+        _gradient(
+            plan_guided,
+            HasGaussianPrior,
+            (Autoencoder, plan_point),
+            (SigmoidBeliefNet, plan_net_scores),
+        ),
         frozenset({"guide"}),
     )
 )

@@ -80,7 +80,7 @@ class NetScores:
     n_rounds : int
         Number of rounds, the openings not counted.
     least_weight : float
-        Least weight of a round in the average of dpvi; 1 takes each round alone, which is best
+        Least weight of a round in the average; 1 takes each round alone, which is best
         without noise.
     clipping_norm : float
         Clipping norm of every block, for the report.
@@ -113,9 +113,7 @@ class NetScores:
         last = step >= self.n_openings + self.n_rounds - RESCALED
         return jnp.minimum(step, self.n_openings) + (last & (step > self.n_openings))
 
-    def rounds(
-        self, model: SigmoidBeliefNet, mechanism: Mechanism
-    ) -> tuple[Round[NetState], ...]:
+    def rounds(self, model: SigmoidBeliefNet, mechanism: Mechanism) -> tuple[Round[NetState], ...]:
         """The model's openings, rounds of scores, and those that scale the weights."""
         del mechanism
 
@@ -186,8 +184,8 @@ class NetScores:
         weight = jnp.maximum(early, self.least_weight)
         hidden = (1 - weight) * trace.hidden + weight * seen.hidden
         hidden_variance = (
-            (1 - weight) ** 2 * trace.hidden_variance + weight**2 * seen.hidden_noise**2
-        )
+            1 - weight
+        ) ** 2 * trace.hidden_variance + weight**2 * seen.hidden_noise**2
         coordinates = model.coordinates(params.active, hidden, hidden_variance)
         added = point.tangent[:, None] * (point.weights @ coordinates.spread)
         lost = point.tangent[:, None] * point.weights * coordinates.inside
@@ -197,13 +195,13 @@ class NetScores:
             moved = jnp.mean((new - trace.visible) ** 2) - seen.noise**2 - trace.variance
             own = 1 / (seen.noise**2 + moved.clip(0) + 1e-12)
             information = trace.information + own
-            weight = own / information
+            weight = jnp.maximum(own / information, self.least_weight)
         visible = (1 - weight) * trace.visible + weight * new
         variance = (1 - weight) ** 2 * trace.variance + weight**2 * seen.noise**2
         after = model.maximised(params, visible, variance, coordinates, seen.weight)
         chain, draws = state.chain, state.draws
         if self.n_draws:
-            chain, draws = self._moved(state, after, new - visible, seen.noise, t)
+            chain, draws = self._moved(state, new - visible, seen.noise, t)
         return NetState(
             after,
             Trace(visible, coordinates.hidden, variance, hidden_variance, information),
@@ -211,13 +209,14 @@ class NetScores:
             draws,
         )
 
-    def _moved(self, state, after, away, noise, t):
+    def _moved(
+        self, state: NetState, away: jax.Array, noise: jax.Array, t: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """Next state of the chain, standardised to unit variance, and its draws.
 
         The chain's stationary variance is ``a / (2 - a)`` times that of its noise. The privacy
         noise is all of it; without privacy there is none, and the chain stays.
         """
-        del after
         stationary = jnp.sqrt(STEP / (2 - STEP)) * noise
         chain = (1 - STEP) * state.chain + STEP * away / jnp.maximum(stationary, 1e-30) * (
             noise > 0
