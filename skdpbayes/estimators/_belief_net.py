@@ -43,8 +43,10 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
         Probability with which the privacy bound may fail; well below one over the number of rows.
-    solver : {"vips"}, default="vips"
-        Variational Bayes from noisy sums of expected statistics.
+    solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
+        "vips" releases sums of expected statistics in rounds. The others release scores, which are
+        shorter and need less noise: "dpvi" at draws of its guide; "na-dpvi" at the posterior mean,
+        each round weighted by its variance; "sgld" along a chain that the privacy noise drives.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
         Neighbouring relation. Under ``"add_remove"`` the number of rows is private too, and
         `sampling_rate` must be given.
@@ -61,7 +63,8 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     sampling_rate : float, default=None
         Probability with which each row enters a round. None: 1.
     n_steps : int, default=None
-        Number of releases, including the first, the mean of all rows. None: 6, or 31 without noise.
+        Number of releases, including the first, the mean of all rows. None: 6
+        ("vips"), 9 ("dpvi", "na-dpvi") or 21 ("sgld"); without noise 31, 33 or 41.
     n_posterior_samples : int, default=100
         Number of posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
@@ -113,7 +116,12 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     True
     """
 
-    _defaults = Defaults(rounds=(5, 30), opening_shares=(0.15,), opening_words="one release goes")
+    _defaults = Defaults(
+        rounds=(5, 30),
+        solver_rounds={"dpvi": (8, 32), "na-dpvi": (8, 32), "sgld": (20, 40)},
+        opening_shares=(0.15,),
+        opening_words="one release goes",
+    )
     _dims: ClassVar = {"components": ("component", "feature"), "intercept_visible": ("feature",)}
     _estimated = ("components", "intercept_visible")
     _fitted = (*DecompositionEstimator._fitted, "intercept_visible_", "intercept_hidden_")

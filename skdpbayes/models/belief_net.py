@@ -44,6 +44,27 @@ class NetParams(NamedTuple):
     weight: jax.Array  # sum of the weights of the records
 
 
+class Observed(NamedTuple):
+    """Means per record in one release of scores, and standard deviations of their noise."""
+
+    score: jax.Array  # of the weights, about the mean score of the intercepts, (J, K)
+    hidden: jax.Array  # second moments of (1, h - p), (K + 1, K + 1)
+    noise: jax.Array  # in an entry of `score`
+    hidden_noise: jax.Array
+    weight: jax.Array  # sum of the weights of the records
+
+
+class HiddenMoments(NamedTuple):
+    """Denoised law of the hidden units over records."""
+
+    active: jax.Array  # probabilities, (K,)
+    spread: jax.Array  # covariance, (K, K)
+    values: jax.Array  # its eigenvalues
+    vectors: jax.Array
+    inside: jax.Array  # part of the variances that is uncertainty given the record, (K,)
+    hidden: jax.Array  # second moments of (1, h - p), (K + 1, K + 1)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class SigmoidBeliefNet:
@@ -112,34 +133,151 @@ class SigmoidBeliefNet:
             params._replace(mean=mean, weights=weights, intercept=logit(mean), weight=weight)
         )
 
-    # ------------------------------------------------------------ rounds
+    # ------------------------------------------------------------ rounds of scores
+
+    def scores(
+        self, params: NetParams, own: bool = False
+    ) -> Callable[[Record], Mapping[str, Contribution]]:
+        """Score of one record's bound at its optimum, and products of its hidden units.
+
+        At the optimal hidden probabilities h the bound has the gradient ``r (1, h - p)'`` in the
+        intercepts and weights, with the residual ``r = y - m - t w (h - p)`` (envelope theorem).
+        With `own` tangents, those of the record, which make its bound tightest, the residual is
+        ``y - 1/2 - t x``.
+        """
+        begin, lengths = self._local(params), self.score_lengths(params)
+        squares = params.weights**2
+
+        def of(record):
+            hidden = begin(record["y"])
+            away = params.weights @ (hidden - params.active)
+            residual = record["y"] - params.mean - params.tangent * away
+            if own:
+                x = params.intercept + away
+                root = jnp.sqrt(x**2 + squares @ (hidden * (1 - hidden))).clip(1e-3)
+                residual = record["y"] - 0.5 - jnp.tanh(root / 2) / (2 * root) * x
+            return self._products(record, residual, hidden - params.active, lengths)
+
+        return of
+
+    def score_lengths(self, params: NetParams) -> tuple[jax.Array, jax.Array]:
+        """Clipping norms of `scores`: as `_lengths`, less what hidden units explain."""
+        alone = params.mean * (1 - params.mean)
+        explained = params.tangent**2 * jnp.sum(
+            (params.weights @ params.spread) * params.weights, 1
+        )
+        variance = jnp.sum(jnp.maximum(alone - explained, alone / 4))
+        usual = _SHORT * jnp.sqrt(variance * (_ONE**2 + self.n_hidden / 4))
+        bound, hidden = self._lengths(params)
+        linear = jnp.sum((params.tangent * jnp.sum(jnp.abs(params.weights), 1)) ** 2)
+        bound = bound + jnp.sqrt(linear * (_ONE**2 + self.n_hidden))
+        return jnp.where(self.private > 0, usual, bound), hidden
+
+    def observed(
+        self,
+        point: NetParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        lengths: tuple[jax.Array, jax.Array],
+    ) -> Observed:
+        """Means per record in one release of `scores`."""
+        of_visible, of_hidden = lengths
+        hidden = (sums["hidden"] + sums["hidden"].T) / 2 * of_hidden
+        weight = jnp.maximum(hidden[0, 0], 4 * scales["hidden"] * of_hidden).clip(1e-30)
+        hidden = (hidden / weight).at[0, 0].set(1)
+        visible = sums["visible"] * of_visible / weight
+        return Observed(
+            score=visible[:, 1:] - visible[:, :1] / _ONE * hidden[0, 1:],
+            hidden=hidden,
+            noise=scales["visible"] * of_visible / weight,
+            hidden_noise=scales["hidden"] * of_hidden / weight / 2**0.5,
+            weight=weight,
+        )
+
+    def coordinates(
+        self, active: jax.Array, hidden: jax.Array, variance: jax.Array
+    ) -> HiddenMoments:
+        """Probabilities and covariance of the hidden units, and moments about the former.
+
+        Parameters
+        ----------
+        active : array of shape (K,)
+            Probabilities about which `hidden` are second moments of ``(1, h - p)``.
+        hidden : array of shape (K + 1, K + 1)
+        variance : float
+            Of the noise in an entry of `hidden`.
+        """
+        k, noise = self.n_hidden, jnp.sqrt(variance)
+        new = jnp.clip(active + hidden[0, 1:], _LIKELY, 1 - _LIKELY)
+        shift = jnp.eye(k + 1).at[1:, 0].set(active - new)
+        about = shift @ hidden @ shift.T
+        inside = (new * (1 - new) - jnp.diag(about)[1:]).clip(0)
+        values, vectors = jnp.linalg.eigh(towards_round(about[1:, 1:] + jnp.diag(inside), noise))
+        values = jnp.maximum(values, 2 * k**0.5 * noise + 1e-3)
+        return HiddenMoments(new, (vectors * values) @ vectors.T, values, vectors, inside, about)
+
+    def maximised(
+        self,
+        params: NetParams,
+        covariance: jax.Array,
+        variance: jax.Array,
+        moments: HiddenMoments,
+        weight: jax.Array,
+    ) -> NetParams:
+        """Parameters that maximise the bound, given a noisy covariance of visible and hidden."""
+        noise = jnp.sqrt(variance)
+        turned = cleared(covariance, noise) @ moments.vectors
+        tangent = _tangent(params.mean, jnp.sum(turned**2 / moments.values, axis=1))
+        return params._replace(
+            weights=(turned / moments.values) @ moments.vectors.T / tangent[:, None],
+            intercept=(params.mean - 0.5) / tangent,
+            active=moments.active,
+            tangent=tangent,
+            spread=moments.spread,
+            noise=noise,
+            weight=weight,
+        )
+
+    # ------------------------------------------------------------ rounds of statistics
 
     def statistics(self, params: NetParams) -> Callable[[Record], Mapping[str, Contribution]]:
         """Residuals and hidden units of one record, times a common weight, which keeps ratios."""
+        begin, lengths = self._local(params), self._lengths(params)
+
+        def of(record):
+            hidden = begin(record["y"]) - params.active
+            return self._products(record, record["y"] - params.mean, hidden, lengths)
+
+        return of
+
+    def _local(self, params):
+        """Mean field of a row's hidden units under the bound whose tangents all rows share."""
         couplings = (params.weights.T * params.tangent) @ params.weights
         itself = jnp.diag(couplings)
         others = couplings - jnp.diag(itself)
         apart = params.intercept - params.weights @ params.active
-        of_visible, of_hidden = self._lengths(params)
 
-        def of(record):
+        def of(y):
             field = (
-                (record["y"] - 0.5 - params.tangent * apart) @ params.weights
+                (y - 0.5 - params.tangent * apart) @ params.weights
                 + logit(params.active)
                 - itself / 2
             )
-            hidden = local_step(field, others, params.active) - params.active
-            residual = record["y"] - params.mean
-            left, right = jnp.append(_ONE, hidden), jnp.append(1.0, hidden)
-            with_visible = jnp.sqrt(jnp.sum(residual**2) * jnp.sum(left**2)) / of_visible
-            longest = jnp.maximum(with_visible, jnp.sum(right**2) / of_hidden)
-            weight = record["known"] * jnp.where(self.private > 0, 1 / jnp.maximum(1, longest), 1)
-            return {
-                "visible": RankOne(weight / of_visible * residual, left),
-                "hidden": RankOne(weight / of_hidden * right, right),
-            }
+            return local_step(field, others, params.active)
 
         return of
+
+    def _products(self, record, residual, hidden, lengths):
+        """Products of residuals and centred hidden units, and of these, times a common weight."""
+        of_visible, of_hidden = lengths
+        left, right = jnp.append(_ONE, hidden), jnp.append(1.0, hidden)
+        with_visible = jnp.sqrt(jnp.sum(residual**2) * jnp.sum(left**2)) / of_visible
+        longest = jnp.maximum(with_visible, jnp.sum(right**2) / of_hidden)
+        weight = record["known"] * jnp.where(self.private > 0, 1 / jnp.maximum(1, longest), 1)
+        return {
+            "visible": RankOne(weight / of_visible * residual, left),
+            "hidden": RankOne(weight / of_hidden * right, right),
+        }
 
     def _lengths(self, params):
         """Clipping norms of the statistics; without noise, bounds that no record exceeds."""
@@ -192,11 +330,7 @@ class SigmoidBeliefNet:
         values, vectors = jnp.linalg.eigh(towards_round(spread, noise_hidden))
         values = jnp.maximum(values, 2 * k**0.5 * noise_hidden + 1e-3)
         turned = cleared(covariance, noise_visible) @ vectors
-        likely = jnp.sqrt((params.mean - 0.5) ** 2 + jnp.sum(turned**2 / values, axis=1)).clip(
-            0, 0.495
-        )
-        slope = jnp.arctanh(2 * likely).clip(1e-6)
-        tangent = jnp.tanh(slope) / (4 * slope)
+        tangent = _tangent(params.mean, jnp.sum(turned**2 / values, axis=1))
         new = params._replace(
             weights=(turned / values) @ vectors.T / tangent[:, None],
             intercept=(params.mean - 0.5) / tangent,
@@ -238,6 +372,13 @@ class SigmoidBeliefNet:
             noise=float(params.noise),
             weight=float(params.weight),
         )
+
+
+def _tangent(mean, explained):
+    """Optimal tangents, given means and the variances ``a' S^-1 a`` that hidden units explain."""
+    likely = jnp.sqrt((mean - 0.5) ** 2 + explained).clip(0, 0.495)
+    slope = jnp.arctanh(2 * likely).clip(1e-6)
+    return jnp.tanh(slope) / (4 * slope)
 
 
 def local_step(field, others, start):

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from skdpbayes.models.belief_net import SigmoidBeliefNet
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
@@ -36,6 +37,7 @@ from skdpbayes.plans.statistics import (
     opening_shares,
     plan_logistic,
     plan_moments,
+    plan_net_scores,
     plan_one_release,
     plan_rounds,
     plan_topics_dpvi,
@@ -190,6 +192,7 @@ register(
             (Autoencoder, plan_point),
             (AmortisedStart, opened(plan_amortised, Amortised)),
             (HasTopics, plan_topics_dpvi),
+            (SigmoidBeliefNet, plan_net_scores),
         ),
         frozenset({"guide"}),
     )
@@ -204,6 +207,7 @@ register(
             (WhitenedLogistic, plan_whitened),
             (RescaledLinear, plan_rescaled),
             (HasTopics, plan_topics_na_dpvi),
+            (SigmoidBeliefNet, plan_net_scores),
         ),
         frozenset({"prior_df"}),
     )
@@ -218,6 +222,7 @@ register(
             (WhitenedLogistic, plan_aware_sgld),
             (LogisticRegression, plan_aware_sgld),
             (HasTopics, plan_topics_sgld),
+            (SigmoidBeliefNet, plan_net_scores),
         ),
         frozenset({"step_schedule", "n_chains", "sampler"}),
     )

@@ -11,6 +11,7 @@ from skdpbayes.models.base import NORM
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.plans.gradients import refuse_many_parameters
 from skdpbayes.plans.settings import Bounds, Planned, Settings
+from skdpbayes.solvers.net_scores import RESCALED, NetScores
 from skdpbayes.solvers.topics_dpvi import TopicsDPVI
 from skdpbayes.solvers.topics_na_dpvi import TopicsNADPVI
 from skdpbayes.solvers.topics_sgld import TopicsSGLD
@@ -30,6 +31,7 @@ _TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of
 
 if TYPE_CHECKING:
     from skdpbayes.models.base import ConjugateModel, StatisticsModel, TopicModel
+    from skdpbayes.models.belief_net import SigmoidBeliefNet
     from skdpbayes.models.logistic import LogisticRegression
     from skdpbayes.models.moments import ColumnMoments
     from skdpbayes.privacy.accounting import GaussianSteps
@@ -175,6 +177,30 @@ def _schedule(
 def _norm_of(model: StatisticsModel) -> float:
     """Largest clipping norm of a record's statistics."""
     return max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
+
+
+def plan_net_scores(
+    settings: Settings, model: SigmoidBeliefNet, bounds: Bounds, n: int | None
+) -> Planned:
+    """Openings of a belief network, and rounds of its scores."""
+    del bounds
+    openings, rounds, _, steps = _schedule(settings, model, n)
+    if rounds <= RESCALED:
+        least = len(openings) + RESCALED + 1
+        raise ValueError(
+            f"n_steps={settings.n_steps} is too few: one release goes into the start and "
+            f"{RESCALED} scale the weights. Take at least {least}."
+        )
+    norm = _norm_of(model)
+    solver = NetScores(
+        kind=settings.solver,
+        n_draws=settings.n_posterior_samples if settings.solver == "sgld" else 0,
+        n_openings=np.int32(len(openings)),
+        n_rounds=np.int32(rounds),
+        least_weight=np.float32(0 if settings.private else 1),
+        clipping_norm=np.float32(norm),
+    )
+    return Planned(solver, settings.spec(steps), norm)
 
 
 def plan_logistic(

@@ -76,3 +76,28 @@ class WeightsPosterior(IndependentDraws):
             noise = rng.standard_normal(visible)
             draw[:, hidden] = self.intercept + noise / np.sqrt(self.weight * self.slope)
         return out.reshape(n, -1)
+
+
+@dataclass(frozen=True, repr=False)
+class ChainWeightsPosterior(WeightsPosterior):
+    """As `WeightsPosterior`, with deviations of the weights that a Markov chain took.
+
+    Attributes
+    ----------
+    chain : array of shape (n_draws, J, K)
+        Deviations along the eigenvectors of `spread`, in standard deviations.
+    """
+
+    chain: np.ndarray
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws picked at random; intercepts are drawn anew."""
+        picked = rng.choice(len(self.chain), n, replace=n > len(self.chain))
+        along, vectors = self._eigen()
+        visible, hidden = self.weights.shape
+        out = np.empty((n, visible, hidden + 1), np.float32)
+        for draw, i in zip(out, picked, strict=True):
+            draw[:, :hidden] = self.weights + (along * (self.chain[i] @ vectors)) @ vectors.T
+            noise = rng.standard_normal(visible)
+            draw[:, hidden] = self.intercept + noise / np.sqrt(self.weight * self.slope)
+        return out.reshape(n, -1)

@@ -234,7 +234,7 @@ REFUSED = [
     ({"n_components": 2.5}, "n_components must be an integer"),
     ({"epsilon": 0}, "epsilon must be"),
     ({"delta": 1}, "delta must be"),
-    ({"solver": "dpvi"}, "solver must be one of 'vips', got 'dpvi'"),
+    ({"solver": "nuts"}, "solver must be one of 'dpvi', 'na-dpvi', 'sgld', 'vips', got 'nuts'"),
     ({"adjacency": "rows"}, "adjacency must be one of"),
     ({"sampling_rate": 0}, "sampling_rate must be"),
     ({"n_steps": 1}, "n_steps=1 is too few: one release goes into the start. Take at least 2"),

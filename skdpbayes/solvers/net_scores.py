@@ -1,0 +1,280 @@
+"""Gradient solvers of the belief network: rounds of scores of the records' optimised bounds.
+
+A record's score is the gradient of its bound at its optimal hidden probabilities h (envelope
+theorem), a product ``r (1, h - p)'``: `SigmoidBeliefNet.scores`. With the second moments S of
+``h - p``, released beside it, the summed score G observes the covariance A of visible and hidden
+units, since the bound is quadratic in the logits,
+
+    A = G / n + t w S,        noise tau in each entry of G / n.
+
+The second term is public, and its residuals are shorter than those of ``y - m``: G needs less noise
+than the statistics of `vips`, of which A is one. The M-step then maximises the bound (a Newton step
+with the curvature ``n t S`` of each visible unit). The rounds' observations of A are averaged:
+
+    dpvi      at draws of the guide, with weights 2 / (t + 2)
+    na-dpvi   at the posterior mean, with the inverse of each round's variance: of the noise, and of
+              what the trace still moves beyond it
+    sgld      along a chain ``B' = B + a (A_t - B)``, whose noise is the privacy noise
+
+The guide is normal, independent between visible units, with covariance ``(n t S)^-1`` and the noise
+``tau (t S)^-1``. The last rounds release scores by the records' own tangents, at which the bound is
+tightest, and scale the weights of each hidden unit by a Newton step (`_rescaled`): few rounds of
+the EM algorithm leave weights too small, and so does denoising.
+
+See ``docs/solvers/belief-net-gradients.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from skdpbayes.mechanism.spec import Block, Mechanism
+from skdpbayes.models.base import double, single
+from skdpbayes.models.belief_net import NetParams, SigmoidBeliefNet
+from skdpbayes.models.protocols import Number
+from skdpbayes.models.quadrature import normal_nodes
+from skdpbayes.posteriors.belief_net import ChainWeightsPosterior, WeightsPosterior
+from skdpbayes.solvers.base import Query, Round, Scales, Sums, opening_round
+
+RESCALED = 2  # last rounds, which scale the weights
+STEP = 0.4  # a, of the chain
+_MOST_SCALE = 1.5
+
+
+class Trace(NamedTuple):
+    """Averages of what the rounds observe, about the present probabilities of hidden units."""
+
+    visible: jax.Array  # covariance A, (J, K)
+    hidden: jax.Array  # second moments of (1, h - p), (K + 1, K + 1)
+    variance: jax.Array  # of an entry of `visible`
+    hidden_variance: jax.Array
+    information: jax.Array  # sum of the rounds' weights; of na-dpvi
+
+
+class NetState(NamedTuple):
+    """State; every entry is a function of the releases, the solver key and public values."""
+
+    params: NetParams
+    trace: Trace
+    chain: jax.Array  # deviation of the chain from the average, (J, K); else empty
+    draws: jax.Array  # deviations kept, (n_draws, J, K); else empty
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NetScores:
+    """Rounds of scores, after the model's openings.
+
+    Attributes
+    ----------
+    kind : {"dpvi", "na-dpvi", "sgld"}
+    n_draws : int
+        Draws kept of the chain; zero without one.
+    n_openings : int
+    n_rounds : int
+        Number of rounds, the openings not counted.
+    least_weight : float
+        Least weight of a round in the average; 1 takes each round alone, which is best
+        without noise.
+    clipping_norm : float
+        Clipping norm of every block, for the report.
+    """
+
+    kind: str = field(metadata={"static": True})
+    n_draws: int = field(metadata={"static": True})
+    n_openings: Number
+    n_rounds: Number
+    least_weight: Number
+    clipping_norm: Number
+    clip_fraction: ClassVar[None] = None
+
+    def init(self, model: SigmoidBeliefNet, key: jax.Array) -> NetState:
+        """State before any release."""
+        del key
+        j, k = model.n_visible, model.n_hidden
+        zero = jnp.zeros((), jnp.float32)
+        nothing = jnp.zeros((j, k), jnp.float32)
+        moments = jnp.zeros((k + 1, k + 1), jnp.float32)
+        return NetState(
+            model.init(),
+            Trace(nothing, moments, zero, zero, zero),
+            nothing if self.n_draws else nothing[:0],
+            jnp.full((self.n_draws, j, k), jnp.nan, jnp.float32),
+        )
+
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round: each opening once, scores, and those by own tangents."""
+        last = step >= self.n_openings + self.n_rounds - RESCALED
+        return jnp.minimum(step, self.n_openings) + (last & (step > self.n_openings))
+
+    def rounds(self, model: SigmoidBeliefNet, mechanism: Mechanism) -> tuple[Round[NetState], ...]:
+        """The model's openings, rounds of scores, and those that scale the weights."""
+        del mechanism
+
+        def became(state: NetState, params: NetParams, key: jax.Array) -> NetState:
+            del key
+            return state._replace(params=params)
+
+        def blocks(state: NetState) -> Mapping[str, Block]:
+            del state
+            return model.blocks()
+
+        def score_of(state: NetState, point: NetParams) -> Query:
+            del state
+            return model.scores(point)
+
+        def own_score_of(state: NetState, point: NetParams) -> Query:
+            del state
+            return model.scores(point, own=True)
+
+        def learn(
+            state: NetState, point: NetParams, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> NetState:
+            t = (step - self.n_openings).astype(float)
+            return single(self._learnt(model, *double((state, point)), t, estimate, scales))
+
+        def rescale(
+            state: NetState, point: NetParams, step: jax.Array, estimate: Sums, scales: Scales
+        ) -> NetState:
+            del step
+            own, at = double((state.params, point))
+            return state._replace(params=single(_rescaled(model, own, at, estimate, scales)))
+
+        opened = (opening_round(opening, became) for opening in model.openings())
+        return (
+            *opened,
+            Round(lambda state, key: self._point(state, key), score_of, blocks, learn),
+            Round(lambda state, key: state.params, own_score_of, blocks, rescale),
+        )
+
+    def _point(self, state: NetState, key: jax.Array) -> NetParams:
+        """Where scores are released: a draw of the guide, the mean, or the chain."""
+        params = state.params
+        if self.kind == "na-dpvi":
+            return params
+        along, vectors = deviations(params, jnp)
+        if self.kind == "sgld":
+            return params._replace(
+                weights=params.weights + (state.chain @ vectors * along) @ vectors.T
+            )
+        drawn = along * jax.random.normal(key, along.shape, along.dtype)
+        known = params.weight > 0  # the start is a draw already
+        return params._replace(weights=params.weights + known * drawn @ vectors.T)
+
+    def _learnt(
+        self,
+        model: SigmoidBeliefNet,
+        state: NetState,
+        point: NetParams,
+        t: jax.Array,
+        estimate: Sums,
+        scales: Scales,
+    ) -> NetState:
+        """State after one more round."""
+        params, trace = state.params, state.trace
+        seen = model.observed(point, estimate, scales, model.score_lengths(point))
+        early = 2 / (t + 2)
+        # Hidden units are seen as they are at the point: of them late rounds tell most.
+        weight = jnp.maximum(early, self.least_weight)
+        hidden = (1 - weight) * trace.hidden + weight * seen.hidden
+        hidden_variance = (
+            1 - weight
+        ) ** 2 * trace.hidden_variance + weight**2 * seen.hidden_noise**2
+        coordinates = model.coordinates(params.active, hidden, hidden_variance)
+        added = point.tangent[:, None] * (point.weights @ coordinates.spread)
+        lost = point.tangent[:, None] * point.weights * coordinates.inside
+        new = seen.score - lost + added
+        information = trace.information
+        if self.kind == "na-dpvi":
+            moved = jnp.mean((new - trace.visible) ** 2) - seen.noise**2 - trace.variance
+            own = 1 / (seen.noise**2 + moved.clip(0) + 1e-12)
+            information = trace.information + own
+            weight = jnp.maximum(own / information, self.least_weight)
+        visible = (1 - weight) * trace.visible + weight * new
+        variance = (1 - weight) ** 2 * trace.variance + weight**2 * seen.noise**2
+        after = model.maximised(params, visible, variance, coordinates, seen.weight)
+        chain, draws = state.chain, state.draws
+        if self.n_draws:
+            chain, draws = self._moved(state, new - visible, seen.noise, t)
+        return NetState(
+            after,
+            Trace(visible, coordinates.hidden, variance, hidden_variance, information),
+            chain,
+            draws,
+        )
+
+    def _moved(
+        self, state: NetState, away: jax.Array, noise: jax.Array, t: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Next state of the chain, standardised to unit variance, and its draws.
+
+        The chain's stationary variance is ``a / (2 - a)`` times that of its noise. The privacy
+        noise is all of it; without privacy there is none, and the chain stays.
+        """
+        stationary = jnp.sqrt(STEP / (2 - STEP)) * noise
+        chain = (1 - STEP) * state.chain + STEP * away / jnp.maximum(stationary, 1e-30) * (
+            noise > 0
+        )
+        first = jnp.floor(self.n_rounds * 0.25)
+        left = self.n_rounds - RESCALED - first
+        slot = jnp.floor((t - first) * self.n_draws / left.clip(1)).astype(jnp.int32)
+        slot = slot.clip(0, self.n_draws - 1)
+        kept = jnp.where(t >= first, chain, state.draws[slot])
+        return chain, state.draws.at[slot].set(kept)
+
+    def posterior(self, model: SigmoidBeliefNet, state: NetState) -> WeightsPosterior:
+        """The guide, or the draws of the chain."""
+        own = model.posterior(state.params)
+        if not self.n_draws:
+            return own
+        draws = np.asarray(state.draws, np.float64)
+        draws = draws[~np.isnan(draws).any(axis=(1, 2))]
+        return ChainWeightsPosterior(**vars(own), chain=draws - draws.mean(axis=0))
+
+    def diagnostics(self, state: NetState, posterior: Any) -> dict[str, Any]:
+        """Standard deviation of the noise in the averages."""
+        del posterior
+        return {
+            "noise_std": {
+                "visible": float(state.trace.variance) ** 0.5,
+                "hidden": float(state.trace.hidden_variance) ** 0.5,
+            }
+        }
+
+
+def deviations(params: Any, xp: Any) -> tuple[Any, Any]:
+    """Standard deviations of weights along the eigenvectors of `spread`, (J, K); and these."""
+    values, vectors = xp.linalg.eigh(params.spread)
+    slope = params.tangent[:, None]
+    rows = 1 / (params.weight.clip(1) * slope * values)
+    return xp.sqrt(rows + (params.noise / (slope * values)) ** 2), vectors
+
+
+def _rescaled(
+    model: SigmoidBeliefNet, params: NetParams, point: NetParams, estimate: Sums, scales: Scales
+) -> NetParams:
+    """Weights of each hidden unit scaled by one Newton step on the bound by own tangents."""
+    seen = model.observed(point, estimate, scales, model.score_lengths(point))
+    inside = (params.active * (1 - params.active) - jnp.diag(seen.hidden)[1:]).clip(0)
+    tangent = _mean_tangent(point)
+    score = seen.score - tangent[:, None] * point.weights * inside
+    slope = jnp.sum(score * point.weights, axis=0)
+    curvature = (point.weights.T * tangent) @ point.weights * params.spread
+    trace = jnp.trace(curvature) / len(curvature)
+    scale = 1 + jnp.linalg.solve(curvature + (1e-3 * trace + 1e-12) * jnp.eye(len(slope)), slope)
+    return params._replace(weights=params.weights * scale.clip(1 / _MOST_SCALE, _MOST_SCALE))
+
+
+def _mean_tangent(params: NetParams) -> jax.Array:
+    """Mean of the records' own tangents, for normal logits, (J,)."""
+    nodes, weights = (x[::8] for x in normal_nodes(1))
+    variance = jnp.sum((params.weights @ params.spread) * params.weights, axis=1)
+    logits = params.intercept[:, None] + jnp.sqrt(variance)[:, None] * nodes[:, 0]
+    root = jnp.abs(logits).clip(1e-3)
+    return (jnp.tanh(root / 2) / (2 * root)) @ (weights / weights.sum())
