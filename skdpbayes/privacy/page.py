@@ -16,7 +16,7 @@ _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color:#1b1b1b}
 table{border-collapse:collapse;margin:.5em 0 1.5em;display:block;overflow-x:auto}
 th,td{text-align:left;vertical-align:top;padding:.25em 1em .25em 0;border-bottom:1px solid #ddd}
-td{overflow-wrap:anywhere}th{font-weight:600}h2{margin-top:2em}.good{color:#1a7f37}.void{color:#b42318;font-weight:600}
+td{overflow-wrap:anywhere;min-width:6em}th{font-weight:600}h2{margin-top:2em}.good{color:#1a7f37}.void{color:#b42318;font-weight:600}
 svg{max-width:100%;height:auto}figcaption,.small{color:#555;font-size:90%}
 """
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 520, 300, 64, 48

@@ -38,6 +38,10 @@ _SAME_VERSION, _OTHER_VERSION = 1e-6, 0.01
 _FIELDS = {
     "format", "made", "made_with", "guarantee_holds", "deployment", "meaning", "spent", "ledger",
 }  # fmt: skip
+_GROUPS = {
+    "basic", "dp_variant", "privacy_loss", "deployment_model", "accounting", "implementation",
+    "administrative",
+}  # fmt: skip
 # Texts that are names, not sentences.
 _NAMES = ("variant_name", "privacy_unit", "model_name", "access_type")
 _INSIDE = r'<script type="application/json" id="statement">(.*?)</script>'  # of a page
@@ -364,8 +368,12 @@ def verify_statement(record: Mapping[str, Any]) -> Verdict:
     >>> verify_statement(told).follows
     False
     """
-    spent = PrivacySpent.from_dict(record["spent"])
-    found = list(_compared(spent, record))
+    try:
+        spent = PrivacySpent.from_dict(record["spent"])
+        found = list(_compared(spent, record))
+        notes = tuple(_not_compared(spent, record)) if "format" in record else ()
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"fields are missing, or of another type: {error!r}.") from error
     problems = [problem for _, problem in found if problem]
     problems += [f"the guarantee is void: {why}." for why in spent.voided_by]
     if spent.seeded and not spent.voided_by:
@@ -373,7 +381,6 @@ def verify_statement(record: Mapping[str, Any]) -> Verdict:
     if math.isinf(spent.epsilon) and not spent.voided_by:
         problems.append("epsilon is infinite, and nothing is said to void the guarantee.")
     checked = tuple(what for what, problem in found if not problem)
-    notes = tuple(_not_compared(spent, record)) if "format" in record else ()
     return Verdict(not problems, tuple(problems), checked, notes, _claim(spent))
 
 
@@ -395,7 +402,8 @@ def _not_compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[st
     else:
         for group, fields in _guarantee_fields(spent).items():
             for name, text in fields.items():
-                if isinstance(text, str) and record["deployment"][group][name] != text:
+                told = record["deployment"][group][name]
+                if isinstance(text, str) and told != text and told.startswith(text):
                     yield f"what was added to deployment.{group}.{name}"
     if record["ledger"] is not None and record["ledger"]["voided_by"]:
         yield "other fits of the ledger, whose guarantee is void"
@@ -421,6 +429,8 @@ def _compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[tuple[
         return
     stated = record["deployment"]["privacy_loss"]["privacy_parameters"]
     more = set(record) - _FIELDS | set(stated) - {"epsilon", "delta"}
+    more |= set(record["meaning"]) - {"attacks", "reconstruction"}
+    more |= set(record["deployment"]) - _GROUPS
     yield "names of fields", f"it has the unknown fields {sorted(more)}." if more else ""
     total = spent.total
     for name, value in (("epsilon", total.epsilon), ("delta", total.delta)):

@@ -184,7 +184,10 @@ TAMPERED = {
     "ledger without the fit": (["ledger", "content", "entries"], lambda x: []),
     "ledger of persons": (["ledger", "content", "ledger", "unit"], lambda x: "person"),
     "guarantee, as text": (["guarantee_holds"], lambda x: "true"),
-    "unit in more words": (["deployment", "privacy_loss", "privacy_unit"], lambda x: "rows of all"),
+    "unit in more words": (
+        ["deployment", "privacy_loss", "privacy_unit"],
+        lambda x: "row with all of a person",
+    ),
     "variant": (
         ["deployment", "dp_variant", "variant_name"],
         lambda x: "Pure DP, not Approximate DP",
@@ -195,6 +198,8 @@ TAMPERED = {
     ),
     "another epsilon": (["epsilon"], None),
     "another parameter": (["deployment", "privacy_loss", "privacy_parameters", "rho"], None),
+    "another meaning": (["meaning", "guessing"], None),
+    "another group": (["deployment", "promise"], None),
     "another attack rate": (["meaning", "attacks", 0, "tpr_of_experts"], None),
 }
 
@@ -276,6 +281,13 @@ def test_a_ledger_must_be_of_the_fits_records(spent, fitted):
     half = PrivacyLedger(2.0, 1e-5)
     half.charge([dataclasses.replace(spent.steps[0], steps=spent.n_steps // 2)])
     assert not verify_statement(statement(spent, ledger=half)).follows
+
+
+def test_fields_that_are_missing_or_of_another_type_are_told(told):
+    for path in (["spent"], ["deployment"], ["ledger", "content"], ["meaning", "attacks"],
+                 ["deployment", "accounting", "composition"]):  # fmt: skip
+        with pytest.raises(ValueError, match="of another type"):
+            verify_statement(changed(told, path, lambda x: 7))
 
 
 def test_arguments_that_are_no_texts_are_told(spent):
