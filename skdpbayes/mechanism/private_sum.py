@@ -295,10 +295,12 @@ def private_sum(
     for i, group in enumerate(records.groups()):
         sums = over(i, group, sums)
 
-    # Fail closed, should less noise have been drawn than is needed.
-    last = draw.noise[sum(leaf.size for leaf in jax.tree.leaves(sums)) - 1]
-    missing = last == undrawn(draw.noise.dtype)
-    noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, draw.noise, 0), sums)
+    # Fail closed, should less noise have been drawn than is needed. A kind of round that is
+    # compiled and never run may need more than any that runs.
+    size, nothing = sum(leaf.size for leaf in jax.tree.leaves(sums)), undrawn(draw.noise.dtype)
+    noise = jnp.pad(draw.noise, (0, max(0, size - draw.noise.size)), constant_values=nothing)
+    missing = noise[size - 1] == nothing
+    noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, noise, 0), sums)
     spacing = {
         name: jnp.where(missing, jnp.nan, block.clipping_norm / units[name])
         for name, block in blocks.items()

@@ -392,17 +392,20 @@ def test_each_step_of_a_schedule_has_its_own_noise():
             assert 1e-7 < stats.chi2.cdf(np.sum(scaled**2), scaled.size) < 1 - 1e-7
 
 
+@pytest.mark.parametrize("missing", [1, 3])  # in the last place, and without a place
 @pytest.mark.parametrize("numerics", ["secure", "fast"])
-def test_a_release_for_which_too_little_noise_was_drawn_is_not_a_number(numerics):
+def test_a_release_for_which_too_little_noise_was_drawn_is_not_a_number(numerics, missing):
     spec, blocks = (
         MechanismSpec((GaussianSteps(1.0, 1.0, 1),), numerics=numerics),
         {"0": Block(np.float32(1.0))},
     )
     records = jax.tree.map(jnp.asarray, pack_records(v=np.ones((3, 10), np.float32)))
     with jax.enable_x64(True):
-        (draws,) = draws_of_chain(bytes(32), bytes(32), spec, np.array([9]), [0, 3], 64)
+        sizes = np.array([10 - missing])
+        (draws,) = draws_of_chain(bytes(32), bytes(32), spec, sizes, [0, 3], 64)
         draw = jax.tree.map(jnp.asarray, draws).at(0)
-        draw = draw._replace(noise=jnp.append(draw.noise, undrawn(draw.noise.dtype)))
+        if missing == 1:
+            draw = draw._replace(noise=jnp.append(draw.noise, undrawn(draw.noise.dtype)))
         out = private_sum(
             lambda r: {"0": r["v"]}, blocks, jax.device_put(spec.traced()), draw, 0, records
         )["0"]
