@@ -72,7 +72,9 @@ class DPNumPyroModel(ProgramEstimator):
         Posterior approximation of `dpvi`: a normal distribution ("auto" is full rank up to 100
         parameters), or a NumPyro guide for the latent sites, your own or one of
         `numpyro.infer.autoguide`. The spread of a NumPyro guide does not include the privacy noise;
-        the spread of the normal distribution does.
+        the spread of the normal distribution does. Your own guide may draw latent sites of single
+        records, and with it sites that are `numpyro.param` are fitted as points
+        (``docs/amortised.md``); ``solver="dpvi"`` alone takes it.
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` gives the non-private model.
     delta : float, default=1e-5
@@ -109,6 +111,9 @@ class DPNumPyroModel(ProgramEstimator):
     posterior_samples_ : dict
         Draws of each latent site and of the deterministic sites that depend on no record, with a
         first axis of length `n_posterior_samples`, as `numpyro.infer.Predictive` takes them.
+    params_ : dict of pytrees
+        Point estimates of the `numpyro.param` sites of model and guide, if the guide is amortised
+        or the model has such sites.
     posterior_
         Posterior of the coordinates, flattened in the order of the sites' names.
     privacy_spent_ : PrivacySpent

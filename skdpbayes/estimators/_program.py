@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MANY = 100  # records; a table of groups is shorter
 _CLIPPED = 0.5  # clipping norm over the median norm (rounded up to a power of two), under noise
+_CLIPPED_POINTS = 2**-4  # the same, for amortised guides: all gradients have about one length
 
 
 class ProgramEstimator(PosteriorEstimator):
@@ -81,8 +82,9 @@ class ProgramEstimator(PosteriorEstimator):
         from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO, FAIR_RATIO
 
         model, held = self._programmed(facts)
+        share = _CLIPPED_POINTS if isinstance(model, Amortised) else _CLIPPED
         # Without noise, hardly anything should be clipped.
-        factor = _CLIPPED if math.isfinite(self.epsilon) else 64.0
+        factor = share if math.isfinite(self.epsilon) else 64.0
         found = self.clipping_norm is None
         norm = float(self.clipping_norm or 1.0)
         voided_by = self._seem_to_hold_records(facts, held)

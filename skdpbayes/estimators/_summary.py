@@ -123,8 +123,8 @@ class SummaryMixin:
         ImportError
             If pandas is not installed.
         ValueError
-            For a `level` outside (0, 1), for names that are not as many as columns, and for
-            `scaling` where there are no coefficients of columns.
+            For a `level` outside (0, 1), for names that are not as many as columns, for `scaling`
+            where there are no coefficients of columns, and where no parameter has a posterior.
         """
         check_is_fitted(self)
         check_number("level", level, 0, 1, open_above=True)
@@ -133,6 +133,10 @@ class SummaryMixin:
         except ImportError as error:
             raise ImportError("summary needs pandas: pip install pandas.") from error
         parameters = list(self._parameters_of(feature_names, scaling))
+        if not parameters:
+            raise ValueError(
+                "summary is of parameters with a posterior, and all of these are points: `params_`."
+            )
         draws = np.stack([own.draws for own in parameters])
         sd = draws.std(axis=1)
         tails = (1 - level) / 2, (1 + level) / 2
