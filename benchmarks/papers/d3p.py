@@ -306,8 +306,8 @@ def fig3(order: Order) -> Found:
         by_level("Over NumPyro without privacy", ratios, "rows in a batch", 2),
     ]
     ran = (
-        f"each size timed twice, by {steps[1] - steps[0]} steps (paper: 100); one processor, shared "
-        "or not, instead of a V100. The paper's figure has no numbers: 1 to 4 ms on its axis"
+        f"each size timed twice, by {steps[1] - steps[0]} steps (paper: 100); one processor, shared"
+        " or not, instead of a V100. The paper's figure has no numbers: 1 to 4 ms on its axis"
     )
     return Found(ran, tables, figure)
 
