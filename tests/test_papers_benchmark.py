@@ -100,7 +100,7 @@ def test_images_are_of_the_file_that_the_user_names(tmp_path, capsys):
 def test_entries_run_on_a_file_that_the_user_names(name, data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_log, "ROOT", tmp_path)
     path = tmp_path / "made_up.npz"
-    made_up(path, n=300)
+    made_up(path, n=150)
     words = ["--only", name, "--data", f"{data}={path}", "--out", str(tmp_path)]
     assert command.main(words) == 0
     assert (tmp_path / f"{name}.png").exists()

@@ -111,14 +111,15 @@ def table2(order: Order, name: str) -> Found:
     data = images(order, name)
     train, test = values(data)
     n, own = len(train), network(data)
-    epochs, steps = order.choose(2, EPOCHS), order.choose((5, 30), (50, 300))
+    dense = len(data.shape) == 2  # gradients of convolutions are formed, record by record
+    epochs = order.choose(2 if dense else 1, EPOCHS)
+    steps = order.choose((5, 30) if dense else (1, 4), (50, 300))
     timed = train[:TIMED]
     per_epoch = n // BATCH
     seconds = {
         f"ours, {numerics}": per_epoch * private_step(timed, BATCH, numerics, steps, own)
         for numerics in ("fast", "secure")
     }
-    dense = len(data.shape) == 2
     floor = math.nan
     if dense:
         floor = per_epoch * autoencoder.numpyro_seconds(timed, BATCH, steps[1]) / steps[1]
