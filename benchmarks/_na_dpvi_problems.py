@@ -41,6 +41,14 @@ class GammaExponential:
         rate = jax.nn.softplus(theta[0])
         return jnp.log(rate) - rate * record
 
+    def mean_scores(self, thetas, noise, record):
+        """Means over draws of the score and of its product with the noise: linear in the record."""
+        slope, rate = jax.nn.sigmoid(thetas), jax.nn.softplus(thetas)
+        weights = jnp.ones_like(noise), noise
+        of_record = (jnp.mean(slope * w, axis=0) for w in weights)
+        of_none = (jnp.mean(slope / rate * w, axis=0) for w in weights)
+        return tuple(a - record * b for a, b in zip(of_none, of_record, strict=True))
+
     def draw_prior(self, rng: np.random.Generator, n: int) -> Array:
         return softplus_inverse(rng.gamma(8, 1 / 2, (n, 1)))
 
@@ -68,6 +76,12 @@ class BetaBernoulli:
 
     def log_likelihood(self, theta, record):
         return record * theta[0] - jax.nn.softplus(theta[0])
+
+    def mean_scores(self, thetas, noise, record):
+        """Means over draws of the score and of its product with the noise, in closed form."""
+        p = jax.nn.sigmoid(thetas)
+        of_noise = record * jnp.mean(noise, axis=0) - jnp.mean(p * noise, axis=0)
+        return record - jnp.mean(p, axis=0), of_noise
 
     def draw_prior(self, rng: np.random.Generator, n: int) -> Array:
         p = rng.beta(10, 10, (n, 1))

@@ -100,7 +100,7 @@ def test_images_are_of_the_file_that_the_user_names(tmp_path, capsys):
 def test_entries_run_on_a_file_that_the_user_names(name, data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(_log, "ROOT", tmp_path)
     path = tmp_path / "made_up.npz"
-    made_up(path, n=300)
+    made_up(path, n=150)
     words = ["--only", name, "--data", f"{data}={path}", "--out", str(tmp_path)]
     assert command.main(words) == 0
     assert (tmp_path / f"{name}.png").exists()
@@ -152,16 +152,16 @@ def test_one_posterior_sample_is_of_the_posterior():
 def test_the_power_of_one_sample_bounds_what_a_record_changes():
     """Densities with and without a record differ by a factor of at most exp(epsilon)."""
     radius, epsilon = 3.0, 0.5
-    power = epsilon / math.log1p(math.exp(radius))
+    power = dp_sgld.safe_power(epsilon, radius)
     grid = np.linspace(-radius, radius, 801)[:, None]
-    Z, y = np.array([[1.0], [0.5], [-1.0]]), np.array([0, 1, 1])
+    Z, y = np.array([[1.0], [-1.0], [-1.0]]), np.array([0, 1, 1])
     logs = []
     for kept in (slice(0, 3), slice(1, 3)):
         p = dp_sgld.Posterior(Z[kept], y[kept], power, radius)
         values = np.array([p.log_density(w) for w in grid])
         logs.append(values - np.logaddexp.reduce(values))
     largest = np.abs(logs[0] - logs[1]).max()
-    assert 0.3 * epsilon < largest <= epsilon
+    assert 0.6 * epsilon < largest <= epsilon
 
 
 def test_algorithm_1_finds_the_coefficients():

@@ -202,14 +202,18 @@ class Posterior:
         return w, accepted / steps
 
 
+def safe_power(epsilon: float, radius: float) -> float:
+    """Power of the likelihood with which one posterior sample is epsilon-private."""
+    return min(1.0, epsilon / math.log1p(math.exp(radius)))
+
+
 def one_sample(Z: Array, y: Array, epsilon: float, rng, radius: float, steps: int) -> Array:
     """One posterior sample (Wang et al. 2015, theorem 1), epsilon-private, delta zero.
 
     Rows have length 1 at most, so that a record's log-likelihood is between 0 and
     ``-log(1 + exp(radius))``, and its power bounds what leaving the record out may change.
     """
-    power = min(1.0, epsilon / math.log1p(math.exp(radius)))
-    return Posterior(Z, y, power, radius).sample(rng, steps)[0]
+    return Posterior(Z, y, safe_power(epsilon, radius), radius).sample(rng, steps)[0]
 
 
 def one_sample_lipschitz(Z: Array, y: Array, epsilon: float, rng, steps: int) -> Array:
