@@ -11,7 +11,7 @@ import whitebox
 from cases import BY_PERSON, CASES, Hostile
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import sparse, special, stats
 
 from skdpbayes import (
     DPBayesianLogisticRegression,
@@ -156,6 +156,23 @@ def test_persons_of_ragged_rows_are_grouped_by_their_own_longest_row():
     kept, starts = kept_rows(person, 40, 2)
     owned = sorted(X[kept[a:b]].tobytes() for a, b in itertools.pairwise(starts))
     assert sorted(rows.tobytes() for rows in seen) == owned
+
+
+def test_sparse_rows_of_persons_are_the_dense_ones():
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(60, 40)) * (rng.random((60, 40)) < 0.3)).astype(np.float32)
+    person, facts = rng.integers(0, 25, 60), Facts(Shape(60, 40))
+    person = np.unique(person, return_inverse=True)[1]
+    packed = [
+        by_person(Rows(facts, lambda x=x: pack_records(x=x)), person, 2).pack()
+        for x in (X, sparse.csr_array(X))
+    ]
+    taken = [jax.device_put(records).take(jnp.arange(20)) for records in packed]
+    jax.tree.map(np.testing.assert_array_equal, *taken)
+    kept, starts = kept_rows(person, int(person.max()) + 1, 2)
+    np.testing.assert_array_equal(
+        taken[0].rows["x"][3][taken[0].present[3]], X[kept[starts[3] : starts[4]]]
+    )
 
 
 def test_norms_grow_as_the_rows_of_a_person_do():
