@@ -300,6 +300,21 @@ def test_evidence_of_counts_is_that_of_a_sum_over_all_counts():
 
 
 @pytest.mark.slow
+def test_without_noise_topics_of_authors_are_those_of_their_documents():
+    """Each document has a mixture of its own; lengths differ, also within an author's."""
+    rng = np.random.default_rng(0)
+    owner = rng.permutation(np.repeat(np.arange(150), rng.integers(1, 4, 150)))
+    topics = np.repeat(np.eye(2), 40, axis=1) / 40
+    length = rng.choice([5, 100], len(owner))
+    X = rng.poisson(length[:, None] * (rng.dirichlet([0.2, 0.2], len(owner)) @ topics))
+    how = dict(epsilon=np.inf, n_steps=6, random_state=0)
+    ours = DPLatentDirichletAllocation(2, max_rows_per_person=3, **how).fit(X, groups=owner)
+    rows = DPLatentDirichletAllocation(2, **how).fit(X)
+    np.testing.assert_allclose(ours.components_, rows.components_, rtol=1e-3)
+    assert ours.privacy_spent_.unit == "person"
+
+
+@pytest.mark.slow
 def test_of_a_group_that_is_one_person_little_but_the_prior_is_learnt():
     """Persons of the other hierarchical test have rows in several groups (`BY_PERSON`)."""
     rng, n = np.random.default_rng(0), 40
@@ -332,6 +347,7 @@ def rows_clipped_instead_of_persons(patch):
         return original(query, blocks, units, exact, batch, included)
 
     patch.setattr(mechanism, "_chunk_sums", chunk_sums)
+    patch.setattr(mechanism, "_slots", lambda query, records, group: 64)
     patch.setattr(inference, "of_person", lambda query, blocks: query)
 
 
