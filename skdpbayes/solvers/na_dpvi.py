@@ -62,7 +62,6 @@ from skdpbayes.models.protocols import (
     HasWorkingPoint,
     Number,
 )
-from skdpbayes.models.responses import knows_responses
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
@@ -75,7 +74,6 @@ from skdpbayes.solvers.released_curvature import (
 )
 
 _BLOCKS = 32  # of rounds, over which averages are kept
-_OF_A_PERSON = 0.7  # length of fair scores over the clipping norm, where a person has several rows
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 
 
@@ -154,21 +152,13 @@ class NADPVI:
         def unit(state: TraceState) -> jax.Array:
             return first * score_scale(model, unravel(state.theta.astype(jnp.float32)))
 
-        # Fair scores are as long as they may be. Sums of a person's would often be longer than the
-        # norm of a person, and clipped, which lowers their slope and so makes intervals too narrow.
-        several = (mechanism.most_rows > 1) & knows_responses(model)
-        shorter = jnp.where(several, _OF_A_PERSON, 1)
-
-        def row_norm(state: TraceState) -> jax.Array:
-            return jnp.asarray(self.clipping_norm * unit(state) * shorter, jnp.float32)
-
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
             view = _look(model, state)
             return view.point.astype(jnp.float32), view
 
         def score_of(state: TraceState, point: tuple[jax.Array, View]) -> Query:
-            theta, clip = unravel(point[0]), row_norm(state)
+            theta, clip = unravel(point[0]), self.clipping_norm * unit(state)
             return lambda record: {"score": weighted_score(model, theta, record, clip)[0]}
 
         def learn_score(
@@ -178,7 +168,7 @@ class NADPVI:
             estimate: Sums,
             scales: Scales,
         ) -> TraceState:
-            view, clip = point[1], row_norm(state)
+            view, clip = point[1], self.clipping_norm * unit(state)
             score = unbiased_total(model, unravel(point[0]), estimate["score"], clip) / view.factors
             noise = (scales["score"] / view.factors) ** 2
             subsampled = 1 / mechanism.rate - 1
@@ -220,7 +210,9 @@ class NADPVI:
             asked,
             Round(
                 lambda state, key: state.theta.astype(jnp.float32),
-                lambda state, point: curvature_query(model, unravel(point), row_norm(state)),
+                lambda state, point: curvature_query(
+                    model, unravel(point), self.clipping_norm * unit(state)
+                ),
                 lambda state: curvature_blocks(self.curvature_norm * unit(state) ** 2),
                 learn_curvature,
             ),

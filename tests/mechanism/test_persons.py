@@ -11,7 +11,7 @@ import whitebox
 from cases import BY_PERSON, CASES, Hostile
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import sparse, special, stats
 
 from skdpbayes import (
     DPBayesianLogisticRegression,
@@ -158,6 +158,23 @@ def test_persons_of_ragged_rows_are_grouped_by_their_own_longest_row():
     assert sorted(rows.tobytes() for rows in seen) == owned
 
 
+def test_sparse_rows_of_persons_are_the_dense_ones():
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(60, 40)) * (rng.random((60, 40)) < 0.3)).astype(np.float32)
+    person, facts = rng.integers(0, 25, 60), Facts(Shape(60, 40))
+    person = np.unique(person, return_inverse=True)[1]
+    packed = [
+        by_person(Rows(facts, lambda x=x: pack_records(x=x)), person, 2).pack()
+        for x in (X, sparse.csr_array(X))
+    ]
+    taken = [jax.device_put(records).take(jnp.arange(20)) for records in packed]
+    jax.tree.map(np.testing.assert_array_equal, *taken)
+    kept, starts = kept_rows(person, int(person.max()) + 1, 2)
+    np.testing.assert_array_equal(
+        taken[0].rows["x"][3][taken[0].present[3]], X[kept[starts[3] : starts[4]]]
+    )
+
+
 def test_norms_grow_as_the_rows_of_a_person_do():
     blocks = {kind: Block(2.0, together=kind) for kind in ("sum", "score", "mean")}
     spec = DPBetaBernoulli(solver="dpvi", max_rows_per_person=9).plan(50, 2).spec
@@ -283,6 +300,21 @@ def test_evidence_of_counts_is_that_of_a_sum_over_all_counts():
 
 
 @pytest.mark.slow
+def test_without_noise_topics_of_authors_are_those_of_their_documents():
+    """Each document has a mixture of its own; lengths differ, also within an author's."""
+    rng = np.random.default_rng(0)
+    owner = rng.permutation(np.repeat(np.arange(150), rng.integers(1, 4, 150)))
+    topics = np.repeat(np.eye(2), 40, axis=1) / 40
+    length = rng.choice([5, 100], len(owner))
+    X = rng.poisson(length[:, None] * (rng.dirichlet([0.2, 0.2], len(owner)) @ topics))
+    how = dict(epsilon=np.inf, n_steps=6, random_state=0)
+    ours = DPLatentDirichletAllocation(2, max_rows_per_person=3, **how).fit(X, groups=owner)
+    rows = DPLatentDirichletAllocation(2, **how).fit(X)
+    np.testing.assert_allclose(ours.components_, rows.components_, rtol=1e-3)
+    assert ours.privacy_spent_.unit == "person"
+
+
+@pytest.mark.slow
 def test_of_a_group_that_is_one_person_little_but_the_prior_is_learnt():
     """Persons of the other hierarchical test have rows in several groups (`BY_PERSON`)."""
     rng, n = np.random.default_rng(0), 40
@@ -315,6 +347,7 @@ def rows_clipped_instead_of_persons(patch):
         return original(query, blocks, units, exact, batch, included)
 
     patch.setattr(mechanism, "_chunk_sums", chunk_sums)
+    patch.setattr(mechanism, "_slots", lambda query, records, group: 64)
     patch.setattr(inference, "of_person", lambda query, blocks: query)
 
 
