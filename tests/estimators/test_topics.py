@@ -385,11 +385,12 @@ def test_what_is_spent_is_what_was_asked_for(fits):
 
 
 @pytest.mark.slow
-def test_the_fit_follows_from_the_releases_and_the_solver_key(fits, compiled_as_users_do):
+@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi"])
+def test_the_fit_follows_from_the_releases_and_the_solver_key(solver, fits, compiled_as_users_do):
     """So nothing else of the documents is in it: no start, no stopping, no bound of the likelihood."""
-    model = estimator().fit(X)
+    model = estimator(solver=solver).fit(X)
     releases = fits[-1][-1]
-    again = estimator()
+    again = estimator(solver=solver)
     again.n_features_in_ = V
     plan, solver_keys = again.plan(N, V), fit_keys(0).solver
     nothing = {"columns": np.full(LONGEST, V, np.int32), "values": np.zeros(LONGEST, np.float32)}
