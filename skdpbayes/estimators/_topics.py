@@ -159,6 +159,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         rounds=(4, 30),
         solver_rounds={"dpvi": (4, 60), "sgld": (200, 200)},
         opening_shares=(0.4, 0.15),
+        solver_shares={"na-dpvi": (0.2, 0.15)},
         opening_words="{} releases go",
     )
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from skdpbayes.models.lda_local import collapsed_step
+from skdpbayes.models.protocols import Number
 
 N_SIMULATED = 256  # documents
 
@@ -13,7 +14,7 @@ N_SIMULATED = 256  # documents
 def observed_share(
     key: jax.Array,
     topics: jax.Array,
-    doc_topic_prior: jax.Array | float,
+    doc_topic_prior: Number,
     length: int,
     n_documents: int = N_SIMULATED,
 ) -> jax.Array:

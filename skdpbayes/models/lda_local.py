@@ -47,10 +47,7 @@ def collapsed_step(topics, counts, prior):
     """Probabilities of each word's topic in one document, its proportions integrated out.
 
     Collapsed variational Bayes of order zero (Asuncion, Welling, Smyth and Teh 2009, equation 12):
-    each occurrence of a word sees the expected counts of the others. At the true topics the
-    expected counts are then nearly those of the truth. Those of `e_step` are not: exponentials of
-    expected logarithms give hardly anything to a document's minor topics, whose words go to its
-    major ones.
+    each occurrence of a word sees the expected counts of the others.
 
     Parameters
     ----------

@@ -87,6 +87,8 @@ class Defaults:
         The same for solvers that need another number.
     opening_shares : tuple of float
         Budget shares of the openings, the releases that find starting values.
+    solver_shares : mapping of str to tuple of float
+        The same for solvers that need others.
     opening_words : str
         Subject and verb of the error about too few steps; ``{}`` stands for the number of openings.
     curvature_every : int
@@ -108,6 +110,7 @@ class Defaults:
     rounds: tuple[int, int] = (1, 1)
     solver_rounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     opening_shares: tuple[float, ...] = ()
+    solver_shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     opening_words: str = "{} go"
     curvature_every: int = 10
     full_rank_up_to: int = 300

@@ -78,7 +78,8 @@ def opening_shares(settings: Settings, n_openings: int) -> tuple[float, ...]:
             f"n_steps={settings.n_steps} is too few: {words} into the start. "
             f"Take at least {n_openings + 1}."
         )
-    return settings.defaults.opening_shares[:n_openings]
+    defaults = settings.defaults
+    return defaults.solver_shares.get(settings.solver, defaults.opening_shares)[:n_openings]
 
 
 def plan_rounds(

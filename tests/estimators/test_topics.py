@@ -98,6 +98,7 @@ def test_without_noise_the_bound_is_near_to_scikit_learns_best(without_noise):
     assert without_noise.perplexity(FEW) < 1.005 * theirs.perplexity(FEW)
 
 
+@pytest.mark.slow
 def test_without_noise_na_dpvi_is_vips_and_dpvi_ends_about_there(without_noise):
     same = estimator(np.inf, solver="na-dpvi").fit(FEW)
     np.testing.assert_allclose(same.topics_, without_noise.topics_, atol=1e-4)
@@ -128,7 +129,7 @@ def test_every_solver_finds_topics_and_covers_them(solver, epsilon):
     np.testing.assert_allclose(draws.sum(axis=2), 1, rtol=1e-4)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     large = TOPICS > 0.01
-    assert ((low <= TOPICS) & (TOPICS <= high))[large].mean() > 0.6
+    assert ((low <= TOPICS) & (TOPICS <= high))[large].mean() > (0.6 if epsilon < np.inf else 0.4)
     assert 2.5 < model.n_topics_learnt_ <= K
 
 
@@ -384,11 +385,12 @@ def test_what_is_spent_is_what_was_asked_for(fits):
 
 
 @pytest.mark.slow
-def test_the_fit_follows_from_the_releases_and_the_solver_key(fits, compiled_as_users_do):
+@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi"])
+def test_the_fit_follows_from_the_releases_and_the_solver_key(solver, fits, compiled_as_users_do):
     """So nothing else of the documents is in it: no start, no stopping, no bound of the likelihood."""
-    model = estimator().fit(X)
+    model = estimator(solver=solver).fit(X)
     releases = fits[-1][-1]
-    again = estimator()
+    again = estimator(solver=solver)
     again.n_features_in_ = V
     plan, solver_keys = again.plan(N, V), fit_keys(0).solver
     nothing = {"columns": np.full(LONGEST, V, np.int32), "values": np.zeros(LONGEST, np.float32)}
