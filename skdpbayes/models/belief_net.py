@@ -36,6 +36,8 @@ class NetParams(NamedTuple):
     """
 
     mean: jax.Array  # of the visible units, from the first release, (J,)
+    mean_noise: jax.Array  # standard deviation of the noise in an entry of `mean`
+    count: jax.Array  # noisy number of records
     weights: jax.Array  # (J, K)
     intercept: jax.Array  # (J,)
     active: jax.Array  # probabilities of the hidden units, (K,)
@@ -96,7 +98,9 @@ class SigmoidBeliefNet:
         zero = jnp.zeros((), jnp.float32)
         half, active = jnp.full(j, 0.5, jnp.float32), jnp.full(k, 0.5, jnp.float32)
         weights, spread = jnp.zeros((j, k), jnp.float32), 0.25 * jnp.eye(k, dtype=jnp.float32)
-        return NetParams(half, weights, 0 * half, active, 0.3 * half, spread, zero, zero)
+        return NetParams(
+            half, zero, zero, weights, 0 * half, active, 0.3 * half, spread, zero, zero
+        )
 
     def zeros(self) -> Mapping[str, Any]:
         """Sums of no records."""
@@ -135,7 +139,14 @@ class SigmoidBeliefNet:
         drawn = jax.random.normal(key, params.weights.shape, jnp.float32)
         weights = _START * jnp.sqrt(mean * (1 - mean))[:, None] * drawn
         return single(
-            params._replace(mean=mean, weights=weights, intercept=logit(mean), weight=weight)
+            params._replace(
+                mean=mean,
+                mean_noise=scales["all"] * half / weight,
+                count=weight,
+                weights=weights,
+                intercept=logit(mean),
+                weight=weight,
+            )
         )
 
     # ------------------------------------------------------------ rounds of scores
@@ -375,6 +386,10 @@ class SigmoidBeliefNet:
             intercept=matching_intercepts(weights, intercept * larger, active, mean),
             active=active,
             slope=tangent / larger,
+            visible=mean,
+            visible_std=np.sqrt(
+                mean * (1 - mean) / max(float(params.count), 1) + float(params.mean_noise) ** 2
+            ),
             spread=spread,
             noise=float(params.noise),
             weight=float(params.weight),
