@@ -81,7 +81,8 @@ def run(
     records, models = [], {}
     for epsilon in epsilons:
         record: dict[str, Any] = {
-            "solver": solver, "hidden": hidden, "epsilon": f"{epsilon:g}", "nats": [], "pixels": [], "seconds": []
+            "solver": solver, "hidden": hidden, "epsilon": f"{epsilon:g}",
+            "nats": [], "pixels": [], "seconds": [],
         }  # fmt: skip
         for seed in range(seeds):
             start = time.perf_counter()

@@ -121,7 +121,7 @@ class SigmoidBeliefNet:
 
         A row that was shortened would count for less in the mean, which then were biased.
         """
-        row = (record["y"] - 0.5) * (2 / math.sqrt(self.n_visible))
+        row = (record["y"].clip(0, 1) - 0.5) * (2 / math.sqrt(self.n_visible))
         return {"all": jnp.append(row, _COUNT) / math.sqrt(1 + _COUNT**2) * record["known"]}
 
     def _after_all(
@@ -383,7 +383,7 @@ class SigmoidBeliefNet:
         mean = np.asarray(params.mean, np.float64)
         return WeightsPosterior(
             weights=weights,
-            intercept=matching_intercepts(weights, intercept * larger, active, mean),
+            intercept=matching_intercepts(weights, active, mean),
             active=active,
             slope=tangent / larger,
             visible=mean,
@@ -396,22 +396,18 @@ class SigmoidBeliefNet:
         )
 
 
-def matching_intercepts(
-    weights: np.ndarray, intercept: np.ndarray, active: np.ndarray, mean: np.ndarray
-) -> np.ndarray:
+def matching_intercepts(weights: np.ndarray, active: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """Centred intercepts at which visible units have the probabilities `mean`, by bisection.
 
     Parameters
     ----------
     weights : array of shape (J, K)
-    intercept : array of shape (J,)
-        Not used but for its shape.
     active : array of shape (K,)
     mean : array of shape (J,)
     """
     hidden = uniform_nodes(len(active), 1024) < active
     away = (hidden - active) @ weights.T
-    low, high = np.full_like(intercept, -60.0), np.full_like(intercept, 60.0)
+    low, high = np.full_like(mean, -60.0), np.full_like(mean, 60.0)
     for _ in range(40):
         middle = (low + high) / 2
         above = expit(middle + away).mean(axis=0) > mean

@@ -70,6 +70,15 @@ class WeightsPosterior(IndependentDraws):
             "visible_interval for the probabilities of visible units."
         )
 
+    @property
+    def local_std(self) -> np.ndarray:
+        """Standard deviation of each parameter about this optimum alone: far too small for all."""
+        along, vectors = self._eigen()
+        weights = np.sqrt(along**2 @ (vectors**2).T)
+        return np.concatenate(
+            [weights, 1 / np.sqrt(self.weight * self.slope)[:, None]], axis=1
+        ).ravel()
+
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws, of shape (n, J (K + 1)), in single precision."""
         along, vectors = self._eigen()
