@@ -235,6 +235,8 @@ class NetScores:
             return own
         draws = np.asarray(state.draws, np.float64)
         draws = draws[~np.isnan(draws).any(axis=(1, 2))]
+        if not draws.any():  # without privacy noise nothing drives the chain
+            return own
         return ChainWeightsPosterior(**vars(own), chain=draws - draws.mean(axis=0))
 
     def diagnostics(self, state: NetState, posterior: Any) -> dict[str, Any]:

@@ -193,10 +193,11 @@ def test_single_weights_have_no_intervals_and_visible_units_have(fitted):
     hidden = np.exp((STATES * HIDDEN - np.logaddexp(0, HIDDEN)).sum(axis=1))
     truth = hidden @ expit(STATES @ WEIGHTS + VISIBLE)
     covered = []
-    for seed in range(8):
-        low, high = estimator(random_state=seed).fit(rows(seed + 10)).visible_interval()
+    for seed in range(40):
+        one = estimator(random_state=seed, n_steps=2).fit(rows(seed + 10))
+        low, high = one.visible_interval()
         covered.append(np.mean((low < truth) & (truth < high)))
-    assert 0.85 < np.mean(covered) < 0.95  # of 192 intervals
+    assert 0.82 < np.mean(covered) < 0.97  # units of one hidden unit err together
 
 
 # Gradient solvers

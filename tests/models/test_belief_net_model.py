@@ -312,7 +312,7 @@ def test_weights_are_enlarged_by_the_mean_slope_of_normal_logits(size, intercept
     )
     assert larger == pytest.approx(np.clip(tangent / slope, 1, np.sqrt(np.pi / 2)), rel=0.01)
     at = posterior.intercept + posterior.weights[0, 0] * np.array([-0.5, 0.5])
-    assert expit(at).mean() == pytest.approx(params.mean[0], abs=1e-3)  # the released mean
+    assert expit(at).mean() == pytest.approx(float(params.mean[0]), abs=1e-3)  # the released mean
     assert posterior.slope[0] * larger == pytest.approx(tangent, rel=1e-5)
 
 
