@@ -39,13 +39,13 @@ def mnist(holdout: bool) -> Images:
     return Images(*((rows > 127).astype(np.float32) for rows in (train, test)))
 
 
-def private(images: Images, hidden: int, epsilon: float, seed: int) -> Any:
+def private(images: Images, hidden: int, epsilon: float, seed: int, solver: str = "vips") -> Any:
     """The estimator under test: default parameters."""
     from skdpbayes import DPSigmoidBeliefNet
 
-    return DPSigmoidBeliefNet(hidden, epsilon=epsilon, delta=DELTA, random_state=seed).fit(
-        images.train
-    )
+    return DPSigmoidBeliefNet(
+        hidden, solver=solver, epsilon=epsilon, delta=DELTA, random_state=seed
+    ).fit(images.train)
 
 
 def independent(images: Images) -> tuple[float, float]:
@@ -70,17 +70,23 @@ def restricted_boltzmann(images: Images, hidden: int, seed: int) -> tuple[float,
 
 
 def run(
-    images: Images, hidden: int, epsilons: tuple[float, ...], seeds: int, fit=private
+    images: Images,
+    hidden: int,
+    epsilons: tuple[float, ...],
+    seeds: int,
+    fit=private,
+    solver: str = "vips",
 ) -> tuple[list[dict[str, Any]], dict[float, Any]]:
     """Fit and score at each level with each noise seed; records, and last model of each level."""
     records, models = [], {}
     for epsilon in epsilons:
         record: dict[str, Any] = {
-            "hidden": hidden, "epsilon": f"{epsilon:g}", "nats": [], "pixels": [], "seconds": []
+            "solver": solver, "hidden": hidden, "epsilon": f"{epsilon:g}",
+            "nats": [], "pixels": [], "seconds": [],
         }  # fmt: skip
         for seed in range(seeds):
             start = time.perf_counter()
-            model = fit(images, hidden, epsilon, seed)
+            model = fit(images, hidden, epsilon, seed, solver)
             record["seconds"].append(time.perf_counter() - start)
             record["nats"].append(float(model.score(images.test)))
             record["pixels"].append(
@@ -96,7 +102,7 @@ def row_of(record: dict[str, Any]) -> list[str]:
     """Table row: means, and half of the range where there are several fits."""
     nats, pixels = np.array(record["nats"]), np.array(record["pixels"])
     return [
-        f"{record['hidden']} hidden, epsilon {record['epsilon']}",
+        f"{record['hidden']} hidden, {record['solver']}, epsilon {record['epsilon']}",
         f"{nats.mean():.2f} ±{np.ptp(nats) / 2:.2f}",
         f"{pixels.mean():.4f} ±{np.ptp(pixels) / 2:.4f}", f"{np.median(record['seconds']):.1f}",
     ]  # fmt: skip
@@ -151,6 +157,13 @@ def main() -> None:
         "--epsilons", nargs="+", type=float, default=[0.5, 1.0, 8.0, math.inf], help="levels"
     )
     parser.add_argument(
+        "--solvers",
+        nargs="+",
+        default=["vips"],
+        choices=["dpvi", "na-dpvi", "sgld", "vips"],
+        help="solvers (default: vips)",
+    )
+    parser.add_argument(
         "--seeds", type=int, default=2, help="fits per level (default: %(default)s)"
     )
     parser.add_argument(
@@ -160,7 +173,9 @@ def main() -> None:
         "--no-rbm", action="store_true", help="leave out scikit-learn's BernoulliRBM"
     )
     parser.add_argument(
-        "--picture", action="store_true", help="write weights to results/belief_net_<hidden>.png"
+        "--picture",
+        action="store_true",
+        help="write weights to results/belief_net_<hidden>_<solver>.png",
     )
     options = parser.parse_args()
     if options.seeds < 1:
@@ -179,11 +194,15 @@ def main() -> None:
             share, seconds = restricted_boltzmann(images, hidden, 0)
             name = f"{hidden} hidden, BernoulliRBM, not private"
             rows.append([name, "", f"{share:.4f}", f"{seconds:.1f}"])
-        found, models = run(images, hidden, tuple(options.epsilons), options.seeds)
-        records += found
-        rows += [row_of(record) for record in found]
-        if options.picture:
-            pictures.append(draw(models, _log.ROOT / "results" / f"belief_net_{hidden}.png"))
+        for solver in options.solvers:
+            found, models = run(
+                images, hidden, tuple(options.epsilons), options.seeds, solver=solver
+            )
+            records += found
+            rows += [row_of(record) for record in found]
+            if options.picture:
+                name = f"belief_net_{hidden}_{solver}.png"
+                pictures.append(draw(models, _log.ROOT / "results" / name))
     scored = (
         "10 000 training images that were held out" if options.holdout else "the 10 000 test images"
     )

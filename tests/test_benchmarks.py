@@ -281,7 +281,7 @@ def test_mixtures_are_scored_against_the_truth(monkeypatch):
 class OneUnit:
     """A network that says that all pixels are on with the probability of all pixels together."""
 
-    def __init__(self, images, hidden, epsilon, seed):
+    def __init__(self, images, hidden, epsilon, seed, solver):
         self.p, self.components_ = (
             images.train.mean(),
             np.full((hidden, 784), float(epsilon == np.inf)),

@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtri
 from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_number
@@ -64,7 +64,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         Probability with which each row enters a round. None: 1.
     n_steps : int, default=None
         Number of releases, including the first, the mean of all rows. None: 6
-        ("vips"), 9 ("dpvi", "na-dpvi") or 21 ("sgld"); without noise 31, 33 or 41.
+        ("vips"), 11 ("dpvi", "na-dpvi") or 21 ("sgld"); without noise 31, 35 or 45.
     n_posterior_samples : int, default=100
         Number of posterior draws in `posterior_samples_`.
     random_state : None, int, RandomState or Generator, default=None
@@ -82,8 +82,9 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     intercept_hidden_ : array of shape (n_components,)
         Logits of the hidden units.
     posterior_ : WeightsPosterior
-        Posterior of weights and centred intercepts, flattened, with ``mean``, ``std`` and
-        ``sample``.
+        Posterior of weights and centred intercepts about one optimum, flattened, with ``mean`` and
+        ``sample``. It has no ``std``, and there is no `summary`: other fits end at other optima,
+        which intervals of single weights would leave out. See `visible_interval`.
     posterior_samples_ : dict
         `n_posterior_samples` draws of `sample_posterior`, computed at each access.
     n_iter_ : int
@@ -118,10 +119,11 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
 
     _defaults = Defaults(
         rounds=(5, 30),
-        solver_rounds={"dpvi": (8, 32), "na-dpvi": (8, 32), "sgld": (20, 40)},
+        solver_rounds={"dpvi": (10, 34), "na-dpvi": (10, 34), "sgld": (20, 44)},
         opening_shares=(0.15,),
         opening_words="one release goes",
     )
+    _opaque = True  # hidden units have no order, and fits end at different optima
     _dims: ClassVar = {"components": ("component", "feature"), "intercept_visible": ("feature",)}
     _estimated = ("components", "intercept_visible")
     _fitted = (*DecompositionEstimator._fitted, "intercept_visible_", "intercept_hidden_")
@@ -252,6 +254,28 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
     def reconstruct(self, X: Any) -> np.ndarray:
         """Probabilities of the visible units at the hidden probabilities of rows, shaped like X."""
         return self.inverse_transform(self.transform(X))
+
+    def visible_interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """Intervals of the probabilities of the visible units in the population of rows.
+
+        They follow from the first release alone, the mean of all rows, which does not depend on
+        the optimum that a fit ends at. They include the privacy noise.
+
+        Parameters
+        ----------
+        level : float, default=0.9
+            Mass of the equal-tailed intervals, in (0, 1).
+
+        Returns
+        -------
+        low, high : arrays of shape (n_features,)
+            Clipped to [0, 1].
+        """
+        check_is_fitted(self)
+        check_number("level", level, 0, 1, open_above=True)
+        reach = ndtri((1 + level) / 2) * self.posterior_.visible_std
+        middle = self.posterior_.visible
+        return (middle - reach).clip(0, 1), (middle + reach).clip(0, 1)
 
     def _log_volume(self, facts: Facts) -> float:
         del facts

@@ -100,7 +100,7 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
         **_ROUNDS,
         **_BATCHES,
         "n_iter": "use n_steps: the number of rounds is fixed beforehand, since each costs budget",
-        "learning_rate": "variational Bayes takes no steps of a size",
+        "learning_rate": "steps have the size that curvature gives them",
     },
 }
 """What to use instead, by the name of our class and of the parameter."""

@@ -17,13 +17,14 @@ from skdpbayes.mechanism.contributions import RankOne
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.protocols import Contribution, Number, Record
-from skdpbayes.models.quadrature import normal_nodes
+from skdpbayes.models.quadrature import normal_nodes, uniform_nodes
 from skdpbayes.posteriors.belief_net import WeightsPosterior
 
 VISIBLE = 0.96  # budget share of the visible units' block in a round
 _SWEEPS = 3  # of the local step
 _ONE = 0.7  # constant entry beside the hidden units in a visible unit's statistic
 _SHORT = 0.6  # clipping norm of statistics over their usual norm
+_COUNT = 0.4  # constant entry beside a row, whose sum counts the rows
 _START = 0.7  # standard deviation of the start's logits
 _LIKELY = 0.003  # least distance of hidden units' probabilities from 0 and 1
 
@@ -35,6 +36,8 @@ class NetParams(NamedTuple):
     """
 
     mean: jax.Array  # of the visible units, from the first release, (J,)
+    mean_noise: jax.Array  # standard deviation of the noise in an entry of `mean`
+    count: jax.Array  # noisy number of records
     weights: jax.Array  # (J, K)
     intercept: jax.Array  # (J,)
     active: jax.Array  # probabilities of the hidden units, (K,)
@@ -95,7 +98,9 @@ class SigmoidBeliefNet:
         zero = jnp.zeros((), jnp.float32)
         half, active = jnp.full(j, 0.5, jnp.float32), jnp.full(k, 0.5, jnp.float32)
         weights, spread = jnp.zeros((j, k), jnp.float32), 0.25 * jnp.eye(k, dtype=jnp.float32)
-        return NetParams(half, weights, 0 * half, active, 0.3 * half, spread, zero, zero)
+        return NetParams(
+            half, zero, zero, weights, 0 * half, active, 0.3 * half, spread, zero, zero
+        )
 
     def zeros(self) -> Mapping[str, Any]:
         """Sums of no records."""
@@ -112,9 +117,12 @@ class SigmoidBeliefNet:
         return (Opening(lambda params: self._record, {"all": Block(NORM)}, self._after_all),)
 
     def _record(self, record):
-        root = math.sqrt(self.n_visible)
-        vector = jnp.append(record["y"] / (0.4 * root), 0.25 / 0.4)
-        return {"all": _to_norm_one(vector, self.private, 3.0) * record["known"]}
+        """Row about one half and a constant: of norm 1 for zeros and ones, so that none is clipped.
+
+        A row that was shortened would count for less in the mean, which then were biased.
+        """
+        row = (record["y"].clip(0, 1) - 0.5) * (2 / math.sqrt(self.n_visible))
+        return {"all": jnp.append(row, _COUNT) / math.sqrt(1 + _COUNT**2) * record["known"]}
 
     def _after_all(
         self,
@@ -123,14 +131,22 @@ class SigmoidBeliefNet:
         scales: Mapping[str, jax.Array],
         key: jax.Array,
     ) -> NetParams:
-        root = math.sqrt(self.n_visible)
-        weight = jnp.maximum(sums["all"][-1] * 0.4 / 0.25, 4 * scales["all"]).clip(1e-30)
-        unclear = jnp.maximum(0.003, scales["all"] * 0.4 * root / weight)
-        mean = jnp.clip(sums["all"][:-1] * 0.4 * root / weight, unclear, 1 - unclear)
+        unit = math.sqrt(1 + _COUNT**2)
+        weight = jnp.maximum(sums["all"][-1], 4 * scales["all"]).clip(1e-30) * unit / _COUNT
+        half = unit * math.sqrt(self.n_visible) / 2
+        unclear = jnp.maximum(0.003, scales["all"] * half / weight)
+        mean = jnp.clip(0.5 + sums["all"][:-1] * half / weight, unclear, 1 - unclear)
         drawn = jax.random.normal(key, params.weights.shape, jnp.float32)
         weights = _START * jnp.sqrt(mean * (1 - mean))[:, None] * drawn
         return single(
-            params._replace(mean=mean, weights=weights, intercept=logit(mean), weight=weight)
+            params._replace(
+                mean=mean,
+                mean_noise=scales["all"] * half / weight,
+                count=weight,
+                weights=weights,
+                intercept=logit(mean),
+                weight=weight,
+            )
         )
 
     # ------------------------------------------------------------ rounds of scores
@@ -363,15 +379,40 @@ class SigmoidBeliefNet:
         logits = intercept[:, None] + deviation[:, None] * nodes[:, 0]
         slope = (expit(logits) * expit(-logits)) @ node_weights
         larger = np.clip(tangent / slope.clip(1e-300), 1, math.sqrt(math.pi / 2))
+        weights = weights * larger[:, None]
+        mean = np.asarray(params.mean, np.float64)
         return WeightsPosterior(
-            weights=weights * larger[:, None],
-            intercept=intercept * larger,
+            weights=weights,
+            intercept=matching_intercepts(weights, active, mean),
             active=active,
             slope=tangent / larger,
+            visible=mean,
+            visible_std=np.sqrt(
+                mean * (1 - mean) / max(float(params.count), 1) + float(params.mean_noise) ** 2
+            ),
             spread=spread,
             noise=float(params.noise),
             weight=float(params.weight),
         )
+
+
+def matching_intercepts(weights: np.ndarray, active: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Centred intercepts at which visible units have the probabilities `mean`, by bisection.
+
+    Parameters
+    ----------
+    weights : array of shape (J, K)
+    active : array of shape (K,)
+    mean : array of shape (J,)
+    """
+    hidden = uniform_nodes(len(active), 1024) < active
+    away = (hidden - active) @ weights.T
+    low, high = np.full_like(mean, -60.0), np.full_like(mean, 60.0)
+    for _ in range(40):
+        middle = (low + high) / 2
+        above = expit(middle + away).mean(axis=0) > mean
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return (low + high) / 2
 
 
 def _tangent(mean, explained):
@@ -418,9 +459,3 @@ def towards_round(matrix, noise):
     centre = jnp.trace(matrix) / k * jnp.eye(k)
     square = jnp.sum((matrix - centre) ** 2).clip(1e-30)
     return centre + (1 - k * (k + 1) * noise**2 / square).clip(0, 1) * (matrix - centre)
-
-
-def _to_norm_one(vector, private, bound):
-    """Vector clipped to norm 1; without noise, divided by a bound of its norm."""
-    length = jnp.sqrt(jnp.sum(vector**2))
-    return vector / jnp.where(private > 0, jnp.maximum(1, length), bound)

@@ -30,6 +30,8 @@ class WeightsPosterior(IndependentDraws):
         Standard deviation of the noise in an entry of the covariance of visible and hidden units.
     weight : float
         Sum of the weights of the records.
+    visible, visible_std : arrays of shape (J,)
+        Probabilities of the visible units, and their standard deviations with the privacy noise.
     """
 
     weights: np.ndarray
@@ -39,6 +41,8 @@ class WeightsPosterior(IndependentDraws):
     spread: np.ndarray
     noise: float
     weight: float
+    visible: np.ndarray
+    visible_std: np.ndarray
 
     def __repr__(self) -> str:
         visible, hidden = self.weights.shape
@@ -59,7 +63,16 @@ class WeightsPosterior(IndependentDraws):
 
     @property
     def std(self) -> np.ndarray:
-        """Standard deviation of each parameter."""
+        """Not available: raises an `AttributeError` with the reason."""
+        raise AttributeError(
+            "The weights of a belief network have no std: hidden units have no order, and other "
+            "fits end at other optima, which a posterior about one of them leaves out. Use "
+            "visible_interval for the probabilities of visible units."
+        )
+
+    @property
+    def local_std(self) -> np.ndarray:
+        """Standard deviation of each parameter about this optimum alone: far too small for all."""
         along, vectors = self._eigen()
         weights = np.sqrt(along**2 @ (vectors**2).T)
         return np.concatenate(

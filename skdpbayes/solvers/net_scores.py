@@ -18,8 +18,8 @@ with the curvature ``n t S`` of each visible unit). The rounds' observations of 
 
 The guide is normal, independent between visible units, with covariance ``(n t S)^-1`` and the noise
 ``tau (t S)^-1``. The last rounds release scores by the records' own tangents, at which the bound is
-tightest, and scale the weights of each hidden unit by a Newton step (`_rescaled`): few rounds of
-the EM algorithm leave weights too small, and so does denoising.
+tightest, and scale all weights by a Newton step (`_rescaled`): few rounds of the EM algorithm leave
+weights too small, and so does denoising.
 
 See ``docs/solvers/belief-net-gradients.md``.
 """
@@ -42,7 +42,7 @@ from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.posteriors.belief_net import ChainWeightsPosterior, WeightsPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums, opening_round
 
-RESCALED = 2  # last rounds, which scale the weights
+RESCALED = 4  # last rounds, which scale the weights
 STEP = 0.4  # a, of the chain
 _MOST_SCALE = 1.5
 
@@ -235,6 +235,8 @@ class NetScores:
             return own
         draws = np.asarray(state.draws, np.float64)
         draws = draws[~np.isnan(draws).any(axis=(1, 2))]
+        if not draws.any():  # without privacy noise nothing drives the chain
+            return own
         return ChainWeightsPosterior(**vars(own), chain=draws - draws.mean(axis=0))
 
     def diagnostics(self, state: NetState, posterior: Any) -> dict[str, Any]:
@@ -259,16 +261,15 @@ def deviations(params: Any, xp: Any) -> tuple[Any, Any]:
 def _rescaled(
     model: SigmoidBeliefNet, params: NetParams, point: NetParams, estimate: Sums, scales: Scales
 ) -> NetParams:
-    """Weights of each hidden unit scaled by one Newton step on the bound by own tangents."""
+    """Weights scaled by one Newton step on the bound by own tangents."""
     seen = model.observed(point, estimate, scales, model.score_lengths(point))
     inside = (params.active * (1 - params.active) - jnp.diag(seen.hidden)[1:]).clip(0)
     tangent = _mean_tangent(point)
     score = seen.score - tangent[:, None] * point.weights * inside
-    slope = jnp.sum(score * point.weights, axis=0)
-    curvature = (point.weights.T * tangent) @ point.weights * params.spread
-    trace = jnp.trace(curvature) / len(curvature)
-    scale = 1 + jnp.linalg.solve(curvature + (1e-3 * trace + 1e-12) * jnp.eye(len(slope)), slope)
-    return params._replace(weights=params.weights * scale.clip(1 / _MOST_SCALE, _MOST_SCALE))
+    slope = jnp.sum(score * point.weights)
+    curvature = jnp.sum(tangent[:, None] * point.weights * (point.weights @ params.spread))
+    scale = (1 + slope / curvature.clip(1e-12)).clip(1 / _MOST_SCALE, _MOST_SCALE)
+    return params._replace(weights=params.weights * scale)
 
 
 def _mean_tangent(params: NetParams) -> jax.Array:

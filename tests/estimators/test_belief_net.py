@@ -184,6 +184,37 @@ def test_noise_widens_the_intervals(fitted):
     assert wide > 1.2 * narrow
 
 
+def test_single_weights_have_no_intervals_and_visible_units_have(fitted):
+    """What two fits disagree on is withheld; 90% intervals of means hold about that often."""
+    model = fitted[1.0]
+    with pytest.raises(AttributeError, match="other optima"):
+        _ = model.posterior_.std
+    assert not hasattr(model, "summary")
+    hidden = np.exp((STATES * HIDDEN - np.logaddexp(0, HIDDEN)).sum(axis=1))
+    truth = hidden @ expit(STATES @ WEIGHTS + VISIBLE)
+    covered = []
+    for seed in range(40):
+        one = estimator(random_state=seed, n_steps=2).fit(rows(seed + 10))
+        low, high = one.visible_interval()
+        covered.append(np.mean((low < truth) & (truth < high)))
+    assert 0.82 < np.mean(covered) < 0.97  # units of one hidden unit err together
+
+
+# Gradient solvers
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+def test_gradient_solvers_find_the_planted_network(solver, fitted):
+    """Without noise as good as vips; at epsilon 1 far above independent pixels."""
+    found = estimator(np.inf, solver=solver).fit(X)
+    assert fitted[np.inf].score(Z) - found.score(Z) < 0.05
+    private = estimator(1.0, solver=solver).fit(X)
+    assert private.score(Z) > pixels_alone(Z) + 1.5
+    assert private.diagnostics_["noise_std"]["visible"] > 0
+    draws = private.sample_posterior(50, random_state=1)["components"]
+    assert draws.shape == (50, K, J) and (draws.std(axis=0) > 0).all()
+
+
 # Rows and conventions
 
 
@@ -263,7 +294,7 @@ def test_few_rows_and_constant_columns_give_numbers(epsilon, monkeypatch):
             model = estimator(epsilon).fit(table)
         for name in ("components_", "intercept_visible_", "intercept_hidden_"):
             assert np.isfinite(getattr(model, name)).all(), name
-        assert np.isfinite(model.posterior_.std).all() and np.isfinite(model.score(Z[:50]))
+        assert np.isfinite(model.visible_interval()).all() and np.isfinite(model.score(Z[:50]))
         assert np.isfinite(model.sample_posterior(3, 0)["components"]).all()
 
 

@@ -311,7 +311,8 @@ def test_weights_are_enlarged_by_the_mean_slope_of_normal_logits(size, intercept
         lambda x: expit(x) * expit(-x), lb=intercept - 12 * size, ub=intercept + 12 * size
     )
     assert larger == pytest.approx(np.clip(tangent / slope, 1, np.sqrt(np.pi / 2)), rel=0.01)
-    assert posterior.intercept[0] == pytest.approx(larger * intercept, rel=1e-5)
+    at = posterior.intercept + posterior.weights[0, 0] * np.array([-0.5, 0.5])
+    assert expit(at).mean() == pytest.approx(float(params.mean[0]), abs=1e-3)  # the released mean
     assert posterior.slope[0] * larger == pytest.approx(tangent, rel=1e-5)
 
 
@@ -325,18 +326,19 @@ def test_draws_have_the_spread_that_is_reported_and_noise_widens_it():
         rng.uniform(0.1, 0.25, J),
         root @ root.T,
     )
-    quiet, noisy = WeightsPosterior(*given, 0.0, 1e4), WeightsPosterior(*given, 0.01, 1e4)
+    rest = 1e4, np.full(J, 0.5), np.zeros(J)
+    quiet, noisy = WeightsPosterior(*given, 0.0, *rest), WeightsPosterior(*given, 0.01, *rest)
     draws = noisy.sample(np.random.default_rng(0), 4000)
-    np.testing.assert_allclose(draws.std(axis=0), noisy.std, rtol=0.08)
-    assert (np.abs(draws.mean(axis=0) - noisy.mean) < 5 * noisy.std / 4000**0.5).all()
-    wider = (noisy.std > quiet.std).reshape(J, K + 1)
+    np.testing.assert_allclose(draws.std(axis=0), noisy.local_std, rtol=0.08)
+    assert (np.abs(draws.mean(axis=0) - noisy.mean) < 5 * noisy.local_std / 4000**0.5).all()
+    wider = (noisy.local_std > quiet.local_std).reshape(J, K + 1)
     assert wider[:, :K].all() and not wider[:, K].any(), (
         "intercepts come of the opening, whose noise is not counted"
     )
     # Without noise it is the inverse curvature of the bound.
     curvature = 1e4 * given[3][:, None, None] * given[4]
     want = np.sqrt(np.array([np.diag(np.linalg.inv(c)) for c in curvature]))
-    np.testing.assert_allclose(quiet.std.reshape(J, K + 1)[:, :K], want, rtol=1e-6)
+    np.testing.assert_allclose(quiet.local_std.reshape(J, K + 1)[:, :K], want, rtol=1e-6)
 
 
 def test_noise_in_the_sums_scatters_weights_as_the_posterior_says():
@@ -358,9 +360,62 @@ def test_noise_in_the_sums_scatters_weights_as_the_posterior_says():
             )
         )
     scatter = np.std([posterior.weights for posterior in found], axis=0)
-    said = np.mean([posterior.std for posterior in found], axis=0).reshape(J, K + 1)[:, :K]
+    said = np.mean([posterior.local_std for posterior in found], axis=0).reshape(J, K + 1)[:, :K]
     exact = net.posterior(m_step(net, old, sums, NO_NOISE))
-    of_rows = exact.std.reshape(J, K + 1)[:, :K]
+    of_rows = exact.local_std.reshape(J, K + 1)[:, :K]
     assert (said > 1.3 * of_rows).all(), "the noise hardly counts here"
     ratio = scatter / np.sqrt(said**2 - of_rows**2)
     assert 0.6 < np.median(ratio) < 1.3 and ratio.min() > 0.3 and ratio.max() < 2.5, ratio
+
+
+# Scores
+
+
+@quick
+def scores(net, params, y, known):
+    parts = jax.vmap(net.scores(params))({"y": y, "known": known})
+    own = jax.vmap(net.scores(params, own=True))({"y": y, "known": known})
+    return {name: dense(part) for name, part in parts.items()}, dense(own["visible"])
+
+
+def test_no_score_exceeds_norm_one_and_a_null_record_has_none():
+    rng = np.random.default_rng(10)
+    for seed in range(6):
+        y = f32(10 ** rng.uniform(-2, 6, (200, 1)) * rng.normal(size=(200, J)))
+        params = params_of(seed, 10 ** rng.uniform(-2, 1))
+        found, own = scores(NET, params, y, np.append(np.zeros(5, f32), np.ones(195, f32)))
+        for block in (*found.values(), own):
+            assert norms(block).max() < 1 + 1e-5 < NORM and norms(block)[:5].max() == 0
+
+
+def test_scores_of_weights_are_the_slope_of_the_bound_at_the_optimal_hidden_units():
+    """Envelope theorem: hidden probabilities do not move. Both kinds of tangents."""
+    params, rng = params_of(11, 0.5), np.random.default_rng(11)
+    params = params._replace(intercept=(params.mean - 0.5) / params.tangent)
+    y = f32(rng.random((20, J)) < 0.5)
+    found, own = scores(EXACT, params, y, np.ones(20, f32))
+    of_visible, of_hidden = map(float, EXACT.score_lengths(params))
+    away = np.float64(found["hidden"])[:, 0, 1:] * of_hidden
+    logits = params.intercept + away @ params.weights.T
+    inside = (away + params.active) * (1 - away - params.active)
+    root = np.sqrt(logits**2 + inside @ (params.weights**2).T)
+    for block, tangent in ((found["visible"], params.tangent), (own, np.tanh(root / 2) / 2 / root)):
+        residual = y - 0.5 - tangent * logits
+        want = residual[:, :, None] * np.insert(away, 0, _ONE, axis=1)[:, None]
+        np.testing.assert_allclose(np.float64(block) * of_visible, want, atol=2e-4)
+
+
+def test_a_score_and_the_moments_give_the_covariance_that_vips_releases():
+    """Without noise: G / n + t w S is the covariance of visible and hidden units."""
+    params, rng = params_of(12, 0.5), np.random.default_rng(12)
+    y, known = f32(rng.random((300, J)) < 0.5), np.ones(300, f32)
+    sums = {name: block.sum(axis=0) for name, block in scores(EXACT, params, y, known)[0].items()}
+    none = {"visible": 0.0, "hidden": 0.0}
+    seen = EXACT.observed(params, sums, none, EXACT.score_lengths(params))
+    away = np.float64(
+        statistics(EXACT, params, y, known)["hidden"][:, 0, 1:] * EXACT._lengths(params)[1]
+    )
+    covariance = (y - params.mean - (y - params.mean).mean(axis=0)).T @ away / 300
+    about = np.cov(away, rowvar=False, bias=True)
+    found = seen.score + params.tangent[:, None] * (params.weights @ about)
+    np.testing.assert_allclose(found, covariance, atol=1e-4)

@@ -117,8 +117,7 @@ def test_a_plan_by_column_names_is_that_of_a_fit_of_a_data_frame():
 @each
 def test_a_private_number_of_rows_is_not_asked_for(case, no_rows):
     X, _ = case.data(N)
-    chain = case.solver == "sgld" and case.has("learning_rate")
-    steps = {"learning_rate": 1e-7} if chain else {}
+    steps = {"learning_rate": 1e-7} if case.solver == "sgld" and case.has("learning_rate") else {}
     steps |= {"sampling_rate": 0.3} if case.cls in IN_ROUNDS else {}
     model = made(case, adjacency="add_remove", **steps)
     if case.solver == "vips" and case.cls not in (*IN_ROUNDS, DPStandardScaler):
