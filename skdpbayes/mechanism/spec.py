@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ MAX_SCHEDULE = 64
 
 LEAST_RATE = 1e-6
 """Smallest sampling rate: `poisson_sample`'s proof covers no smaller one."""
+
+Together: TypeAlias = Literal["sum", "score", "mean"]
+"""How the contributions of one person's rows add up (`Block`)."""
 
 # Grid steps in a clipping norm, where no noise says how fine a grid makes sense.
 _UNITS_WITHOUT_NOISE = 2.0**40
@@ -184,4 +187,4 @@ class Block(NamedTuple):
 
     clipping_norm: ArrayLike
     share: float = 1.0
-    together: str = "sum"
+    together: Together = "sum"

@@ -113,7 +113,7 @@ def plan_dpvi(
     if clip is None:
         # Variance of the noise in the averaged unclipped score, over the curvature that the bounds
         # suggest. If noise dominates, clipping saves more information than it costs.
-        noise = steps[0].noise_multiplier * bounds.score * settings.most_rows**0.5 / rate
+        noise = steps[0].noise_multiplier * settings.longest(bounds.score) / rate
         variance = noise**2 / n_steps
         ratio = variance * size / (0.8 * n_guess * bounds.curvature)
         if ratio > 0:
@@ -283,7 +283,7 @@ def plan_sgld(
     )
     schedule = [(size**-0.5, count * n_chains) for size, count in blocks]
     opening, _, noise = settings.round_noise(openings, n_steps * n_chains, rate, schedule)
-    longest = clip * settings.most_rows**0.5  # a person's score
+    longest = settings.longest(clip)
     largest = step_size(noise, rate, longest, friction)
     if settings.learning_rate is not None:
         first = float(settings.learning_rate)

@@ -119,10 +119,11 @@ def opened(plan: PlanFunction, kind: type) -> PlanFunction:
                 f"solver={settings.solver!r} needs a model that is a {kind.__name__}; the marginal "
                 f"of {type(model).__name__} is none."
             )
-        solver, spec, norm = plan(settings, marginal, bounds, n, openings)
+        found = plan(settings, marginal, bounds, n, openings)
+        found = found._replace(solver=Opened(found.solver, np.int32(len(openings))))
         if isinstance(model, WithScoreUnit) and model.found:
-            norm = None  # the opening finds its unit
-        return Planned(Opened(solver, np.int32(len(openings))), spec, norm)
+            found = found._replace(clipping_norm=None)  # the opening finds its unit
+        return found
 
     return planned
 

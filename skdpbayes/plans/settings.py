@@ -11,7 +11,7 @@ from skdpbayes.privacy.accounting import Calibration, GaussianSteps, calibrate_n
 from skdpbayes.privacy.accounting._gaussian import gaussian_mu
 
 if TYPE_CHECKING:
-    from skdpbayes.mechanism.spec import MechanismSpec
+    from skdpbayes.mechanism.spec import MechanismSpec, Together
 
 SEEDED = (
     "random_state is set: other fits may share the noise, and whoever guesses the seed can remove "
@@ -66,11 +66,15 @@ class Task(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A solver, its mechanism, and its clipping norm (None if it follows from releases)."""
+    """A solver, its mechanism, and its clipping norm of a row (None if it follows from releases).
+
+    `together` says what the norm is of: of scores, or of sums of statistics.
+    """
 
     solver: Any  # of the kind that takes the model
     spec: MechanismSpec
     clipping_norm: float | None
+    together: Together = "score"
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,10 @@ class Settings:
     def most_rows(self) -> int:
         """Largest number of rows of a record."""
         return self.max_rows_per_person or 1
+
+    def longest(self, norm: float, together: Together = "score") -> float:
+        """Clipping norm of a record, given that of a row (`skdpbayes.mechanism.persons`)."""
+        return norm * self.most_rows ** {"sum": 1.0, "score": 0.5, "mean": 0.0}[together]
 
     def rate(self, n_records: int | None, expected_batch: int) -> float:
         """`sampling_rate`, or the rate at which `expected_batch` records are expected."""

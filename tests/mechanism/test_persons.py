@@ -18,6 +18,7 @@ from skdpbayes import (
     DPBetaBernoulli,
     DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
+    DPSigmoidBeliefNet,
     inference,
 )
 from skdpbayes.audit import audit
@@ -471,6 +472,16 @@ def test_reports_say_person_and_how_many():
     assert spent.unit == "person" and spent.public["n_persons"] == 20
     assert not any("more than one record" in what for what in spent.not_covered)
     assert abs(model.usable_records_.estimate - 20) < 6 * model.usable_records_.std
+
+
+@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("kind", [DPLatentDirichletAllocation, DPSigmoidBeliefNet])
+def test_reports_name_the_norm_of_a_person(kind, solver):
+    """Products do not average out, whatever solver sums them."""
+    public = {"n_rows": 200_000, "n_features": 20}
+    own = kind(n_components=2, solver=solver, epsilon=2.0, max_rows_per_person=4).plan(**public)
+    blocks = blocks_of_persons(own.model.blocks(), own.spec.traced()).values()
+    assert own.report.clipping_norm == max(float(block.clipping_norm) for block in blocks)
 
 
 def test_a_search_splits_and_scores_persons(monkeypatch):
