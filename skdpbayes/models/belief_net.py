@@ -48,7 +48,10 @@ class NetParams(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Means per record in one release of scores, and standard deviations of their noise."""
+    """Means per record in one release, and standard deviations of their noise.
+
+    Statistics take the place of scores in the rounds of `vips`.
+    """
 
     score: jax.Array  # of the weights, about the mean score of the intercepts, (J, K)
     hidden: jax.Array  # second moments of (1, h - p), (K + 1, K + 1)
@@ -57,15 +60,24 @@ class Observed(NamedTuple):
     weight: jax.Array  # sum of the weights of the records
 
 
-class HiddenMoments(NamedTuple):
+class HiddenUnits(NamedTuple):
     """Denoised law of the hidden units over records."""
 
     active: jax.Array  # probabilities, (K,)
-    spread: jax.Array  # covariance, (K, K)
-    values: jax.Array  # its eigenvalues
+    values: jax.Array  # eigenvalues of the covariance
     vectors: jax.Array
-    inside: jax.Array  # part of the variances that is uncertainty given the record, (K,)
-    hidden: jax.Array  # second moments of (1, h - p), (K + 1, K + 1)
+
+    @classmethod
+    def denoised(cls, active: jax.Array, spread: jax.Array, noise: jax.Array) -> HiddenUnits:
+        """Law, given a covariance whose entries have noise of this standard deviation."""
+        values, vectors = jnp.linalg.eigh(towards_round(spread, noise))
+        floor = 2 * len(active) ** 0.5 * noise + 1e-3
+        return cls(active, jnp.maximum(values, floor), vectors)
+
+    @property
+    def spread(self) -> jax.Array:
+        """Covariance, (K, K)."""
+        return (self.vectors * self.values) @ self.vectors.T
 
 
 @jax.tree_util.register_dataclass
@@ -191,12 +203,11 @@ class SigmoidBeliefNet:
 
     def observed(
         self,
-        point: NetParams,
         sums: Mapping[str, Any],
         scales: Mapping[str, jax.Array],
         lengths: tuple[jax.Array, jax.Array],
     ) -> Observed:
-        """Means per record in one release of `scores`."""
+        """Means per record in one release of `scores` or `statistics`, of these norms."""
         of_visible, of_hidden = lengths
         hidden = (sums["hidden"] + sums["hidden"].T) / 2 * of_hidden
         weight = jnp.maximum(hidden[0, 0], 4 * scales["hidden"] * of_hidden).clip(1e-30)
@@ -210,46 +221,55 @@ class SigmoidBeliefNet:
             weight=weight,
         )
 
-    def coordinates(
-        self, active: jax.Array, hidden: jax.Array, variance: jax.Array
-    ) -> HiddenMoments:
-        """Probabilities and covariance of the hidden units, and moments about the former.
+    def hidden_units(
+        self, active: jax.Array, hidden: jax.Array, noise: jax.Array
+    ) -> tuple[HiddenUnits, jax.Array, jax.Array]:
+        """Law of the hidden units, given noisy second moments.
 
         Parameters
         ----------
         active : array of shape (K,)
             Probabilities about which `hidden` are second moments of ``(1, h - p)``.
         hidden : array of shape (K + 1, K + 1)
-        variance : float
-            Of the noise in an entry of `hidden`.
+        noise : float
+            Standard deviation of the noise in an entry of `hidden`.
+
+        Returns
+        -------
+        units : HiddenUnits
+        inside : array of shape (K,)
+            Part of the variances that is uncertainty given the record.
+        about : array of shape (K + 1, K + 1)
+            `hidden` about the probabilities of `units`.
         """
-        k, noise = self.n_hidden, jnp.sqrt(variance)
         new = jnp.clip(active + hidden[0, 1:], _LIKELY, 1 - _LIKELY)
-        shift = jnp.eye(k + 1).at[1:, 0].set(active - new)
+        shift = jnp.eye(self.n_hidden + 1).at[1:, 0].set(active - new)
         about = shift @ hidden @ shift.T
         inside = (new * (1 - new) - jnp.diag(about)[1:]).clip(0)
-        values, vectors = jnp.linalg.eigh(towards_round(about[1:, 1:] + jnp.diag(inside), noise))
-        values = jnp.maximum(values, 2 * k**0.5 * noise + 1e-3)
-        return HiddenMoments(new, (vectors * values) @ vectors.T, values, vectors, inside, about)
+        units = HiddenUnits.denoised(new, about[1:, 1:] + jnp.diag(inside), noise)
+        return units, inside, about
 
     def maximised(
         self,
         params: NetParams,
         covariance: jax.Array,
-        variance: jax.Array,
-        moments: HiddenMoments,
+        noise: jax.Array,
+        units: HiddenUnits,
         weight: jax.Array,
     ) -> NetParams:
-        """Parameters that maximise the bound, given a noisy covariance of visible and hidden."""
-        noise = jnp.sqrt(variance)
-        turned = cleared(covariance, noise) @ moments.vectors
-        tangent = _tangent(params.mean, jnp.sum(turned**2 / moments.values, axis=1))
+        """Parameters that maximise the bound, given a noisy covariance of visible and hidden.
+
+        With A this covariance and S that of the hidden units, a visible unit's row a has the
+        weights ``S^-1 a / t``, and its tangent t follows from ``(m - 1/2)^2 + a' S^-1 a``.
+        """
+        turned = cleared(covariance, noise) @ units.vectors
+        tangent = _tangent(params.mean, jnp.sum(turned**2 / units.values, axis=1))
         return params._replace(
-            weights=(turned / moments.values) @ moments.vectors.T / tangent[:, None],
+            weights=(turned / units.values) @ units.vectors.T / tangent[:, None],
             intercept=(params.mean - 0.5) / tangent,
-            active=moments.active,
+            active=units.active,
             tangent=tangent,
-            spread=moments.spread,
+            spread=units.spread,
             noise=noise,
             weight=weight,
         )
@@ -320,43 +340,18 @@ class SigmoidBeliefNet:
     def m_step(
         self, params: NetParams, sums: Mapping[str, Any], scales: Mapping[str, jax.Array]
     ) -> NetParams:
-        """Optimal weights under the bound, in closed form, from denoised sums.
-
-        With A the covariance of visible and hidden units and S that of the hidden ones, a visible
-        unit's row a has the weights ``S^-1 a / t``, and its tangent t follows from ``(m - 1/2)^2 +
-        a' S^-1 a``.
-        """
+        """Optimal weights under the bound, in closed form, from denoised sums (`maximised`)."""
         params, sums, scales = double((params, sums, scales))
-        of_visible, of_hidden = self._lengths(params)
-        k = self.n_hidden
-        hidden = (sums["hidden"] + sums["hidden"].T) / 2 * of_hidden
-        weight = jnp.maximum(hidden[0, 0], 4 * scales["hidden"] * of_hidden).clip(1e-30)
-        visible = sums["visible"] * of_visible / weight
-        noise_visible = scales["visible"] * of_visible / weight
-        noise_hidden = scales["hidden"] * of_hidden / weight / 2**0.5
-        moved = hidden[0, 1:] / weight
-        covariance = visible[:, 1:] - visible[:, :1] / _ONE * moved
+        seen = self.observed(sums, scales, self._lengths(params))
+        moved = seen.hidden[0, 1:]
         active = jnp.clip(params.active + moved, _LIKELY, 1 - _LIKELY)
-        spread = hidden[1:, 1:] / weight - jnp.outer(moved, moved)
+        spread = seen.hidden[1:, 1:] - jnp.outer(moved, moved)
         # A record's hidden units are uncertain: each has the variance of a Bernoulli variable.
         # Under noise this is ignored: the eigenvalues' floor adds as much.
-        spread = jnp.where(
-            self.private > 0, spread, spread.at[jnp.diag_indices(k)].set(active * (1 - active))
-        )
-        values, vectors = jnp.linalg.eigh(towards_round(spread, noise_hidden))
-        values = jnp.maximum(values, 2 * k**0.5 * noise_hidden + 1e-3)
-        turned = cleared(covariance, noise_visible) @ vectors
-        tangent = _tangent(params.mean, jnp.sum(turned**2 / values, axis=1))
-        new = params._replace(
-            weights=(turned / values) @ vectors.T / tangent[:, None],
-            intercept=(params.mean - 0.5) / tangent,
-            active=active,
-            tangent=tangent,
-            spread=(vectors * values) @ vectors.T,
-            noise=noise_visible,
-            weight=weight,
-        )
-        return single(new)
+        full = spread.at[jnp.diag_indices(self.n_hidden)].set(active * (1 - active))
+        spread = jnp.where(self.private > 0, spread, full)
+        units = HiddenUnits.denoised(active, spread, seen.hidden_noise)
+        return single(self.maximised(params, seen.score, seen.noise, units, seen.weight))
 
     def posterior(self, params: NetParams) -> WeightsPosterior:
         """Posterior of weights and intercepts, with the privacy noise.

@@ -178,17 +178,17 @@ class NetScores:
     ) -> NetState:
         """State after one more round."""
         params, trace = state.params, state.trace
-        seen = model.observed(point, estimate, scales, model.score_lengths(point))
+        seen = model.observed(estimate, scales, model.score_lengths(point))
         early = 2 / (t + 2)
-        # Hidden units are seen as they are at the point: of them late rounds tell most.
+        # Hidden units are seen as they are at the point: late rounds tell most about them.
         weight = jnp.maximum(early, self.least_weight)
         hidden = (1 - weight) * trace.hidden + weight * seen.hidden
         hidden_variance = (
             1 - weight
         ) ** 2 * trace.hidden_variance + weight**2 * seen.hidden_noise**2
-        coordinates = model.coordinates(params.active, hidden, hidden_variance)
-        added = point.tangent[:, None] * (point.weights @ coordinates.spread)
-        lost = point.tangent[:, None] * point.weights * coordinates.inside
+        units, inside, about = model.hidden_units(params.active, hidden, jnp.sqrt(hidden_variance))
+        added = point.tangent[:, None] * (point.weights @ units.spread)
+        lost = point.tangent[:, None] * point.weights * inside
         new = seen.score - lost + added
         information = trace.information
         if self.kind == "na-dpvi":
@@ -198,13 +198,13 @@ class NetScores:
             weight = jnp.maximum(own / information, self.least_weight)
         visible = (1 - weight) * trace.visible + weight * new
         variance = (1 - weight) ** 2 * trace.variance + weight**2 * seen.noise**2
-        after = model.maximised(params, visible, variance, coordinates, seen.weight)
+        after = model.maximised(params, visible, jnp.sqrt(variance), units, seen.weight)
         chain, draws = state.chain, state.draws
         if self.n_draws:
             chain, draws = self._moved(state, new - visible, seen.noise, t)
         return NetState(
             after,
-            Trace(visible, coordinates.hidden, variance, hidden_variance, information),
+            Trace(visible, about, variance, hidden_variance, information),
             chain,
             draws,
         )
@@ -262,7 +262,7 @@ def _rescaled(
     model: SigmoidBeliefNet, params: NetParams, point: NetParams, estimate: Sums, scales: Scales
 ) -> NetParams:
     """Weights scaled by one Newton step on the bound by own tangents."""
-    seen = model.observed(point, estimate, scales, model.score_lengths(point))
+    seen = model.observed(estimate, scales, model.score_lengths(point))
     inside = (params.active * (1 - params.active) - jnp.diag(seen.hidden)[1:]).clip(0)
     tangent = _mean_tangent(point)
     score = seen.score - tangent[:, None] * point.weights * inside

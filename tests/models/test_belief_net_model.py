@@ -411,7 +411,7 @@ def test_a_score_and_the_moments_give_the_covariance_that_vips_releases():
     y, known = f32(rng.random((300, J)) < 0.5), np.ones(300, f32)
     sums = {name: block.sum(axis=0) for name, block in scores(EXACT, params, y, known)[0].items()}
     none = {"visible": 0.0, "hidden": 0.0}
-    seen = EXACT.observed(params, sums, none, EXACT.score_lengths(params))
+    seen = EXACT.observed(sums, none, EXACT.score_lengths(params))
     away = np.float64(
         statistics(EXACT, params, y, known)["hidden"][:, 0, 1:] * EXACT._lengths(params)[1]
     )
