@@ -37,7 +37,9 @@ from skdpbayes.plans.statistics import (
     opening_shares,
     plan_logistic,
     plan_moments,
-    plan_net_scores,
+    plan_net_dpvi,
+    plan_net_na_dpvi,
+    plan_net_sgld,
     plan_one_release,
     plan_rounds,
     plan_topics_dpvi,
@@ -193,7 +195,7 @@ register(
             (Autoencoder, plan_point),
             (AmortisedStart, opened(plan_amortised, Amortised)),
             (HasTopics, plan_topics_dpvi),
-            (SigmoidBeliefNet, plan_net_scores),
+            (SigmoidBeliefNet, plan_net_dpvi),
         ),
         frozenset({"guide"}),
     )
@@ -208,7 +210,7 @@ register(
             (WhitenedLogistic, plan_whitened),
             (RescaledLinear, plan_rescaled),
             (HasTopics, plan_topics_na_dpvi),
-            (SigmoidBeliefNet, plan_net_scores),
+            (SigmoidBeliefNet, plan_net_na_dpvi),
         ),
         frozenset({"prior_df"}),
     )
@@ -223,7 +225,7 @@ register(
             (WhitenedLogistic, plan_aware_sgld),
             (LogisticRegression, plan_aware_sgld),
             (HasTopics, plan_topics_sgld),
-            (SigmoidBeliefNet, plan_net_scores),
+            (SigmoidBeliefNet, plan_net_sgld),
         ),
         frozenset({"step_schedule", "n_chains", "sampler"}),
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +13,7 @@ from skdpbayes.models.base import NORM
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.plans.gradients import refuse_many_parameters
 from skdpbayes.plans.settings import Bounds, Planned, Settings
-from skdpbayes.solvers.net_scores import RESCALED, NetScores
+from skdpbayes.solvers.net_scores import RESCALED, NetDPVI, NetNADPVI, NetScores, NetSGLD
 from skdpbayes.solvers.topics_dpvi import TopicsDPVI
 from skdpbayes.solvers.topics_na_dpvi import TopicsNADPVI
 from skdpbayes.solvers.topics_sgld import TopicsSGLD
@@ -180,11 +182,35 @@ def _norm_of(model: StatisticsModel) -> float:
     return max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
 
 
-def plan_net_scores(
+def plan_net_dpvi(
     settings: Settings, model: SigmoidBeliefNet, bounds: Bounds, n: int | None
 ) -> Planned:
-    """Openings of a belief network, and rounds of its scores."""
+    """Openings of a belief network, and rounds of its scores at draws of the guide."""
     del bounds
+    return _planned_scores(settings, model, n, NetDPVI)
+
+
+def plan_net_na_dpvi(
+    settings: Settings, model: SigmoidBeliefNet, bounds: Bounds, n: int | None
+) -> Planned:
+    """Openings of a belief network, and rounds of its scores, weighted by their variances."""
+    del bounds
+    return _planned_scores(settings, model, n, NetNADPVI)
+
+
+def plan_net_sgld(
+    settings: Settings, model: SigmoidBeliefNet, bounds: Bounds, n: int | None
+) -> Planned:
+    """Openings of a belief network, and rounds of its scores along a chain."""
+    del bounds
+    kind = partial(NetSGLD, n_draws=settings.n_posterior_samples)
+    return _planned_scores(settings, model, n, kind)
+
+
+def _planned_scores(
+    settings: Settings, model: SigmoidBeliefNet, n: int | None, kind: Callable[..., NetScores]
+) -> Planned:
+    """Plan of a solver that releases scores of a belief network."""
     openings, rounds, _, steps = _schedule(settings, model, n)
     if rounds <= RESCALED:
         least = len(openings) + RESCALED + 1
@@ -193,9 +219,7 @@ def plan_net_scores(
             f"{RESCALED} scale the weights. Take at least {least}."
         )
     norm = _norm_of(model)
-    solver = NetScores(
-        kind=settings.solver,
-        n_draws=settings.n_posterior_samples if settings.solver == "sgld" else 0,
+    solver = kind(
         n_openings=np.int32(len(openings)),
         n_rounds=np.int32(rounds),
         least_weight=np.float32(0 if settings.private else 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,33 +85,37 @@ class WeightsPosterior(IndependentDraws):
         along, vectors = self._eigen()
         visible, hidden = self.weights.shape
         out = np.empty((n, visible, hidden + 1), np.float32)
-        for draw in out:
-            draw[:, :hidden] = self.weights + (along * rng.standard_normal(along.shape)) @ vectors.T
+        for draw, away in zip(out, self._standardised(rng, n, vectors), strict=True):
+            draw[:, :hidden] = self.weights + (along * away) @ vectors.T
             noise = rng.standard_normal(visible)
             draw[:, hidden] = self.intercept + noise / np.sqrt(self.weight * self.slope)
         return out.reshape(n, -1)
+
+    def _standardised(
+        self, rng: np.random.Generator, n: int, vectors: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """Deviations of the weights along `vectors` in n draws, in standard deviations, (J, K)."""
+        del vectors
+        for _ in range(n):
+            yield rng.standard_normal(self.weights.shape)
 
 
 @dataclass(frozen=True, repr=False)
 class ChainWeightsPosterior(WeightsPosterior):
     """As `WeightsPosterior`, with deviations of the weights that a Markov chain took.
 
+    Draws are picked at random; intercepts are drawn anew.
+
     Attributes
     ----------
     chain : array of shape (n_draws, J, K)
-        Deviations along the eigenvectors of `spread`, in standard deviations.
+        Deviations, in standard deviations.
     """
 
     chain: np.ndarray
 
-    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Draws picked at random; intercepts are drawn anew."""
-        picked = rng.choice(len(self.chain), n, replace=n > len(self.chain))
-        along, vectors = self._eigen()
-        visible, hidden = self.weights.shape
-        out = np.empty((n, visible, hidden + 1), np.float32)
-        for draw, i in zip(out, picked, strict=True):
-            draw[:, :hidden] = self.weights + (along * (self.chain[i] @ vectors)) @ vectors.T
-            noise = rng.standard_normal(visible)
-            draw[:, hidden] = self.intercept + noise / np.sqrt(self.weight * self.slope)
-        return out.reshape(n, -1)
+    def _standardised(
+        self, rng: np.random.Generator, n: int, vectors: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        for i in rng.choice(len(self.chain), n, replace=n > len(self.chain)):
+            yield self.chain[i] @ vectors

@@ -62,20 +62,17 @@ class NetState(NamedTuple):
 
     params: NetParams
     trace: Trace
-    chain: jax.Array  # deviation of the chain from the average, (J, K); else empty
+    chain: jax.Array  # standardised deviation of the chain from the average, (J, K); else empty
     draws: jax.Array  # deviations kept, (n_draws, J, K); else empty
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class NetScores:
-    """Rounds of scores, after the model's openings.
+    """Rounds of scores at the posterior mean, after the model's openings.
 
     Attributes
     ----------
-    kind : {"dpvi", "na-dpvi", "sgld"}
-    n_draws : int
-        Draws kept of the chain; zero without one.
     n_openings : int
     n_rounds : int
         Number of rounds, the openings not counted.
@@ -86,8 +83,6 @@ class NetScores:
         Clipping norm of every block, for the report.
     """
 
-    kind: str = field(metadata={"static": True})
-    n_draws: int = field(metadata={"static": True})
     n_openings: Number
     n_rounds: Number
     least_weight: Number
@@ -104,8 +99,8 @@ class NetScores:
         return NetState(
             model.init(),
             Trace(nothing, moments, zero, zero, zero),
-            nothing if self.n_draws else nothing[:0],
-            jnp.full((self.n_draws, j, k), jnp.nan, jnp.float32),
+            nothing[:0],
+            nothing[None][:0],
         )
 
     def which(self, step: jax.Array) -> jax.Array:
@@ -154,18 +149,16 @@ class NetScores:
         )
 
     def _point(self, state: NetState, key: jax.Array) -> NetParams:
-        """Where scores are released: a draw of the guide, the mean, or the chain."""
-        params = state.params
-        if self.kind == "na-dpvi":
-            return params
-        along, vectors = deviations(params, jnp)
-        if self.kind == "sgld":
-            return params._replace(
-                weights=params.weights + (state.chain @ vectors * along) @ vectors.T
-            )
-        drawn = along * jax.random.normal(key, along.shape, along.dtype)
-        known = params.weight > 0  # the start is a draw already
-        return params._replace(weights=params.weights + known * drawn @ vectors.T)
+        """Where scores are released."""
+        del key
+        return state.params
+
+    def _weights(
+        self, trace: Trace, new: jax.Array, noise: jax.Array, t: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Weight of a round in the average, and the sum of the rounds' information."""
+        del new, noise
+        return jnp.maximum(2 / (t + 2), self.least_weight), trace.information
 
     def _learnt(
         self,
@@ -179,9 +172,8 @@ class NetScores:
         """State after one more round."""
         params, trace = state.params, state.trace
         seen = model.observed(estimate, scales, model.score_lengths(point))
-        early = 2 / (t + 2)
         # Hidden units are seen as they are at the point: late rounds tell most about them.
-        weight = jnp.maximum(early, self.least_weight)
+        weight = jnp.maximum(2 / (t + 2), self.least_weight)
         hidden = (1 - weight) * trace.hidden + weight * seen.hidden
         hidden_variance = (
             1 - weight
@@ -190,28 +182,91 @@ class NetScores:
         added = point.tangent[:, None] * (point.weights @ units.spread)
         lost = point.tangent[:, None] * point.weights * inside
         new = seen.score - lost + added
-        information = trace.information
-        if self.kind == "na-dpvi":
-            moved = jnp.mean((new - trace.visible) ** 2) - seen.noise**2 - trace.variance
-            own = 1 / (seen.noise**2 + moved.clip(0) + 1e-12)
-            information = trace.information + own
-            weight = jnp.maximum(own / information, self.least_weight)
+        weight, information = self._weights(trace, new, seen.noise, t)
         visible = (1 - weight) * trace.visible + weight * new
         variance = (1 - weight) ** 2 * trace.variance + weight**2 * seen.noise**2
         after = model.maximised(params, visible, jnp.sqrt(variance), units, seen.weight)
-        chain, draws = state.chain, state.draws
-        if self.n_draws:
-            chain, draws = self._moved(state, new - visible, seen.noise, t)
-        return NetState(
-            after,
-            Trace(visible, about, variance, hidden_variance, information),
-            chain,
-            draws,
-        )
+        trace = Trace(visible, about, variance, hidden_variance, information)
+        return self._moved(state, new - visible, seen.noise, t)._replace(params=after, trace=trace)
 
-    def _moved(
-        self, state: NetState, away: jax.Array, noise: jax.Array, t: jax.Array
+    def _moved(self, state: NetState, away: jax.Array, noise: jax.Array, t: jax.Array) -> NetState:
+        """Next state of the chain, where there is one.
+
+        `away` is what a round observes of `Trace.visible` less the average, and `noise` the
+        standard deviation of the noise in an entry.
+        """
+        del away, noise, t
+        return state
+
+    def posterior(self, model: SigmoidBeliefNet, state: NetState) -> WeightsPosterior:
+        """The guide."""
+        return model.posterior(state.params)
+
+    def diagnostics(self, state: NetState, posterior: Any) -> dict[str, Any]:
+        """Standard deviation of the noise in the averages."""
+        del posterior
+        return {
+            "noise_std": {
+                "visible": float(state.trace.variance) ** 0.5,
+                "hidden": float(state.trace.hidden_variance) ** 0.5,
+            }
+        }
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NetDPVI(NetScores):
+    """Rounds of scores at draws of the guide."""
+
+    def _point(self, state: NetState, key: jax.Array) -> NetParams:
+        params = state.params
+        along, vectors = _deviations(params)
+        drawn = along * jax.random.normal(key, along.shape, along.dtype)
+        known = params.weight > 0  # the start is a draw already
+        return params._replace(weights=params.weights + known * drawn @ vectors.T)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NetNADPVI(NetScores):
+    """Rounds of scores at the posterior mean, each weighted by its variance."""
+
+    def _weights(
+        self, trace: Trace, new: jax.Array, noise: jax.Array, t: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
+        del t
+        moved = jnp.mean((new - trace.visible) ** 2) - noise**2 - trace.variance
+        own = 1 / (noise**2 + moved.clip(0) + 1e-12)
+        information = trace.information + own
+        return jnp.maximum(own / information, self.least_weight), information
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NetSGLD(NetScores):
+    """Rounds of scores along a chain.
+
+    Attributes
+    ----------
+    n_draws : int
+        Draws kept of the chain.
+    """
+
+    n_draws: int = field(metadata={"static": True})
+
+    def init(self, model: SigmoidBeliefNet, key: jax.Array) -> NetState:
+        """State before any release."""
+        nothing = jnp.zeros((model.n_visible, model.n_hidden), jnp.float32)
+        draws = jnp.full((self.n_draws, *nothing.shape), jnp.nan, jnp.float32)
+        return super().init(model, key)._replace(chain=nothing, draws=draws)
+
+    def _point(self, state: NetState, key: jax.Array) -> NetParams:
+        del key
+        params = state.params
+        along, vectors = _deviations(params)
+        return params._replace(weights=params.weights + (state.chain @ vectors * along) @ vectors.T)
+
+    def _moved(self, state: NetState, away: jax.Array, noise: jax.Array, t: jax.Array) -> NetState:
         """Next state of the chain, standardised to unit variance, and its draws.
 
         The chain's stationary variance is ``a / (2 - a)`` times that of its noise. The privacy
@@ -226,36 +281,24 @@ class NetScores:
         slot = jnp.floor((t - first) * self.n_draws / left.clip(1)).astype(jnp.int32)
         slot = slot.clip(0, self.n_draws - 1)
         kept = jnp.where(t >= first, chain, state.draws[slot])
-        return chain, state.draws.at[slot].set(kept)
+        return state._replace(chain=chain, draws=state.draws.at[slot].set(kept))
 
     def posterior(self, model: SigmoidBeliefNet, state: NetState) -> WeightsPosterior:
-        """The guide, or the draws of the chain."""
-        own = model.posterior(state.params)
-        if not self.n_draws:
-            return own
+        """Draws of the chain about the posterior mean."""
+        own = super().posterior(model, state)
         draws = np.asarray(state.draws, np.float64)
         draws = draws[~np.isnan(draws).any(axis=(1, 2))]
         if not draws.any():  # without privacy noise nothing drives the chain
             return own
         return ChainWeightsPosterior(**vars(own), chain=draws - draws.mean(axis=0))
 
-    def diagnostics(self, state: NetState, posterior: Any) -> dict[str, Any]:
-        """Standard deviation of the noise in the averages."""
-        del posterior
-        return {
-            "noise_std": {
-                "visible": float(state.trace.variance) ** 0.5,
-                "hidden": float(state.trace.hidden_variance) ** 0.5,
-            }
-        }
 
-
-def deviations(params: Any, xp: Any) -> tuple[Any, Any]:
+def _deviations(params: NetParams) -> tuple[jax.Array, jax.Array]:
     """Standard deviations of weights along the eigenvectors of `spread`, (J, K); and these."""
-    values, vectors = xp.linalg.eigh(params.spread)
+    values, vectors = jnp.linalg.eigh(params.spread)
     slope = params.tangent[:, None]
     rows = 1 / (params.weight.clip(1) * slope * values)
-    return xp.sqrt(rows + (params.noise / (slope * values)) ** 2), vectors
+    return jnp.sqrt(rows + (params.noise / (slope * values)) ** 2), vectors
 
 
 def _rescaled(
