@@ -29,7 +29,7 @@ from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
 _DRAWN_WEIGHT = 0.1  # least weight of a round at a draw: without noise, draws are averaged
 _LANGEVIN_TIME, _LONGEST_STEP = 60.0, 0.5  # of a chain over topics: sum of its steps, and a step
-_TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of 16 words
+TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of 16 words
 
 if TYPE_CHECKING:
     from skdpbayes.models.base import ConjugateModel, StatisticsModel, TopicModel
@@ -128,7 +128,7 @@ def plan_topics_sgld(
     noise = steps[len(openings)].noise_multiplier * norm / rate
     cells = float(model.zeros()["topics"].size)
     if settings.private and n is not None and settings.adjacency != "add_remove":
-        needed = step * noise**2 / 4 * cells / (_TYPICAL_COUNT * min(norm, 1.0))
+        needed = step * noise**2 / 4 * cells / (TYPICAL_COUNT * min(norm, 1.0))
         if needed > n:
             raise ValueError(
                 f"solver='sgld' needs at least {math.ceil(needed)} documents for {cells:.0f} "

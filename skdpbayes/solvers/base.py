@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
@@ -99,6 +99,27 @@ class OneKindOfRound:
     def which(self, step: jax.Array) -> jax.Array:
         """Zero, the index of the only kind of round."""
         return jnp.zeros_like(step)
+
+
+class OneKindAfterOpenings:
+    """Part of solvers that take a model's openings, once each, and then rounds that are alike."""
+
+    n_openings: Number
+    clip_fraction: ClassVar[None] = None
+
+    def which(self, step: jax.Array) -> jax.Array:
+        """Index of the kind of round: each opening once, then the repeated round."""
+        return jnp.minimum(step, self.n_openings)
+
+
+def opening_rounds(openings: Iterable[Opening]) -> tuple[Round[Any], ...]:
+    """Rounds of `openings`, for a solver whose state they change in its `params` alone."""
+
+    def became(state: Any, params: Any, key: jax.Array) -> Any:
+        del key
+        return state._replace(params=params)
+
+    return tuple(opening_round(opening, became) for opening in openings)
 
 
 def opening_round(

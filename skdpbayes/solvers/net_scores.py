@@ -40,7 +40,7 @@ from skdpbayes.models.belief_net import NetParams, SigmoidBeliefNet
 from skdpbayes.models.protocols import Number
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.posteriors.belief_net import ChainWeightsPosterior, WeightsPosterior
-from skdpbayes.solvers.base import Query, Round, Scales, Sums, opening_round
+from skdpbayes.solvers.base import Query, Round, Scales, Sums, opening_rounds
 
 RESCALED = 4  # last rounds, which scale the weights
 STEP = 0.4  # a, of the chain
@@ -112,10 +112,6 @@ class NetScores:
         """The model's openings, rounds of scores, and those that scale the weights."""
         del mechanism
 
-        def became(state: NetState, params: NetParams, key: jax.Array) -> NetState:
-            del key
-            return state._replace(params=params)
-
         def blocks(state: NetState) -> Mapping[str, Block]:
             del state
             return model.blocks()
@@ -141,9 +137,8 @@ class NetScores:
             own, at = double((state.params, point))
             return state._replace(params=single(_rescaled(model, own, at, estimate, scales)))
 
-        opened = (opening_round(opening, became) for opening in model.openings())
         return (
-            *opened,
+            *opening_rounds(model.openings()),
             Round(lambda state, key: self._point(state, key), score_of, blocks, learn),
             Round(lambda state, key: state.params, own_score_of, blocks, rescale),
         )

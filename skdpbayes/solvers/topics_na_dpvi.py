@@ -21,7 +21,7 @@ variational Bayes as `vips` does it. The method is ours; ``docs/solvers/topics-g
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,14 @@ from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import TopicModel
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.base import Posterior
-from skdpbayes.solvers.base import Point, Round, Scales, Sums, opening_round
+from skdpbayes.solvers.base import (
+    OneKindAfterOpenings,
+    Point,
+    Round,
+    Scales,
+    Sums,
+    opening_rounds,
+)
 
 
 class AwareCounts(NamedTuple):
@@ -45,7 +52,7 @@ class AwareCounts(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TopicsNADPVI:
+class TopicsNADPVI(OneKindAfterOpenings):
     """Rounds of expected counts, corrected for missing information.
 
     Attributes
@@ -61,7 +68,6 @@ class TopicsNADPVI:
     n_openings: Number
     least_weight: Number
     clipping_norm: Number
-    clip_fraction: ClassVar[None] = None
 
     def init(self, model: TopicModel, key: jax.Array) -> AwareCounts:
         """State before any release."""
@@ -70,17 +76,9 @@ class TopicsNADPVI:
         zero = jnp.zeros((), jnp.float32)
         return AwareCounts(model.init(), nothing, nothing, nothing, zero)
 
-    def which(self, step: jax.Array) -> jax.Array:
-        """Index of the kind of round: each opening once, then the repeated round."""
-        return jnp.minimum(step, self.n_openings)
-
     def rounds(self, model: TopicModel, mechanism: Mechanism) -> tuple[Round[AwareCounts], ...]:
         """The model's openings, once each, and the repeated round."""
         del mechanism
-
-        def became(state: AwareCounts, params: Params, key: jax.Array) -> AwareCounts:
-            del key
-            return state._replace(params=params)
 
         def mean(state: AwareCounts, key: jax.Array) -> tuple[Params, jax.Array]:
             return state.params, model.observed(state.params, key)
@@ -103,14 +101,13 @@ class TopicsNADPVI:
             )
             return AwareCounts(params, information, sums, variance, tau)
 
-        opened = (opening_round(opening, became) for opening in model.openings())
         repeated = Round(
             point=mean,
             query=lambda state, point: model.statistics(point[0]),
             blocks=lambda state: model.blocks(),
             update=update,
         )
-        return *opened, repeated
+        return *opening_rounds(model.openings()), repeated
 
     def posterior(self, model: TopicModel, state: AwareCounts) -> Posterior:
         """The model's posterior at the final parameters."""

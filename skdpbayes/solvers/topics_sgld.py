@@ -24,7 +24,7 @@ model's openings. See ``docs/solvers/topics-gradients.md``.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,14 @@ from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import TopicModel
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.topics import TopicsDraws
-from skdpbayes.solvers.base import Point, Round, Scales, Sums, opening_round
+from skdpbayes.solvers.base import (
+    OneKindAfterOpenings,
+    Point,
+    Round,
+    Scales,
+    Sums,
+    opening_rounds,
+)
 from skdpbayes.solvers.sgld import chain_diagnostics
 
 _BURN_IN = 0.5  # share of the rounds after the openings
@@ -51,7 +58,7 @@ class TopicsChain(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TopicsSGLD:
+class TopicsSGLD(OneKindAfterOpenings):
     """Langevin dynamics of topics, after the model's openings.
 
     Attributes
@@ -70,7 +77,6 @@ class TopicsSGLD:
     n_openings: Number
     step_size: Number
     clipping_norm: Number
-    clip_fraction: ClassVar[None] = None
 
     def init(self, model: TopicModel, key: jax.Array) -> TopicsChain:
         """State before any release."""
@@ -79,17 +85,9 @@ class TopicsSGLD:
         draws = jnp.full((self.n_draws, *theta.shape[::-1]), jnp.nan, theta.dtype)
         return TopicsChain(model.init(), theta, draws, jnp.zeros((), theta.dtype))
 
-    def which(self, step: jax.Array) -> jax.Array:
-        """Index of the kind of round: each opening once, then the Langevin step."""
-        return jnp.minimum(step, self.n_openings)
-
     def rounds(self, model: TopicModel, mechanism: Mechanism) -> tuple[Round[TopicsChain], ...]:
         """The model's openings, once each, and a Langevin step."""
         n_steps = jnp.asarray(mechanism.n_steps) - self.n_openings
-
-        def became(state: TopicsChain, params: Params, key: jax.Array) -> TopicsChain:
-            del key
-            return state._replace(params=params)
 
         def point(state: TopicsChain, key: jax.Array) -> tuple[Params, jax.Array]:
             theta = jnp.where(jnp.any(state.theta > 0), state.theta, state.params.topics)
@@ -119,14 +117,13 @@ class TopicsSGLD:
             heated = jnp.mean(private > h * theta).astype(jnp.float32)
             return TopicsChain(state.params, theta, state.draws.at[slot].set(kept), heated)
 
-        opened = (opening_round(opening, became) for opening in model.openings())
         langevin = Round(
             point=point,
             query=lambda state, point: model.statistics(point[0]),
             blocks=lambda state: model.blocks(),
             update=update,
         )
-        return *opened, langevin
+        return *opening_rounds(model.openings()), langevin
 
     def posterior(self, model: TopicModel, state: TopicsChain) -> TopicsDraws:
         """Topics at the kept iterates."""

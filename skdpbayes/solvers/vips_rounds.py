@@ -20,7 +20,7 @@ See ``docs/solvers/vips.md``; `skdpbayes.models.base.StatisticsModel` declares t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,14 @@ from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import StatisticsModel
 from skdpbayes.models.protocols import Number, Params
 from skdpbayes.posteriors.base import Posterior
-from skdpbayes.solvers.base import Point, Round, Scales, Sums, opening_round
+from skdpbayes.solvers.base import (
+    OneKindAfterOpenings,
+    Point,
+    Round,
+    Scales,
+    Sums,
+    opening_rounds,
+)
 
 
 class StatisticsState(NamedTuple):
@@ -43,7 +50,7 @@ class StatisticsState(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class StatisticsRounds:
+class StatisticsRounds(OneKindAfterOpenings):
     """Rounds of expected statistics, after the model's openings.
 
     Attributes
@@ -60,7 +67,6 @@ class StatisticsRounds:
     n_openings: Number
     least_weight: Number
     clipping_norm: Number
-    clip_fraction: ClassVar[None] = None
 
     def init(self, model: StatisticsModel, key: jax.Array) -> StatisticsState:
         """State before any release."""
@@ -73,17 +79,7 @@ class StatisticsRounds:
     ) -> tuple[Round[StatisticsState], ...]:
         """The model's openings, once each, and the repeated round."""
         del mechanism
-
-        def became(state: StatisticsState, params: Params, key: jax.Array) -> StatisticsState:
-            del key
-            return state._replace(params=params)
-
-        opened = (opening_round(opening, became) for opening in model.openings())
-        return *opened, self._repeated(model)
-
-    def which(self, step: jax.Array) -> jax.Array:
-        """Index of the kind of round: each opening once, then the repeated round."""
-        return jnp.minimum(step, self.n_openings)
+        return *opening_rounds(model.openings()), self._repeated(model)
 
     def _repeated(self, model: StatisticsModel) -> Round[StatisticsState]:
         def update(
