@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat, TypeAlias
 from skdpbayes._version import __version__
 from skdpbayes.privacy.accounting._steps import ADJACENCIES, GaussianSteps
 from skdpbayes.privacy.report import finite, rounded
-from skdpbayes.privacy.statements import NEIGHBOURS
+from skdpbayes.privacy.statements import NEIGHBOURS, largest_factor, neighbours
 
 if TYPE_CHECKING:
     from skdpbayes.privacy import PrivacySpent
@@ -198,17 +198,15 @@ def report(args: argparse.Namespace) -> Answer:
         if spent.guarantee_holds
         else f"GUARANTEE VOID: {'; '.join(spent.voided_by)}."
     )
-    factor = rounded(math.exp(spent.epsilon) if spent.epsilon < 700.0 else math.inf)
     delta = rounded(spent.delta, 6)
     promise = f"(epsilon {rounded(spent.epsilon)}, delta {delta})-differential privacy. {holds}"
     if written:
         return record, "\n".join([promise, *(f"Wrote {path}." for path in written)])
-    change = NEIGHBOURS[spent.adjacency]
     text = "\n".join(
         (
             promise,
-            f"With {change.replace('record', spent.unit)}, any set of results has at most\n"
-            f"{factor} times the probability that it had, plus {delta}.\n",
+            f"With {neighbours(spent)}, any set of results has at most\n"
+            f"{largest_factor(spent.epsilon)} times the probability that it had, plus {delta}.\n",
             _table(*spent._rows()),
             "\nThe same fit at other deltas:",
             _table(

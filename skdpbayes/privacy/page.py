@@ -10,7 +10,7 @@ from typing import Any
 
 from skdpbayes.privacy.card import percent, rounded
 from skdpbayes.privacy.report import PrivacySpent
-from skdpbayes.privacy.statements import MADE_WITH, NEIGHBOURS, attack_rates
+from skdpbayes.privacy.statements import MADE_WITH, attack_rates, largest_factor, neighbours
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:50em;margin:2em auto;padding:0 1em;color:#1b1b1b}
@@ -98,13 +98,12 @@ def _promise(record: Mapping[str, Any], spent: PrivacySpent) -> list[str]:
         if spent.guarantee_holds
         else f'<span class="void">GUARANTEE VOID: {_text("; ".join(spent.voided_by))}.</span>'
     )
-    change = NEIGHBOURS[spent.adjacency].replace("record", spent.unit)
-    factor = rounded(math.exp(epsilon) if epsilon < 700.0 else math.inf)
     return [
         f"<p><b>(&epsilon; = {rounded(epsilon)}, &delta; = {rounded(delta, 3)})-differential "
         f"privacy</b> for each {_text(spent.unit)}. {state}</p>",
-        f"<p>With {_text(change)}, any set of results has at most {factor} times the probability "
-        f"that it had, plus {rounded(delta, 3)}.</p>",
+        f"<p>With {_text(neighbours(spent))}, any set of results has at most "
+        f"{largest_factor(epsilon)} times the probability that it had, plus "
+        f"{rounded(delta, 3)}.</p>",
     ]
 
 

@@ -188,6 +188,16 @@ def statement(
     return told
 
 
+def neighbours(spent: PrivacySpent) -> str:
+    """Difference of two tables that the guarantee compares, in its unit."""
+    return NEIGHBOURS[spent.adjacency].replace("record", spent.unit)
+
+
+def largest_factor(epsilon: float) -> str:
+    """Factor by which probabilities change at most, rounded up."""
+    return rounded(math.exp(epsilon) if epsilon < 700.0 else math.inf)
+
+
 def _fitted(spent: PrivacySpent) -> str:
     own = spent.estimator or "a model"
     return f"{own}, fitted with skdpbayes {spent.version} on {spent.date}"
@@ -196,7 +206,7 @@ def _fitted(spent: PrivacySpent) -> str:
 def _guarantee_fields(spent: PrivacySpent) -> Record:
     """Fields of the registry about the guarantee."""
     total, unit = spent.total, spent.unit
-    change = NEIGHBOURS[spent.adjacency].replace("record", unit)
+    change = neighbours(spent)
     public = ", ".join(f"{name}: {value}" for name, value in spent.public.items())
     again = " It counts earlier fits of the same object too." if spent.cumulative else ""
     arithmetic = (
