@@ -32,6 +32,9 @@ from skdpbayes.models.responses import information, typical_length
 
 _MOST = 12.0  # by which the logarithm of typical lengths changes
 
+MOST_RESPONSES = 10
+"""Values of a response up to which a score is bounded over all of them."""
+
 
 class Site(NamedTuple):
     """Latent site: name, shape of its coordinates, and whether it is normal given its parents.
@@ -97,11 +100,9 @@ class Program:
         Deterministic sites that are functions of latent ones alone.
     observed : tuple of str
         Observed sites, in the plate of records.
-    support : tuple of numbers
-        Values of the observed site, if there is one and it has few.
     values : tuple of numbers
-        Values whose probabilities are predictions: `support`, or all categories. Empty: the mean
-        is the prediction.
+        Values whose probabilities are predictions: those of the observed site, if there is one and
+        it has few or they are categories. Empty: the mean is the prediction.
     weighed : bool
         Whether the law of the observed site is one of those of `laws`.
     censored : bool
@@ -118,12 +119,16 @@ class Program:
     sites: tuple[Site, ...] = ()
     derived: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
-    support: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
     weighed: bool = False
     censored: bool = False
     declared: tuple[tuple[str, int], ...] = ()
     local: tuple[str, ...] = ()
+
+    @property
+    def support(self) -> tuple[float, ...]:
+        """Values of the observed site, if they are few: scores are bounded over all of them."""
+        return self.values if len(self.values) <= MOST_RESPONSES else ()
 
     @property
     def unbiased(self) -> bool:

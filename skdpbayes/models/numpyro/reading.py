@@ -33,6 +33,7 @@ from skdpbayes.models.numpyro.guide import NOT_REPARAMETRISED
 from skdpbayes.models.numpyro.laws import has_points, is_categorical, is_censored
 from skdpbayes.models.numpyro.predict import axis_of_records
 from skdpbayes.models.numpyro.program import (
+    MOST_RESPONSES,
     NumPyroModel,
     Program,
     Site,
@@ -44,7 +45,6 @@ from skdpbayes.models.numpyro.program import (
 )
 
 _PRIOR_DRAWS = 2000
-_MOST_RESPONSES = 10
 _REFUSED_PRIMITIVES = re.compile(
     r".*callback.*|debug_.*|.*ffi_call|infeed|outfeed|while|custom_vmap_call|random_gamma.*"
 )
@@ -156,12 +156,10 @@ def read_model(
         for name, shape in latent.items()
     )
     values = three.sites[observed[0]].values if len(observed) == 1 else ()
-    support = values if len(values) <= _MOST_RESPONSES else ()
     program = replace(
         program,
         sites=sites,
         observed=tuple(observed),
-        support=support,
         values=values,
         declared=declared,
         local=tuple(local),
@@ -169,13 +167,13 @@ def read_model(
     if amortised:
         assert guide is not None
         return _read_amortised(program, public, guide, three, set(data))
-    if len(observed) == 1 and not support:
+    if len(observed) == 1 and not program.support:
         weighed, censored = _law_of_response(program, public)
         program = replace(program, weighed=weighed, censored=censored)
     model = NumPyroModel(program, public, {})
     if not all(site.normal for site in sites):
         model = replace(model, affine=_centred(model))
-    constants = _refuse_what_sees_more(model)
+    constants = _refuse_primitives(_programs(model))
     if program.weighed and _takes_as_long_as_a_record_says(model):
         program = replace(program, weighed=False)
         model = replace(model, program=program)
@@ -358,19 +356,14 @@ def _primitives(jaxpr: _Equations) -> Iterator[str]:
                     yield from _primitives(inner)
 
 
-def _refuse_what_sees_more(model):
-    """Raise if the compiled likelihood leaks values, has data-dependent time, or sees a batch.
+def _refuse_primitives(programs):
+    """Raise if a compiled function leaks values, has data-dependent time, or sees a batch.
 
     Returns
     -------
     constants : list of arrays
-        That it holds.
+        Arrays that the first of them holds.
     """
-    return _refuse_primitives(_programs(model))
-
-
-def _refuse_primitives(programs):
-    """The same, of compiled functions."""
     found = {name for program in programs for name in _primitives(program.jaxpr)}
     for name in sorted(found):
         if _REFUSED_PRIMITIVES.fullmatch(name):
@@ -563,7 +556,7 @@ def _values(law):
             values = np.ravel(law.enumerate_support(expand=False))
     except (jax.errors.JAXTypeError, NotImplementedError):  # they depend on the record
         return ()
-    few = len(values) <= _MOST_RESPONSES
+    few = len(values) <= MOST_RESPONSES
     return tuple(values.tolist()) if few or is_categorical(law) else ()
 
 
