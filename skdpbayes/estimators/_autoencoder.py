@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -12,7 +11,7 @@ from scipy.special import expit
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_choice, check_number
+from skdpbayes.checks import check_choice, check_number, warn_user
 from skdpbayes.estimators._base import Outcome, PrivateEstimator
 from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._networks import (
@@ -305,7 +304,7 @@ class DPVariationalAutoencoder(
         check_is_fitted(self)
         rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
         if not known.all():
-            warnings.warn(f"{(~known).sum()} of these rows hold NaN or infinity.", stacklevel=3)
+            warn_user(f"{(~known).sum()} of these rows hold NaN or infinity.")
         rows = rows.astype(np.float64)
         mean, log_sd = np.split(self._run_layers(*self._encoder, rows), 2, axis=1)
         mean[~known], log_sd[~known] = 0, 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import expit, logit, ndtri
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_number, warn_user
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._posterior import DecompositionEstimator
@@ -321,7 +320,7 @@ class DPSigmoidBeliefNet(DensityScoreMixin, DecompositionEstimator):
         check_is_fitted(self)
         rows, known = known_probabilities(self._reader().numeric(self, X, reset=False))
         if not known.all():
-            warnings.warn(f"{(~known).sum()} of these rows hold NaN or infinity.", stacklevel=3)
+            warn_user(f"{(~known).sum()} of these rows hold NaN or infinity.")
         hidden, bound = np.empty((len(rows), len(self.components_))), np.empty(len(rows))
         for start in range(0, len(rows), _BLOCK):
             part = slice(start, start + _BLOCK)

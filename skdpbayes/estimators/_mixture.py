@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -14,7 +13,7 @@ from sklearn.base import DensityMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_choice, check_number
+from skdpbayes.checks import check_choice, check_number, warn_user
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._densities import DensityScoreMixin
 from skdpbayes.estimators._posterior import PosteriorEstimator
@@ -544,10 +543,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         log = self._log_joint(X)
         null = np.isnan(log).any(axis=1)
         if null.any():
-            warnings.warn(
-                f"{null.sum()} of these rows hold NaN or infinity: they get the weights.",
-                stacklevel=2,
-            )
+            warn_user(f"{null.sum()} of these rows hold NaN or infinity: they get the weights.")
             log[null] = np.log(self.weights_)
         return special.softmax(log, axis=1)
 

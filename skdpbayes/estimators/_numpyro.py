@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +14,7 @@ from scipy import special
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_number, warn_user
 from skdpbayes.estimators._program import ProgramEstimator, name_of
 from skdpbayes.facts import Facts, Field
 from skdpbayes.intake.fields import FieldRows, facts_of, typed
@@ -36,10 +35,9 @@ _LOCAL_DRAWS = 100  # of the latent sites of a record, where no other site has a
 def _warn_of_nan(found: np.ndarray) -> None:
     missing = np.isnan(found).reshape(len(found), -1).any(axis=1)
     if missing.any():
-        warnings.warn(
+        warn_user(
             f"Results for {missing.sum()} records are NaN: they hold NaN, the model overflows, or "
-            "their law has no mean at some posterior draws.",
-            stacklevel=4,
+            "their law has no mean at some posterior draws."
         )
 
 
@@ -578,10 +576,9 @@ class DPNumPyroModel(ProgramEstimator):
 
         null = ~np.logical_and.reduce([finite_rows(typed(x)) for x in fields.values()])
         if zeros_for_null and null.any():
-            warnings.warn(
+            warn_user(
                 f"{null.sum()} of these records hold NaN or infinity: predicted as records of "
-                "zeros.",
-                stacklevel=5,
+                "zeros."
             )
         null &= zeros_for_null
         for start in range(0, len(null), size or len(null)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -12,7 +11,7 @@ from scipy import sparse
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_number
+from skdpbayes.checks import check_number, warn_user
 from skdpbayes.estimators._base import Outcome
 from skdpbayes.estimators._posterior import DecompositionEstimator
 from skdpbayes.facts import Facts
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 
 _JUDGED = 50  # draws from which the number of topics learnt is judged
-_TYPICAL_COUNT = 4.0  # summed contribution of a document: the root of its number of words
 _LEAST_COUNT = 0.25  # of an average word in a topic, over the noise, below which a plan hints
 
 
@@ -299,13 +297,15 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             self._warn_unless_mixed()
 
     def _hints(self, plan: Plan) -> Iterator[str]:
+        from skdpbayes.plans.statistics import TYPICAL_COUNT
+
         n, own = plan.facts.n_rows, plan.spec.steps[-1]
         if n is None or not math.isfinite(self.epsilon):
             return
         cells = plan.facts.n_features * int(self.n_components)
         # Of averaged counts, in units of `max_document_norm`.
         noise = own.noise_multiplier / own.sampling_rate / own.steps**0.5
-        count = _TYPICAL_COUNT * n / cells
+        count = TYPICAL_COUNT * n / cells
         if count < noise * _LEAST_COUNT:
             yield (
                 f"An average word has a count of {count:.2g} in a topic, and the noise a standard "
@@ -521,10 +521,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         check_is_fitted(self)
         rows, null = counted(self._reader().numeric(self, X, reset=False))
         if null.any():
-            warnings.warn(
+            warn_user(
                 f"{null.sum()} of these documents hold NaN, infinity or negative counts: they are "
-                "taken for empty.",
-                stacklevel=3,
+                "taken for empty."
             )
         return sparse.csr_matrix(rows, dtype=np.float64)
 
