@@ -361,7 +361,7 @@ def _refuse_primitives(programs):
 
     Returns
     -------
-    constants : list of arrays
+    constants : list of NumPy arrays
         Arrays that the first of them holds.
     """
     found = {name for program in programs for name in _primitives(program.jaxpr)}
@@ -374,7 +374,7 @@ def _refuse_primitives(programs):
                 "with a fixed number "
                 "of steps, or jax.lax.scan, and print what was released."
             )
-    return [x for x in programs[0].consts if np.ndim(x)]
+    return [np.asarray(x) for x in programs[0].consts if np.ndim(x)]
 
 
 class _SiteShape(NamedTuple):
