@@ -17,7 +17,7 @@ from skdpbayes.solvers.net_scores import RESCALED, NetDPVI, NetNADPVI, NetScores
 from skdpbayes.solvers.topics_dpvi import TopicsDPVI
 from skdpbayes.solvers.topics_na_dpvi import TopicsNADPVI
 from skdpbayes.solvers.topics_sgld import TopicsSGLD
-from skdpbayes.solvers.vips import OneRelease, one_release
+from skdpbayes.solvers.vips import Counted, OneRelease, one_release
 from skdpbayes.solvers.vips_logistic import (
     FITTED_ROUNDS,
     LEAST_WEIGHT,
@@ -49,8 +49,9 @@ def plan_one_release(
     assert n is not None
     rows = n * settings.most_rows
     # Linear regression has the sum of weights among its sums.
-    counted = settings.most_rows > 1 and not isinstance(model, LinearSums)
-    return _released_once(settings, one_release(model, rows, counted=counted))
+    if settings.most_rows > 1 and not isinstance(model, LinearSums):
+        return _released_once(settings, one_release(Counted.of(model), rows))
+    return _released_once(settings, one_release(model, rows))
 
 
 def plan_moments(

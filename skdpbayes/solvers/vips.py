@@ -87,12 +87,11 @@ class Counted:
         )
 
 
-def one_release(model: Any, n_records: float, *, counted: bool = False) -> OneRelease:
-    """`OneRelease` of a model's statistic, at its declared bound."""
-    own = Counted.of(model) if counted else model
+def one_release(statistic: BoundedStatistic, n_records: float) -> OneRelease:
+    """`OneRelease` of a statistic, at its declared bound."""
     # The next number above, lest rounding put the norm below the bound.
-    norm = np.nextafter(np.float32(own.statistic_bound()), np.float32(np.inf))
-    unit = own.unit if isinstance(own, Counted) else None
+    norm = np.nextafter(np.float32(statistic.statistic_bound()), np.float32(np.inf))
+    unit = statistic.unit if isinstance(statistic, Counted) else None
     return OneRelease(norm, np.float64(n_records), unit)
 
 
