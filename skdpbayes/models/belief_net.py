@@ -37,7 +37,7 @@ class NetParams(NamedTuple):
 
     mean: jax.Array  # of the visible units, from the first release, (J,)
     mean_noise: jax.Array  # standard deviation of the noise in an entry of `mean`
-    n_records: jax.Array  # noisy
+    n_records: jax.Array  # noisy number of records
     weights: jax.Array  # (J, K)
     intercept: jax.Array  # (J,)
     active: jax.Array  # probabilities of the hidden units, (K,)
