@@ -160,7 +160,7 @@ class ProgramEstimator(PosteriorEstimator):
                 f"The law of {', '.join(program.observed)} is not one of which skdpbayes can say "
                 "what clipping removes: estimates are biased, and intervals are those of the "
                 "clipped fit. One observed site with a law of a single number and a known mean and "
-                "variance, or with few values, has no such bias (docs/numpyro.md).",
+                "variance, or with few values, has no such bias (docs/numpyro-clipping.md).",
                 UserWarning,
             )
 

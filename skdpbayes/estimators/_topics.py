@@ -67,9 +67,9 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
         proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
         knows all other rows may learn from the last bits of a release.
     max_rows_per_person : int, default=None
-        Makes a person the unit of privacy: `fit` takes the authors' names as `groups`, and so many
-        documents of each count (of more, as many, evenly spaced), each with topic proportions of
-        its own. None: a document is an author's only one.
+        Largest number of documents of an author. It makes the author the unit of privacy: `fit`
+        takes the authors' names as `groups`, and keeps at most this many documents of each, evenly
+        spaced, each with topic proportions of its own. None: the document is the unit.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.

@@ -43,8 +43,9 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
         Arithmetic of sums and noise: integers, for which the guarantee is proved, or floating
         point.
     max_rows_per_person : int, default=None
-        Makes a person the unit of privacy: `fit` takes the persons' names as `groups`, and so many
-        rows of each count (of more, as many, evenly spaced). None: a row is a person's only one.
+        Largest number of rows of a person. It makes the person the unit of privacy: `fit` takes the
+        persons' names as `groups`, and keeps at most this many rows of each, evenly spaced. None:
+        the row is the unit.
     ledger : PrivacyLedger, default=None
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
