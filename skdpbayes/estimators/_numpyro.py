@@ -350,13 +350,14 @@ class DPNumPyroModel(ProgramEstimator):
         """Log density of each record at each draw, of its latent sites too, if it has any."""
         from skdpbayes.models.numpyro.predict import log_densities, log_weights
 
+        check_is_fitted(self)
         batches = self._batches(self._fields(X, y))
-        own = (
-            (log_weights, batches, self._amortised)
-            if _has_local(self)
-            else (log_densities, batches)
+        blocks = (
+            self._of_blocks(log_weights, batches, self._amortised)
+            if self._model.program.local
+            else self._of_blocks(log_densities, batches)
         )
-        return np.concatenate(list(self._of_blocks(*own)), axis=1)
+        return np.concatenate(list(blocks), axis=1)
 
     @available_if(_has_local)
     def evidence_lower_bound(self, X: Any, y: Any = None) -> np.ndarray:
