@@ -129,7 +129,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         return super().__new__(cls)
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, as in scikit-learn; its own that are not taken raise a `TypeError`."""
+        """Set parameters; those that scikit-learn alone has raise a `TypeError`."""
         refuse_foreign(type(self), params)
         return super().set_params(**params)
 

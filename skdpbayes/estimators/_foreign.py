@@ -12,10 +12,11 @@ _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 _SAMPLE_WEIGHT = {
     "sample_weight": "each record counts once, since the privacy of each is accounted for once"
 }
+_NO_STOP = "use n_steps: a stop that depends on the records would be a release"
 _ROUNDS = {
     **_SAMPLE_WEIGHT,
     "max_iter": "use n_steps: the number of rounds is fixed beforehand, since each costs budget",
-    "tol": "use n_steps: a stop that depends on the records would be a release",
+    "tol": _NO_STOP,
     "n_jobs": "a fit uses all cores",
     "warm_start": "a second fit is another release, and starts from the prior",
 }
@@ -33,9 +34,9 @@ _NETWORK = {
     "momentum": "use sampler='sghmc' and friction, with solver='sgld'",
     "nesterovs_momentum": "use sampler='sghmc' and friction, with solver='sgld'",
     "shuffle": "each round draws its batch at random",
-    "early_stopping": "use n_steps: a stop that depends on the records would be a release",
+    "early_stopping": _NO_STOP,
     "validation_fraction": "scores of records would be releases: score public rows",
-    "n_iter_no_change": "use n_steps: a stop that depends on the records would be a release",
+    "n_iter_no_change": _NO_STOP,
     "beta_1": "the optimiser is fixed",
     "beta_2": "the optimiser is fixed",
     "max_fun": "use n_steps",
@@ -117,11 +118,11 @@ def refuse_foreign(cls: type, names: Iterable[str]) -> None:
         Names of the arguments of a call. Unknown ones that are not in `FOREIGN` pass.
     """
     own = set(inspect.signature(cls).parameters)
-    tables = [FOREIGN[base.__name__] for base in cls.__mro__ if base.__name__ in FOREIGN]
+    known = next((FOREIGN[base.__name__] for base in cls.__mro__ if base.__name__ in FOREIGN), {})
     told = [
-        f"{cls.__name__} takes no {name!r}: {tables[0][name]}."
+        f"{cls.__name__} takes no {name!r}: {known[name]}."
         for name in names
-        if name not in own and tables and name in tables[0]
+        if name in known and name not in own
     ]
     if told:
         raise TypeError(" ".join(told))

@@ -32,7 +32,7 @@ from skdpbayes.posteriors.base import SampledPosterior
 from skdpbayes.solvers.base import OneKindOfRound, Query, Round, Scales, Sums
 
 _ADAM = optax.scale_by_adam()
-_OF_RECORDS = 2**31 - 1  # of the keys of a round, that of the records' latent variables
+_OF_RECORDS = 2**31 - 1  # index of the key of the records' latent variables in a round
 _AVERAGED_FROM = 0.5  # fraction of the run after which parameters are averaged
 
 

@@ -41,7 +41,7 @@ Sites = Mapping[str, Any]
 
 
 class _Keyed(Messenger):
-    """Gives each draw a key by the name of its site: sites of records one, others another."""
+    """Draws with keys that follow from the site's name, and whether it is one of records."""
 
     def __init__(self, plates, of_records, of_others):
         super().__init__()
@@ -93,16 +93,16 @@ class Amortised:
     plates : tuple of str
         Plates of the records, in model and guide.
     read : tuple of bool
-        Of each array in `start`, whether records read it.
+        Whether the term of a record depends on each array in `start`.
     model : NumPyroModel
     start : dict of pytrees
         Unconstrained values of the parameters of model and guide, by name.
     unit : list of numbers
-        Of each array in `start`: steps are relative to it.
+        Unit of each array in `start`; steps are relative to it.
     score_unit : float
         Norm of a typical score; clipping norms are relative to it.
     key : key or None
-        Key of a round's latent variables; None: one that is public.
+        Key of a round's latent variables; None: a fixed, public one.
     """
 
     guide: Callable[..., Any] = field(metadata={"static": True})

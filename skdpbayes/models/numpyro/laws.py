@@ -72,7 +72,7 @@ def is_categorical(law: Any) -> bool:
 
 
 def _has_mean(law):
-    """Whether NumPyro gives a mean; of some laws it is NaN, whatever their parameters."""
+    """Whether NumPyro gives a mean. It is NaN for some laws, whatever their parameters."""
     if isinstance(law, dist.MixtureSameFamily):
         return _has_mean(inner_law(law.component_distribution))
     try:

@@ -123,7 +123,7 @@ def mean_response(model, draws, batch):
     """Posterior mean of the response's probabilities (values last axis) or of its mean."""
 
     def one(values):
-        return _told_to_each(model, values, batch)
+        return _predicted_apart(model, values, batch)
 
     shape = jax.eval_shape(one, jax.tree.map(lambda x: x[0], draws)).shape
     total, _ = jax.lax.scan(
@@ -135,7 +135,7 @@ def mean_response(model, draws, batch):
 @jax.jit
 def probabilities(model, draws, batch):
     """Probabilities of the response's values at each draw, (n_draws, n_records, n_values)."""
-    return jax.lax.map(lambda values: _told_to_each(model, values, batch), draws)
+    return jax.lax.map(lambda values: _predicted_apart(model, values, batch), draws)
 
 
 @jax.jit
@@ -163,19 +163,19 @@ def _key_of(draw):
     return jax.random.fold_in(draw, 1)
 
 
-def _told_to_each(model, values, batch):
-    """As `_told`; records share the random numbers, so that none depends on others."""
+def _predicted_apart(model, values, batch):
+    """As `_predicted`; records share the random numbers, so that none depends on others."""
     if not model.program.local:
-        return _told(model, values, batch, 0)
+        return _predicted(model, values, batch, 0)
     key = _key_of(jax.random.fold_in(jax.random.key(0), values[DRAW]))
 
     def of_record(record):
-        return _told(model, values, jax.tree.map(lambda x: x[None], record), key)[0]
+        return _predicted(model, values, jax.tree.map(lambda x: x[None], record), key)[0]
 
     return jax.vmap(of_record)(batch)
 
 
-def _told(model, values, batch, key):
+def _predicted(model, values, batch, key):
     """Probabilities of the response's values, last axis, or its mean, at one draw."""
     (name,) = model.program.observed
     law = at_draw(model, values, batch, key)[name]["fn"]
