@@ -276,7 +276,6 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             topic_word_prior=np.float32(self._prior(self.topic_word_prior)),
             document_norm=np.float32(self.max_document_norm if private else 2.0**20),
             private=np.float32(private),
-            collapsed=self.solver == "sgld",
         )
         return Task(model, Bounds())
 

@@ -149,6 +149,11 @@ class TopicModel(StatisticsModel, Protocol):
     def topic_word_prior(self) -> Number:
         """Concentration of the Dirichlet prior of topics."""
 
+    def collapsed_statistics(
+        self, params: Params
+    ) -> Callable[[Record], Mapping[str, Contribution]]:
+        """As `statistics`, with a record's own latent variables integrated out."""
+
     def drawn_topics(self, params: Params, key: jax.Array) -> Params:
         """Parameters at a draw of the posterior that they describe."""
 

@@ -61,8 +61,6 @@ class LatentDirichletAllocation:
     private : float
         1 with noise, 0 without: then words have equal scales, and topics have the expectations of
         variational Bayes.
-    collapsed : bool
-        Whether the local step is `collapsed_step`; else `e_step`.
     """
 
     n_words: int = field(metadata={"static": True})
@@ -72,7 +70,6 @@ class LatentDirichletAllocation:
     topic_word_prior: Number
     document_norm: Number
     private: Number
-    collapsed: bool = field(default=False, metadata={"static": True})
 
     def init(self) -> TopicsParams:
         """Parameters before any release."""
@@ -175,14 +172,22 @@ class LatentDirichletAllocation:
         """Expected counts by word and topic of one document, over the scales of the words."""
 
         def of(record):
-            topics = params.topics.at[record["columns"]].get(mode="fill", fill_value=0.0)
-            scale = params.scales.at[record["columns"]].get(mode="fill", fill_value=1.0)
-            if self.collapsed:
-                labels = collapsed_step(topics, record["values"], self.doc_topic_prior)
-                counts = labels * (record["values"] / scale)[:, None]
-            else:
-                proportions, ratio = e_step(topics, record["values"], self.doc_topic_prior)
-                counts = topics * proportions * (ratio / scale)[:, None]
+            topics, scale = _at_words(params, record)
+            proportions, ratio = e_step(topics, record["values"], self.doc_topic_prior)
+            counts = topics * proportions * (ratio / scale)[:, None]
+            return {"topics": self._scattered(record, counts)}
+
+        return of
+
+    def collapsed_statistics(
+        self, params: TopicsParams
+    ) -> Callable[[Record], Mapping[str, Contribution]]:
+        """As `statistics`, with the document's proportions integrated out (`collapsed_step`)."""
+
+        def of(record):
+            topics, scale = _at_words(params, record)
+            labels = collapsed_step(topics, record["values"], self.doc_topic_prior)
+            counts = labels * (record["values"] / scale)[:, None]
             return {"topics": self._scattered(record, counts)}
 
         return of
@@ -347,6 +352,13 @@ def drawn_counts(key: jax.Array, params: TopicsParams) -> jax.Array:
     normal = jax.random.normal(of_count, centre.shape, centre.dtype)
     count = centre + share * (params.seen - centre) + jnp.sqrt(share * variance) * normal
     return jnp.where(noise > 0, count, params.seen).clip(0)
+
+
+def _at_words(params, record):
+    """Topics, (L, K), and scales, (L,), of a document's words."""
+    columns = record["columns"]
+    topics = params.topics.at[columns].get(mode="fill", fill_value=0.0)
+    return topics, params.scales.at[columns].get(mode="fill", fill_value=1.0)
 
 
 def _over_largest(counts):

@@ -119,7 +119,7 @@ class TopicsSGLD(OneKindAfterOpenings):
 
         langevin = Round(
             point=point,
-            query=lambda state, point: model.statistics(point[0]),
+            query=lambda state, point: model.collapsed_statistics(point[0]),
             blocks=lambda state: model.blocks(),
             update=update,
         )
