@@ -132,7 +132,7 @@ def plan_dpvi(
         clip_fraction=None if fraction is None else np.float32(fraction),
     )
     reported = float(solver.clipping_norm) if fraction is None else None
-    return Planned(solver, settings.spec(opening + steps), reported)
+    return Planned(solver, settings.spec(opening + steps), reported, "score")
 
 
 def plan_na_dpvi(
@@ -171,7 +171,7 @@ def plan_na_dpvi(
     norm = 1.01 * curvature * min(1, clip / score)  # the curvature is weighted like its score
     every = settings.defaults.curvature_every
     solver = NADPVI(np.float32(clip), np.float32(norm), np.int32(every))
-    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm), "score")
 
 
 def moments_edge(settings: Settings, n_columns: int, n: float) -> float:
@@ -313,7 +313,9 @@ def plan_sgld(
         friction=np.float32(friction),
         sampler=settings.sampler,
     )
-    return Planned(solver, settings.spec(opening + steps, n_chains), float(solver.clipping_norm))
+    return Planned(
+        solver, settings.spec(opening + steps, n_chains), float(solver.clipping_norm), "score"
+    )
 
 
 def plan_aware_sgld(
@@ -377,7 +379,7 @@ def plan_aware_sgld(
         sampler=settings.sampler,
     )
     planned = Opened(solver, np.int32(1)) if shares else solver
-    return Planned(planned, settings.spec(opening + steps, n_chains), float(clip))
+    return Planned(planned, settings.spec(opening + steps, n_chains), float(clip), "score")
 
 
 def plan_point(
@@ -394,7 +396,7 @@ def plan_point(
     opening, steps, _ = settings.round_noise(openings, n_steps, settings.rate(n, batch))
     rate = settings.learning_rate or settings.defaults.learning_rate
     solver = Adam(np.float32(rate), np.float32(bounds.clip))
-    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm), "score")
 
 
 def plan_own_guide(
@@ -413,7 +415,7 @@ def plan_own_guide(
     guide = read_guide(own_copy(settings.guide, model.program), model)
     rate = settings.learning_rate or settings.defaults.learning_rate
     solver = OwnGuide(guide, np.float32(rate), np.float32(bounds.clip))
-    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm), "score")
 
 
 def plan_amortised(
@@ -431,7 +433,7 @@ def plan_amortised(
     opening, steps, _ = settings.round_noise(openings, n_steps, settings.rate(n, batch))
     rate = settings.learning_rate or _RATE
     solver = OwnGuide(AmortisedGuide(model), np.float32(rate), np.float32(bounds.clip))
-    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm))
+    return Planned(solver, settings.spec(opening + steps), float(solver.clipping_norm), "score")
 
 
 def plan_guided(

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from skdpbayes.models.belief_net import SigmoidBeliefNet
+from skdpbayes.models.lda import LatentDirichletAllocation
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
@@ -81,14 +82,6 @@ class HasStatistics(Protocol):
 
     def m_step(self, params: Any, sums: Any, scales: Any) -> Any:
         """Parameters given noisy sums."""
-
-
-@runtime_checkable
-class HasTopics(HasStatistics, Protocol):
-    """A model of topics, with a guide over counts."""
-
-    def drawn_topics(self, params: Any, key: Any) -> Any:
-        """Parameters at a draw of the guide."""
 
 
 @runtime_checkable
@@ -194,7 +187,7 @@ register(
             HasGaussianPrior,
             (Autoencoder, plan_point),
             (AmortisedStart, opened(plan_amortised, Amortised)),
-            (HasTopics, plan_topics_dpvi),
+            (LatentDirichletAllocation, plan_topics_dpvi),
             (SigmoidBeliefNet, plan_net_dpvi),
         ),
         frozenset({"guide"}),
@@ -209,7 +202,7 @@ register(
             HasGaussianPrior,
             (WhitenedLogistic, plan_whitened),
             (RescaledLinear, plan_rescaled),
-            (HasTopics, plan_topics_na_dpvi),
+            (LatentDirichletAllocation, plan_topics_na_dpvi),
             (SigmoidBeliefNet, plan_net_na_dpvi),
         ),
         frozenset({"prior_df"}),
@@ -224,7 +217,7 @@ register(
             HasLikelihood,
             (WhitenedLogistic, plan_aware_sgld),
             (LogisticRegression, plan_aware_sgld),
-            (HasTopics, plan_topics_sgld),
+            (LatentDirichletAllocation, plan_topics_sgld),
             (SigmoidBeliefNet, plan_net_sgld),
         ),
         frozenset({"step_schedule", "n_chains", "sampler"}),

@@ -64,7 +64,7 @@ def plan_moments(
 
 def _released_once(settings: Settings, solver: OneRelease) -> Planned:
     spec = settings.spec(settings.noise(1, 1.0).steps)
-    return Planned(solver, spec, float(solver.clipping_norm), "sum")
+    return Planned(solver, spec, float(solver.clipping_norm))
 
 
 def opening_shares(settings: Settings, n_openings: int) -> tuple[float, ...]:
@@ -144,7 +144,7 @@ def plan_topics_sgld(
         step_size=np.float32(step),
         clipping_norm=np.float32(norm),
     )
-    return Planned(solver, settings.spec(steps), norm, "sum")
+    return Planned(solver, settings.spec(steps), norm)
 
 
 def _planned_rounds(
@@ -162,7 +162,7 @@ def _planned_rounds(
     norm = _norm_of(model)
     least = 0.0 if settings.private else least_weight
     solver = kind(np.int32(len(openings)), np.float32(least), np.float32(norm))
-    return Planned(solver, settings.spec(steps), norm, "sum")
+    return Planned(solver, settings.spec(steps), norm)
 
 
 def _schedule(
@@ -226,7 +226,7 @@ def _planned_scores(
         least_weight=np.float32(0 if settings.private else 1),
         clipping_norm=np.float32(norm),
     )
-    return Planned(solver, settings.spec(steps), norm, "sum")
+    return Planned(solver, settings.spec(steps), norm)
 
 
 def plan_logistic(
@@ -259,4 +259,4 @@ def plan_logistic(
         intercept=bounds.constant_column,
     )
     spec = settings.spec(settings.noise(rounds, 1.0, schedule).steps)
-    return Planned(solver, spec, float(solver.clipping_norm), "sum")
+    return Planned(solver, spec, float(solver.clipping_norm))
