@@ -9,10 +9,12 @@ import argparse
 import contextlib
 import sys
 import threading
+import time
 
 import psutil
 
-_EVERY = 0.5  # seconds
+_EVERY = 0.5  # seconds, or more where a measurement is so slow
+_SHARE = 0.02  # of one core, which measurements may take
 _GB = 2**30
 
 
@@ -33,8 +35,11 @@ def measured(command):
 
     def watch():
         nonlocal peak
-        while not over.wait(_EVERY):
+        pause = _EVERY
+        while not over.wait(pause):
+            begun = time.perf_counter()
             peak = max(peak, together(process))
+            pause = max(_EVERY, (time.perf_counter() - begun) / _SHARE)
 
     watcher = threading.Thread(target=watch, daemon=True)
     if psutil.LINUX:
