@@ -31,6 +31,7 @@ from skdpbayes.intake.scores import scores
 from skdpbayes.plans.settings import SEEDED
 from skdpbayes.privacy import GaussianSteps, PrivacyLedger, Selection
 from skdpbayes.privacy.selection import SelectionSpent
+from skdpbayes.privacy.spent import weaker_before
 
 if TYPE_CHECKING:
     from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
@@ -288,7 +289,12 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         """`SelectionSpent` of this search, including earlier searches of the same object."""
         earlier: SelectionSpent | None = vars(self).get("privacy_spent_")
         voided_by = plan.voided_by
+        inner = self.estimator
+        numerics, adjacency, unit = inner.numerics, inner.adjacency, inner._privacy_unit
         if earlier is not None:
+            voided_by += tuple(
+                weaker_before(earlier, numerics=numerics, adjacency=adjacency, unit=unit)
+            )
             voided_by += tuple(
                 f"an earlier search: {why.removeprefix('an earlier search: ')}"
                 for why in earlier.voided_by
@@ -298,9 +304,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             delta=float(self.delta),
             total_epsilon=plan.epsilon + (0.0 if earlier is None else earlier.total_epsilon),
             total_delta=float(self.delta) + (0.0 if earlier is None else earlier.total_delta),
-            numerics=self.estimator.numerics,
-            adjacency=self.estimator.adjacency,
-            unit=self.estimator._privacy_unit,
+            numerics=numerics,
+            adjacency=adjacency,
+            unit=unit,
             run_epsilon=plan.run_epsilon,
             n_iter=float(self.n_iter),
             seeded=self.random_state is not None,
