@@ -1,5 +1,6 @@
 """A person as the unit of privacy: what their rows do together, and what no person can do."""
 
+import datetime
 import decimal
 import itertools
 
@@ -72,6 +73,17 @@ def test_names_of_any_kind_are_told_apart_and_missing_ones_are_nobodys():
     # NumPy compares a duration with a number, and raises: on 1 and one month, whose hashes agree.
     kinds = [decimal.Decimal(1), np.timedelta64(1, "M"), np.timedelta64(1, "D"), b"1", "1", 1.0]
     assert codes_of_persons(objects(kinds), 6).tolist() == [0, 1, 2, 3, 4, 0]
+    # One name in Python's class, NumPy's or another unit is one person, who would count twice else.
+    same = ["a", np.str_("a"), b"a", np.bytes_(b"a"), *np.array([7, 7.0], object), np.float32(7)]
+    assert codes_of_persons(objects(same), 7).tolist() == [0, 0, 1, 1, 2, 2, 2]
+    days = [datetime.date(1970, 1, 8), np.datetime64(7, "D"), np.datetime64(1, "W")]
+    days += [np.datetime64(604_800_000, "ms"), np.timedelta64(7, "D"), np.timedelta64(1, "W")]
+    days += [np.timedelta64(12, "M"), np.timedelta64(1, "Y"), np.datetime64("1971", "Y")]
+    assert codes_of_persons(objects(days), 9).tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 3]
+    for missing in (None, np.nan):  # NumPy says of the second that it equals "a"
+        texts = np.array(["a", "b", "a"], np.dtypes.StringDType(na_object=missing))
+        texts[1] = missing
+        assert codes_of_persons(texts, 3).tolist() == [0, -1, 0]
     for nobody in (np.full(3, np.nan), objects([None, [1], Hostile()])):
         with pytest.raises(ValueError, match="no person"):
             codes_of_persons(nobody, 3)
