@@ -162,9 +162,9 @@ def make_plan(
     ValueError
         For settings that contradict each other or do not suit the model.
     """
-    solver, spec, norm = planned(settings, task.model, task.bounds, facts.n_rows)
-    if norm is not None and settings.most_rows > 1:  # of a person
-        norm *= settings.most_rows ** (1.0 if settings.solver == "vips" else 0.5)
+    solver, spec, norm, together = planned(settings, task.model, task.bounds, facts.n_rows)
+    if norm is not None:  # of a person, as `blocks_of_persons` has it
+        norm *= settings.most_rows ** (1.0 if together == "sum" else 0.5)
     slots = None
     if settings.adjacency != "add_remove" and facts.n_rows is not None:
         spec.check_records(facts.n_rows)

@@ -119,10 +119,10 @@ def opened(plan: PlanFunction, kind: type) -> PlanFunction:
                 f"solver={settings.solver!r} needs a model that is a {kind.__name__}; the marginal "
                 f"of {type(model).__name__} is none."
             )
-        solver, spec, norm = plan(settings, marginal, bounds, n, openings)
+        solver, spec, norm, together = plan(settings, marginal, bounds, n, openings)
         if isinstance(model, WithScoreUnit) and model.found:
             norm = None  # the opening finds its unit
-        return Planned(Opened(solver, np.int32(len(openings))), spec, norm)
+        return Planned(Opened(solver, np.int32(len(openings))), spec, norm, together)
 
     return planned
 

@@ -66,11 +66,15 @@ class Task(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A solver, its mechanism, and its clipping norm (None if it follows from releases)."""
+    """A solver, its mechanism, and the clipping norm of a row (None if it follows from releases).
+
+    `together` says how the rows of a person add up, as in `Block`.
+    """
 
     solver: Any  # of the kind that takes the model
     spec: MechanismSpec
     clipping_norm: float | None
+    together: str = "score"
 
 
 @dataclass(frozen=True)

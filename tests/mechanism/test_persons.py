@@ -19,6 +19,7 @@ from skdpbayes import (
     DPBetaBernoulli,
     DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
+    DPSigmoidBeliefNet,
     inference,
 )
 from skdpbayes.audit import audit
@@ -192,6 +193,23 @@ def test_norms_grow_as_the_rows_of_a_person_do():
     spec = DPBetaBernoulli(solver="dpvi", max_rows_per_person=9).plan(50, 2).spec
     longer = blocks_of_persons(blocks, spec.traced())
     assert [float(longer[kind].clipping_norm) for kind in blocks] == [18, 6, 2]
+
+
+@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi", "sgld"])
+def test_the_report_states_the_norm_of_a_person(solver):
+    """Rounds of statistics and of scores alike, whatever the solver's name."""
+    how = dict(epsilon=8.0, solver=solver, max_rows_per_person=9)
+    for model, n_columns in ((DPBetaBernoulli(**how), 2), (DPSigmoidBeliefNet(2, **how), 4)):
+        plan = model.plan(5000, n_columns)
+        traced = plan.spec.traced()
+        with jax.enable_x64(True):
+            state = plan.solver.init(plan.model, jax.random.key(0))
+            rounds = plan.solver.rounds(plan.model, traced)
+            blocks = {name: own for r in rounds for name, own in r.blocks(state).items()}
+        main = blocks_of_persons(blocks, traced)
+        (own,) = (main[name] for name in ("statistic", "score", "visible") if name in main)
+        stated = plan.report.clipping_norm  # none, where it follows from releases
+        assert stated in (None, pytest.approx(float(own.clipping_norm), rel=1e-5))
 
 
 def noise_of(case, **changes):
