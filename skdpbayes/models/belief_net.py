@@ -37,7 +37,7 @@ class NetParams(NamedTuple):
 
     mean: jax.Array  # of the visible units, from the first release, (J,)
     mean_noise: jax.Array  # standard deviation of the noise in an entry of `mean`
-    count: jax.Array  # noisy number of records
+    n_records: jax.Array  # noisy number of records
     weights: jax.Array  # (J, K)
     intercept: jax.Array  # (J,)
     active: jax.Array  # probabilities of the hidden units, (K,)
@@ -142,7 +142,7 @@ class SigmoidBeliefNet:
             params._replace(
                 mean=mean,
                 mean_noise=scales["all"] * half / weight,
-                count=weight,
+                n_records=weight,
                 weights=weights,
                 intercept=logit(mean),
                 weight=weight,
@@ -388,7 +388,7 @@ class SigmoidBeliefNet:
             slope=tangent / larger,
             visible=mean,
             visible_std=np.sqrt(
-                mean * (1 - mean) / max(float(params.count), 1) + float(params.mean_noise) ** 2
+                mean * (1 - mean) / max(float(params.n_records), 1) + float(params.mean_noise) ** 2
             ),
             spread=spread,
             noise=float(params.noise),

@@ -308,10 +308,11 @@ def test_there_may_be_more_hidden_units_than_visible_ones():
 
 
 @pytest.mark.slow
-def test_the_fit_follows_from_the_releases_and_the_solver_key(fits, compiled_as_users_do):
+@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi", "sgld"])
+def test_the_fit_follows_from_the_releases_and_the_solver_key(solver, fits, compiled_as_users_do):
     """So nothing else of the records is in it."""
-    model = estimator().fit(X)
-    again = estimator()
+    model = estimator(solver=solver).fit(X)
+    again = estimator(solver=solver)
     again.n_features_in_ = J
     plan, solver_keys = again.plan(N, J), fit_keys(0).solver
     example = {"y": np.zeros(J, np.float32), "known": np.float32(0)}
