@@ -269,6 +269,14 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         fixed |= {"verbose", "classes"}
         if fixed & {name for candidate in candidates for name in candidate}:
             raise ValueError(f"Candidates may not differ in {', '.join(sorted(fixed))}.")
+        rows = self.estimator._parameters().get("max_rows_per_person")
+        if any(
+            (own.get("max_rows_per_person", rows) is None) != (rows is None) for own in candidates
+        ):
+            raise ValueError(
+                "Candidates may not differ in their unit of privacy: max_rows_per_person is None "
+                "for all of them and for the estimator, or for none."
+            )
         return candidates
 
     def _charge(self, plan: _Plan) -> None:

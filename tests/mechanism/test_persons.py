@@ -36,7 +36,7 @@ from skdpbayes.mechanism.records import Person
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.posteriors.conjugate import CountsPosterior
-from skdpbayes.privacy import GaussianSteps
+from skdpbayes.privacy import GaussianSteps, PrivacyLedger
 from skdpbayes.solvers.vips import Counted
 
 # ---------------------------------------------------------------------- which rows count
@@ -530,7 +530,11 @@ def test_a_search_splits_and_scores_persons(monkeypatch):
     )
     model = DPBetaBernoulli(solver="sgld", n_steps=5, sampling_rate=0.5, max_rows_per_person=3)
     search = model_selection.DPRandomizedSearchCV(
-        model, {"prior_a": [1.0, 2.0]}, epsilon=8.0, n_iter=2
+        model,
+        {"prior_a": [1.0, 2.0]},
+        epsilon=8.0,
+        n_iter=2,
+        ledger=PrivacyLedger(9.0, 1e-4, unit="person"),  # refuses other charges
     )
     search.fit(X, groups=owner)
     assert search.privacy_spent_.unit == "person"
@@ -540,3 +544,8 @@ def test_a_search_splits_and_scores_persons(monkeypatch):
     assert all(len(means_by_person(*how)) == 10 and how[2] == 3 for how in packed)
     with pytest.raises(ValueError, match="groups"):
         search.fit(X)
+    spent = search.ledger.spent_epsilon
+    search.set_params(param_grid={"max_rows_per_person": [3, None]})
+    with pytest.raises(ValueError, match="max_rows_per_person"):
+        search.fit(X, groups=owner)
+    assert search.ledger.spent_epsilon == spent  # refused before it cost anything
