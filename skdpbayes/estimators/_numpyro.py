@@ -354,7 +354,7 @@ class DPNumPyroModel(ProgramEstimator):
         batches = self._batches(self._fields(X, y))
         own = (
             (log_weights, batches, self._amortised)
-            if _has_local(self)
+            if self._model.program.local
             else (log_densities, batches)
         )
         return np.concatenate(list(self._of_blocks(*own)), axis=1)
