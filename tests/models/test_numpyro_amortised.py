@@ -165,6 +165,23 @@ def rejects(x):
         numpyro.sample("z", dist.Gamma(jnp.exp(x @ weights), 1).to_event(1))
 
 
+@jax.custom_vjp
+def told_backwards(x):
+    """The same, whose derivative calls Python."""
+    return x
+
+
+told_backwards.defvjp(
+    lambda x: (x, None), lambda _, g: (jax.pure_callback(lambda v: np.asarray(v), g, g),)
+)
+
+
+def tells(x):
+    weights = numpyro.param("weights", jnp.full((D, 1), 0.1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("z", dist.Normal(told_backwards(x @ weights), 1).to_event(1))
+
+
 def counted(x):
     numpyro.param("loadings", jnp.ones(D))
     with numpyro.plate("data", len(x)):
@@ -186,6 +203,7 @@ def counted(x):
         (factors, mean_of_records, "depends on records"),
         (factors, drops_out, "prng_key"),
         (factors, rejects, "operation 'random_gamma"),
+        (factors, tells, "operation 'pure_callback"),
         (counted, encoder, r"'k' .* is discrete"),
     ],
     ids=lambda item: getattr(item, "__name__", "") or None,
