@@ -31,6 +31,7 @@ from skdpbayes.intake.scores import scores
 from skdpbayes.plans.settings import SEEDED
 from skdpbayes.privacy import GaussianSteps, PrivacyLedger, Selection
 from skdpbayes.privacy.selection import SelectionSpent
+from skdpbayes.privacy.spent import weaker_before
 
 if TYPE_CHECKING:
     from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
@@ -268,6 +269,14 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         fixed |= {"verbose", "classes"}
         if fixed & {name for candidate in candidates for name in candidate}:
             raise ValueError(f"Candidates may not differ in {', '.join(sorted(fixed))}.")
+        rows = self.estimator._parameters().get("max_rows_per_person")
+        if any(
+            (own.get("max_rows_per_person", rows) is None) != (rows is None) for own in candidates
+        ):
+            raise ValueError(
+                "Candidates may not differ in their unit of privacy: max_rows_per_person is None "
+                "for all of them and for the estimator, or for none."
+            )
         return candidates
 
     def _charge(self, plan: _Plan) -> None:
@@ -288,7 +297,12 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         """`SelectionSpent` of this search, including earlier searches of the same object."""
         earlier: SelectionSpent | None = vars(self).get("privacy_spent_")
         voided_by = plan.voided_by
+        inner = self.estimator
+        numerics, adjacency, unit = inner.numerics, inner.adjacency, inner._privacy_unit
         if earlier is not None:
+            voided_by += tuple(
+                weaker_before(earlier, numerics=numerics, adjacency=adjacency, unit=unit)
+            )
             voided_by += tuple(
                 f"an earlier search: {why.removeprefix('an earlier search: ')}"
                 for why in earlier.voided_by
@@ -298,9 +312,9 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             delta=float(self.delta),
             total_epsilon=plan.epsilon + (0.0 if earlier is None else earlier.total_epsilon),
             total_delta=float(self.delta) + (0.0 if earlier is None else earlier.total_delta),
-            numerics=self.estimator.numerics,
-            adjacency=self.estimator.adjacency,
-            unit=self.estimator._privacy_unit,
+            numerics=numerics,
+            adjacency=adjacency,
+            unit=unit,
             run_epsilon=plan.run_epsilon,
             n_iter=float(self.n_iter),
             seeded=self.random_state is not None,

@@ -599,6 +599,8 @@ def test_a_search_with_a_seed_has_no_guarantee():
     assert not ledger.guarantee_holds and not check_pipeline(seeded).passed
     seeded.set_params(random_state=None, ledger=None).fit(X, Y)
     assert seeded.privacy_spent_.voided_by == (f"an earlier search: {SEEDED}",)
+    seeded.set_params(estimator=clone(MODEL).set_params(adjacency="replace_one")).fit(X, Y)
+    assert any("under adjacency='zero_out' only" in why for why in seeded.privacy_spent_.voided_by)
 
 
 @pytest.mark.parametrize(

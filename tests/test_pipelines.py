@@ -304,6 +304,9 @@ def test_groups_are_given_to_every_private_step():
     assert pipeline.privacy_spent_.unit == "person"
     with pytest.raises(ValueError, match="go together"):
         pipeline.fit(X)
+    search = DPRandomizedSearchCV(DPBetaBernoulli(solver="dpvi"), {"prior_a": [1.0, 2.0]})
+    ended = make_private_pipeline(BoundedScaler((0, 100)), scaler(), search)
+    assert list(ended._by_step({"groups": 1})) == [f"{name}__groups" for name, _ in ended.steps[1:]]
 
 
 def test_a_warning_of_a_row_points_to_the_line_that_predicts(fitted):

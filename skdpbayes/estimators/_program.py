@@ -125,7 +125,7 @@ class ProgramEstimator(PosteriorEstimator):
         held = {f"public[{name!r}]": np.asarray(x) for name, x in public.items() if _is_array(x)}
         given = [typed(x) for x in held.values()]  # of which a traced model seems to hold copies
         return held | {
-            f"an array that the model closes over (shape {x.shape})": x
+            f"an array that the model closes over (shape {x.shape})": np.asarray(x)
             for x in constants
             if not any(np.array_equal(x, own) for own in given)
         }

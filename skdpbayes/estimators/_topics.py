@@ -298,13 +298,13 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     def _hints(self, plan: Plan) -> Iterator[str]:
         from skdpbayes.plans.statistics import TYPICAL_COUNT
 
-        n, own = plan.facts.n_rows, plan.spec.steps[-1]
+        n, own, most = plan.facts.n_rows, plan.spec.steps[-1], plan.spec.most_rows
         if n is None or not math.isfinite(self.epsilon):
             return
         cells = plan.facts.n_features * int(self.n_components)
         # Of averaged counts, in units of `max_document_norm`.
-        noise = own.noise_multiplier / own.sampling_rate / own.steps**0.5
-        count = TYPICAL_COUNT * n / cells
+        noise = own.noise_multiplier / own.sampling_rate / own.steps**0.5 * most
+        count = TYPICAL_COUNT * n * most / cells  # at most, where records are persons
         if count < noise * _LEAST_COUNT:
             yield (
                 f"An average word has a count of {count:.2g} in a topic, and the noise a standard "

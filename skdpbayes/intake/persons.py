@@ -21,6 +21,11 @@ from skdpbayes.intake.reading import Rows
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
 
+_ATTOSECONDS = {
+    **{"W": 604_800 * 10**18, "D": 86_400 * 10**18, "h": 3600 * 10**18, "m": 60 * 10**18},
+    **{unit: 1000 ** (6 - i) for i, unit in enumerate(("s", "ms", "us", "ns", "ps", "fs", "as"))},
+}
+
 
 def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
     """Codes of persons from zero, (n_rows,); -1 where a name is missing or no plain value.
@@ -38,7 +43,7 @@ def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
         raise ValueError(
             f"groups has {len(names)} entries and X {n_rows} rows: name a person for each row."
         )
-    if names.dtype.kind == "O":
+    if names.dtype.kind in "OT":  # a missing text may equal itself, or raise, in NumPy's arrays
         own = [_name(name) for name in names]
         known: dict[Hashable, int] = {}
         for name in own:
@@ -132,18 +137,32 @@ def _name(cell: Any) -> Hashable:
     """Kind and value of a name: equal for equal names, and comparable to any other without errors.
 
     NumPy compares dates and durations with numbers, and may raise; so names of different kinds are
-    never compared.
+    never compared. A name is the same in Python's class and in NumPy's, or a person had two.
     """
     own = plain(cell)
     try:
         if own is None or own != own:
             return None
+        if isinstance(own, datetime.date):
+            own = np.datetime64(own)
         if isinstance(own, np.datetime64 | np.timedelta64):
-            return str(own.dtype), int(own.view(np.int64))
-        if isinstance(own, np.generic) and not isinstance(own, str | bytes):
+            return _moment(own)
+        if isinstance(own, str | bytes):
+            return ("text", str(own)) if isinstance(own, str) else ("bytes", bytes(own))
+        if isinstance(own, np.generic):
             own = complex(own) if isinstance(own, np.complexfloating) else own.item()
             own = float(own) if isinstance(own, np.longdouble) else own
-        kind = type(own).__name__ if isinstance(own, str | bytes | datetime.date) else "number"
-        return None if hash(own) is None else (kind, own)
+        return None if hash(own) is None else ("number", own)
     except Exception:  # an error would tell of the record
         return None
+
+
+def _moment(own: np.datetime64 | np.timedelta64) -> Hashable:
+    """A date or duration, equal in all units; durations of months are no number of days."""
+    unit, step = np.datetime_data(own.dtype)
+    kind = type(own).__name__
+    if unit in ("Y", "M"):
+        if isinstance(own, np.timedelta64):
+            return "months", int(own.view(np.int64)) * step * (12 if unit == "Y" else 1)
+        own, unit, step = own.astype("datetime64[D]"), "D", 1
+    return kind, int(own.view(np.int64)) * step * _ATTOSECONDS[unit]

@@ -146,7 +146,7 @@ class SigmoidBeliefNet:
         unit = math.sqrt(1 + _COUNT**2)
         weight = jnp.maximum(sums["all"][-1], 4 * scales["all"]).clip(1e-30) * unit / _COUNT
         half = unit * math.sqrt(self.n_visible) / 2
-        unclear = jnp.maximum(0.003, scales["all"] * half / weight)
+        unclear = jnp.clip(scales["all"] * half / weight, 0.003, 0.5)
         mean = jnp.clip(0.5 + sums["all"][:-1] * half / weight, unclear, 1 - unclear)
         drawn = jax.random.normal(key, params.weights.shape, jnp.float32)
         weights = _START * jnp.sqrt(mean * (1 - mean))[:, None] * drawn

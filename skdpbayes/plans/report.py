@@ -15,6 +15,7 @@ from skdpbayes.plans.settings import LEAST_ACCOUNTED, SEEDED, Settings
 from skdpbayes.privacy import report as reports
 from skdpbayes.privacy.accounting import AccountingError, GaussianSteps, compose, crosscheck
 from skdpbayes.privacy.report import PrivacySpent
+from skdpbayes.privacy.spent import weaker_before
 
 _EARLIER = "an earlier fit: "
 
@@ -120,10 +121,9 @@ def _voids(settings: Settings, told: Told) -> Iterator[str]:
     earlier = told.earlier
     if earlier is None:
         return
-    if earlier.numerics == "fast" and settings.numerics != "fast":
-        yield "an earlier fit was private in idealised arithmetic only"
-    if earlier.adjacency != settings.adjacency:
-        yield f"an earlier fit was private under adjacency={earlier.adjacency!r} only"
+    yield from weaker_before(
+        earlier, numerics=settings.numerics, adjacency=settings.adjacency, unit=told.unit
+    )
     yield from dict.fromkeys(
         (_EARLIER + why).replace(_EARLIER * 2, _EARLIER) for why in earlier.voided_by
     )

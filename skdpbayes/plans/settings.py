@@ -74,7 +74,7 @@ class Planned(NamedTuple):
     solver: Any  # of the kind that takes the model
     spec: MechanismSpec
     clipping_norm: float | None
-    together: Together = "sum"
+    together: Together
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def plan_moments(
 
 def _released_once(settings: Settings, solver: OneRelease) -> Planned:
     spec = settings.spec(settings.noise(1, 1.0).steps)
-    return Planned(solver, spec, float(solver.clipping_norm))
+    return Planned(solver, spec, float(solver.clipping_norm), "sum")
 
 
 def opening_shares(settings: Settings, n_openings: int) -> tuple[float, ...]:
@@ -126,17 +126,19 @@ def plan_topics_sgld(
     openings, rounds, rate, steps = _schedule(settings, model, n)
     norm = _norm_of(model)
     step = min(_LANGEVIN_TIME / rounds, _LONGEST_STEP)
-    noise = steps[len(openings)].noise_multiplier * norm / rate
+    noise = steps[len(openings)].noise_multiplier * norm * settings.most_rows / rate
     cells = float(model.zeros()["topics"].size)
     if settings.private and n is not None and settings.adjacency != "add_remove":
         needed = step * noise**2 / 4 * cells / (TYPICAL_COUNT * min(norm, 1.0))
-        if needed > n:
+        documents = n * settings.most_rows  # at most, where records are persons
+        if needed > documents:
             raise ValueError(
                 f"solver='sgld' needs at least {math.ceil(needed)} documents for {cells:.0f} "
-                f"counts (words times topics) at epsilon={settings.epsilon:g}, got {n}: no step "
-                "is small enough, since a chain that mixes in fewer or more rounds has as much "
-                f"privacy noise. Take at most {max(int(cells * n / needed), 1)} counts (fewer "
-                "words or topics), a larger epsilon, or solver='na-dpvi'."
+                f"counts (words times topics) at epsilon={settings.epsilon:g}, got {documents}: no "
+                "step is small enough, since a chain that mixes in fewer or more rounds has as "
+                "much privacy noise. Take at most "
+                f"{max(int(cells * documents / needed), 1)} counts (fewer words or topics), a "
+                "larger epsilon, or solver='na-dpvi'."
             )
     solver = TopicsSGLD(
         n_draws=settings.n_posterior_samples,
@@ -144,7 +146,7 @@ def plan_topics_sgld(
         step_size=np.float32(step),
         clipping_norm=np.float32(norm),
     )
-    return Planned(solver, settings.spec(steps), norm)
+    return Planned(solver, settings.spec(steps), norm, "sum")
 
 
 def _planned_rounds(
@@ -162,7 +164,7 @@ def _planned_rounds(
     norm = _norm_of(model)
     least = 0.0 if settings.private else least_weight
     solver = kind(np.int32(len(openings)), np.float32(least), np.float32(norm))
-    return Planned(solver, settings.spec(steps), norm)
+    return Planned(solver, settings.spec(steps), norm, "sum")
 
 
 def _schedule(
@@ -226,7 +228,7 @@ def _planned_scores(
         least_weight=np.float32(0 if settings.private else 1),
         clipping_norm=np.float32(norm),
     )
-    return Planned(solver, settings.spec(steps), norm)
+    return Planned(solver, settings.spec(steps), norm, "sum")
 
 
 def plan_logistic(
@@ -259,4 +261,4 @@ def plan_logistic(
         intercept=bounds.constant_column,
     )
     spec = settings.spec(settings.noise(rounds, 1.0, schedule).steps)
-    return Planned(solver, spec, float(solver.clipping_norm))
+    return Planned(solver, spec, float(solver.clipping_norm), "sum")

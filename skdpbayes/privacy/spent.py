@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from skdpbayes.privacy.accounting._steps import GaussianSteps
@@ -181,6 +181,16 @@ class Spent(ABC):
 
     def _repr_html_(self) -> str:
         return guarantee(self.epsilon, self.delta, self.voided_by, self._rows())
+
+
+def weaker_before(earlier: Spent, *, numerics: str, adjacency: str, unit: str) -> Iterator[str]:
+    """Reasons for which earlier fits of an object do not keep a promise of this kind."""
+    if earlier.numerics == "fast" and numerics != "fast":
+        yield "an earlier fit was private in idealised arithmetic only"
+    if earlier.adjacency != adjacency:
+        yield f"an earlier fit was private under adjacency={earlier.adjacency!r} only"
+    if earlier.unit != unit:  # a person has several rows, and a row may change a person's others
+        yield f"an earlier fit was private per {earlier.unit} only"
 
 
 def least_secure(reports: Iterable[Spent]) -> str:

@@ -397,7 +397,7 @@ def verify_statement(record: Mapping[str, Any]) -> Verdict:
 def _claim(spent: PrivacySpent) -> str:
     """What the rounds promise."""
     epsilon = spent.cumulative_epsilon if spent.cumulative else spent.epsilon_at(spent.delta)
-    if not spent.guarantee_holds or math.isinf(epsilon):
+    if not spent.guarantee_holds or spent.seeded or math.isinf(epsilon):
         return "no guarantee"
     return (
         f"(epsilon {rounded(epsilon)}, delta {rounded(spent.delta, 3)})-differential privacy per "

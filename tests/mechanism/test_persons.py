@@ -1,5 +1,6 @@
 """A person as the unit of privacy: what their rows do together, and what no person can do."""
 
+import datetime
 import decimal
 import itertools
 
@@ -35,7 +36,7 @@ from skdpbayes.mechanism.records import Person
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.posteriors.conjugate import CountsPosterior
-from skdpbayes.privacy import GaussianSteps
+from skdpbayes.privacy import GaussianSteps, PrivacyLedger
 from skdpbayes.solvers.vips import Counted
 
 # ---------------------------------------------------------------------- which rows count
@@ -73,6 +74,17 @@ def test_names_of_any_kind_are_told_apart_and_missing_ones_are_nobodys():
     # NumPy compares a duration with a number, and raises: on 1 and one month, whose hashes agree.
     kinds = [decimal.Decimal(1), np.timedelta64(1, "M"), np.timedelta64(1, "D"), b"1", "1", 1.0]
     assert codes_of_persons(objects(kinds), 6).tolist() == [0, 1, 2, 3, 4, 0]
+    # One name in Python's class, NumPy's or another unit is one person, who would count twice else.
+    same = ["a", np.str_("a"), b"a", np.bytes_(b"a"), *np.array([7, 7.0], object), np.float32(7)]
+    assert codes_of_persons(objects(same), 7).tolist() == [0, 0, 1, 1, 2, 2, 2]
+    days = [datetime.date(1970, 1, 8), np.datetime64(7, "D"), np.datetime64(1, "W")]
+    days += [np.datetime64(604_800_000, "ms"), np.timedelta64(7, "D"), np.timedelta64(1, "W")]
+    days += [np.timedelta64(12, "M"), np.timedelta64(1, "Y"), np.datetime64("1971", "Y")]
+    assert codes_of_persons(objects(days), 9).tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 3]
+    for missing in (None, np.nan):  # NumPy says of the second that it equals "a"
+        texts = np.array(["a", "b", "a"], np.dtypes.StringDType(na_object=missing))
+        texts[1] = missing
+        assert codes_of_persons(texts, 3).tolist() == [0, -1, 0]
     for nobody in (np.full(3, np.nan), objects([None, [1], Hostile()])):
         with pytest.raises(ValueError, match="no person"):
             codes_of_persons(nobody, 3)
@@ -171,9 +183,10 @@ def test_sparse_rows_of_persons_are_the_dense_ones():
     taken = [jax.device_put(records).take(jnp.arange(20)) for records in packed]
     jax.tree.map(np.testing.assert_array_equal, *taken)
     kept, starts = kept_rows(person, int(person.max()) + 1, 2)
-    np.testing.assert_array_equal(
-        taken[0].rows["x"][3][taken[0].present[3]], X[kept[starts[3] : starts[4]]]
-    )
+    assert set(np.diff(starts)[:20]) == {1, 2}  # after a lone row comes another person's
+    for i in range(20):
+        own = X[kept[starts[i] : starts[i + 1]]]
+        np.testing.assert_array_equal(taken[0].rows["x"][i][taken[0].present[i]], own)
 
 
 def test_norms_grow_as_the_rows_of_a_person_do():
@@ -181,6 +194,23 @@ def test_norms_grow_as_the_rows_of_a_person_do():
     spec = DPBetaBernoulli(solver="dpvi", max_rows_per_person=9).plan(50, 2).spec
     longer = blocks_of_persons(blocks, spec.traced())
     assert [float(longer[kind].clipping_norm) for kind in blocks] == [18, 6, 2]
+
+
+@pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi", "sgld"])
+def test_the_report_states_the_norm_of_a_person(solver):
+    """Rounds of statistics and of scores alike, whatever the solver's name."""
+    how = dict(epsilon=8.0, solver=solver, max_rows_per_person=9)
+    for model, n_columns in ((DPBetaBernoulli(**how), 2), (DPSigmoidBeliefNet(2, **how), 4)):
+        plan = model.plan(5000, n_columns)
+        traced = plan.spec.traced()
+        with jax.enable_x64(True):
+            state = plan.solver.init(plan.model, jax.random.key(0))
+            rounds = plan.solver.rounds(plan.model, traced)
+            blocks = {name: own for r in rounds for name, own in r.blocks(state).items()}
+        main = blocks_of_persons(blocks, traced)
+        (own,) = (main[name] for name in ("statistic", "score", "visible") if name in main)
+        stated = plan.report.clipping_norm  # none, where it follows from releases
+        assert stated in (None, pytest.approx(float(own.clipping_norm), rel=1e-5))
 
 
 def noise_of(case, **changes):
@@ -511,7 +541,11 @@ def test_a_search_splits_and_scores_persons(monkeypatch):
     )
     model = DPBetaBernoulli(solver="sgld", n_steps=5, sampling_rate=0.5, max_rows_per_person=3)
     search = model_selection.DPRandomizedSearchCV(
-        model, {"prior_a": [1.0, 2.0]}, epsilon=8.0, n_iter=2
+        model,
+        {"prior_a": [1.0, 2.0]},
+        epsilon=8.0,
+        n_iter=2,
+        ledger=PrivacyLedger(9.0, 1e-4, unit="person"),  # refuses other charges
     )
     search.fit(X, groups=owner)
     assert search.privacy_spent_.unit == "person"
@@ -521,3 +555,8 @@ def test_a_search_splits_and_scores_persons(monkeypatch):
     assert all(len(means_by_person(*how)) == 10 and how[2] == 3 for how in packed)
     with pytest.raises(ValueError, match="groups"):
         search.fit(X)
+    spent = search.ledger.spent_epsilon
+    search.set_params(param_grid={"max_rows_per_person": [3, None]})
+    with pytest.raises(ValueError, match="max_rows_per_person"):
+        search.fit(X, groups=owner)
+    assert search.ledger.spent_epsilon == spent  # refused before it cost anything

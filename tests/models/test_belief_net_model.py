@@ -248,6 +248,13 @@ def test_the_first_release_gives_means_and_a_start():
     assert np.std(started.weights) > 0.1
     noisy = opening.update(EXACT.init(), sums, {"all": jnp.float32(1e4)}, jax.random.key(0))
     assert np.isfinite(noisy.weights).all() and (np.abs(noisy.mean - 0.5) < 0.5).all()
+    # Of many units, the noise may exceed the range: then nothing is known of a mean.
+    wide = SigmoidBeliefNet(400, 2, np.float32(1))
+    noise = {"all": jnp.zeros(401)}, {"all": jnp.float32(1)}
+    (opening,) = wide.openings()
+    unknown = opening.update(wide.init(), *noise, jax.random.key(0))
+    np.testing.assert_array_equal(unknown.mean, 0.5)
+    assert np.isfinite(unknown.weights).all()
 
 
 # Noise

@@ -165,6 +165,23 @@ def rejects(x):
         numpyro.sample("z", dist.Gamma(jnp.exp(x @ weights), 1).to_event(1))
 
 
+@jax.custom_vjp
+def told_backwards(x):
+    """The same, whose derivative calls Python."""
+    return x
+
+
+told_backwards.defvjp(
+    lambda x: (x, None), lambda _, g: (jax.pure_callback(lambda v: np.asarray(v), g, g),)
+)
+
+
+def tells(x):
+    weights = numpyro.param("weights", jnp.full((D, 1), 0.1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("z", dist.Normal(told_backwards(x @ weights), 1).to_event(1))
+
+
 def counted(x):
     numpyro.param("loadings", jnp.ones(D))
     with numpyro.plate("data", len(x)):
@@ -186,6 +203,7 @@ def counted(x):
         (factors, mean_of_records, "depends on records"),
         (factors, drops_out, "prng_key"),
         (factors, rejects, "operation 'random_gamma"),
+        (factors, tells, "operation 'pure_callback"),
         (counted, encoder, r"'k' .* is discrete"),
     ],
     ids=lambda item: getattr(item, "__name__", "") or None,
@@ -193,3 +211,18 @@ def counted(x):
 def test_what_cannot_be_private_is_refused_by_name(model, guide, message):
     with pytest.raises(ValueError, match=message):
         read(model, guide)
+
+
+def test_a_guide_that_holds_as_many_rows_as_there_are_voids_the_guarantee():
+    """It could look up a record's neighbours."""
+    others = jnp.ones((N, D))
+
+    def looks_up(x):
+        weights = numpyro.param("weights", jnp.full((D, 1), 0.1))
+        near = others[jnp.argmin(jnp.sum((others - x[:, None]) ** 2, axis=-1), axis=1)]
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("z", dist.Normal((x - near) @ weights, 1).to_event(1))
+
+    for n, holds in ((N, False), (N + 1, True)):
+        plan = DPNumPyroModel(factors, looks_up, solver="dpvi").plan(n, D)
+        assert plan.guarantee_holds == holds

@@ -25,7 +25,13 @@ from skdpbayes import (
 from skdpbayes.estimators._base import solvers_of
 from skdpbayes.intake.reading import Reader
 from skdpbayes.preprocessing import DPStandardScaler
-from skdpbayes.privacy import PrivacyLeakWarning, PrivacyLedger, PrivacySpent
+from skdpbayes.privacy import (
+    PrivacyLeakWarning,
+    PrivacyLedger,
+    PrivacySpent,
+    statement,
+    verify_statement,
+)
 
 EACH = [case for case in CASES if not case.entry.only]
 ENTRY = {case.cls: case.entry for case in EACH}
@@ -241,3 +247,17 @@ def test_an_earlier_fit_under_another_adjacency_voids_a_plan(compiled_quickly):
     assert fitted.plan(N, 2).guarantee_holds
     plan = fitted.set_params(adjacency="replace_one").plan(N, 2)
     assert "under adjacency='zero_out' only" in " ".join(plan.voided_by)
+
+
+def test_an_earlier_fit_of_rows_voids_one_of_persons_and_the_reverse(compiled_quickly):
+    """A person's rows were not protected together; a row could move its person by two norms."""
+    X, groups = np.ones((N, 2)), np.arange(N) // 2
+    fitted = DPStandardScaler((0, 1)).fit(X)
+    assert fitted.privacy_spent_.guarantee_holds
+    fitted.set_params(max_rows_per_person=2).fit(X, groups=groups)
+    assert fitted.privacy_spent_.voided_by == ("an earlier fit was private per row only",)
+    assert not verify_statement(statement(fitted.privacy_spent_)).follows
+    persons = DPStandardScaler((0, 1), max_rows_per_person=2).fit(X, groups=groups)
+    assert persons.plan(N, 2).guarantee_holds
+    back = persons.set_params(max_rows_per_person=None).plan(N, 2)
+    assert back.voided_by == ("an earlier fit was private per person only",)

@@ -257,6 +257,8 @@ def test_a_verdict_says_what_was_computed(told, spent):
     assert f"(epsilon {rounded(spent.epsilon)}, delta 1e-05)-differential privacy per row" in line
     void = verify_statement(statement(sampled(voided_by=("a\nThe statement follows.",))))
     assert void.claim == "no guarantee"
+    seeded = changed(told, ["spent", "seeded"], lambda x: True)  # nothing is said to void it
+    assert verify_statement(seeded).claim == "no guarantee"
     assert str(void).splitlines()[1] == "problem: the guarantee is void: a The statement follows.."
 
 
