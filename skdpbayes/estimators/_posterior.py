@@ -66,8 +66,13 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
 
     def _warn_unless_mixed(self) -> None:
         """Warn if the diagnostics of a chain say that its draws are not from the posterior."""
-        worst = np.nanmax(self.diagnostics_.get("r_hat", 1.0))
-        least = np.nanmin(self.diagnostics_.get("ess", np.inf))
+        # NaN for what a chain does not move; all are NaN if it is too short to tell.
+        r_hat, ess = (
+            np.asarray(self.diagnostics_.get(name, default))
+            for name, default in (("r_hat", 1.0), ("ess", np.inf))
+        )
+        worst = max(r_hat[~np.isnan(r_hat)], default=np.nan)
+        least = min(ess[~np.isnan(ess)], default=np.nan)
         clip = (
             "; a smaller clipping_norm allows larger steps too, at the price of information"
             if "clipping_norm" in self._parameters()

@@ -246,7 +246,7 @@ class CountsPosterior(SampledPosterior):
         count = np.searchsorted(cumulative, rng.random(n) * cumulative[-1], "right")
         return np.stack([count, self.n_records - count], axis=1)
 
-    @cached_property
+    @property
     def _log_factors(self):
         """Log factor of each category at every count."""
         known = np.arange(self.n_records + 1)
@@ -258,18 +258,19 @@ class CountsPosterior(SampledPosterior):
             - 0.5 * ((known - noisy[:, None]) / max(self.scale, 0.05)) ** 2
         )
 
-    def _tilted(self, tilt):
+    @staticmethod
+    def _tilted(logs, tilt):
         """Factors times ``exp(-tilt count)``, over the largest of each category."""
-        tilted = self._log_factors - tilt * np.arange(self.n_records + 1)
+        tilted = logs - tilt * np.arange(logs.shape[1])
         return np.exp(tilted - tilted.max(axis=1, keepdims=True))
 
     @cached_property
     def _tilt(self):
         """Tilt under which the means of the counts have the total."""
-        known = np.arange(self.n_records + 1)
+        known, logs = np.arange(self.n_records + 1), self._log_factors
 
         def excess(tilt):
-            w = self._tilted(tilt)
+            w = self._tilted(logs, tilt)
             return (w @ known / w.sum(axis=1)).sum() - self.n_records
 
         low, high = -1.0, 1.0
@@ -286,7 +287,7 @@ class CountsPosterior(SampledPosterior):
     def _factors(self):
         """First relevant count and weights of each category, tilted to means with the total."""
         out = []
-        for w in self._tilted(self._tilt):
+        for w in self._tilted(self._log_factors, self._tilt):
             inside = np.flatnonzero(w > 1e-18)
             out.append((inside[0], w[inside[0] : inside[-1] + 1] / w.sum()))
         return out

@@ -131,8 +131,9 @@ def image(v):
 
 MODELS = {
     "belief network": Case(lambda record: belief_net(record["y"]), 1.0, 2.0, 3, image),
+    # Rows of zeros and of ones, beside a constant of 0.4.
     "belief network: means": Case(
-        NET.openings()[0].statistics(NET.init()), 1.0, 2.0, 3, image, 30.0
+        NET.openings()[0].statistics(NET.init()), 1.0, 2 / math.hypot(1, 0.4), 3, image, 30.0
     ),
     "logistic: response": logistic_part("response", 2, 1.3),
     "logistic: fitted": logistic_part("fitted", 2, 1.3),
