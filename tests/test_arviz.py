@@ -68,7 +68,7 @@ def test_dimensions_have_names():
             {"probability": ("category",)},
         ),
         (
-            DPGaussianMixture(n_components=2, bounds=(-4, 4), **OWN),
+            DPGaussianMixture(n_components=2, bounds=(-4, 4), solver="vips", **OWN),
             X,
             {
                 "means": ("component", "feature"),

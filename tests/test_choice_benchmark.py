@@ -23,6 +23,7 @@ def test_a_task_is_fixed_by_its_seed(name):
     assert name != "sparse" or np.sum(np.abs(coefficients) > 1e-6) == 3
 
 
+@pytest.mark.slow
 def test_figures_of_methods_by_hand():
     task = choice.TASKS["sparse"](0)
     found = choice.fits(task, 8.0, 0, ("defaults", "prior", "columns"))

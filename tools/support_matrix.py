@@ -39,13 +39,11 @@ def is_planned(case: Case, adjacency: str, numerics: str) -> bool:
     return True
 
 
-def cell(cases: Iterable[Case]) -> str:
+def cell(cases: Iterable[Case], numerics: Iterable[str] = NUMERICS) -> str:
     """Adjacencies of an estimator under a solver; "no" without any."""
     own = list(cases)
     planned = {
-        adjacency: {
-            any(is_planned(case, adjacency, numerics) for case in own) for numerics in NUMERICS
-        }
+        adjacency: {any(is_planned(case, adjacency, each) for case in own) for each in numerics}
         for adjacency in ADJACENCIES
     }
     assert all(len(answers) == 1 for answers in planned.values()), "numerics differ"
@@ -53,7 +51,7 @@ def cell(cases: Iterable[Case]) -> str:
     return ", ".join(found) or "no"
 
 
-def table(cases: Iterable[Case]) -> str:
+def table(cases: Iterable[Case], numerics: Iterable[str] = NUMERICS) -> str:
     """The table, in Markdown."""
     all_cases = list(cases)
     classes = list(dict.fromkeys(case.cls for case in all_cases))
@@ -63,7 +61,7 @@ def table(cases: Iterable[Case]) -> str:
     ]
     for cls in sorted(classes, key=lambda own: own.__name__):
         cells = [
-            cell(case for case in all_cases if case.cls is cls and case.solver == name)
+            cell((own for own in all_cases if own.cls is cls and own.solver == name), numerics)
             if name in solvers_of(cls)
             else "no"
             for name in SOLVERS

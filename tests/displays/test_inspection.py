@@ -122,7 +122,9 @@ def test_a_pipeline_names_columns_by_its_steps():
 def test_axes_are_named_by_what_they_stand_for():
     """Not by their length: here there are as many components as columns, and as many groups as classes."""
     table = pd.DataFrame(X, columns=["age", "pressure"])
-    mixture = DPGaussianMixture(n_components=2, bounds=(-1, 1), random_state=0).fit(table)
+    mixture = DPGaussianMixture(n_components=2, bounds=(-1, 1), solver="vips", random_state=0).fit(
+        table
+    )
     names = PosteriorIntervalDisplay.from_estimator(mixture, parameter="weights").names
     assert names == ["component 0", "component 1"]
     names = PosteriorIntervalDisplay.from_estimator(mixture, parameter="means").names

@@ -115,7 +115,7 @@ def test_without_noise_na_dpvi_is_vips_and_dpvi_ends_about_there(without_noise):
 @pytest.mark.parametrize(
     ("solver", "epsilon"),
     [
-        ("na-dpvi", 1.0),
+        pytest.param("na-dpvi", 1.0, marks=pytest.mark.slow),
         pytest.param("dpvi", 1.0, marks=pytest.mark.slow),
         pytest.param("sgld", 8.0, marks=pytest.mark.slow),
         pytest.param("sgld", np.inf, marks=pytest.mark.slow),

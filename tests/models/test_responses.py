@@ -120,7 +120,9 @@ def test_laws_that_are_not_of_one_number_have_no_points(law):
     assert not has_points(law)
 
 
-@pytest.mark.parametrize("law", [poisson, many_counts, positive, tails])
+@pytest.mark.parametrize(
+    "law", [poisson, pytest.param(many_counts, marks=pytest.mark.slow), positive, tails]
+)
 def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law):
     model = read(law)
     assert model.one_response and model.program.unbiased
