@@ -81,6 +81,7 @@ def test_documented_example(pair):
         assert like(mine, known), (mine, known)
 
 
+@pytest.mark.slow
 def test_without_noise_the_mixtures_example_has_the_same_answer():
     """The six points of GaussianMixture's docstring, a hundred times."""
     X = np.array(

@@ -39,11 +39,13 @@ def is_planned(case: Case, adjacency: str, numerics: str) -> bool:
     return True
 
 
-def cell(cases: Iterable[Case], numerics: Iterable[str] = NUMERICS) -> str:
+def cell(cases: Iterable[Case]) -> str:
     """Adjacencies of an estimator under a solver; "no" without any."""
     own = list(cases)
     planned = {
-        adjacency: {any(is_planned(case, adjacency, each) for case in own) for each in numerics}
+        adjacency: {
+            any(is_planned(case, adjacency, numerics) for case in own) for numerics in NUMERICS
+        }
         for adjacency in ADJACENCIES
     }
     assert all(len(answers) == 1 for answers in planned.values()), "numerics differ"
@@ -51,7 +53,7 @@ def cell(cases: Iterable[Case], numerics: Iterable[str] = NUMERICS) -> str:
     return ", ".join(found) or "no"
 
 
-def table(cases: Iterable[Case], numerics: Iterable[str] = NUMERICS) -> str:
+def table(cases: Iterable[Case]) -> str:
     """The table, in Markdown."""
     all_cases = list(cases)
     classes = list(dict.fromkeys(case.cls for case in all_cases))
@@ -61,7 +63,7 @@ def table(cases: Iterable[Case], numerics: Iterable[str] = NUMERICS) -> str:
     ]
     for cls in sorted(classes, key=lambda own: own.__name__):
         cells = [
-            cell((own for own in all_cases if own.cls is cls and own.solver == name), numerics)
+            cell(case for case in all_cases if case.cls is cls and case.solver == name)
             if name in solvers_of(cls)
             else "no"
             for name in SOLVERS

@@ -123,7 +123,9 @@ PLANS = [
         for solver in ("vips", "dpvi", "na-dpvi", "sgld")
         for start, parameters in STARTS.items()
     ),
-    pytest.param("sgld", {"step_schedule": "decreasing"}, id="sgld-decreasing"),
+    pytest.param(
+        "sgld", {"step_schedule": "decreasing"}, id="sgld-decreasing", marks=pytest.mark.slow
+    ),
 ]
 
 

@@ -11,7 +11,6 @@ from skdpbayes import (
     DPBayesianLogisticRegression,
     DPBetaBernoulli,
     DPGammaExponential,
-    DPGaussianMixture,
 )
 from skdpbayes.mechanism import records
 
@@ -31,14 +30,13 @@ OWN_SHAPE = (
     "check_n_features_in_after_fitting", "check_positive_only_tag_during_fit", "check_estimators_dtypes",
     "check_dtype_object", "check_fit2d_1sample", "check_fit2d_1feature",
 )  # fmt: skip
-# Of all but `ALL_CHECKS` these are run always, and the others where time does not matter.
+# Of all but `SMALL` these are run always, and the others where time does not matter.
 ALWAYS = (
     "check_transformer_general", "check_estimators_pickle", "check_fit_idempotent", "check_estimators_nan_inf",
     "check_dict_unchanged", "check_no_attributes_set_in_init", "check_estimators_unfitted",
 )  # fmt: skip
-# These are cheap: every check is run always, and (but for the mixture) on tables of any size.
+# These are cheap: every check is run always, and on tables of any size.
 SMALL = (DPBayesianLogisticRegression, DPGammaExponential, DPBetaBernoulli)
-ALL_CHECKS = (*SMALL, DPGaussianMixture)
 REFUSED = "check_transformer_data_not_an_array"
 CHECKS = parametrize_with_checks(ESTIMATORS)
 
@@ -50,7 +48,7 @@ def name_of(case):
 
 def is_slow(estimator, check):
     name = check.func.__name__
-    return name in OWN_SHAPE or (not isinstance(estimator, ALL_CHECKS) and name not in ALWAYS)
+    return name in OWN_SHAPE or (not isinstance(estimator, SMALL) and name not in ALWAYS)
 
 
 @pytest.mark.parametrize(

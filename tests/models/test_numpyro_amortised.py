@@ -1,5 +1,7 @@
 """Latent sites of single records under amortised guides, and parameters fitted as points."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 from skdpbayes import DPNumPyroModel
 from skdpbayes.models.numpyro.program import Program
 from skdpbayes.models.numpyro.reading import read_model
+from skdpbayes.privacy import PrivacyLeakWarning
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -71,7 +74,8 @@ def factor_fit():
     rng = np.random.default_rng(0)
     loadings = np.array([[1.0, -0.5, 0.8]])
     X = [0.2, -0.2, 0.1] + rng.normal(size=(N, 1)) @ loadings + NOISE * rng.normal(size=(N, D))
-    with pytest.warns(UserWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyLeakWarning)  # of the seed, said once
         fitted = DPNumPyroModel(
             factors, encoder, epsilon=float("inf"), n_steps=500, sampling_rate=1.0, random_state=0
         ).fit(X)

@@ -153,6 +153,7 @@ def test_what_is_read_may_not_be_numbers_that_depend_on_each_other():
     assert reduced(model) is model
 
 
+@pytest.mark.slow
 def test_a_guide_of_ones_own_has_all_coordinates():
     rng = np.random.default_rng(0)
     records = {

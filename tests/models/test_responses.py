@@ -121,7 +121,13 @@ def test_laws_that_are_not_of_one_number_have_no_points(law):
 
 
 @pytest.mark.parametrize(
-    "law", [poisson, pytest.param(many_counts, marks=pytest.mark.slow), positive, tails]
+    "law",
+    [
+        poisson,
+        pytest.param(many_counts, marks=pytest.mark.slow),
+        positive,
+        pytest.param(tails, marks=pytest.mark.slow),
+    ],
 )
 def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law):
     model = read(law)

@@ -240,6 +240,7 @@ def test_parameters_that_do_not_go_together_are_refused(own, message):
         DPBayesianLogisticRegression(classes=[0, 1], **({"solver": "sgld"} | own)).plan(5000, 3)
 
 
+@pytest.mark.slow
 def test_the_law_includes_the_privacy_noise():
     found = []
     for seed in range(16):
