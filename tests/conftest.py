@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import psutil
@@ -58,6 +59,20 @@ def _is_local(host):
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+@pytest.fixture
+def only_documented_warnings():
+    """Warnings of seeds and of short chains are said on pages and in docstrings; others are errors."""
+    from sklearn.exceptions import ConvergenceWarning
+
+    from skdpbayes.privacy import PrivacyLeakWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("default", PrivacyLeakWarning)
+        warnings.simplefilter("default", ConvergenceWarning)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -5,20 +5,16 @@ A block marked ``output`` shows what the Python block before it prints.
 
 import doctest
 import importlib
-import pkgutil
 import re
 import shlex
-import warnings
 from pathlib import Path
 
 import pytest
-from sklearn.exceptions import ConvergenceWarning
 
 import skdpbayes
 from skdpbayes.__main__ import main
-from skdpbayes.privacy import PrivacyLeakWarning
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "only_documented_warnings")
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(python|console|output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,16 +31,6 @@ PAGES = sorted(
     ]
     if BLOCK.search(path.read_text("utf-8"))
 )
-MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
-
-
-@pytest.fixture(autouse=True)
-def only_the_documented_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.simplefilter("default", PrivacyLeakWarning)
-        warnings.simplefilter("default", ConvergenceWarning)  # the page says that it may come
-        yield
 
 
 LONG = (
@@ -174,25 +160,6 @@ def test_pages_are_found():
         "choosing-epsilon.md",
         "mixture.md",
     } <= {page.name for page in PAGES}
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_docstrings(name):
-    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
-    assert not result.failed, (
-        f"{result.failed} of {result.attempted} examples in {name} failed; see the output"
-    )
-
-
-def test_examples_are_found():
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    with_examples = {
-        test.name
-        for name in MODULES
-        for test in finder.find(importlib.import_module(name))
-        if test.examples
-    }
-    assert any(name.endswith("DPBayesianLogisticRegression") for name in with_examples)
 
 
 def public_objects():

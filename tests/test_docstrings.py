@@ -1,0 +1,32 @@
+"""Examples of docstrings run and print what they say."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import skdpbayes
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly", "only_documented_warnings")
+
+MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name):
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert not result.failed, (
+        f"{result.failed} of {result.attempted} examples in {name} failed; see the output"
+    )
+
+
+def test_examples_are_found():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    with_examples = {
+        test.name
+        for name in MODULES
+        for test in finder.find(importlib.import_module(name))
+        if test.examples
+    }
+    assert any(name.endswith("DPBayesianLogisticRegression") for name in with_examples)
