@@ -111,7 +111,7 @@ def _private_chain(keys, model, solver, mechanism, spec, sizes, records, kept, w
     sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
     windows = windows_of_chain(noise, spec, sizes, sampler)
     if fits_in_part(records, sampler.rate):
-        return _chain(key, ahead(batches(records, sampler, windows)), *how)
+        return _chain(key, batches(records, sampler, windows), *how)
     return _by_pieces(key, records, sampler, windows, *how)
 
 

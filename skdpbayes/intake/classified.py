@@ -90,7 +90,8 @@ class ClassifiedRows(Reader):
         small = rows.shape[0] * rows.shape[1] * 4 <= _DENSE_UP_TO
         if sparse.issparse(rows) and (small or self.always_dense):
             rows = dense(rows)
-        return pack_records(x=rows, y=np.where(null, np.int32(-1), codes(y, classes)))
+        label = np.where(null, np.int32(-1), codes(y, classes))
+        return pack_records(usable=label >= 0, x=rows, y=label)  # null rows are zero
 
 
 @dataclass(frozen=True)

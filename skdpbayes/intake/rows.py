@@ -7,6 +7,7 @@ the null row.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from scipy import sparse
 
 from skdpbayes.intake.tables import Numbers, as_table, frame_of, may_hold_numbers
 
-_BLOCK = 65536  # rows handled at a time, to bound temporaries
+_BLOCK = 2**13  # rows handled at a time, so that temporaries stay in cache
 
 
 def as_numeric(X: Any, width: int | None = None, *, by_cell: bool = False) -> Numbers:
@@ -50,25 +51,34 @@ def bounded_rows(
         return _bounded_sparse(X, bound, intercept, dtype)
     n, d = X.shape
     rows, null = np.zeros((n, d + intercept), dtype), np.empty(n, bool)
+    # Rows whose largest entry is smaller are surely not longer than the bound.
+    short = bound / math.sqrt(d) * (1 - 2.0**-20)
     for start in range(0, n, _BLOCK):
         part = slice(start, start + _BLOCK)
         with np.errstate(all="ignore"):
             block = X[part].astype(
                 dtype, order="C", copy=True
             )  # else a lone row is added up in another order
-        null[part] = ~np.isfinite(block).all(axis=1)
+            peak = np.abs(block).max(axis=1)
+            far = np.flatnonzero(peak > short)
+        null[part] = ~np.isfinite(peak)  # NaN is the largest of numbers
         block[null[part]] = 0
-        peak = np.abs(block).max(axis=1).astype(np.float64)
-        with np.errstate(under="ignore"):
-            direction = block / _or_one(peak)[:, None]
-            # The largest entry of a row as long as the bound: norms themselves could overflow.
-            largest = bound / np.maximum(np.sqrt(np.square(direction).sum(axis=1)), 1)
-            rows[part, :d] = np.where(
-                (peak > largest)[:, None], direction * largest[:, None], block
-            )
+        rows[part, :d] = block
+        if len(far):
+            rows[start + far, :d] = _shortened(block[far], bound)
         if intercept:
             rows[part, d] = ~null[part]
     return rows, null
+
+
+def _shortened(block: np.ndarray, bound: float) -> np.ndarray:
+    """Rows scaled down to norm `bound` where they exceed it."""
+    peak = np.abs(block).max(axis=1).astype(np.float64)
+    with np.errstate(under="ignore"):
+        direction = block / _or_one(peak)[:, None]
+        # The largest entry of a row as long as the bound: norms themselves could overflow.
+        largest = bound / np.maximum(np.sqrt(np.square(direction).sum(axis=1)), 1)
+        return np.where((peak > largest)[:, None], direction * largest[:, None], block)
 
 
 def _bounded_sparse(

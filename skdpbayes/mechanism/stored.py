@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import jax
@@ -20,7 +20,9 @@ import numpy as np
 from skdpbayes.mechanism.draws import Draws, Sampler, Window
 from skdpbayes.mechanism.records import Records, Tree, padded_size
 
-_MOST_BYTES = 2**27  # of packed records that are read together; three times as many are in memory
+_MOST_BYTES = 2**28  # of packed records that are read together; twice as many are in memory
+_AT_A_TIME = 2**15  # records that are packed at a time, so that they stay in cache
+_ALIGNED = 64
 
 Places = slice | np.ndarray
 """A range of records, or numbers of records in increasing order (they may repeat)."""
@@ -85,17 +87,34 @@ class StoredRecords:
         return usable
 
     def read(self, places: Places, size: int) -> Records:
-        """Records at some places, padded to a size."""
-        found = self.pack(places)
+        """Records at some places, padded to a size, on the device."""
+        if isinstance(places, slice):
+            places = np.arange(places.start, places.stop)
+        out = jax.tree.map(lambda x: _zeros((size, *x.shape[1:]), x.dtype), self.first.fields)
 
-        def padded(field: np.ndarray) -> np.ndarray:
-            if len(field) == size:
-                return field
-            out = np.zeros((size, *field.shape[1:]), field.dtype)
-            out[: min(size, len(field))] = field[:size]
-            return out
+        def put(whole: np.ndarray, part: np.ndarray, low: int, n: int) -> None:
+            whole[low : low + n] = part[:n]
 
-        return replace(found, fields=jax.tree.map(padded, found.fields), slots=self.slots)
+        for low in range(0, len(places), _AT_A_TIME):
+            some = places[low : low + _AT_A_TIME]
+            fields = self.pack(some).fields
+            jax.tree.map(partial(put, low=low, n=len(some)), out, fields)
+        # Here, once: the loop would copy them for each window.
+        return replace(
+            self.first,
+            fields=jax.device_put(out),
+            n_records=np.int32(len(places)),
+            slots=self.slots,
+            usable=None,
+        )
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array that begins where a device may use it as it is."""
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(n_bytes + _ALIGNED, np.uint8)
+    start = -raw.ctypes.data % _ALIGNED
+    return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
@@ -118,41 +137,52 @@ def batches(
 ) -> Iterator[tuple[Records, Draws]]:
     """The sampled records of windows, and draws whose indices are theirs.
 
-    Those of many windows are read together, in the order in which they are stored.
+    Those of many windows are read together, in the order in which they are stored, while the ones
+    before are in use.
     """
-    window: list[Window] = []
-    each = 0.0
+    together = (_batch(records, sampler, some) for some in _together(records, sampler, windows))
+    for rows, draws in ahead(together):
+        for own in draws:
+            yield rows, own
 
-    def read() -> Iterator[tuple[Records, Draws]]:
-        places = [
-            sampler.sample(own.number, own.stop - own.first, 0, records.n_records)
-            for own in window
-        ]
-        record = np.concatenate(places) % sampler.stride
-        order = np.argsort(record, kind="stable")
-        rank = np.empty(len(order), np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        rows = records.read(record[order], _size(len(order), records.most))
-        low = 0
-        for own, chosen in zip(window, places, strict=True):
-            steps = np.arange(len(own.noise) + 1) * sampler.stride
-            first = np.searchsorted(chosen, steps)
-            indices = np.zeros(_size(len(chosen), sampler.hits), np.int32)
-            indices[: len(chosen)] = rank[low : low + len(chosen)]
-            low += len(chosen)
-            starts = np.stack([first[:-1], first[1:]], axis=1)
-            drawn: tuple[Any, ...] = (np.int32(own.first), np.int32(own.stop), indices, starts)
-            yield rows, Draws(*drawn, own.noise)
 
+def _together(
+    records: StoredRecords, sampler: Sampler, windows: Iterable[Window]
+) -> Iterator[list[Window]]:
+    some: list[Window] = []
+    expected = 0.0
     for own in windows:
-        expected = sampler.rate * sampler.stride * (own.stop - own.first)
-        if window and each + expected > records.most:
-            yield from read()
-            window, each = [], 0.0
-        window.append(own)
-        each += expected
-    if window:
-        yield from read()
+        more = sampler.rate * sampler.stride * (own.stop - own.first)
+        if some and expected + more > records.most:
+            yield some
+            some, expected = [], 0.0
+        some.append(own)
+        expected += more
+    if some:
+        yield some
+
+
+def _batch(
+    records: StoredRecords, sampler: Sampler, windows: list[Window]
+) -> tuple[Records, list[Draws]]:
+    places = [
+        sampler.sample(own.number, own.stop - own.first, 0, records.n_records) for own in windows
+    ]
+    record = np.concatenate(places) % sampler.stride
+    order = np.argsort(record, kind="stable")
+    rank = np.empty(len(order), np.int32)
+    rank[order] = np.arange(len(order), dtype=np.int32)
+    rows, low, draws = records.read(record[order], _size(len(order), records.most)), 0, []
+    for own, chosen in zip(windows, places, strict=True):
+        steps = 1 << (own.stop - own.first - 1).bit_length()
+        first = np.searchsorted(chosen, np.arange(steps + 1) * sampler.stride)
+        indices = np.zeros(_size(len(chosen), sampler.hits), np.int32)
+        indices[: len(chosen)] = rank[low : low + len(chosen)]
+        low += len(chosen)
+        starts = np.stack([first[:-1], first[1:]], axis=1)
+        drawn: tuple[Any, ...] = (np.int32(own.first), np.int32(own.stop), indices, starts)
+        draws.append(Draws(*drawn, own.noise[:steps].copy()))
+    return rows, draws
 
 
 def pieces(
