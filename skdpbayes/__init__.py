@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skdpbayes._version import __version__ as __version__
+from skdpbayes.execution import execution
 
 __all__ = [
     "DPBayesianLinearRegression",
@@ -24,6 +25,7 @@ __all__ = [
     "DPSigmoidBeliefNet",
     "DPVariationalAutoencoder",
     "Schema",
+    "execution",
     "read_csv",
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.mechanism.draws import Draw, Sampler, draws_of_chain, windows_of_chain
+from skdpbayes.mechanism.checkpoint import Checkpoint
+from skdpbayes.mechanism.draws import Draw, Draws, Sampler, draws_of_chain, windows_of_chain
 from skdpbayes.mechanism.integer_noise import MOST_VALUES
 from skdpbayes.mechanism.keys import FitKeys
 from skdpbayes.mechanism.persons import blocks_of_persons, of_person
@@ -29,6 +30,7 @@ from skdpbayes.mechanism.private_sum import (
     zero_sums,
 )
 from skdpbayes.mechanism.records import Records
+from skdpbayes.mechanism.shards import ON_ALL, OVER_DEVICES, Devices, Shards
 from skdpbayes.mechanism.spec import Mechanism, MechanismSpec
 from skdpbayes.mechanism.stored import StoredRecords, ahead, batches, fits_in_part, pieces
 from skdpbayes.models.base import Model
@@ -47,6 +49,8 @@ def run(
     *,
     keep_releases: bool = False,
     watch: Callable[[int], None] | None = None,
+    devices: Devices | None = None,
+    checkpoint: Checkpoint | None = None,
 ):
     """Run a solver on private records.
 
@@ -62,6 +66,10 @@ def run(
         Also return every release (they are covered by the guarantee, but take memory).
     watch : callable, optional
         Told, several times a second, how many steps of all chains are done.
+    devices : Devices, optional
+        Over which records are divided.
+    checkpoint : Checkpoint, optional
+        From which the run goes on, and which it writes.
 
     Returns
     -------
@@ -71,19 +79,23 @@ def run(
     releases : array of shape ([n_chains,] n_steps, size) or None
         Each step's release, ravelled and padded to the longest.
     """
-    return _run(keys, model, solver, spec, records, spec.n_steps if keep_releases else None, watch)
+    if devices is not None:
+        records = Shards.of(devices, records)
+    capacity = spec.n_steps if keep_releases else None
+    return _run(keys, model, solver, spec, records, capacity, watch, checkpoint)
 
 
-def _run(keys, model, solver, spec, records, capacity, watch=None):
+def _run(keys, model, solver, spec, records, capacity, watch=None, checkpoint=None):
     """`run`, with room for so many releases."""
     # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
     with jax.enable_x64(True):
-        mechanism, stored = jax.device_put(spec.traced()), isinstance(records, StoredRecords)
-        if stored and records.n_records <= records.most:
-            records, stored = records.read(slice(0, records.n_records), records.n_slots), False
-        if not stored:
-            records = jax.device_put(records)
-        shaped = records.first if stored else records
+        mechanism = jax.device_put(spec.traced())
+        if isinstance(records, StoredRecords) and records.n_records <= records.most:
+            records = records.read(slice(0, records.n_records), records.n_slots)
+        if isinstance(records, Records):
+            shaped = records = jax.device_put(records)
+        else:
+            shaped = records.first if isinstance(records, StoredRecords) else records.records
         of_steps = sizes_of_steps(model, solver, mechanism, shaped, spec.n_steps)
         # The count of usable records is one more value.
         if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:
@@ -94,25 +106,33 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
 
         def chain(i):
             told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
-            how = (keys.chain(i), model, solver, mechanism, spec, of_steps, records)
-            return _private_chain(*how, kept, told)
+            how = (keys.chain(i), model, solver, mechanism, spec, of_steps, records, kept)
+            return _private_chain(*how, _Journal(i, told, checkpoint))
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
 
 
-def _private_chain(keys, model, solver, mechanism, spec, sizes, records, kept, watch):
-    """One chain, of records in memory or stored."""
+def _private_chain(keys, model, solver, mechanism, spec, sizes, records, kept, journal):
+    """One chain, of records in memory, divided over devices, or stored."""
     sampling, noise, key = keys.sampling[0], keys.noise[0], keys.solver[0]
-    how = (model, solver, mechanism, kept, watch)
+    first, state = journal.start(_start(key, model, solver))
+    how = (key, model, solver, mechanism)
     if isinstance(records, Records):
         bounds, n_slots = records.bounds(), records.n_slots
-        draws = draws_of_chain(sampling, noise, spec, sizes, bounds, n_slots)
-        return _chain(key, ((records, own) for own in draws), *how)
+        draws = draws_of_chain(sampling, noise, spec, sizes, bounds, n_slots, first)
+        done = _chain(*how, ((records, own) for own in draws), state, kept, journal)
+        return journal.over(*done)
     sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
-    windows = windows_of_chain(noise, spec, sizes, sampler)
-    if fits_in_part(records, sampler.rate):
-        return _chain(key, batches(records, sampler, windows), *how)
-    return _by_pieces(key, records, sampler, windows, *how)
+    windows = windows_of_chain(noise, spec, sizes, sampler, first)
+    if isinstance(records, Shards):
+        fields, steps = records.fields(), _steps_on(records.devices.mesh)
+        sources = ((fields, own) for own in records.draws(sampler, windows))
+        done = _chain(*how, sources, state, kept, journal, steps)
+    elif fits_in_part(records, sampler.rate):
+        done = _chain(*how, batches(records, sampler, windows), state, kept, journal)
+    else:
+        done = _by_pieces(*how, records, sampler, windows, state, kept, journal)
+    return journal.over(*done)
 
 
 class Recording(NamedTuple):
@@ -141,8 +161,9 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
 
         def chain(i):
             recording = Recording(np.int32(0), np.int32(spec.n_steps), releases[i], example)
-            source = [(None, recording)]
-            return _chain(solver_keys[i], source, model, solver, mechanism, None)
+            state = _start(solver_keys[i], model, solver)
+            how = (solver_keys[i], model, solver, mechanism, [(None, recording)], state, None)
+            return _chain(*how, _Journal(i))
 
         return _stacked([chain(i) for i in range(spec.n_chains)])[0]
 
@@ -153,30 +174,34 @@ def _stacked(chains):
     )
 
 
-def _chain(key, sources, model, solver, mechanism, kept, watch=None):
+def _chain(key, model, solver, mechanism, sources, state, kept, journal, steps=None):
     """One chain, of pairs of records and draws (or recordings)."""
-    state, pace = _start(key, model, solver), _Pace(watch)
+    divided, pace = steps is not None, _Pace(journal.watch)
+    steps = steps if divided else _steps
     for records, source in sources:
-        first, stop = int(source.first), int(source.stop)
-        records, source = jax.device_put((records, source))
+        first, stop = max(int(source.first), journal.first), int(source.stop)
+        if not divided:  # else they are where they belong
+            records, source = jax.device_put((records, source))
         while first < stop:
             last = min(first + pace.steps, stop)
             part = np.int32(first), np.int32(last)
-            state, kept, done = _steps(
+            state, kept, done = steps(
                 key, records, source, *part, model, solver, mechanism, state, kept
             )
+            journal.write(last, state)
             pace.wait_for(done)
             first = last
     pace.finish()
     return state, kept
 
 
-def _by_pieces(key, records, sampler, windows, model, solver, mechanism, kept, watch):
+def _by_pieces(
+    key, model, solver, mechanism, records, sampler, windows, state, kept, journal
+):
     """One chain in which each step goes through all records, piece by piece."""
-    state, pace = _start(key, model, solver), _Pace(watch)
-    kinds = len(solver.rounds(model, mechanism))
+    pace, kinds = _Pace(journal.watch), len(solver.rounds(model, mechanism))
     for window in windows:
-        for step in range(window.first, window.stop):
+        for step in range(max(window.first, journal.first), window.stop):
             kind = int(_kind(solver, np.int32(step), kinds))
             how = (model, solver, mechanism, state)
             noise, sums = window.noise[step - window.first], None
@@ -185,9 +210,35 @@ def _by_pieces(key, records, sampler, windows, model, solver, mechanism, kept, w
                 draw = jax.device_put(Draw(indices, starts, noise[:0]))
                 sums = _piece(kind, key, np.int32(step), part, draw, *how, sums)
             state, kept = _noisy_step(kind, key, np.int32(step), noise, *how, sums, kept)
+            journal.write(step + 1, state)
             pace.wait_for(np.int32(step + 1))
     pace.finish()
     return state, kept
+
+
+class _Journal:
+    """Where a chain begins, and what is told and written of it."""
+
+    def __init__(self, chain, watch=None, checkpoint=None):
+        self._chain, self.watch, self._checkpoint, self.first = chain, watch, checkpoint, 0
+
+    def start(self, fresh):
+        """First step, and the state before it."""
+        if self._checkpoint is None:
+            return 0, fresh
+        self.first, state = self._checkpoint.start(self._chain, fresh)
+        return self.first, state
+
+    def write(self, step, state):
+        """Write the state before a step, if it is time."""
+        if self._checkpoint is not None and self._checkpoint.due():
+            self._checkpoint.write(self._chain, step, state)
+
+    def over(self, state, kept):
+        """What a chain gives, once it is written."""
+        if self._checkpoint is not None:
+            self._checkpoint.chain_is_over(self._chain, state)
+        return state, kept
 
 
 @partial(
@@ -299,9 +350,7 @@ def start(key, model: Model, solver: Solver):
 _start = jax.jit(start)
 
 
-# Level 1 compiles a quarter faster than 3, and runs as fast.
-@partial(jax.jit, donate_argnames="state", compiler_options={"xla_backend_optimization_level": 1})
-def _steps(key, records, source, first, stop, model, solver, mechanism, state, kept):
+def _some_steps(key, records, source, first, stop, model, solver, mechanism, state, kept):
     """Some steps of one chain; releases come from records or, in a replay, from a recording.
 
     Returns what `loop` does and the number of steps done, which is there when they are: the rest
@@ -317,6 +366,29 @@ def _steps(key, records, source, first, stop, model, solver, mechanism, state, k
     return *loop(
         release, key, first, stop, model, solver, mechanism, state, kept
     ), stop + jnp.int32(0)
+
+
+# Level 1 compiles a quarter faster than 3, and runs as fast.
+_compiled = partial(
+    jax.jit, donate_argnames="state", compiler_options={"xla_backend_optimization_level": 1}
+)
+_steps = _compiled(_some_steps)
+
+
+@cache
+def _steps_on(mesh):
+    """`_steps` of records that are divided over the devices of a mesh."""
+
+    def some_steps(key, records, source, first, stop, model, solver, mechanism, state, kept):
+        how = (key, records, source, first, stop, model, solver, mechanism, state, kept)
+        divided = Draws(ON_ALL, ON_ALL, OVER_DEVICES, OVER_DEVICES, ON_ALL)
+        specs = (ON_ALL, OVER_DEVICES, divided, *[ON_ALL] * 7)
+        # All devices update the same state by the same release.
+        return jax.shard_map(
+            _some_steps, mesh=mesh, in_specs=specs, out_specs=ON_ALL, check_vma=False
+        )(*how)
+
+    return _compiled(some_steps)
 
 
 def recorded_release(query, blocks, one, values):

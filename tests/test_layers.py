@@ -20,6 +20,7 @@ ROOMS = (
     "schema",
     "declarations",
     "facts",
+    "execution",
     "privacy",
     "mechanism",
     "posteriors",

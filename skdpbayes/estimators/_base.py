@@ -19,6 +19,7 @@ from skdpbayes.checks import check_choice, check_number, warn_user
 from skdpbayes.declarations import public_schema
 from skdpbayes.estimators._foreign import refuse_foreign, refusing_foreign
 from skdpbayes.estimators._progress import Progress, WatchedMixin
+from skdpbayes.execution import execution_in_force
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.persons import by_person, codes_of_persons
 from skdpbayes.intake.reading import Reader, Rows
@@ -26,7 +27,9 @@ from skdpbayes.plans.settings import SEEDED, Defaults, Settings, Task
 from skdpbayes.privacy import NoisyCount, PrivacyLeakWarning, PrivacySpent
 
 if TYPE_CHECKING:
+    from skdpbayes.mechanism.checkpoint import Checkpoint
     from skdpbayes.mechanism.records import Records
+    from skdpbayes.mechanism.shards import Devices
     from skdpbayes.mechanism.stored import StoredRecords
     from skdpbayes.plans.plan import Plan
 
@@ -326,6 +329,9 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         rows = self._reader().read(self, X, y)
         assert rows.facts.n_rows is not None
         person = self._persons_of(groups, rows.facts.n_rows)
+        devices = devices_in_force()
+        if devices is not None and devices.n_processes > 1:
+            rows = _of_all_processes(devices, rows)
         if person is not None:
             rows = by_person(rows, person, int(self._parameters()["max_rows_per_person"]))
         return self._planned(rows.facts), rows
@@ -347,8 +353,10 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         self._adopt(plan, outcome)
 
     def _charged_run(self, plan: Plan, rows: Rows) -> Outcome:
-        """Charge the ledger, forget an earlier fit, and run."""
-        self._charge(plan.report)
+        """Charge the ledger, forget an earlier fit, and run; a fit that goes on is charged."""
+        checkpoint = checkpoint_in_force()
+        if checkpoint is None or checkpoint.load() is None:
+            self._charge(plan.report)
         self._warn_before(rows.facts)
         if self._parameters().get("verbose"):
             print(f"[{type(self).__name__}] {self._parameters()['solver']}: {plan.report!r}")
@@ -357,7 +365,10 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         for name in self._fitted:  # an interrupted refit leaves no old model beside a new report
             self.__dict__.pop(name, None)
         self.privacy_spent_ = plan.report  # before the first noise: an interrupted fit counts
-        return self._run(plan, rows)
+        outcome = self._run(plan, rows, checkpoint)
+        if checkpoint is not None:
+            checkpoint.delete()
+        return outcome
 
     def _adopt(self, plan: Plan, outcome: Outcome) -> None:
         """Set all fitted attributes, from the plan and the outcome of its run."""
@@ -368,32 +379,50 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         """Charge the ledger in force, if there is one, before the fit spends."""
         from skdpbayes.privacy.ledger import ledger_in_force
 
-        ledger = ledger_in_force(self.ledger)
-        if ledger is not None:
-            ledger.charge(
-                report.releases,
-                adjacency=report.adjacency,
-                unit=report.unit,
-                label=type(self).__name__,
-                voided_by=report.voided_by,
-            )
+        ledger, devices = ledger_in_force(self.ledger), devices_in_force()
+
+        def charge() -> None:
+            if ledger is not None:
+                ledger.charge(
+                    report.releases,
+                    adjacency=report.adjacency,
+                    unit=report.unit,
+                    label=type(self).__name__,
+                    voided_by=report.voided_by,
+                )
+
+        charge() if devices is None else devices.once(charge)
 
     @with_callbacks
-    def _run(self, plan: Plan, rows: Rows) -> Outcome:
+    def _run(self, plan: Plan, rows: Rows, checkpoint: Checkpoint | None = None) -> Outcome:
         """Draw the keys, pack the rows and run the plan."""
         import jax
 
         from skdpbayes.inference import run
-        from skdpbayes.mechanism.keys import fit_keys
+        from skdpbayes.mechanism.keys import key_material, keys_of
         from skdpbayes.mechanism.private_sum import noisy_count
 
-        keys, records = fit_keys(self.random_state, plan.spec.n_chains), records_of(rows)
+        devices, records = devices_in_force(), records_of(rows)
+        saved = None if checkpoint is None else checkpoint.saved
+        if saved is None:
+            material = key_material(self.random_state, plan.spec.n_chains)
+        else:
+            material = saved.material
+        if devices is not None:
+            material = devices.from_first(material)
+        if checkpoint is not None:
+            checkpoint.begin(material, _digest(material, plan, records))
+        keys = keys_of(material, plan.spec.n_chains)
         assert records.usable is not None
-        usable = noisy_count(keys.counting, records.usable, plan.spec)
+        total = sum if devices is None else devices.total
+        usable = noisy_count(keys.counting, records.usable, plan.spec, total)
         verbose = bool(self._parameters().get("verbose"))
         progress = Progress(self, plan.spec.n_chains * plan.n_steps, verbose=verbose)
         records = replace(records, slots=plan.slots)
-        state, _ = run(keys, plan.model, plan.solver, plan.spec, records, watch=progress)
+        state, _ = run(
+            keys, plan.model, plan.solver, plan.spec, records,
+            watch=progress, devices=devices, checkpoint=checkpoint,
+        )  # fmt: skip
         progress.finish()
         return Outcome(jax.device_get(state), draws_rng(keys.solver), usable)
 
@@ -455,14 +484,53 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         )
 
 
+def devices_in_force() -> Devices | None:
+    """Devices over which records are divided, as `skdpbayes.execution` says."""
+    wanted = execution_in_force().devices
+    if wanted is None:
+        return None
+    from skdpbayes.mechanism.shards import Devices
+
+    return Devices.of(wanted)
+
+
+def checkpoint_in_force() -> Checkpoint | None:
+    """Checkpoint of the fits of a `skdpbayes.execution`."""
+    own = execution_in_force()
+    if own.checkpoint is None:
+        return None
+    from skdpbayes.mechanism.checkpoint import Checkpoint
+
+    devices = devices_in_force()
+    if devices is not None and devices.n_processes > 1:
+        raise ValueError(
+            "A checkpoint is written by fits of one process: leave it out, or run one process on "
+            "all devices."
+        )
+    return Checkpoint(own.checkpoint, own.every)
+
+
+def _digest(material: bytes, plan: Plan, records: Records | StoredRecords) -> bytes:
+    from skdpbayes.mechanism.checkpoint import digest_of
+
+    return digest_of(material, (plan.model, plan.solver, plan.spec.traced()), records.parts)
+
+
+def _of_all_processes(devices: Devices, rows: Rows) -> Rows:
+    """Rows with the facts of those of all processes."""
+    facts = rows.facts
+    assert facts.n_rows is not None
+    n = sum(devices.numbers(facts.n_rows))
+    return rows._replace(facts=replace(facts, shape=replace(facts.shape, n_rows=n)))
+
+
 def records_of(rows: Rows) -> Records | StoredRecords:
     """Packed rows, or what packs them part by part where they are stored."""
     from skdpbayes.mechanism.stored import StoredRecords
 
     if rows.part is None:
         return rows.pack()
-    assert rows.facts.n_rows is not None
-    return StoredRecords(rows.facts.n_rows, rows.part)
+    return StoredRecords(rows.n_rows, rows.part)
 
 
 def solvers_of(estimator: type[PrivateEstimator]) -> tuple[str, ...]:

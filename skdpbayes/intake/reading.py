@@ -41,11 +41,14 @@ class Rows(NamedTuple):
         Private; called once the fit has been charged.
     part : callable ``places -> Records`` or None
         Packs some of the rows, where they are stored; None if they are in memory.
+    n_rows : int
+        Of those that `part` has.
     """
 
     facts: Facts
     pack: Callable[[], Records]
     part: Callable[[Places], Records] | None = None
+    n_rows: int = 0
 
 
 def table_rows(facts: Facts, pack: Callable[..., Records], *arrays: Any) -> Rows:
@@ -55,7 +58,7 @@ def table_rows(facts: Facts, pack: Callable[..., Records], *arrays: Any) -> Rows
         return pack(*(rows_at(own, places) for own in arrays))
 
     if any(is_stored(own) or isinstance(own, StoredNumbers) for own in arrays):
-        return Rows(facts, lambda: part(slice(None)), part)
+        return Rows(facts, lambda: part(slice(None)), part, len(arrays[0]))
     return Rows(facts, lambda: pack(*arrays))
 
 

@@ -82,35 +82,39 @@ RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | Non
 def fit_keys(random_state: RandomState, n_chains: int = 1) -> FitKeys:
     """Independent keys for sampling, noise and solver, for each chain, and one for counting.
 
+    See `key_material`.
+    """
+    return keys_of(key_material(random_state, n_chains), n_chains)
+
+
+def key_material(random_state: RandomState, n_chains: int = 1) -> bytes:
+    """Secret bytes of which `keys_of` makes the keys of a fit.
+
     Parameters
     ----------
     random_state : None, int, numpy.random.RandomState or numpy.random.Generator
         None takes the keys from the operating system's entropy. Anything else is deterministic, and
         void of any guarantee: fits share their noise, and whoever can guess the seed can remove it.
     n_chains : int
-
-    Returns
-    -------
-    FitKeys
     """
     n_bytes = n_chains * (2 * KEY_BYTES + 8) + KEY_BYTES
     if random_state is None:
-        material = os.urandom(n_bytes)
-    elif isinstance(random_state, numbers.Integral) and int(random_state) >= 0:
-        material = (
-            np.random.SeedSequence(int(random_state))
-            .generate_state(n_bytes // 4, np.uint32)
-            .tobytes()
-        )
-    elif isinstance(random_state, np.random.Generator):
-        material = random_state.integers(0, 2**32, n_bytes // 4, dtype=np.uint32).tobytes()
-    elif isinstance(random_state, np.random.RandomState):
-        material = random_state.randint(0, 2**32, n_bytes // 4, dtype=np.uint32).tobytes()
-    else:
-        raise ValueError(
-            "random_state must be None, a non-negative integer, a RandomState or a Generator, "
-            f"got {random_state!r}."
-        )
+        return os.urandom(n_bytes)
+    if isinstance(random_state, numbers.Integral) and int(random_state) >= 0:
+        seeds = np.random.SeedSequence(int(random_state))
+        return seeds.generate_state(n_bytes // 4, np.uint32).tobytes()
+    if isinstance(random_state, np.random.Generator):
+        return random_state.integers(0, 2**32, n_bytes // 4, dtype=np.uint32).tobytes()
+    if isinstance(random_state, np.random.RandomState):
+        return random_state.randint(0, 2**32, n_bytes // 4, dtype=np.uint32).tobytes()
+    raise ValueError(
+        "random_state must be None, a non-negative integer, a RandomState or a Generator, "
+        f"got {random_state!r}."
+    )
+
+
+def keys_of(material: bytes, n_chains: int = 1) -> FitKeys:
+    """Keys of a fit of so many chains."""
     secrets = [material[i * KEY_BYTES : (i + 1) * KEY_BYTES] for i in range(2 * n_chains)]
     words = np.frombuffer(material[2 * n_chains * KEY_BYTES : -KEY_BYTES], np.uint32)
     solver = wrap_keys(words.reshape(n_chains, 2))

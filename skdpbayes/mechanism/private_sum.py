@@ -380,7 +380,10 @@ def _slots(query: Query, records: Records, group: Group) -> int:
 
 
 def noisy_count(
-    key: bytes, usable: np.ndarray | Iterable[np.ndarray], spec: MechanismSpec
+    key: bytes,
+    usable: np.ndarray | Iterable[np.ndarray],
+    spec: MechanismSpec,
+    total: Callable[[Iterable[int]], int] = sum,
 ) -> NoisyCount | None:
     """Number of records that can contribute, with noise: a private sum of zeros and ones.
 
@@ -390,6 +393,8 @@ def noisy_count(
         Used here and nowhere else.
     usable : bool array of shape (n_records,), or parts of it
     spec : MechanismSpec
+    total : callable
+        Adds up the numbers of the parts, and those of other processes, if there are any.
 
     Returns
     -------
@@ -413,7 +418,7 @@ def noisy_count(
     if spec.count is None:
         return None
     parts = [usable] if isinstance(usable, np.ndarray) else usable
-    number, sigma = sum(int(np.count_nonzero(own)) for own in parts), spec.count.noise_multiplier
+    number, sigma = total(int(np.count_nonzero(own)) for own in parts), spec.count.noise_multiplier
     if sigma == 0:
         return NoisyCount(float(number), 0.0)
     if spec.numerics == "fast":

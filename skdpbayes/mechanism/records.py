@@ -181,6 +181,11 @@ class Records:
         return int(first.shape[0])
 
     @property
+    def parts(self) -> list[Tree]:
+        """All that a fit reads of the records."""
+        return [(self.fields, self.n_records, self.ends)]
+
+    @property
     def most_rows(self) -> int:
         """Largest number of rows of a record: above one where records are persons."""
         return self.fields.most if isinstance(self.fields, Persons) else 1

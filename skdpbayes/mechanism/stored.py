@@ -86,6 +86,12 @@ class StoredRecords:
         assert usable is not None
         return usable
 
+    @property
+    def parts(self) -> Iterator[Tree]:
+        """Fields of all records, part by part."""
+        for low in range(0, self.n_records, self.most):
+            yield self.pack(slice(low, min(low + self.most, self.n_records))).fields
+
     def read(self, places: Places, size: int) -> Records:
         """Records at some places, padded to a size, on the device."""
         if isinstance(places, slice):

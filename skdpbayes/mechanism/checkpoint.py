@@ -1,0 +1,208 @@
+"""Checkpoints of a fit: its secret keys, how far it is, and the state of its solver.
+
+A fit that goes on draws what it would have drawn. So it must be the same fit, of the same records:
+the same noise on other sums would give away by how much these differ. `digest_of` binds a
+checkpoint to the fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterable
+from importlib.metadata import version
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from skdpbayes._version import __version__
+
+_FORMAT = 1
+
+
+class Saved(NamedTuple):
+    """Content of a checkpoint.
+
+    Attributes
+    ----------
+    material : bytes
+        Of the fit's keys.
+    digest : bytes
+    chain, step : int
+        What comes next.
+    states : list of list of arrays
+        Leaves of the states of the chains that are over, and of the one that is not.
+    """
+
+    material: bytes
+    digest: bytes
+    chain: int
+    step: int
+    states: list[list[np.ndarray]]
+
+
+class Checkpoint:
+    """A checkpoint's file.
+
+    Parameters
+    ----------
+    path : path
+    every : float
+        Seconds between two writings.
+    """
+
+    def __init__(self, path: Path, every: float) -> None:
+        self.path, self._every, self._last = path, every, time.monotonic()
+        self._head: tuple[bytes, bytes] = (b"", b"")
+        self._over: list[list[np.ndarray]] = []
+        self.saved: Saved | None = None
+
+    def load(self) -> Saved | None:
+        """What is saved; None if there is no file.
+
+        Raises
+        ------
+        ValueError
+            If others may read or change the file, or if it is no checkpoint.
+        """
+        if not self.path.exists():
+            return None
+        status = self.path.stat()
+        if os.name == "posix" and (
+            status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077
+        ):
+            raise ValueError(
+                f"The checkpoint {str(self.path)!r} holds secret keys, and others may read or "
+                "change it: it must be yours, with the permissions 0600."
+            )
+        try:
+            with np.load(BytesIO(self.path.read_bytes()), allow_pickle=False) as data:
+                if int(data["format"]) != _FORMAT:
+                    raise KeyError("format")
+                lengths = data["lengths"].tolist()
+                leaves = iter([data[f"leaf{i}"] for i in range(sum(lengths))])
+                states = [[next(leaves) for _ in range(n)] for n in lengths]
+                head = (data["material"].tobytes(), data["digest"].tobytes())
+                self.saved = Saved(*head, int(data["chain"]), int(data["step"]), states)
+        except (KeyError, OSError, EOFError) as error:
+            raise ValueError(
+                f"{str(self.path)!r} is no checkpoint of this version of skdpbayes. Delete it to "
+                "begin a new fit, which is charged."
+            ) from error
+        self._over = self.saved.states[: self.saved.chain]
+        return self.saved
+
+    def begin(self, material: bytes, digest: bytes) -> None:
+        """Bind the file to a fit.
+
+        Raises
+        ------
+        ValueError
+            If it is of another fit.
+        """
+        self._head = material, digest
+        if self.saved is not None and self.saved.digest != digest:
+            raise ValueError(
+                f"The checkpoint {str(self.path)!r} is of another fit: of other records, other "
+                "parameters, another version or another kind of device. With the same noise on "
+                "other records both would be given away. Delete it to begin a new fit, which is "
+                "charged."
+            )
+
+    def start(self, chain: int, fresh: Any) -> tuple[int, Any]:
+        """Step and state from which a chain goes on; `fresh` is its state before the first."""
+        if self.saved is None or chain > self.saved.chain:
+            return 0, fresh
+        step = self.saved.step if chain == self.saved.chain else np.iinfo(np.int32).max
+        if chain == self.saved.chain and step == 0:
+            return 0, fresh
+        structure = jax.tree.structure(fresh)
+        return step, _restored(fresh, jax.tree.unflatten(structure, self.saved.states[chain]))
+
+    def due(self) -> bool:
+        """Whether it is time to write."""
+        return time.monotonic() - self._last >= self._every
+
+    def chain_is_over(self, chain: int, state: Any) -> None:
+        """Remember the final state of a chain, and write."""
+        if chain == len(self._over):
+            self._over.append(_leaves(state))
+            self.write(chain + 1, 0, None)
+
+    def write(self, chain: int, step: int, state: Any) -> None:
+        """Write the state of a chain before a step; None if it is the first."""
+        states = self._over + ([] if state is None else [_leaves(state)])
+        leaves = [leaf for own in states for leaf in own]
+        named = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
+        material, digest = (np.frombuffer(own, np.uint8) for own in self._head)
+        buffer = BytesIO()
+        np.savez(
+            buffer, format=_FORMAT, material=material, digest=digest, chain=chain, step=step,
+            lengths=np.array([len(own) for own in states], np.int64), **named,
+        )  # fmt: skip
+        beside = self.path.with_name(self.path.name + ".new")
+        beside.unlink(missing_ok=True)
+        file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(file, "wb") as out:
+            out.write(buffer.getbuffer())
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(beside, self.path)
+        self._last = time.monotonic()
+
+    def delete(self) -> None:
+        """Delete the file: the fit is over."""
+        self.path.unlink(missing_ok=True)
+
+
+def digest_of(material: bytes, plan: Any, parts: Iterable[Any]) -> bytes:
+    """Keyed digest of a plan, of the versions that run it, and of all records.
+
+    Parameters
+    ----------
+    material : bytes
+        Of the fit's keys: who does not have them learns nothing from a digest.
+    plan : pytree
+    parts : iterable of pytrees of arrays
+        Packed records.
+    """
+    key = hashlib.blake2b(material, person=b"digest", digest_size=32).digest()
+    out = hashlib.blake2b(key=key, digest_size=32)
+    device = jax.devices()[0]
+    versions = (__version__, *(version(name) for name in ("jax", "jaxlib", "numpy")))
+    out.update(repr((versions, device.platform, device.device_kind)).encode())
+    for tree in chain((plan,), parts):
+        for leaf in jax.tree.leaves(tree):
+            array = np.ascontiguousarray(leaf)
+            out.update(f"{array.dtype}{array.shape}".encode())
+            out.update(array.view(np.uint8).reshape(-1).data if array.size else b"")
+        out.update(str(jax.tree.structure(tree)).encode())
+    return out.digest()
+
+
+def _leaves(state: Any) -> list[np.ndarray]:
+    return [
+        np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+        for leaf in jax.tree.leaves(state)
+    ]
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+
+
+def _restored(like: Any, saved: Any) -> Any:
+    """Saved leaves with the types that the state has."""
+
+    def one(own: Any, leaf: np.ndarray) -> Any:
+        if _is_key(own):
+            return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(own))
+        return jax.numpy.asarray(leaf, own.dtype)
+
+    return jax.tree.map(one, like, saved)

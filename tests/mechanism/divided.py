@@ -1,0 +1,74 @@
+"""Fits of records that are divided over devices or processes; run as a program, it prints digests.
+
+``python divided.py DEVICES`` fits in one process of so many devices, ``python divided.py PORT I N``
+in the I-th of N processes, each of which has some of the rows. ``... die`` ends the last process in
+the middle of its fit.
+"""
+
+import hashlib
+import os
+import sys
+import warnings
+
+import numpy as np
+
+N_ROWS, ROUNDS = 900, 12
+CASES = (
+    ("dpvi", {"sampling_rate": 0.2, "n_steps": ROUNDS}),
+    ("na-dpvi", {"n_steps": ROUNDS}),
+)
+
+
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N_ROWS, 3)).astype(np.float32)
+    X[5] = np.nan
+    return X, (X[:, 0] + rng.logistic(size=N_ROWS) > 0).astype(int)
+
+
+def fitted(solver, settings, X, y, **how):
+    from skdpbayes import DPBayesianLogisticRegression
+
+    model = DPBayesianLogisticRegression(
+        epsilon=1.0, classes=[0, 1], solver=solver, random_state=1, n_posterior_samples=20,
+        **settings, **how,
+    )  # fmt: skip
+    return model.fit(X, y)
+
+
+def digest(model):
+    samples = model.posterior_samples_.values()
+    words = [model.coef_, model.intercept_, *samples, [model.usable_records_.estimate]]
+    return hashlib.sha256(b"".join(np.asarray(w).tobytes() for w in words)).hexdigest()[:16]
+
+
+def main(devices, process=None, n_processes=None, *more):
+    flags = os.environ.get("XLA_FLAGS", "")
+    n = devices if process is None else 2
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={n}"
+    warnings.simplefilter("ignore")
+    import jax
+
+    import skdpbayes
+    from skdpbayes.privacy import PrivacyLedger
+
+    X, y = table()
+    if process is not None:
+        jax.distributed.initialize(f"localhost:{devices}", n_processes, process)
+        cut = [0, 350, N_ROWS]  # of unequal size
+        X, y = (own[cut[process] : cut[process + 1]] for own in (X, y))
+    if "die" in more and process == n_processes - 1:
+        from skdpbayes.estimators import _progress
+
+        _progress.Progress.__call__ = lambda self, step: os._exit(9)
+    ledger = PrivacyLedger(epsilon=5.0, delta=1e-3) if not process else None
+    for solver, settings in CASES:
+        with skdpbayes.execution(devices="all"):
+            model = fitted(solver, settings, X, y, ledger=ledger)
+        print(solver, digest(model), model.privacy_spent_.public["n_samples"], flush=True)
+    if ledger is not None:
+        print("charged", len(ledger.entries), flush=True)
+
+
+if __name__ == "__main__":
+    main(*(int(arg) if arg.isdigit() else arg for arg in sys.argv[1:]))
