@@ -100,17 +100,18 @@ def no_network(monkeypatch):
 
 
 @functools.cache
-def _compiled_with(**options):
+def _compiled_with(name, **options):
     import jax
 
     from skdpbayes import inference
 
-    original = inference._steps.__wrapped__
+    original = getattr(inference, name).__wrapped__
     own = functools.wraps(original)(
         functools.partial(original)
     )  # a function of its own: traced anew
     options = {f"xla_{name}": value for name, value in options.items()}
-    return jax.jit(own, donate_argnames="state", compiler_options=options)
+    how = {"donate_argnames": "state"} if name == "_steps" else {"static_argnums": 0}
+    return jax.jit(own, compiler_options=options, **how)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def compiled_quickly():
     from skdpbayes import inference
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference, "_steps", _compiled_with(backend_optimization_level=0))
+        patch.setattr(inference, "_steps", _compiled_with("_steps", backend_optimization_level=0))
         yield
 
 
@@ -128,8 +129,9 @@ def compiled_as_users_do(monkeypatch):
     """By the code generator that the Makefile turns off: with the other, replays differ in the last bits."""
     from skdpbayes import inference
 
-    program = _compiled_with(backend_optimization_level=1, cpu_use_fusion_emitters=True)
-    monkeypatch.setattr(inference, "_steps", program)
+    for name in ("_steps", "_piece", "_noisy_step"):
+        program = _compiled_with(name, backend_optimization_level=1, cpu_use_fusion_emitters=True)
+        monkeypatch.setattr(inference, name, program)
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy import sparse
 
 from skdpbayes.facts import Facts, Shape
-from skdpbayes.intake.reading import Reader, Rows, shape_of
+from skdpbayes.intake.reading import Reader, Rows, shape_of, table_rows
 from skdpbayes.intake.rows import counted, dense
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Documents(Reader):
         """Documents; those with NaN, infinity or a negative count are empty."""
         del y
         X = self.numeric(owner, X, reset=True)
-        return Rows(self.declared(shape_of(owner, X)), lambda: self.pack(X))
+        return table_rows(self.declared(shape_of(owner, X)), self.pack, X)
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Documents of `_WORDS` different words, or of all that there are."""
@@ -59,6 +59,7 @@ class Probabilities(Documents):
     """
 
     marked: bool = False
+    by_part: ClassVar[bool] = True
 
     def pack(self, X: Any) -> Records:
         """Rows ``y`` and ``known``, or ``x``."""

@@ -17,6 +17,7 @@ from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import jax
 import numpy as np
@@ -90,7 +91,7 @@ class Checkpoint:
                 states = [[next(leaves) for _ in range(n)] for n in lengths]
                 head = (data["material"].tobytes(), data["digest"].tobytes())
                 self.saved = Saved(*head, int(data["chain"]), int(data["step"]), states)
-        except (KeyError, OSError, EOFError) as error:
+        except (KeyError, OSError, EOFError, ValueError, BadZipFile) as error:
             raise ValueError(
                 f"{str(self.path)!r} is no checkpoint of this version of skdpbayes. Delete it to "
                 "begin a new fit, which is charged."

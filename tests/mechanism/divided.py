@@ -1,6 +1,6 @@
 """Fits of records that are divided over devices or processes; run as a program, it prints digests.
 
-``python divided.py DEVICES`` fits in one process of so many devices, ``python divided.py PORT I N``
+``python divided.py DEVICES`` fits on one device and on so many, in one process, ``python divided.py PORT I N``
 in the I-th of N processes, each of which has some of the rows. ``... die`` ends the last process in
 the middle of its fit.
 """
@@ -54,7 +54,9 @@ def main(devices, process=None, n_processes=None, *more):
 
     X, y = table()
     if process is not None:
-        jax.distributed.initialize(f"localhost:{devices}", n_processes, process)
+        jax.distributed.initialize(
+            f"localhost:{devices}", n_processes, process, heartbeat_timeout_seconds=10
+        )
         cut = [0, 350, N_ROWS]  # of unequal size
         X, y = (own[cut[process] : cut[process + 1]] for own in (X, y))
     if "die" in more and process == n_processes - 1:
@@ -62,10 +64,11 @@ def main(devices, process=None, n_processes=None, *more):
 
         _progress.Progress.__call__ = lambda self, step: os._exit(9)
     ledger = PrivacyLedger(epsilon=5.0, delta=1e-3) if not process else None
-    for solver, settings in CASES:
-        with skdpbayes.execution(devices="all"):
-            model = fitted(solver, settings, X, y, ledger=ledger)
-        print(solver, digest(model), model.privacy_spent_.public["n_samples"], flush=True)
+    for where in (None, "all") if process is None else ("all",):
+        for solver, settings in CASES:
+            with skdpbayes.execution(devices=where):
+                model = fitted(solver, settings, X, y, ledger=ledger)
+            print(solver, digest(model), model.privacy_spent_.public["n_samples"], flush=True)
     if ledger is not None:
         print("charged", len(ledger.entries), flush=True)
 

@@ -1,0 +1,358 @@
+"""Where a fit runs changes nothing that it releases: on disk, over devices and processes, or resumed."""
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_blobs
+
+import skdpbayes
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPBayesianMLPRegressor,
+    DPGaussianMixture,
+    DPLatentDirichletAllocation,
+    DPNumPyroModel,
+    DPVariationalAutoencoder,
+    Schema,
+    inference,
+)
+from skdpbayes.estimators import _base, _progress
+from skdpbayes.mechanism import checkpoint, draws, stored
+from skdpbayes.privacy import PrivacyLedger
+
+sys.path.insert(0, str(Path(__file__).parent / "mechanism"))
+import divided  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning")
+PROGRAM = Path(divided.__file__)
+CASES = dict(divided.CASES)
+
+
+# ------------------------------------------------------------------------------ on disk
+
+
+def on_disk(folder, **arrays):
+    """Arrays as files that are mapped."""
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values)
+    return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in arrays]
+
+
+@pytest.fixture
+def few_at_a_time(monkeypatch):
+    monkeypatch.setattr(stored, "_MOST_BYTES", 2**12)  # 128 rows of three columns
+    monkeypatch.setattr(stored, "_AT_A_TIME", 50)
+
+
+def watched(monkeypatch, name, seen):
+    original = getattr(inference, name)
+    monkeypatch.setattr(inference, name, lambda *how: seen.append(name) or original(*how))
+
+
+@pytest.mark.usefixtures("compiled_as_users_do", "few_at_a_time")
+@pytest.mark.parametrize(
+    ("solver", "settings", "how"),
+    [
+        ("dpvi", {"sampling_rate": 0.02, "n_steps": 40}, "batches"),
+        ("dpvi", {"sampling_rate": 0.2, "n_steps": 6}, "_by_pieces"),
+        pytest.param("na-dpvi", {"n_steps": 6}, "_by_pieces", marks=pytest.mark.slow),
+    ],
+)
+def test_rows_on_disk_release_what_rows_in_memory_do(
+    solver, settings, how, tmp_path, monkeypatch
+):
+    X, y = divided.table()
+    seen = []
+    watched(monkeypatch, how, seen)
+    in_memory = divided.digest(divided.fitted(solver, settings, X, y))
+    assert not seen
+    assert divided.digest(divided.fitted(solver, settings, *on_disk(tmp_path, X=X, y=y))) == in_memory
+    assert seen == [how]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiled_as_users_do", "few_at_a_time")
+def test_blocks_on_disk_are_sampled_as_those_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(draws, "_HITS", 16)  # several blocks and windows of one step
+    X, y = divided.table()
+    settings = {"sampling_rate": 0.2, "n_steps": 6}
+    in_memory = divided.digest(divided.fitted("dpvi", settings, X, y))
+    assert divided.digest(divided.fitted("dpvi", settings, *on_disk(tmp_path, X=X, y=y))) == in_memory
+
+
+def poisson_model(x, y=None):
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+BOUNDED = (([-3.0] * 3, [3.0] * 3), (-4, 4))
+READ = {
+    "logistic": (DPBayesianLogisticRegression(classes=[0, 1]), "code"),
+    "short rows": (DPBayesianLogisticRegression(classes=[0, 1], data_norm=0.5, solver="vips"), "code"),
+    "schema": (
+        DPBayesianLogisticRegression(
+            classes=Schema(
+                {"a": {}, "b": {"missing": 0.5}, "c": {"bounds": [-9, 9]}},
+                {"name": "y", "labels": [0, 1]},
+            )
+        ),
+        "code",
+    ),
+    "linear": (DPBayesianLinearRegression(bounds=BOUNDED), "number"),
+    "network": (DPBayesianMLPRegressor(bounds=BOUNDED), "number"),
+    "mixture": (DPGaussianMixture(n_components=2, bounds=(-3, 3)), None),
+    "auto-encoder": (DPVariationalAutoencoder(n_components=2), None),
+    "numpyro": (DPNumPyroModel(poisson_model), "number"),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_parts_of_a_stored_table_are_parts_of_the_packed_one(name, tmp_path):
+    """Whatever a row holds: each is packed by itself."""
+    estimator, target = READ[name]
+    rng = np.random.default_rng(0)
+    X = rng.normal(scale=2.0, size=(300, 3))
+    X[7, 1], X[11], X[12, 0] = np.nan, np.inf, 1e300
+    if name == "auto-encoder":
+        X = np.clip(np.abs(X), 0, 1)
+    y = {"code": rng.integers(0, 3, 300), "number": rng.normal(size=300), None: None}[target]
+    whole = estimator._reader().read(estimator, X, y)
+    given = on_disk(tmp_path, X=X) + [None] if y is None else on_disk(tmp_path, X=X, y=y)
+    part = estimator._reader().read(estimator, *given)
+    assert whole.part is None and part.n_rows == 300
+    assert whole.facts.shape == part.facts.shape
+    packed = whole.pack()
+    records = stored.StoredRecords(300, part.part)
+    np.testing.assert_array_equal(np.concatenate(list(records.usable)), packed.usable)
+    assert 0 < packed.usable.sum() <= 300
+    for places in (slice(0, 300), slice(5, 40), np.array([0, 7, 7, 11, 12, 250])):
+        read = records.read(places, 320)
+        for field, own in read.fields.items():
+            expected = packed.fields[field][:300][places]
+            np.testing.assert_array_equal(own[: len(expected)], expected)
+            assert not np.asarray(own[len(expected) :]).any()
+
+
+def test_pages_of_a_file_are_given_back(tmp_path):
+    (X,) = on_disk(tmp_path, X=np.ones((400_000, 20), np.float32))  # 32 MB
+
+    def mapped():
+        lines = Path("/proc/self/smaps").read_text().split(str(tmp_path))[1].splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+    if not Path("/proc/self/smaps").exists():
+        pytest.skip("no /proc")
+    from skdpbayes.intake import stored as tables
+
+    np.asarray(X).sum()
+    assert mapped() > 30_000
+    tables.rows_at(X, np.arange(0, 400_000, 7))
+    assert mapped() < 1000
+
+
+def test_changes_of_a_map_that_are_not_in_the_file_stay():
+    from skdpbayes.intake import stored as tables
+
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"skdpbayes-{os.getpid()}.npy"
+    try:
+        np.save(path, np.zeros((10, 2)))
+        X = np.load(path, mmap_mode="c")
+        X[3] = 1.0
+        assert tables.rows_at(X, slice(0, 10)).sum() == 2 == tables.rows_at(X, np.arange(10)).sum()
+    finally:
+        path.unlink()
+
+
+# ----------------------------------------------------------------- devices and processes
+
+
+def run_program(*args):
+    flags = os.environ.get("XLA_FLAGS", "").split()  # code as users have it
+    kept = [own for own in flags if "fusion_emitters" not in own and "optimization" not in own]
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), *map(str, args)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"XLA_FLAGS": " ".join(kept)},
+    )  # fmt: skip
+
+
+def free_port():
+    with socket.socket() as own:
+        own.bind(("localhost", 0))
+        return own.getsockname()[1]
+
+
+def test_eight_devices_and_two_processes_release_what_one_device_does():
+    port = free_port()
+    running = [run_program(8), run_program(port, 0, 2), run_program(port, 1, 2)]
+    found = []
+    for program in running:
+        out, error = program.communicate(timeout=300)
+        assert program.returncode == 0, error
+        found.append([line.split() for line in out.splitlines() if "Gloo" not in line])
+    n = len(divided.CASES)
+    alone, divided_in_eight = found[0][:n], found[0][n : 2 * n]
+    assert alone == divided_in_eight == found[1][:n] == found[2]
+    assert [line[::2] for line in alone] == [[case, "900"] for case, _ in divided.CASES]
+    # Two processes are one fit: it is charged once, in the first.
+    assert found[0][2 * n :] == [["charged", str(2 * n)]] and found[1][n:] == [["charged", str(n)]]
+
+
+@pytest.mark.slow
+def test_a_lost_process_ends_the_others():
+    port = free_port()
+    running = [run_program(port, i, 2, "die") for i in range(2)]
+    _, error = running[0].communicate(timeout=300)
+    assert running[0].returncode != 0 and "another task died" in error
+    assert running[1].wait(300) == 9
+
+
+def test_what_cannot_be_divided_is_refused():
+    X, _ = make_blobs(60, 3, random_state=0)
+    with skdpbayes.execution(devices=1):
+        with pytest.raises(ValueError, match="Documents, sparse rows and persons"):
+            DPLatentDirichletAllocation(n_components=2, epsilon=1.0).fit(np.abs(X))
+    with pytest.raises(ValueError, match="devices=99, and JAX has"):
+        with skdpbayes.execution(devices=99):
+            DPGaussianMixture(n_components=2, bounds=(-3, 3)).fit(X)
+    for wrong in ({"devices": 0}, {"devices": "some"}, {"every": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            with skdpbayes.execution(**wrong):
+                pass
+
+
+# ---------------------------------------------------------------------------- checkpoints
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted(monkeypatch, after, fit):
+    """A fit that ends in the middle, once so many steps are written."""
+    seen, original = [], checkpoint.Checkpoint.write
+
+    def write(self, *how):
+        original(self, *how)
+        seen.append(how)
+        if len(seen) == after:
+            raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoint, "write", write)
+        with pytest.raises(Interrupted):
+            fit()
+
+
+@pytest.fixture
+def step_by_step(monkeypatch):
+    monkeypatch.setattr(inference._Pace, "steps", property(lambda self: 1, lambda self, n: None), raising=False)
+
+
+@pytest.mark.usefixtures("compiled_quickly", "step_by_step")
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_a_fit_that_was_interrupted_releases_what_it_would_have(
+    where, tmp_path, monkeypatch, request
+):
+    X, y = divided.table()
+    if where == "disk":
+        request.getfixturevalue("few_at_a_time")
+        X, y = on_disk(tmp_path, X=X, y=y)
+    expected = divided.digest(divided.fitted("dpvi", CASES["dpvi"], X, y))
+    file, ledger = tmp_path / "fit.ckpt", PrivacyLedger(epsilon=50.0, delta=1e-3)
+
+    def fit(seed=1):
+        with skdpbayes.execution(checkpoint=file, every=0.0):
+            how = CASES["dpvi"] | {"ledger": ledger}
+            return divided.fitted("dpvi", how, X, y)
+
+    for after in (1, 2, 7, divided.ROUNDS, divided.ROUNDS + 1):
+        charged = len(ledger.entries)
+        interrupted(monkeypatch, after, fit)
+        assert file.stat().st_mode & 0o777 == 0o600 and not file.with_name("fit.ckpt.new").exists()
+        if after == 2:  # twice
+            interrupted(monkeypatch, 3, fit)
+        assert divided.digest(fit()) == expected
+        assert len(ledger.entries) == charged + 1
+        assert not file.exists()
+
+
+@pytest.mark.usefixtures("compiled_quickly", "step_by_step")
+def test_chains_go_on_where_they_were(tmp_path, monkeypatch):
+    X, y = divided.table()
+    file = tmp_path / "fit.ckpt"
+
+    def fit():
+        with skdpbayes.execution(checkpoint=file, every=0.0):
+            return DPBayesianLogisticRegression(
+                epsilon=1.0, classes=[0, 1], solver="sgld", learning_rate=1e-6, n_chains=2,
+                n_steps=4, sampling_rate=0.3, random_state=3, n_posterior_samples=20,
+            ).fit(X, y)  # fmt: skip
+
+    kept = pickle.dumps(fit().posterior_samples_)
+    for after in (2, 5, 6, 8, 10):
+        interrupted(monkeypatch, after, fit)
+        assert pickle.dumps(fit().posterior_samples_) == kept
+
+
+@pytest.mark.usefixtures("compiled_quickly", "step_by_step")
+def test_a_checkpoint_is_of_one_fit(tmp_path, monkeypatch):
+    """Noise is never added to other sums: what differs would be given away."""
+    X, y = divided.table()
+    file, ledger = tmp_path / "fit.ckpt", PrivacyLedger(epsilon=50.0, delta=1e-3)
+
+    def fit(X=X, y=y, solver="dpvi", **changes):
+        with skdpbayes.execution(checkpoint=file, every=0.0):
+            own = CASES["dpvi"] | {"ledger": ledger} | changes
+            return divided.fitted(solver, own, X, y)
+
+    interrupted(monkeypatch, 3, fit)
+    kept = file.read_bytes()
+    other, label = X.copy(), y.copy()
+    other[17, 2] += 1e-3
+    label[3] = 1 - label[3]
+    ran, noise = [], draws.noise_source
+    monkeypatch.setattr(draws, "noise_source", lambda *how: ran.append(how) or noise(*how))
+    for change in (
+        {"X": other}, {"y": label}, {"X": X[:-1], "y": y[:-1]}, {"prior_scale": 3.0},
+        {"sampling_rate": 0.21}, {"n_steps": 13}, {"solver": "na-dpvi"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="of another fit"):
+            fit(**change)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "__version__", "0.0.0")
+        with pytest.raises(ValueError, match="of another fit"):
+            fit()
+    assert not ran and len(ledger.entries) == 1 and file.read_bytes() == kept
+    file.chmod(0o644)
+    with pytest.raises(ValueError, match="others may read"):
+        fit()
+    file.chmod(0o600)
+    file.write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        fit()
+    assert len(ledger.entries) == 1
+
+
+def test_a_digest_says_nothing_without_the_keys():
+    tree = {"x": np.arange(6.0)}
+    one, other = (checkpoint.digest_of(bytes([k]) * 32, tree, [tree]) for k in (1, 2))
+    assert one != other and one == checkpoint.digest_of(bytes([1]) * 32, tree, [tree])
+
+
+def test_without_a_checkpoint_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert _base.checkpoint_in_force() is None and _progress is not None
+    assert not list(tmp_path.iterdir())
