@@ -80,6 +80,8 @@ class PipelineReport:
         Of all private steps together, each with its parameters fixed in advance: a valid total if
         no step leaks. Of fitted steps it is what they spent, of others what they are going to
         spend.
+    unit : {"row", "person"}
+        Whose data are protected by that total.
 
     Examples
     --------
@@ -96,6 +98,7 @@ class PipelineReport:
     steps: tuple[StepReport, ...]
     epsilon: float
     delta: float
+    unit: str = "row"
 
     @property
     def passed(self) -> bool:
@@ -115,7 +118,7 @@ class PipelineReport:
             for step in self.steps
         ]
         total = (
-            f"total: ({rounded(self.epsilon)}, {rounded(self.delta, 3)})"
+            f"total: ({rounded(self.epsilon)}, {rounded(self.delta, 3)}) for each {self.unit}"
             if self.passed
             else "no guarantee: mend what leaks"
         )
@@ -185,8 +188,10 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
         )
     replaced = pipeline._replaced if isinstance(pipeline, PrivatePipeline) else ()
     parts = [_total_of(step) for step in private] + [report.total for report in replaced]
-    epsilon, delta = Total.composed(parts)[:2] if private else (0.0, 0.0)
-    return PipelineReport(tuple(steps), epsilon, delta)
+    if not private:
+        return PipelineReport(tuple(steps), 0.0, 0.0)
+    total = Total.composed(parts)
+    return PipelineReport(tuple(steps), total.epsilon, total.delta, total.unit)
 
 
 def _walk(name, step, fitted=True):

@@ -299,6 +299,10 @@ def test_groups_are_given_to_every_private_step():
         return DPStandardScaler(bounds=(0, 100), epsilon=0.5, max_rows_per_person=3)
 
     pipeline = make_private_pipeline(BoundedScaler((0, 100)), scaler(), scaler())
+    mixed = make_private_pipeline(scaler(), DPBetaBernoulli(solver="dpvi"))
+    with pytest.raises(ValueError, match="max_rows_per_person to all or to none"):
+        check_pipeline(mixed)
+    assert str(check_pipeline(pipeline)).endswith("for each person")
     pipeline.fit(X, groups=np.arange(300) // 3)
     assert [step.privacy_spent_.unit for step in pipeline[1:]] == ["person", "person"]
     assert pipeline.privacy_spent_.unit == "person"

@@ -3,10 +3,12 @@
 import datetime
 import decimal
 import itertools
+import uuid
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 import whitebox
 from cases import BY_PERSON, CASES, Hostile
@@ -59,6 +61,13 @@ def test_of_many_rows_those_kept_are_evenly_spaced():
     assert kept_rows(np.zeros(10, int), 1, 5)[0].tolist() == [0, 2, 4, 6, 8]
 
 
+class HostileZone(datetime.tzinfo):
+    """A time zone whose code must not run."""
+
+    def utcoffset(self, when):
+        raise KeyboardInterrupt
+
+
 def test_names_of_any_kind_are_told_apart_and_missing_ones_are_nobodys():
     names = objects(["a", 1, "a", None, np.nan, 2.5, Hostile(), b"x", [1], 1, True])
     codes = codes_of_persons(names, len(names))
@@ -85,6 +94,18 @@ def test_names_of_any_kind_are_told_apart_and_missing_ones_are_nobodys():
         texts = np.array(["a", "b", "a"], np.dtypes.StringDType(na_object=missing))
         texts[1] = missing
         assert codes_of_persons(texts, 3).tolist() == [0, -1, 0]
+    one, other = (uuid.UUID(int=i) for i in (1, 2))
+    assert codes_of_persons([one, other, uuid.UUID(int=1), None], 4).tolist() == [0, 1, 0, -1]
+    pairs = [("ward", 1), ("ward", 2), ("ward", np.int64(1)), ("ward", None), ("ward", Hostile())]
+    assert codes_of_persons(objects(pairs), 5).tolist() == [0, 1, 0, -1, -1]
+    noon, east = datetime.datetime(2020, 1, 1, 12), datetime.timezone(datetime.timedelta(hours=2))
+    moments = [noon, noon.replace(tzinfo=datetime.UTC), noon.replace(hour=14, tzinfo=east)]
+    moments += [np.datetime64(noon), noon.replace(tzinfo=HostileZone())]
+    assert codes_of_persons(objects(moments), 5).tolist() == [0, 1, 1, 0, -1]
+    with pytest.raises(ValueError, match=r"of dtype period.* as groups.astype\(str\)"):
+        codes_of_persons(pd.Series(pd.period_range("2020", "2022", freq="Y")), 3)
+    with pytest.raises(ValueError, match=r"groups has shape \(3, 2\): .* one column"):
+        codes_of_persons(np.ones((3, 2)), 3)
     for nobody in (np.full(3, np.nan), objects([None, [1], Hostile()])):
         with pytest.raises(ValueError, match="no person"):
             codes_of_persons(nobody, 3)
