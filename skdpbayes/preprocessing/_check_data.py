@@ -254,6 +254,6 @@ def _persons(person: np.ndarray, names: Any, most: int | None) -> Iterator[str]:
     texts = {str(name) for name in np.ravel(names) if isinstance(name, str)}
     if alike := len(texts) - len({" ".join(text.split()).casefold() for text in texts}):
         yield (
-            f"{alike} names equal another one but for case or blanks, and count as persons of their "
-            "own"
+            f"{alike} names equal another one but for case or blanks, and count as persons of "
+            "their own"
         )
