@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice
 from skdpbayes.estimators._base import PrivateEstimator, diagram_and_card
+from skdpbayes.estimators._foreign import refuse_foreign
 from skdpbayes.intake.tables import is_sequence
 from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.plans.settings import SEEDED
@@ -433,6 +434,7 @@ class PrivatePipeline(Pipeline):
 
     def _by_step(self, params):
         """Arguments of a fit, where `groups` are those of all private steps."""
+        refuse_foreign(type(self.steps[-1][1]), params)
         if "groups" not in params:
             return params
         groups, spends = params["groups"], (PrivateEstimator, DPRandomizedSearchCV)
@@ -457,6 +459,8 @@ class PrivatePipeline(Pipeline):
         ------
         ValueError
             If `check_pipeline` does not pass it; nothing was read and nothing spent.
+        TypeError
+            For `sample_weight`.
         """
         self._refuse_leaks(X)
         return super().fit(X, y, **self._by_step(params))
@@ -566,6 +570,21 @@ class PrivatePipeline(Pipeline):
         table = last.summary(level, **options)
         table.attrs["units"] = "steps" if found is None else "original"
         return table
+
+    @_last_step_has("to_arviz")
+    def to_arviz(self, coords=None, dims=None):
+        """Posterior draws of the last step, with the names that the steps before it give.
+
+        Coefficients are in units of the columns that the last step was given. Parameters and result
+        are those of the last step's `to_arviz`.
+        """
+        last, own = self.steps[-1][1], {}
+        if len(self.steps) > 1:
+            axes = {**last._dimensions(), **(dims or {})}
+            used = {axis for of_variable in axes.values() for axis in of_variable}
+            names = self[:-1].get_feature_names_out()
+            own = {axis: names for axis in ("feature", "other_feature") if axis in used}
+        return last.to_arviz({**own, **(coords or {})}, dims)
 
     @_last_step_has("log_predictive_density")
     def log_predictive_density(self, X, y):

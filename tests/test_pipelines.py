@@ -70,6 +70,13 @@ def test_two_steps_of_a_class_are_told_apart_and_a_subclass_has_a_report(fitted)
     assert twice.privacy_spent_.n_steps == sum(step.privacy_spent_.n_steps for step in twice)
 
 
+def test_draws_for_arviz_have_the_names_of_the_steps_before(fitted):
+    data = fitted.to_arviz(coords={"class": ["ill"]}).posterior
+    assert data["coef"].coords["feature"].values.tolist() == ["x0", "x1"]
+    with pytest.raises(TypeError, match="takes no 'sample_weight': each record counts once"):
+        clone(fitted).fit(X, Y, sample_weight=np.ones(300))
+
+
 def test_it_is_used_like_its_model(fitted):
     rows = fitted[:-1].transform(X[:5])
     for mine, models in (

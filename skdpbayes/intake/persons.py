@@ -46,7 +46,8 @@ def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
         names = column_or_1d(as_labels(groups))
     except ValueError:
         raise ValueError(
-            f"groups has shape {np.shape(groups)}: name a person for each row, in one column."
+            f"groups has shape {np.shape(groups)}: name a person for each row, in one column "
+            "(the column itself, such as table['patient'], not its name)."
         ) from None
     if len(names) != n_rows:
         raise ValueError(
