@@ -38,7 +38,7 @@ from skdpbayes.mechanism.records import Person
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.posteriors.conjugate import CountsPosterior
-from skdpbayes.privacy import GaussianSteps, PrivacyLedger
+from skdpbayes.privacy import GaussianSteps, PrivacyLedger, statement, statement_page
 from skdpbayes.solvers.vips import Counted
 
 # ---------------------------------------------------------------------- which rows count
@@ -521,6 +521,9 @@ def test_reports_say_person_and_how_many():
     model.fit(X, groups=np.arange(60) // 3)
     spent = model.privacy_spent_
     assert spent.unit == "person" and spent.public["n_persons"] == 20
+    assert spent.public["max_rows_per_person"] == 2
+    page = statement_page(statement(spent))
+    assert "whether the rows of a person were used" in page and "all rows of a person" in page
     assert not any("more than one record" in what for what in spent.not_covered)
     assert abs(model.usable_records_.estimate - 20) < 6 * model.usable_records_.std
 
