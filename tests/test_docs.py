@@ -34,6 +34,8 @@ PAGES = sorted(
 
 
 LONG = (
+    "amortised.md",
+    "mixture.md",
     "hierarchical.md",
     "numpyro.md",
     "networks.md",
