@@ -65,6 +65,8 @@ def _share_compiled_programs(folder):
     import jax
     from jax._src import lru_cache
 
+    gc.set_threshold(100_000, 50, 100)  # tracing makes many objects, and few of them are garbage
+
     def put(self, key, value):
         # JAX writes in place, where another process may read half of a file.
         own = self.path / f"{os.getpid()}.new"

@@ -463,12 +463,23 @@ def test_releases_of_persons_have_the_noise_that_is_accounted_for(case):
     whitebox.check_noise_of(case)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [listed(case) for case in BY_PERSON if case.samples],
-)
+# Their first release holds statistics or a curvature, not a score: the norm of a person is that of
+# all rows, and the mutant does not show.
+NO_SCORE_FIRST = ("linear", "gamma, na-dpvi")
+STARTING = ("GaussianMixture", "SigmoidBeliefNet", "LatentDirichletAllocation")
+SCORE_FIRST = [
+    case
+    for case in BY_PERSON
+    if case.samples and case.model not in STARTING and case.id not in NO_SCORE_FIRST
+]
+
+
+@pytest.mark.parametrize("case", [listed(case) for case in SCORE_FIRST])
 def test_clipping_rows_instead_of_persons_is_noticed(case, monkeypatch, no_compiled_programs):
     rows_clipped_instead_of_persons(monkeypatch)
+    if case.entry.name == "gamma":  # rows are shorter than the norm, unless it is small
+        how = whitebox.all_rows(case) | {"clipping_norm": 1e-3}
+        monkeypatch.setattr(whitebox, "all_rows", lambda _: how)
     with pytest.raises(AssertionError, match="moved the release"):
         whitebox.check_one_row_of(case)
 
