@@ -35,6 +35,7 @@ PAGES = sorted(
 
 LONG = (
     "amortised.md",
+    "topics-gradients.md",
     "mixture.md",
     "hierarchical.md",
     "numpyro.md",
