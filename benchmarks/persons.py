@@ -205,12 +205,14 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--solvers", nargs="+", help="those of the lines (all)")
     parser.add_argument("--by-row", action="store_true", help="the row as the unit instead")
+    parser.add_argument("--epsilon", type=float, help="that of all lines (each its own)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     header = ["model", "solver", "epsilon", "persons", "rows", "held", "least", "rms z", "width"]
     lines = []
     for cell in CELLS:
         if cell.model in options.models and cell.solver in (options.solvers or [cell.solver]):
+            cell = cell._replace(epsilon=options.epsilon or cell.epsilon)
             lines.append(line(cell, *measured(cell, options.fits, options.by_row)))
             print(*lines[-1], sep="  ", flush=True)
     print("\n" + _log.table(header, lines))

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skdpbayes.checks import check_choice
 from skdpbayes.estimators._base import PrivateEstimator, diagram_and_card
+from skdpbayes.estimators._foreign import refuse_foreign
 from skdpbayes.intake.tables import is_sequence
 from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.plans.settings import SEEDED
@@ -80,6 +81,8 @@ class PipelineReport:
         Of all private steps together, each with its parameters fixed in advance: a valid total if
         no step leaks. Of fitted steps it is what they spent, of others what they are going to
         spend.
+    unit : {"row", "person"}
+        Whose data are protected by that total.
 
     Examples
     --------
@@ -96,6 +99,7 @@ class PipelineReport:
     steps: tuple[StepReport, ...]
     epsilon: float
     delta: float
+    unit: str = "row"
 
     @property
     def passed(self) -> bool:
@@ -115,7 +119,7 @@ class PipelineReport:
             for step in self.steps
         ]
         total = (
-            f"total: ({rounded(self.epsilon)}, {rounded(self.delta, 3)})"
+            f"total: ({rounded(self.epsilon)}, {rounded(self.delta, 3)}) for each {self.unit}"
             if self.passed
             else "no guarantee: mend what leaks"
         )
@@ -185,8 +189,10 @@ def check_pipeline(pipeline: Any, *, trusted: Iterable[str] = ()) -> PipelineRep
         )
     replaced = pipeline._replaced if isinstance(pipeline, PrivatePipeline) else ()
     parts = [_total_of(step) for step in private] + [report.total for report in replaced]
-    epsilon, delta = Total.composed(parts)[:2] if private else (0.0, 0.0)
-    return PipelineReport(tuple(steps), epsilon, delta)
+    if not private:
+        return PipelineReport(tuple(steps), 0.0, 0.0)
+    total = Total.composed(parts)
+    return PipelineReport(tuple(steps), total.epsilon, total.delta, total.unit)
 
 
 def _walk(name, step, fitted=True):
@@ -428,6 +434,7 @@ class PrivatePipeline(Pipeline):
 
     def _by_step(self, params):
         """Arguments of a fit, where `groups` are those of all private steps."""
+        refuse_foreign(type(self.steps[-1][1]), params)
         if "groups" not in params:
             return params
         groups, spends = params["groups"], (PrivateEstimator, DPRandomizedSearchCV)
@@ -452,6 +459,8 @@ class PrivatePipeline(Pipeline):
         ------
         ValueError
             If `check_pipeline` does not pass it; nothing was read and nothing spent.
+        TypeError
+            For `sample_weight`.
         """
         self._refuse_leaks(X)
         return super().fit(X, y, **self._by_step(params))
@@ -561,6 +570,21 @@ class PrivatePipeline(Pipeline):
         table = last.summary(level, **options)
         table.attrs["units"] = "steps" if found is None else "original"
         return table
+
+    @_last_step_has("to_arviz")
+    def to_arviz(self, coords=None, dims=None):
+        """Posterior draws of the last step, with the names that the steps before it give.
+
+        Coefficients are in units of the columns that the last step was given. Parameters and result
+        are those of the last step's `to_arviz`.
+        """
+        last, own = self.steps[-1][1], {}
+        if len(self.steps) > 1:
+            axes = {**last._dimensions(), **(dims or {})}
+            used = {axis for of_variable in axes.values() for axis in of_variable}
+            names = self[:-1].get_feature_names_out()
+            own = {axis: names for axis in ("feature", "other_feature") if axis in used}
+        return last.to_arviz({**own, **(coords or {})}, dims)
 
     @_last_step_has("log_predictive_density")
     def log_predictive_density(self, X, y):

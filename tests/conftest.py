@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -35,10 +36,47 @@ def seeds_are_for_tests(monkeypatch):
 
 def pytest_configure(config):
     """Import ArviZ once before processes do so at the same time: they would race for its note of the day."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        _share_compiled_programs(config.workerinput["programs"])
+        return
+    config.programs = tempfile.TemporaryDirectory(prefix="skdpbayes-programs-")
+    if getattr(config.option, "numprocesses", None):
         subprocess.run(
             [sys.executable, "-W", "ignore", "-c", "import arviz"], check=False, capture_output=True
         )
+    else:
+        _share_compiled_programs(config.programs.name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Tell a test process where the compiled programs of this run are."""
+    node.workerinput["programs"] = node.config.programs.name
+
+
+def pytest_unconfigure(config):
+    """Remove the compiled programs."""
+    if hasattr(config, "programs"):
+        config.programs.cleanup()
+
+
+def _share_compiled_programs(folder):
+    """A program that a process of this run compiled, and may have dropped, is read from a file."""
+    import jax
+    from jax._src import lru_cache
+
+    gc.set_threshold(100_000, 50, 100)  # tracing makes many objects, and few of them are garbage
+
+    def put(self, key, value):
+        # JAX writes in place, where another process may read half of a file.
+        own = self.path / f"{os.getpid()}.new"
+        own.write_bytes(value)
+        own.replace(self.path / f"{key}{lru_cache._CACHE_SUFFIX}")
+
+    lru_cache.LRUCache.put = put
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_runtest_setup(item):

@@ -34,6 +34,9 @@ PAGES = sorted(
 
 
 LONG = (
+    "amortised.md",
+    "topics-gradients.md",
+    "mixture.md",
     "hierarchical.md",
     "numpyro.md",
     "networks.md",

@@ -70,6 +70,13 @@ def test_two_steps_of_a_class_are_told_apart_and_a_subclass_has_a_report(fitted)
     assert twice.privacy_spent_.n_steps == sum(step.privacy_spent_.n_steps for step in twice)
 
 
+def test_draws_for_arviz_have_the_names_of_the_steps_before(fitted):
+    data = fitted.to_arviz(coords={"class": ["ill"]}).posterior
+    assert data["coef"].coords["feature"].values.tolist() == ["x0", "x1"]
+    with pytest.raises(TypeError, match="takes no 'sample_weight': each record counts once"):
+        clone(fitted).fit(X, Y, sample_weight=np.ones(300))
+
+
 def test_it_is_used_like_its_model(fitted):
     rows = fitted[:-1].transform(X[:5])
     for mine, models in (
@@ -299,6 +306,10 @@ def test_groups_are_given_to_every_private_step():
         return DPStandardScaler(bounds=(0, 100), epsilon=0.5, max_rows_per_person=3)
 
     pipeline = make_private_pipeline(BoundedScaler((0, 100)), scaler(), scaler())
+    mixed = make_private_pipeline(scaler(), DPBetaBernoulli(solver="dpvi"))
+    with pytest.raises(ValueError, match="max_rows_per_person to all or to none"):
+        check_pipeline(mixed)
+    assert str(check_pipeline(pipeline)).endswith("for each person")
     pipeline.fit(X, groups=np.arange(300) // 3)
     assert [step.privacy_spent_.unit for step in pipeline[1:]] == ["person", "person"]
     assert pipeline.privacy_spent_.unit == "person"

@@ -479,6 +479,16 @@ def test_names_are_those_of_columns_and_pipelines_are_turned_away():
         check_data(frame, estimator=make_pipeline(MODEL))
 
 
+def test_persons_are_looked_at_before_a_fit():
+    names = ["ann", "Ann ", "bob", "bob", "bob", None]
+    model = DPBayesianLogisticRegression(classes=[0, 1], max_rows_per_person=2, epsilon=5.0)
+    said = check_data(np.eye(6), [0, 1] * 3, estimator=model, groups=names).findings
+    assert "1 of 6 rows name no person, and will be left out" in said
+    assert any("1 of 3 persons" in own and ": 1 rows will be left out" in own for own in said)
+    assert any("1 names equal another one but for case" in own for own in said)
+    assert any("with 3 persons and 6 columns" in own for own in said)
+
+
 def test_good_data_pass():
     X = np.random.default_rng(0).normal(size=(500, 2))
     assert not check_data(X).findings and "nothing found" in str(check_data(X))

@@ -442,6 +442,14 @@ def read(text, schema=PEOPLE, **how):
     return read_csv(io.BytesIO(text if isinstance(text, bytes) else text.encode()), schema, **how)
 
 
+def test_a_file_names_the_person_of_each_line():
+    text = 'ill,who,city,children,age\nno, 007 ,Oslo,2,44\n"no,7,Oslo,1,2\n\nyes,,Rome,1,50\n'
+    X, y, persons = read(text, groups="who")
+    assert persons.tolist() == ["007", None, None, None] and len(X) == len(y) == 4
+    with pytest.raises(ValueError, match=r"lacks \['ward'\]"):
+        read(text, groups="ward")
+
+
 def test_a_file_is_read_by_names_and_kinds(tmp_path):
     text = 'ill,name,city,children,age\r\nno,"Ann, A.",Oslo,2,44\r\nyes,Bo, Bergen ,1.5,"50"\r\nmaybe,,Rome,,old\r\n'
     path = tmp_path / "people.csv"

@@ -315,6 +315,8 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         public |= self._also_public(facts, model)
         if facts.n_rows is not None:
             public["n_persons" if self._by_person else "n_samples"] = int(facts.n_rows)
+        if self._by_person:
+            public["max_rows_per_person"] = int(self._parameters()["max_rows_per_person"])
         return public | {"hyper-parameters": "all constructor parameters"}
 
     def _undeclared(self) -> list[str]:

@@ -66,6 +66,8 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
     "DPBayesianLinearRegression": {
         **_ROUNDS,
         "alpha": "use prior_precision, in half ranges of the columns and the response",
+        "C": "use prior_precision, in half ranges of the columns and the response",
+        "class_weight": "each record counts once",
         "alpha_1": "use prior_shape, of the residual variance",
         "alpha_2": "use prior_scale, of the residual variance",
         "lambda_1": "use prior_precision, which is fixed",

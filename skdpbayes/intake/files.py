@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 
@@ -14,9 +14,33 @@ from skdpbayes.cells import as_category, number, objects, of_kind
 from skdpbayes.schema import Column, Outcome, Schema
 
 
+@overload
 def read_csv(
-    source: str | Path | BinaryIO | io.StringIO, schema: Schema, *, delimiter: str = ","
-) -> tuple[Any, np.ndarray | None]:
+    source: str | Path | BinaryIO | io.StringIO,
+    schema: Schema,
+    *,
+    delimiter: str = ",",
+    groups: None = None,
+) -> tuple[Any, np.ndarray | None]: ...
+
+
+@overload
+def read_csv(
+    source: str | Path | BinaryIO | io.StringIO,
+    schema: Schema,
+    *,
+    delimiter: str = ",",
+    groups: str,
+) -> tuple[Any, np.ndarray | None, np.ndarray]: ...
+
+
+def read_csv(
+    source: str | Path | BinaryIO | io.StringIO,
+    schema: Schema,
+    *,
+    delimiter: str = ",",
+    groups: str | None = None,
+) -> tuple[Any, ...]:
     r"""Read a table cell by cell: no record decides about another, or about an error.
 
     **A record is a line**: it ends at ``\n``, within quotation marks too. So an open quotation mark
@@ -35,6 +59,8 @@ def read_csv(
         left out.
     schema : Schema
     delimiter : str, default=","
+    groups : str, default=None
+        Name of a column that is not in the schema, and names the person of each row.
 
     Returns
     -------
@@ -42,6 +68,8 @@ def read_csv(
         Numbers as float64, categories as objects.
     y : array of shape (n_rows,), or None without an outcome
         Text labels as objects, other ones and responses as float64.
+    groups : array of shape (n_rows,), only if `groups` is given
+        Texts, for `fit(X, y, groups=...)`; None where a cell is empty or its line is not read.
 
     Raises
     ------
@@ -61,24 +89,26 @@ def read_csv(
     header = _parsed_line(next(lines, b""), delimiter, header=True)
     outcome = [] if schema.outcome is None else [schema.outcome]
     wanted: list[Column | Outcome] = [*schema.columns, *outcome]
-    missing = [column.name for column in wanted if column.name not in header]
-    twice = [column.name for column in wanted if header.count(column.name) > 1]
+    names = [column.name for column in wanted] + ([] if groups is None else [groups])
+    missing = [name for name in names if name not in header]
+    twice = [name for name in names if header.count(name) > 1]
     if missing or twice:
         wrong = [f"it lacks {missing}"] * bool(missing) + [f"it repeats {twice}"] * bool(twice)
         raise ValueError(
-            "The header must name each column of the schema once, but "
+            "The header must name each column of the schema, and that of groups, once, but "
             f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}."
         )
-    places = [header.index(column.name) for column in wanted]
-    cells: list[list[str | None]] = [[] for _ in wanted]
+    places = [header.index(name) for name in names]
+    cells: list[list[str | None]] = [[] for _ in names]
     for line in lines:
         row = _parsed_line(line, delimiter)
         whole = len(row) == len(header)
         for own, place in zip(cells, places, strict=True):
             own.append(row[place] if whole else None)
+    persons = [] if groups is None else [objects([cell or None for cell in cells.pop()])]
     read = [_values(column, own) for column, own in zip(wanted, cells, strict=True)]
     y = None if schema.outcome is None else read.pop()
-    return _table(schema.names, read), y
+    return _table(schema.names, read), y, *persons
 
 
 def _table(names: Sequence[str], columns: list[np.ndarray]) -> Any:

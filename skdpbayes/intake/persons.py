@@ -7,6 +7,8 @@ alone. A row that names no person counts for none: it could be anybody's.
 from __future__ import annotations
 
 import datetime
+import uuid
+import zoneinfo
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,10 +19,12 @@ from sklearn.utils.validation import column_or_1d
 from skdpbayes.cells import plain
 from skdpbayes.intake.labels import as_labels
 from skdpbayes.intake.reading import Rows
+from skdpbayes.intake.tables import dtype_of
 
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
 
+_ZONES = (datetime.timezone, zoneinfo.ZoneInfo)  # others may run any code
 _ATTOSECONDS = {
     **{"W": 604_800 * 10**18, "D": 86_400 * 10**18, "h": 3600 * 10**18, "m": 60 * 10**18},
     **{unit: 1000 ** (6 - i) for i, unit in enumerate(("s", "ms", "us", "ns", "ps", "fs", "as"))},
@@ -30,15 +34,21 @@ _ATTOSECONDS = {
 def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
     """Codes of persons from zero, (n_rows,); -1 where a name is missing or no plain value.
 
-    Plain values are numbers, texts, bytes and dates. Whether two rows name the same person depends
-    on these two names alone.
+    Plain values are numbers, texts, bytes, dates, times, UUIDs, and tuples of these. Whether two
+    rows name the same person depends on these two names alone.
 
     Raises
     ------
     ValueError
         If there are not as many names as rows, or no name at all: data sets have a person at least.
     """
-    names = column_or_1d(as_labels(groups))
+    try:
+        names = column_or_1d(as_labels(groups))
+    except ValueError:
+        raise ValueError(
+            f"groups has shape {np.shape(groups)}: name a person for each row, in one column "
+            "(the column itself, such as table['patient'], not its name)."
+        ) from None
     if len(names) != n_rows:
         raise ValueError(
             f"groups has {len(names)} entries and X {n_rows} rows: name a person for each row."
@@ -56,8 +66,11 @@ def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
         codes = np.full(n_rows, -1)
         codes[~missing] = np.unique(names[~missing], return_inverse=True)[1]
     if not (codes >= 0).any():
+        dtype = dtype_of(groups)
         raise ValueError(
-            "groups names no person: names are numbers, texts or dates, and no other objects."
+            f"groups{'' if dtype is None else f', of dtype {dtype},'} names no person. Names are "
+            "numbers, texts, dates, UUIDs, or tuples of these, and no other objects: make texts of "
+            "those, as groups.astype(str) does, each row by itself."
         )
     return codes
 
@@ -139,8 +152,22 @@ def _name(cell: Any) -> Hashable:
     NumPy compares dates and durations with numbers, and may raise; so names of different kinds are
     never compared. A name is the same in Python's class and in NumPy's, or a person had two.
     """
-    own = plain(cell)
     try:
+        kind = type(cell)
+        if kind is tuple:
+            parts = [_name(part) for part in cell]
+            return None if any(part is None for part in parts) else ("tuple", *parts)
+        if kind is uuid.UUID:
+            return ("UUID", cell.int) if type(cell.int) is int else None
+        if kind is datetime.datetime:
+            if cell.tzinfo is None:
+                return _moment(np.datetime64(cell))
+            if type(cell.tzinfo) not in _ZONES:
+                return None
+            return "instant", _moment(
+                np.datetime64(cell.astimezone(datetime.UTC).replace(tzinfo=None))
+            )
+        own = plain(cell)
         if own is None or own != own:
             return None
         if isinstance(own, datetime.date):

@@ -16,6 +16,7 @@ from skdpbayes.cells import as_category
 from skdpbayes.declarations import Declared, schema_of
 from skdpbayes.intake.columns import numbers
 from skdpbayes.intake.labels import as_labels, codes
+from skdpbayes.intake.persons import codes_of_persons
 from skdpbayes.intake.rows import dense
 from skdpbayes.intake.tables import frame_of, is_sequence
 from skdpbayes.preprocessing._public import RawRows
@@ -57,7 +58,11 @@ class DataReport:
 
 
 def check_data(
-    X: RawRows, y: Labels = None, *, estimator: BaseEstimator | None = None
+    X: RawRows,
+    y: Labels = None,
+    *,
+    estimator: BaseEstimator | None = None,
+    groups: Any = None,
 ) -> DataReport:
     """Find faults in data that private estimators never report.
 
@@ -72,7 +77,9 @@ def check_data(
     y : array-like of shape (n_samples,), optional
     estimator : estimator of this package, optional
         The data are compared with its ``classes``, ``data_norm``, ``bounds`` (or a `Schema` in
-        their place) and ``delta``.
+        their place), ``max_rows_per_person`` and ``delta``.
+    groups : array-like of shape (n_samples,), optional
+        Name of the person of each row, as `fit` takes it.
 
     Returns
     -------
@@ -119,13 +126,13 @@ def check_data(
         lengths = (len(row) for row in X if isinstance(row, list | tuple | np.ndarray))
         width = Counter(lengths).most_common(1)[0][0]
     rows = dense(numbers(X, schema, width)).astype(float)
-    return DataReport(
-        tuple(
-            finding
-            for check in (_cells, _norms, _bounds, _columns, _labels, _budget)
-            for finding in check(rows, y, parameters)
-        )
-    )
+    person = None if groups is None else codes_of_persons(groups, len(rows))
+    parameters["n_records"] = len(rows) if person is None else int(person.max()) + 1
+    checks = (_cells, _norms, _bounds, _columns, _labels, _budget)
+    found = [finding for check in checks for finding in check(rows, y, parameters)]
+    if person is not None:
+        found += _persons(person, as_labels(groups), parameters.get("max_rows_per_person"))
+    return DataReport(tuple(found))
 
 
 def _cells(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
@@ -219,13 +226,34 @@ def _budget(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     delta = parameters.get("delta")
     if delta is None:
         return
-    if delta >= 1 / len(X):
+    n, what = parameters["n_records"], "rows"
+    if parameters.get("max_rows_per_person") is not None:
+        what = "persons"
+    if delta >= 1 / n:
         yield (
-            f"delta={delta:g} is not below one over the number of rows, {len(X)}: it allows to "
-            "publish some row"
+            f"delta={delta:g} is not below one over the number of {what}, {n}: it allows to "
+            f"publish some {what[:-1]}"
         )
-    if parameters["epsilon"] * len(X) < 20 * X.shape[1]:
+    if parameters["epsilon"] * n < 20 * X.shape[1]:
         yield (
-            f"epsilon={parameters['epsilon']:g} with {len(X)} rows and {X.shape[1]} columns: the "
+            f"epsilon={parameters['epsilon']:g} with {n} {what} and {X.shape[1]} columns: the "
             "result will be mostly noise"
+        )
+
+
+def _persons(person: np.ndarray, names: Any, most: int | None) -> Iterator[str]:
+    nobody = person < 0
+    if nobody.any():
+        yield f"{nobody.sum()} of {len(person)} rows name no person, and will be left out"
+    counts = np.bincount(person[~nobody])
+    if most is not None and (beyond := counts > most).any():
+        yield (
+            f"{beyond.sum()} of {len(counts)} persons have more than max_rows_per_person={most} "
+            f"rows (up to {counts.max()}): {(counts - most).clip(0).sum()} rows will be left out"
+        )
+    texts = {str(name) for name in np.ravel(names) if isinstance(name, str)}
+    if alike := len(texts) - len({" ".join(text.split()).casefold() for text in texts}):
+        yield (
+            f"{alike} names equal another one but for case or blanks, and count as persons of "
+            "their own"
         )

@@ -118,11 +118,13 @@ def _attacks(record: Mapping[str, Any], spent: PrivacySpent) -> list[str]:
         for own in meaning["reconstruction"]
     ]
     unit = _text(spent.unit)
+    used = "the rows of a person were" if spent.unit == "person" else f"a {unit} was"
+    whole = "all rows of a person" if spent.unit == "person" else f"a whole {unit}"
     out = [
         f"<p>An attacker who knows all other {unit}s, and everything that was published, decides "
-        f"whether a {unit} was used.</p>",
+        f"whether {used} used.</p>",
         _table(rows, ("false positive rate", "true positive rate")),
-        f"<p>An attacker guesses a whole {unit}.</p>",
+        f"<p>An attacker guesses {whole}.</p>",
         _table(guesses, ("success without the release", "success with it")),
     ]
     if math.isfinite(spent.total.epsilon):

@@ -76,7 +76,8 @@ class Total(NamedTuple):
         meanings = {(part.adjacency, part.unit) for part in parts}
         if len(meanings) > 1:
             raise ValueError(
-                "The private steps have different adjacencies or units: no total can be given."
+                "The private steps have different adjacencies or units: no total can be given. "
+                "Give all of them one adjacency, and max_rows_per_person to all or to none."
             )
         ((adjacency, unit),) = meanings
         epsilon = float(sum(part.epsilon for part in parts))

@@ -231,15 +231,8 @@ class AwareSGLD:
             away = own.draws[~np.isnan(own.draws).any(axis=1)].astype(np.float64) - own.mean
             z = away @ own.law.standardise.T
             with jax.enable_x64(True):
-                law = self._law(
-                    model,
-                    jax.tree.map(jnp.asarray, own.known),
-                    jnp.asarray(own.noise),
-                    own.subsampled,
-                    own.kept,
-                    estimate=estimated_curvature,
-                )
-            draws.append(own.mean + z @ np.asarray(law.root).T)
+                root = _root(self, model, own.known, own.noise, own.subsampled, own.kept)
+            draws.append(own.mean + z @ np.asarray(root).T)
         return DrawsPosterior(np.stack(draws))
 
     def diagnostics(self, state: AwareState, posterior: DrawsPosterior) -> dict[str, Any]:
@@ -293,3 +286,17 @@ class AwareSGLD:
             heat = jnp.mean((state.law.standardise @ momentum) ** 2) - usual
             friction = jnp.clip(friction + heat, started / 2, 1)
         return state.theta + momentum, momentum, friction
+
+
+@jax.jit
+def _root(
+    solver: AwareSGLD,
+    model: Model,
+    known: Curvature,
+    noise: jax.Array,
+    subsampled: jax.Array,
+    n_kept: jax.Array,
+) -> jax.Array:
+    """Root of the covariance that is reported."""
+    law = solver._law(model, known, noise, subsampled, n_kept, estimate=estimated_curvature)
+    return law.root

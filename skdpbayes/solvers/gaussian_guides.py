@@ -373,7 +373,7 @@ class FullRank:
             self.prior_factor(state.guide, state.averaged_noise, precision), np.float64
         )
         corrected = corrected_prior(precision, state.guide.eigenvectors, factor)
-        prior = np.asarray(prior_score(model)(point.astype(np.float32)), np.float64)
+        prior = np.asarray(_prior_score(model, point.astype(np.float32)), np.float64)
         mean = point + np.linalg.solve(
             damped(state.guide.curvature, corrected), score + corrected @ (prior / precision)
         )
@@ -388,6 +388,11 @@ class FullRank:
         observed = 1 / (1 / (along + observed)).mean(axis=0) - along
         total, rotation = np.linalg.eigh((vectors * observed) @ vectors.T + np.diag(precision))
         return GaussianPosterior(mean, rotation / np.sqrt(total))
+
+
+@jax.jit
+def _prior_score(model: Model, point: jax.Array) -> jax.Array:
+    return prior_score(model)(point)
 
 
 def clip_of(model: Model, state: GuidedState) -> jax.Array:

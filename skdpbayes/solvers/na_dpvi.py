@@ -221,7 +221,7 @@ class NADPVI:
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
-            mean, precision = normal_posterior(model, jax.tree.map(jnp.asarray, state))
+            mean, precision = _normal_posterior(model, state)
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
     def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
@@ -229,7 +229,7 @@ class NADPVI:
 
         Curvature and coordinates are those released.
         """
-        blocks = state.blocks._replace(noise=jnp.zeros(state.blocks.noise.shape))
+        blocks = state.blocks._replace(noise=0 * state.blocks.noise)
         return self.posterior(model, state._replace(blocks=blocks))
 
     def likelihood(self, model: Model, state: TraceState) -> NormalLikelihood:
@@ -239,11 +239,7 @@ class NADPVI:
         them.
         """
         with jax.enable_x64(True):
-            state = jax.tree.map(jnp.asarray, state)
-            unclear = _look(model, state).unclear
-            information, linear = _learnt(model, state, _asked(model, state), unclear)
-            reported = _learnt(model, state, _estimated(model, state), unclear)[0]
-        return NormalLikelihood(*(np.asarray(x) for x in (information, linear, reported)))
+            return NormalLikelihood(*(np.asarray(x) for x in _likelihood(model, state)))
 
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
@@ -260,6 +256,17 @@ def normal_posterior(model: Model, state: TraceState) -> tuple[jax.Array, jax.Ar
     """
     unclear = _look(model, state).unclear
     return state.theta, _given(model, state, _estimated(model, state), unclear)[1]
+
+
+_normal_posterior = jax.jit(normal_posterior)
+
+
+@jax.jit
+def _likelihood(model: Model, state: TraceState) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Arrays of `NormalLikelihood`."""
+    unclear = _look(model, state).unclear
+    information, linear = _learnt(model, state, _asked(model, state), unclear)
+    return information, linear, _learnt(model, state, _estimated(model, state), unclear)[0]
 
 
 def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:

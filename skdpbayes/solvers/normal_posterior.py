@@ -11,6 +11,8 @@ point. See ``docs/solvers/na-dpvi.md``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,16 +36,25 @@ _SWEEPS = 60  # until the precisions of Student t priors are those expected
 def posterior_given(model: Model, likelihood: NormalLikelihood) -> GaussianPosterior:
     """Normal posterior of a model's parameters, as `na-dpvi` reports it."""
     with jax.enable_x64(True):
-        information, linear, reported = (
-            jnp.asarray(x, float)
-            for x in (likelihood.information, likelihood.linear, likelihood.reported)
-        )
-        mean, covariance = prior_mean(model), jnp.linalg.inv(prior_matrix(model))
-        for _ in range(1 if prior_degrees(model) is None else _SWEEPS):
-            found, precision = normal_given(model, information, linear, (mean, covariance))
-            mean, covariance = within_reach(model, found, REACH), jnp.linalg.inv(precision)
-        precision = normal_given(model, reported, linear, (mean, covariance))[1]
+        parts = (likelihood.information, likelihood.linear, likelihood.reported)
+        mean, precision = _given(model, *(np.asarray(x, np.float64) for x in parts))
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
+
+
+@jax.jit
+def _given(
+    model: Model, information: jax.Array, linear: jax.Array, reported: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and precision of `posterior_given`."""
+
+    def sweep(_: Any, before: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        found, precision = normal_given(model, information, linear, before)
+        return within_reach(model, found, REACH), jnp.linalg.inv(precision)
+
+    start = prior_mean(model), jnp.linalg.inv(prior_matrix(model))
+    sweeps = 1 if prior_degrees(model) is None else _SWEEPS
+    mean, covariance = jax.lax.fori_loop(0, sweeps, sweep, start)
+    return mean, normal_given(model, reported, linear, (mean, covariance))[1]
 
 
 def gained(h: jax.Array, spread: jax.Array) -> tuple[jax.Array, jax.Array]:

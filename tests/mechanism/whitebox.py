@@ -575,7 +575,8 @@ def all_rows(case):
     """Changes under which each round takes all rows."""
     if not case.samples:
         return {}
-    steps = 8 if case.model == "GaussianMixture" else 3  # which has releases for its start
+    starting = ("GaussianMixture", "SigmoidBeliefNet")  # which have releases for their start
+    steps = 8 if case.model in starting else 3
     return {"sampling_rate": 1.0, "n_steps": max(steps, case.fewest_steps)}
 
 

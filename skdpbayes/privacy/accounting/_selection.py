@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -187,6 +188,7 @@ def selection_epsilon(
     return base + (eta + 1.0) * float(shift)
 
 
+@functools.cache
 def truncated_negative_binomial_odds(mean: float, eta: float) -> float:
     """Return the odds (1 - g) / g of a truncated negative binomial law.
 
