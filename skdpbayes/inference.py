@@ -17,13 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.mechanism.draws import draws_of_chain
+from skdpbayes.mechanism.draws import Draw, Sampler, draws_of_chain, windows_of_chain
 from skdpbayes.mechanism.integer_noise import MOST_VALUES
 from skdpbayes.mechanism.keys import FitKeys
 from skdpbayes.mechanism.persons import blocks_of_persons, of_person
-from skdpbayes.mechanism.private_sum import noise_scales, private_sum, zero_sums
+from skdpbayes.mechanism.private_sum import (
+    noise_scales,
+    noisy_release,
+    partial_sums,
+    private_sum,
+    zero_sums,
+)
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import Mechanism, MechanismSpec
+from skdpbayes.mechanism.stored import StoredRecords, ahead, batches, fits_in_part, pieces
 from skdpbayes.models.base import Model
 from skdpbayes.solvers.base import Round, Solver
 
@@ -71,9 +78,13 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
     """`run`, with room for so many releases."""
     # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
     with jax.enable_x64(True):
-        bounds = records.bounds()
-        mechanism, records = jax.device_put(spec.traced()), jax.device_put(records)
-        of_steps = sizes_of_steps(model, solver, mechanism, records, spec.n_steps)
+        mechanism, stored = jax.device_put(spec.traced()), isinstance(records, StoredRecords)
+        if stored and records.n_records <= records.most:
+            records, stored = records.read(slice(0, records.n_records), records.n_slots), False
+        if not stored:
+            records = jax.device_put(records)
+        shaped = records.first if stored else records
+        of_steps = sizes_of_steps(model, solver, mechanism, shaped, spec.n_steps)
         # The count of usable records is one more value.
         if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:
             raise ValueError(
@@ -82,13 +93,26 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
         kept = None if capacity is None else np.zeros((capacity, int(of_steps.max())), np.float32)
 
         def chain(i):
-            draws = draws_of_chain(
-                keys.sampling[i], keys.noise[i], spec, of_steps, bounds, records.n_slots
-            )
             told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
-            return _chain(keys.solver[i], records, draws, model, solver, mechanism, kept, told)
+            how = (keys.chain(i), model, solver, mechanism, spec, of_steps, records)
+            return _private_chain(*how, kept, told)
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
+
+
+def _private_chain(keys, model, solver, mechanism, spec, sizes, records, kept, watch):
+    """One chain, of records in memory or stored."""
+    sampling, noise, key = keys.sampling[0], keys.noise[0], keys.solver[0]
+    how = (model, solver, mechanism, kept, watch)
+    if isinstance(records, Records):
+        bounds, n_slots = records.bounds(), records.n_slots
+        draws = draws_of_chain(sampling, noise, spec, sizes, bounds, n_slots)
+        return _chain(key, ((records, own) for own in draws), *how)
+    sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
+    windows = windows_of_chain(noise, spec, sizes, sampler)
+    if fits_in_part(records, sampler.rate):
+        return _chain(key, ahead(batches(records, sampler, windows)), *how)
+    return _by_pieces(key, records, sampler, windows, *how)
 
 
 class Recording(NamedTuple):
@@ -117,7 +141,8 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
 
         def chain(i):
             recording = Recording(np.int32(0), np.int32(spec.n_steps), releases[i], example)
-            return _chain(solver_keys[i], None, [recording], model, solver, mechanism, None)
+            source = [(None, recording)]
+            return _chain(solver_keys[i], source, model, solver, mechanism, None)
 
         return _stacked([chain(i) for i in range(spec.n_chains)])[0]
 
@@ -128,11 +153,12 @@ def _stacked(chains):
     )
 
 
-def _chain(key, records, sources, model, solver, mechanism, kept, watch=None):
+def _chain(key, sources, model, solver, mechanism, kept, watch=None):
+    """One chain, of pairs of records and draws (or recordings)."""
     state, pace = _start(key, model, solver), _Pace(watch)
-    for source in sources:
+    for records, source in sources:
         first, stop = int(source.first), int(source.stop)
-        source = jax.device_put(source)
+        records, source = jax.device_put((records, source))
         while first < stop:
             last = min(first + pace.steps, stop)
             part = np.int32(first), np.int32(last)
@@ -143,6 +169,52 @@ def _chain(key, records, sources, model, solver, mechanism, kept, watch=None):
             first = last
     pace.finish()
     return state, kept
+
+
+def _by_pieces(key, records, sampler, windows, model, solver, mechanism, kept, watch):
+    """One chain in which each step goes through all records, piece by piece."""
+    state, pace = _start(key, model, solver), _Pace(watch)
+    kinds = len(solver.rounds(model, mechanism))
+    for window in windows:
+        for step in range(window.first, window.stop):
+            kind = int(_kind(solver, np.int32(step), kinds))
+            how = (model, solver, mechanism, state)
+            noise, sums = window.noise[step - window.first], None
+            parts = pieces(records, sampler, window, step, 0, records.n_records)
+            for part, indices, starts in ahead(parts):
+                draw = jax.device_put(Draw(indices, starts, noise[:0]))
+                sums = _piece(kind, key, np.int32(step), part, draw, *how, sums)
+            state, kept = _noisy_step(kind, key, np.int32(step), noise, *how, sums, kept)
+            pace.wait_for(np.int32(step + 1))
+    pace.finish()
+    return state, kept
+
+
+@partial(
+    jax.jit,
+    static_argnums=0,
+    donate_argnames="sums",
+    compiler_options={"xla_backend_optimization_level": 1},
+)
+def _piece(kind, key, step, records, draw, model, solver, mechanism, state, sums):
+    """Sums over a piece of the records, added to those of the pieces before."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    own = partial_sums(query, blocks, mechanism, draw, step, records)
+    return own if sums is None else jax.tree.map(jnp.add, sums, own)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 1})
+def _noisy_step(kind, key, step, noise, model, solver, mechanism, state, sums, kept):
+    """What is left of a step when all pieces are summed."""
+
+    def release(query, blocks, step):
+        del query
+        return noisy_release(blocks, mechanism, noise, step, sums)
+
+    round_ = solver.rounds(model, mechanism)[kind]
+    state, seen = _taken(round_, release, key, step, mechanism, state)
+    return state, None if kept is None else kept.at[step].set(_padded(seen, kept))
 
 
 class _Pace:
@@ -253,6 +325,28 @@ def recorded_release(query, blocks, one, values):
     return unravel(values[: flat.size])
 
 
+def _point(round_: Round, key, step, state):
+    return round_.point(state, jax.random.fold_in(key, step))
+
+
+def _taken(round_: Round, release_of, key, step, mechanism, state, observe=None):
+    """State after a round, and what is seen of it: the release, or what `observe` makes of it."""
+    point = _point(round_, key, step, state)
+    query, blocks = _asked(round_, mechanism, state, point)
+    release = release_of(query, blocks, step)
+    # The barrier keeps the compiler from mixing what follows with the sum: replayed releases give
+    # the same bits.
+    release = jax.lax.optimization_barrier(release)
+    estimate = jax.tree.map(lambda x: x / mechanism.rate, release)
+    scales = {name: s / mechanism.rate for name, s in noise_scales(blocks, mechanism, step).items()}
+    seen = ravel_pytree(release)[0] if observe is None else observe(query, blocks, step, release)
+    return round_.update(state, point, step, estimate, scales), seen
+
+
+def _padded(seen, kept):
+    return jnp.pad(seen, (0, kept.shape[1] - seen.size))
+
+
 def loop(
     release_of,
     key,
@@ -286,31 +380,13 @@ def loop(
     """
     rounds = solver.rounds(model, mechanism)
 
-    def take(round_: Round, step, state):
-        point = round_.point(state, jax.random.fold_in(key, step))
-        query, blocks = _asked(round_, mechanism, state, point)
-        release = release_of(query, blocks, step)
-        # The barrier keeps the compiler from mixing what follows with the sum: replayed releases
-        # give the same bits.
-        release = jax.lax.optimization_barrier(release)
-        estimate = jax.tree.map(lambda x: x / mechanism.rate, release)
-        scales = {
-            name: s / mechanism.rate for name, s in noise_scales(blocks, mechanism, step).items()
-        }
-        seen = (
-            ravel_pytree(release)[0] if observe is None else observe(query, blocks, step, release)
-        )
-        return round_.update(state, point, step, estimate, scales), seen
-
     def one_step(step, carry):
         state, kept = carry
 
         def branch(round_):
             def body(state):
-                state, seen = take(round_, step, state)
-                return state, None if kept is None else jnp.pad(
-                    seen, (0, kept.shape[1] - seen.size)
-                )
+                state, seen = _taken(round_, release_of, key, step, mechanism, state, observe)
+                return state, None if kept is None else _padded(seen, kept)
 
             return body
 

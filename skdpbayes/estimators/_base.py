@@ -27,6 +27,7 @@ from skdpbayes.privacy import NoisyCount, PrivacyLeakWarning, PrivacySpent
 
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
+    from skdpbayes.mechanism.stored import StoredRecords
     from skdpbayes.plans.plan import Plan
 
 _USUAL = 0.9  # share of records that can be used
@@ -386,7 +387,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         from skdpbayes.mechanism.keys import fit_keys
         from skdpbayes.mechanism.private_sum import noisy_count
 
-        keys, records = fit_keys(self.random_state, plan.spec.n_chains), rows.pack()
+        keys, records = fit_keys(self.random_state, plan.spec.n_chains), records_of(rows)
         assert records.usable is not None
         usable = noisy_count(keys.counting, records.usable, plan.spec)
         verbose = bool(self._parameters().get("verbose"))
@@ -452,6 +453,16 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         super().__setstate__(
             {name: value for name, value in state.items() if name != "_skdpbayes_version"}
         )
+
+
+def records_of(rows: Rows) -> Records | StoredRecords:
+    """Packed rows, or what packs them part by part where they are stored."""
+    from skdpbayes.mechanism.stored import StoredRecords
+
+    if rows.part is None:
+        return rows.pack()
+    assert rows.facts.n_rows is not None
+    return StoredRecords(rows.facts.n_rows, rows.part)
 
 
 def solvers_of(estimator: type[PrivateEstimator]) -> tuple[str, ...]:

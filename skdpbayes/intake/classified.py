@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy import sparse
@@ -16,7 +16,7 @@ from skdpbayes.declarations import Declared, declared_labels
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.columns import agree, as_declared
 from skdpbayes.intake.labels import as_labels, classes_of, codes, refuse_mixed
-from skdpbayes.intake.reading import Reader, Rows, response, shape_of
+from skdpbayes.intake.reading import Reader, Rows, response, shape_of, table_rows
 from skdpbayes.intake.rows import bounded_rows, dense
 from skdpbayes.intake.tables import SparseTable, as_table
 from skdpbayes.privacy.report import PrivacyLeakWarning
@@ -57,6 +57,7 @@ class ClassifiedRows(Reader):
     longest: float = 1.0
     intercept: bool = True
     always_dense: bool = False
+    by_part: ClassVar[bool] = True
 
     @cached_property
     def declaration(self) -> Declared:
@@ -73,7 +74,7 @@ class ClassifiedRows(Reader):
         labels = response(owner, y, X.shape[0], one_by_one=self.classes is not None)
         labels, classes, voided_by = classes_of(self.declaration, y, labels)
         facts = Facts(shape_of(owner, X), labels=classes, voided_by=voided_by)
-        return Rows(facts, lambda: self.pack(X, labels, classes))
+        return table_rows(facts, lambda X, labels: self.pack(X, labels, classes), X, labels)
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Rows of one half, all of the first class."""

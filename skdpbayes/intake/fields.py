@@ -14,8 +14,9 @@ from sklearn.utils.validation import validate_data
 from skdpbayes.cells import parsed
 from skdpbayes.facts import Facts, Field, Shape
 from skdpbayes.intake.labels import as_labels
-from skdpbayes.intake.reading import Reader, Rows
+from skdpbayes.intake.reading import Reader, Rows, table_rows
 from skdpbayes.intake.rows import refuse_text_columns
+from skdpbayes.intake.stored import is_stored
 from skdpbayes.intake.tables import (
     as_table,
     check_table,
@@ -45,7 +46,8 @@ class FieldRows(Reader):
     def read(self, owner: Any, X: Any, y: Any = None) -> Rows:
         """Fields of the records."""
         fields = self.fields(owner, X, y, reset=True)
-        return Rows(facts_of(fields, vars(owner).get("n_features_in_", 0)), lambda: pack(fields))
+        facts = facts_of(fields, vars(owner).get("n_features_in_", 0))
+        return table_rows(facts, lambda *own: pack(dict(zip(fields, own, strict=True))), *fields.values())
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Fields of zeros, by place or by name."""
@@ -133,7 +135,7 @@ def _array(name: str, value: Any, width: int | None = None) -> Any:
     dtype = dtype_of(value)
     if isinstance(value, Iterable) and not isinstance(dtype, np.dtype):
         return parsed(as_labels(list(value) if dtype is None else value))
-    array = np.asarray(value)
+    array = value if is_stored(value) else np.asarray(value)
     if array.ndim == 2 or array.dtype.kind == "c":
         check_table(array)
     if array.ndim == 0 or array.dtype.kind not in "fiubO":

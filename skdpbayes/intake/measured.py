@@ -13,7 +13,7 @@ from skdpbayes.cells import parsed
 from skdpbayes.checks import warn_user
 from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Scales, Shape
-from skdpbayes.intake.reading import Reader, Rows, response, shape_of
+from skdpbayes.intake.reading import Reader, Rows, response, shape_of, table_rows
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class MeasuredRows(Reader):
     bounds: Any = None
     centred: bool = True
     to_dense: ClassVar[bool] = True
+    by_part: ClassVar[bool] = True
 
     @cached_property
     def declaration(self) -> Declared:
@@ -81,8 +82,11 @@ class MeasuredRows(Reader):
         """Numbers in the units of the data; ranges, if they are not declared."""
         X = self.numeric(owner, X, reset=True)
         y = response(owner, y, len(X), one_by_one=self.bounds is not None)
-        y, shape = _response_numbers(y, self.declaration), shape_of(owner, X)
+        _refuse_text(y, self.declaration)
+        shape = shape_of(owner, X)
         if self.bounds is None:
+            X, y = X[:], _response_numbers(y)
+            assert_all_finite(y, input_name="y")
             warn_user(
                 "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
                 "bounds=((X_low, X_high), (y_low, y_high)).",
@@ -92,7 +96,8 @@ class MeasuredRows(Reader):
             facts = Facts(shape, scales=own, voided_by=_TAKEN)
         else:
             facts = self.declared(shape)
-        return Rows(facts, lambda: self.pack(X, y, facts.own_scales()))
+        scales = facts.own_scales()
+        return table_rows(facts, lambda X, y: self.pack(X, _response_numbers(y), scales), X, y)
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Rows and responses of one half."""
@@ -132,12 +137,13 @@ class RegressionRows(MeasuredRows):
         return pack_records(x=rows, y=responses)
 
 
-def _response_numbers(y: np.ndarray, declared: Declared) -> np.ndarray:
-    """The response as numbers, each by itself; without declared bounds it must be finite."""
+def _refuse_text(y: np.ndarray, declared: Declared) -> None:
     if y.dtype.kind in "US" and declared.outcome is None:
         raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
-    if declared.response is None:
-        assert_all_finite(y, input_name="y")
+
+
+def _response_numbers(y: np.ndarray) -> np.ndarray:
+    """The response as numbers, each by itself."""
     with np.errstate(all="ignore"):
         return y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
 
@@ -153,6 +159,7 @@ class BoundedRows(Reader):
     """
 
     round: bool = False
+    by_part: ClassVar[bool] = True
 
     def declared(self, shape: Shape) -> Facts:
         """Scales by the declared bounds; without any, those of the unit cube, and what voids."""
@@ -177,11 +184,13 @@ class BoundedRows(Reader):
                 "bounds=(low, high).",
                 PrivacyLeakWarning,
             )
+            X = X[:]
             own = self._scales(shape, _range_of(X.astype(np.float64)))
             facts = Facts(shape, scales=own, voided_by=_X_TAKEN)
         else:
             facts = self.declared(shape)
-        return Rows(facts, lambda: self.pack(X, facts.own_scales()))
+        scales = facts.own_scales()
+        return table_rows(facts, lambda X: self.pack(X, scales), X)
 
     @staticmethod
     def pack(X: np.ndarray, scales: Scales) -> Records:
@@ -200,6 +209,7 @@ class ClippedRows(Reader):
     """Rows cut at their bounds, between -1 and 1."""
 
     to_dense: ClassVar[bool] = True
+    by_part: ClassVar[bool] = True
 
     def bounds(self, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
         """Bounds of each column."""
@@ -215,7 +225,8 @@ class ClippedRows(Reader):
         del y
         X = self.numeric(owner, X, reset=True)
         shape = shape_of(owner, X)
-        return Rows(self.declared(shape), lambda: self.pack(X, *self.bounds(shape)))
+        bounds = self.bounds(shape)
+        return table_rows(self.declared(shape), lambda X: self.pack(X, *bounds), X)
 
     @staticmethod
     def pack(X: np.ndarray, low: np.ndarray, high: np.ndarray) -> Records:

@@ -23,6 +23,7 @@ from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.columns import numbers
 from skdpbayes.intake.labels import as_labels
 from skdpbayes.intake.rows import dense, refuse_text_columns
+from skdpbayes.intake.stored import Places, StoredNumbers, is_stored, rows_at
 from skdpbayes.intake.tables import named
 
 if TYPE_CHECKING:
@@ -38,10 +39,24 @@ class Rows(NamedTuple):
         Public.
     pack : callable ``() -> Records``
         Private; called once the fit has been charged.
+    part : callable ``places -> Records`` or None
+        Packs some of the rows, where they are stored; None if they are in memory.
     """
 
     facts: Facts
     pack: Callable[[], Records]
+    part: Callable[[Places], Records] | None = None
+
+
+def table_rows(facts: Facts, pack: Callable[..., Records], *arrays: Any) -> Rows:
+    """Rows of arrays of equal length, which `pack` packs row by row."""
+
+    def part(places: Places) -> Records:
+        return pack(*(rows_at(own, places) for own in arrays))
+
+    if any(is_stored(own) or isinstance(own, StoredNumbers) for own in arrays):
+        return Rows(facts, lambda: part(slice(None)), part)
+    return Rows(facts, lambda: pack(*arrays))
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,7 @@ class Reader(ABC):
     columns: Any = None
     only_dense: str = ""
     to_dense: ClassVar[bool] = False  # whether sparse rows become arrays
+    by_part: ClassVar[bool] = False  # whether stored rows are packed part by part
 
     @cached_property
     def declaration(self) -> Declared:
@@ -104,6 +120,10 @@ class Reader(ABC):
                 "X.toarray() if it fits in memory."
             )
         schema = self.declaration.schema
+        if self.by_part and reset and is_stored(X):
+            stored = StoredNumbers(X, schema)
+            validate_data(owner, stored, skip_check_array=True, reset=reset)
+            return stored
         if schema is None:
             refuse_text_columns(X)
         # A list has the declared width, or else the one of an earlier fit of this object.
@@ -128,7 +148,8 @@ def response(owner: Any, y: Any, n: int, *, one_by_one: bool) -> np.ndarray:
             f"This {type(owner).__name__} estimator requires y to be passed, but the target y is "
             "None."
         )
-    y = column_or_1d(as_labels(y) if one_by_one else y, warn=True)
+    if not (is_stored(y) and y.ndim == 1):
+        y = column_or_1d(as_labels(y) if one_by_one else y, warn=True)
     if len(y) != n:
         raise ValueError(
             "Found input variables with inconsistent numbers of samples: X and y differ in length."
@@ -141,6 +162,7 @@ class PlainRows(Reader):
     """Rows of numbers, as they are."""
 
     to_dense: ClassVar[bool] = True
+    by_part: ClassVar[bool] = True
 
     def declared(self, shape: Shape) -> Facts:
         """Shapes alone."""
@@ -150,7 +172,7 @@ class PlainRows(Reader):
         """Rows in single precision."""
         del y
         X = self.numeric(owner, X, reset=True)
-        return Rows(self.declared(shape_of(owner, X)), lambda: self.pack(X))
+        return table_rows(self.declared(shape_of(owner, X)), self.pack, X)
 
     def pack(self, X: np.ndarray) -> Records:
         """One field, ``x``."""

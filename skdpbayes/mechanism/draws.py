@@ -18,7 +18,8 @@ from skdpbayes.mechanism.integer_noise import integer_noise
 from skdpbayes.mechanism.keys import Stream
 from skdpbayes.mechanism.spec import MechanismSpec
 
-_MOST_NOISE, _MOST_INDICES, _MOST_STEPS = 2**18, 2**17, 2**12  # that are drawn at a time
+_MOST_NOISE, _MOST_STEPS = 2**18, 2**12  # that are drawn at a time
+_HITS = 2**16  # records that are sampled in a window or in one of its blocks, about
 
 # Relative margin of the sampler's rate below the rate that is charged (`poisson_sample`).
 _RATE_MARGIN = 2.0**-20
@@ -117,42 +118,49 @@ def poisson_sample(stream: Stream, rate: float, length: int) -> np.ndarray:
 
 
 class Sampler:
-    """Poisson samples of records, of one step after the other.
+    """Poisson samples of records, of one window of steps after the other.
+
+    Records are cut into blocks. Which records of a block are sampled in a window depends on the key
+    and the places of both alone, so that whoever has a block can sample it, whatever others have,
+    and a window can be sampled again. Where one block holds all records, a window has many steps,
+    else one.
 
     Parameters
     ----------
     key : bytes
     rate : float
-    bounds : int array of shape (n_groups + 1,)
-        Where groups of records begin, and the number of records.
     stride : int
-        At least the number of records. Steps are ranges of so many elements, laid end to end.
+        At least the number of records: steps of a window are ranges of so many elements, laid end
+        to end.
     """
 
-    def __init__(self, key: bytes, rate: float, bounds: Sequence[int], stride: int) -> None:
-        self._stream, self._rate = Stream(key), rate
-        self._bounds, self._stride = np.asarray(bounds, np.int64), int(stride)
-        self._capacity = max(_MOST_INDICES, self._stride)
+    def __init__(self, key: bytes, rate: float, stride: int) -> None:
+        self._key, self.rate, self.stride = key, rate, int(stride)
+        self.hits = max(_HITS, math.ceil(rate * stride))  # in a window, about
+        self.block = 1 << max(0, math.ceil(math.log2(_HITS / rate)))
+        self.window = _MOST_STEPS if rate == 1 else max(1, int(_HITS / (rate * self.stride)))
 
-    def most_steps(self) -> int:
-        """Steps whose samples take half of the room for indices; one always has room."""
-        if self._rate == 1:
-            return _MOST_STEPS
-        return max(1, int(self._capacity / (2 * self._rate * self._stride)))
+    def sample(self, window: int, steps: int, first: int, stop: int) -> np.ndarray:
+        """Which records from `first` to `stop` are in the steps at the beginning of a window.
 
-    def draw(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """`indices` and `starts` of some steps."""
-        if self._rate == 1:
-            return np.arange(self._capacity, dtype=np.int32), np.tile(self._bounds, (steps, 1))
-        chosen = poisson_sample(self._stream, self._rate, steps * self._stride)
-        chosen = chosen[chosen % self._stride < self._bounds[-1]]
-        starts = np.searchsorted(chosen, np.arange(steps)[:, None] * self._stride + self._bounds)
-        indices = np.zeros(self._capacity, np.int32)
-        indices[: len(chosen)] = chosen % self._stride
-        return indices, starts
+        Returns
+        -------
+        places : int64 array
+            ``step * stride + record``, in increasing order; steps count from the window's first.
+        """
+        parts = [np.zeros(0, np.int64)]
+        for block in range(first // self.block, -(-stop // self.block)):
+            # A window has several steps only where there is but one block.
+            low = block * self.block
+            length = min(self.block, steps * self.stride - low)
+            stream = Stream(self._key, window << 32 | block)
+            parts.append(low + poisson_sample(stream, self.rate, length))
+        places = np.concatenate(parts)
+        record = places % self.stride
+        return places[(record >= first) & (record < stop)]
 
 
-def noise_source(key: bytes, levels: int | None) -> Callable[[int], np.ndarray]:
+def noise_source(key: bytes, levels: int | None, lane: int = 0) -> Callable[[int], np.ndarray]:
     """Function from a number to as many noise variables, new ones in each call.
 
     Parameters
@@ -161,12 +169,65 @@ def noise_source(key: bytes, levels: int | None) -> Callable[[int], np.ndarray]:
     levels : int or None
         Of `integer_noise`; None asks for standard normal numbers in single precision, by a
         generator that is fast and not cryptographic.
+    lane : int
+        Of the stream: other lanes of a key have other noise.
     """
     if levels is None:
-        fast = np.random.Generator(np.random.SFC64(list(key)))
+        fast = np.random.Generator(np.random.SFC64([*key, lane]))
         return lambda size: np.asarray(fast.standard_normal(size, np.float32))
-    stream = Stream(key)
+    stream = Stream(key, lane)
     return lambda size: integer_noise(stream, size, levels)
+
+
+class Window(NamedTuple):
+    """Consecutive steps that are drawn together.
+
+    Attributes
+    ----------
+    number : int
+        Lane of their noise and samples.
+    first, stop : int
+        Steps.
+    noise : array of shape (n, width)
+        As in `Draws`.
+    """
+
+    number: int
+    first: int
+    stop: int
+    noise: np.ndarray
+
+
+def windows_of_chain(
+    noise_key: bytes, spec: MechanismSpec, sizes: np.ndarray, sampler: Sampler, first: int = 0
+) -> Iterator[Window]:
+    """Windows of a chain, from the one on that has the step `first`.
+
+    A window is the same whenever it is drawn: its length depends on public numbers alone, and its
+    noise on them, the key and its number.
+
+    Parameters
+    ----------
+    noise_key : bytes
+    spec : MechanismSpec
+    sizes : int array of shape (n_steps,)
+        Number of values in each step's release.
+    sampler : Sampler
+    first : int
+    """
+    width = int(np.max(sizes, initial=1))
+    rows = min(_MOST_STEPS, max(1, _MOST_NOISE // width))
+    most = min(rows, sampler.window)
+    for number in range(first // most, -(-spec.n_steps // most)):
+        start, stop = number * most, min((number + 1) * most, spec.n_steps)
+        needed = np.asarray(sizes[start:stop])
+        values = noise_source(noise_key, spec.levels, number)(int(needed.sum()))
+        if stop - start == rows and (needed == width).all():
+            noise = values.reshape(rows, width)
+        else:
+            noise = np.full((rows, width), undrawn(values.dtype))
+            noise[: stop - start][np.arange(width) < needed[:, None]] = values
+        yield Window(number, start, stop, noise)
 
 
 def draws_of_chain(
@@ -176,8 +237,9 @@ def draws_of_chain(
     sizes: np.ndarray,
     bounds: Sequence[int],
     stride: int,
+    first: int = 0,
 ) -> Iterator[Draws]:
-    """Batches and noise of one chain, some steps at a time.
+    """Batches and noise of one chain, some steps at a time, of records that are in memory.
 
     Parameters
     ----------
@@ -185,24 +247,43 @@ def draws_of_chain(
     spec : MechanismSpec
     sizes : int array of shape (n_steps,)
         Number of values in each step's release.
-    bounds, stride
+    bounds : int array of shape (n_groups + 1,)
+        Where groups of records begin, and the number of records.
+    stride : int
         As `Sampler`'s.
+    first : int
+        Windows before the one that has this step are left out.
     """
-    sampler = Sampler(sampling_key, spec.sampling_rate, bounds, stride)
-    noise_of = noise_source(noise_key, spec.levels)
-    width = int(np.max(sizes, initial=1))
-    rows = min(_MOST_STEPS, max(1, _MOST_NOISE // width))
-    most = min(rows, sampler.most_steps())
-    for first in range(0, spec.n_steps, most):
-        stop = min(first + most, spec.n_steps)
-        needed = np.asarray(sizes[first:stop])
-        values = noise_of(int(needed.sum()))
-        if stop - first == rows and (needed == width).all():
-            noise = values.reshape(rows, width)
-        else:
-            noise = np.full((rows, width), undrawn(values.dtype))
-            noise[: stop - first][np.arange(width) < needed[:, None]] = values
-        indices, starts = sampler.draw(stop - first)
-        starts = np.pad(starts, ((0, rows - len(starts)), (0, 0)))
-        drawn: tuple[Any, ...] = (np.int32(first), np.int32(stop), indices, starts, noise)
-        yield Draws(*drawn)
+    sampler = Sampler(sampling_key, spec.sampling_rate, stride)
+    for window in windows_of_chain(noise_key, spec, sizes, sampler, first):
+        yield resident(sampler, window, np.asarray(bounds, np.int64))
+
+
+def resident(sampler: Sampler, window: Window, bounds: np.ndarray) -> Draws:
+    """Batches and noise of a window, of records in memory from ``bounds[0]`` on.
+
+    Indices count from there.
+    """
+    steps, low = window.stop - window.first, int(bounds[0])
+    if sampler.rate == 1:
+        indices = np.arange(room(sampler), dtype=np.int32)
+        starts = np.tile(bounds - low, (steps, 1))
+    else:
+        places = sampler.sample(window.number, steps, low, int(bounds[-1]))
+        starts = np.searchsorted(places, np.arange(steps)[:, None] * sampler.stride + bounds)
+        indices = np.zeros(room(sampler, len(places)), np.int32)
+        indices[: len(places)] = places % sampler.stride - low
+    starts = np.pad(starts, ((0, len(window.noise) - steps), (0, 0)))
+    drawn: tuple[Any, ...] = (np.int32(window.first), np.int32(window.stop), indices, starts)
+    return Draws(*drawn, window.noise)
+
+
+def room(sampler: Sampler, size: int = 0) -> int:
+    """Length of an array of indices: one of few, so that few programs are compiled."""
+    if sampler.rate == 1:
+        return max(2 * _HITS, sampler.stride)
+    expected = sampler.rate * sampler.stride
+    most, length = max(size, expected + 8 * math.sqrt(expected)), 2 * _HITS
+    while length < most:
+        length *= 4
+    return length

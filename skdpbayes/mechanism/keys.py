@@ -29,10 +29,12 @@ class Stream:
     Parameters
     ----------
     key : bytes of length 32
+    lane : int
+        Streams of one key and different lanes, below 2^64, are independent.
     """
 
-    def __init__(self, key: bytes) -> None:
-        self._key, self._nonce, self._left = key, -1, 0
+    def __init__(self, key: bytes, lane: int = 0) -> None:
+        self._key, self._lane, self._nonce, self._left = key, lane, -1, 0
 
     def integers(
         self, dtype: type[np.unsignedinteger[Any]], shape: int | tuple[int, ...]
@@ -42,7 +44,8 @@ class Stream:
         # A block counter has 32 bits: take another nonce long before its end.
         if n_bytes > self._left:
             self._nonce, self._left = self._nonce + 1, max(_BYTES_PER_NONCE, n_bytes)
-            start = bytes(4) + self._nonce.to_bytes(12, "little")
+            nonce = self._nonce.to_bytes(4, "little") + self._lane.to_bytes(8, "little")
+            start = bytes(4) + nonce  # the block counter is zero
             self._encrypt = (
                 Cipher(algorithms.ChaCha20(self._key, start), mode=None).encryptor().update
             )

@@ -21,7 +21,8 @@ arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
@@ -263,10 +264,32 @@ def private_sum(
     `test_one_record_moves_all_blocks_together_by_at_most_one` measures the sensitivity and
     `test_a_release_for_which_too_little_noise_was_drawn_is_not_a_number` tests the last sentence.
     """
+    sums = partial_sums(query, blocks, mechanism, draw, step, records)
+    if records.axis is not None:  # each device has summed its own records
+        sums = jax.tree.map(partial(jax.lax.psum, axis_name=records.axis), sums)
+    return noisy_release(blocks, mechanism, draw.noise, step, sums)
+
+
+def partial_sums(
+    query: Query,
+    blocks: Mapping[str, Block],
+    mechanism: Mechanism,
+    draw: Draw,
+    step: ArrayLike,
+    records: Records,
+) -> Release:
+    """Sums without noise, over some of the records: private, and never released.
+
+    Sums over parts of the records add up to those over all of them, to the last bit if they are of
+    integers, however the records were divided.
+
+    Parameters
+    ----------
+    query, blocks, mechanism, draw, step, records
+        As `private_sum`'s; of the noise only the dtype is looked at.
+    """
     _check_shares(blocks)
-    exact = jnp.issubdtype(draw.noise.dtype, jnp.integer)
-    if exact and jnp.zeros(0, int).dtype != jnp.int64:
-        raise TypeError("Integer sums need 64 bits: call this under jax.enable_x64(True).")
+    exact = _exact(draw.noise)
     units = {name: mechanism.units(step, block.share) for name, block in blocks.items()}
 
     def over(i: int, group: Group, sums: Release) -> Release:
@@ -294,11 +317,36 @@ def private_sum(
     # Each group has its own program, over its own part of one Poisson sample.
     for i, group in enumerate(records.groups()):
         sums = over(i, group, sums)
+    return sums
+
+
+def noisy_release(
+    blocks: Mapping[str, Block],
+    mechanism: Mechanism,
+    drawn: jax.Array,
+    step: ArrayLike,
+    sums: Release,
+) -> Release:
+    """Release of sums over all records: noise is added once, and they become numbers.
+
+    Parameters
+    ----------
+    blocks, mechanism, step
+        As `private_sum`'s.
+    drawn : array
+        Noise of this step.
+    sums : dict
+        `partial_sums`, added up over all parts of the records.
+    """
+    _check_shares(blocks)
+    if _exact(drawn) and any(leaf.dtype != jnp.int64 for leaf in jax.tree.leaves(sums)):
+        raise TypeError("Integer noise is added to integer sums alone.")
+    units = {name: mechanism.units(step, block.share) for name, block in blocks.items()}
 
     # Fail closed, should less noise have been drawn than is needed. A kind of round that is
     # compiled and never run may need more than any that runs.
-    size, nothing = sum(leaf.size for leaf in jax.tree.leaves(sums)), undrawn(draw.noise.dtype)
-    noise = jnp.pad(draw.noise, (0, max(0, size - draw.noise.size)), constant_values=nothing)
+    size, nothing = sum(leaf.size for leaf in jax.tree.leaves(sums)), undrawn(drawn.dtype)
+    noise = jnp.pad(drawn, (0, max(0, size - drawn.size)), constant_values=nothing)
     missing = noise[size - 1] == nothing
     noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, noise, 0), sums)
     spacing = {
@@ -309,6 +357,13 @@ def private_sum(
         name: jax.tree.map(lambda x, s=spacing[name]: (x * s).astype(jnp.float32), noisy[name])
         for name in noisy
     }
+
+
+def _exact(noise: jax.Array) -> bool:
+    exact = jnp.issubdtype(noise.dtype, jnp.integer)
+    if exact and jnp.zeros(0, int).dtype != jnp.int64:
+        raise TypeError("Integer sums need 64 bits: call this under jax.enable_x64(True).")
+    return exact
 
 
 def _slots(query: Query, records: Records, group: Group) -> int:
@@ -324,14 +379,16 @@ def _slots(query: Query, records: Records, group: Group) -> int:
     return max(_FEWEST, slots // _FEWEST * _FEWEST)
 
 
-def noisy_count(key: bytes, usable: np.ndarray, spec: MechanismSpec) -> NoisyCount | None:
+def noisy_count(
+    key: bytes, usable: np.ndarray | Iterable[np.ndarray], spec: MechanismSpec
+) -> NoisyCount | None:
     """Number of records that can contribute, with noise: a private sum of zeros and ones.
 
     Parameters
     ----------
     key : bytes
         Used here and nowhere else.
-    usable : bool array of shape (n_records,)
+    usable : bool array of shape (n_records,), or parts of it
     spec : MechanismSpec
 
     Returns
@@ -355,7 +412,8 @@ def noisy_count(key: bytes, usable: np.ndarray, spec: MechanismSpec) -> NoisyCou
     """
     if spec.count is None:
         return None
-    number, sigma = int(np.count_nonzero(usable)), spec.count.noise_multiplier
+    parts = [usable] if isinstance(usable, np.ndarray) else usable
+    number, sigma = sum(int(np.count_nonzero(own)) for own in parts), spec.count.noise_multiplier
     if sigma == 0:
         return NoisyCount(float(number), 0.0)
     if spec.numerics == "fast":

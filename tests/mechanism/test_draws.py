@@ -158,12 +158,62 @@ def test_groups_share_one_sample():
 
 
 def test_large_samples_come_few_steps_at_a_time():
-    sampler = Sampler(KEY, 0.5, [0, 10**6], 10**6)
-    assert sampler.most_steps() == 1
-    indices, starts = sampler.draw(1)
-    assert starts.tolist() == [[0, starts[0, 1]]] and abs(starts[0, 1] - 5e5) < 4000
-    assert Sampler(KEY, 1e-3, [0, 1000], 1000).most_steps() == 2**16
-    assert len(indices) == 10**6
+    sampler = Sampler(KEY, 0.5, 10**6)
+    assert sampler.window == 1 and Sampler(KEY, 1e-3, 1000).window == 2**16
+    (part,) = draws_of_chain(KEY, OTHER, spec_of(0.5, 1), np.ones(1, int), [0, 10**6], 10**6)
+    assert abs(part.starts[0, 1] - 5e5) < 4000 and part.starts[0, 0] == 0
+    batch = part.indices[: part.starts[0, 1]]
+    assert (np.diff(batch) > 0).all() and batch[-1] < 10**6
+    assert len(part.indices) == 2**19
+    assert draws.room(sampler, 2**19 + 1) == 2**21  # a sample has room, however large it is
+
+
+def test_blocks_of_records_are_sampled_independently_of_each_other(monkeypatch):
+    monkeypatch.setattr(draws, "_HITS", 32)
+    rate, stride, rounds = 0.3, 1000, 400
+    sampler = Sampler(KEY, rate, stride)
+    assert sampler.window == 1 and sampler.block == 128
+    mask = np.zeros((rounds, stride))
+    for step in range(rounds):
+        mask[step, sampler.sample(step, 1, 0, stride)] = 1
+    assert stats.binomtest(int(mask.sum()), mask.size, rate).pvalue > 1e-6
+    assert np.abs(np.corrcoef(mask.T) - np.eye(stride)).max() < 7 / rounds**0.5
+    assert np.abs(np.corrcoef(mask) - np.eye(rounds)).max() < 7 / stride**0.5
+    counts = mask.sum(axis=0)  # also at the edges of blocks
+    assert stats.kstest(counts, stats.binom(rounds, rate).cdf).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("hits", [32, 2**16])
+def test_whoever_samples_a_range_finds_the_same_records(hits, monkeypatch):
+    """However records are divided, and whichever window comes first."""
+    monkeypatch.setattr(draws, "_HITS", hits)
+    stride, steps = 1000, 1 if hits == 32 else 20
+    whole = {w: Sampler(KEY, 0.3, stride).sample(w, steps, 0, 990) for w in (0, 1)}
+    assert len(np.intersect1d(*whole.values())) < len(whole[0])
+    for window in (1, 0):  # in another order
+        for edges in ([0, 990], [0, 1, 500, 640, 990], [0, 128, 256, 990]):
+            sampler = Sampler(KEY, 0.3, stride)
+            parts = [
+                sampler.sample(window, steps, low, high)
+                for low, high in zip(edges[:-1], edges[1:], strict=True)
+            ]
+            found = np.sort(np.concatenate(parts))
+            np.testing.assert_array_equal(found, whole[window])
+    fewer = Sampler(KEY, 0.3, stride).sample(1, 1, 0, 990)
+    np.testing.assert_array_equal(fewer, whole[1][whole[1] < stride])
+
+
+def test_a_fit_that_goes_on_draws_what_it_would_have_drawn(monkeypatch):
+    monkeypatch.setattr(draws, "_MOST_NOISE", 700)
+    how = (KEY, OTHER, spec_of(0.3, 400), np.full(400, 7), [0, 50], 64)
+    found = list(draws_of_chain(*how))
+    (last,) = draws_of_chain(*how, first=399)
+    (again,) = draws_of_chain(*how, first=found[-1].first)
+    for one, other in zip(found[-1], last, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert last.first == again.first == found[-1].first
+    assert len({part.noise.tobytes() for part in found}) == len(found)
+    assert len({part.indices.tobytes() for part in found}) == len(found)
 
 
 def test_batches_that_could_overflow_are_refused():

@@ -63,6 +63,16 @@ def test_the_stream_is_chacha20():
     assert got.tobytes().hex() == want
 
 
+def test_lanes_are_nonces_of_their_own():
+    """RFC 8439, appendix A.1, test vector 4: the last byte of the nonce is two."""
+    key = bytes(32)
+    words = "c2c64d378cd536374ae204b9ef933fcd1a8b2288b3dfa49672ab765b54ee27c7"
+    lane = 2 << 56
+    assert random.Stream(key, lane).integers(np.uint8, 32).tobytes().hex() == words
+    first = {random.Stream(key, lane).integers(np.uint64, 4).tobytes() for lane in range(500)}
+    assert len(first) == 500
+
+
 def test_a_stream_does_not_end_and_does_not_repeat(monkeypatch):
     monkeypatch.setattr(random, "_BYTES_PER_NONCE", 64)
     stream = random.Stream(bytes(32))

@@ -290,13 +290,12 @@ def noise_scaled_by_the_sampling_rate(patch):
 
 @mutant("check_sampling", compiled=False)
 def full_batch_lacks_the_last_record(patch):
-    original = draws.Sampler.draw
+    original = draws.resident
 
-    def draw(self, steps):
-        indices, starts = original(self, steps)
-        return indices, starts - (self._rate == 1) * np.arange(2)
+    def resident(sampler, window, bounds):
+        return original(sampler, window, bounds - (sampler.rate == 1) * np.arange(2))
 
-    patch.setattr(draws.Sampler, "draw", draw)
+    patch.setattr(draws, "resident", resident)
 
 
 @mutant("check_sampling", quick=False)
