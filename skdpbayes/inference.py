@@ -37,6 +37,19 @@ from skdpbayes.solvers.base import Round, Solver
 _BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
 _AT_A_TIME = 2**12  # steps whose kinds are computed at once
 
+FEW = 512
+"""Most rounds that are run one by one: in programs that are small and compiled with little effort.
+
+More rounds run in a loop that is compiled as a whole.
+"""
+
+# Compiling takes a quarter of the time, and a program that runs a few hundred times takes little.
+_LITTLE_EFFORT = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_llvm_disable_expensive_passes": True,
+}
+
 
 def run(
     keys: FitKeys,
@@ -85,6 +98,7 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
             records = jax.device_put(records)
         shaped = records.first if stored else records
         of_steps = sizes_of_steps(model, solver, mechanism, shaped, spec.n_steps)
+        kinds = _kinds_if_few(model, solver, mechanism, spec)
         # The count of usable records is one more value.
         if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:
             raise ValueError(
@@ -95,15 +109,15 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
         def chain(i):
             told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
             how = (keys.chain(i), model, solver, mechanism, spec, of_steps, records)
-            return _private_chain(*how, kept, told)
+            return _private_chain(*how, kinds, kept, told)
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
 
 
-def _private_chain(keys, model, solver, mechanism, spec, sizes, records, kept, watch):
+def _private_chain(keys, model, solver, mechanism, spec, sizes, records, kinds, kept, watch):
     """One chain, of records in memory or stored."""
     sampling, noise, key = keys.sampling[0], keys.noise[0], keys.solver[0]
-    how = (model, solver, mechanism, kept, watch)
+    how = (model, solver, mechanism, kinds, kept, watch)
     if isinstance(records, Records):
         bounds, n_slots = records.bounds(), records.n_slots
         draws = draws_of_chain(sampling, noise, spec, sizes, bounds, n_slots)
@@ -138,11 +152,12 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
     releases = np.asarray(releases if spec.n_chains > 1 else releases[None])
     with jax.enable_x64(True):
         mechanism = jax.device_put(spec.traced())
+        kinds = _kinds_if_few(model, solver, mechanism, spec)
 
         def chain(i):
             recording = Recording(np.int32(0), np.int32(spec.n_steps), releases[i], example)
             source = [(None, recording)]
-            return _chain(solver_keys[i], source, model, solver, mechanism, None)
+            return _chain(solver_keys[i], source, model, solver, mechanism, kinds, None)
 
         return _stacked([chain(i) for i in range(spec.n_chains)])[0]
 
@@ -153,8 +168,17 @@ def _stacked(chains):
     )
 
 
-def _chain(key, sources, model, solver, mechanism, kept, watch=None):
+def _kinds_if_few(model, solver, mechanism, spec):
+    """Kind of each round if they are few enough to be run one by one, else None."""
+    if spec.n_steps > FEW:
+        return None
+    return np.asarray(_kinds(model, solver, mechanism))[: spec.n_steps]
+
+
+def _chain(key, sources, model, solver, mechanism, kinds, kept, watch=None):
     """One chain, of pairs of records and draws (or recordings)."""
+    if kinds is not None:
+        return _few_rounds(key, sources, model, solver, mechanism, kinds, kept, watch)
     state, pace = _start(key, model, solver), _Pace(watch)
     for records, source in sources:
         first, stop = int(source.first), int(source.stop)
@@ -171,20 +195,82 @@ def _chain(key, sources, model, solver, mechanism, kept, watch=None):
     return state, kept
 
 
-def _by_pieces(key, records, sampler, windows, model, solver, mechanism, kept, watch):
+def _few_rounds(key, sources, model, solver, mechanism, kinds, kept, watch):
+    """One chain, round by round."""
+    model, solver = jax.device_put((model, solver))
+    state, pace = _start(key, model, solver), _Pace(watch)
+    for records, source in sources:
+        records, source = jax.device_put((records, source))
+        for step in range(int(source.first), int(source.stop)):
+            how = (int(kinds[step]), key, np.int32(step))
+            its = (model, solver, mechanism, state)
+            if isinstance(source, Recording):
+                release = _recalled(*how, source, *its)
+            else:
+                release = _released(*how, records, source, *its)
+            state, done = _learned(*how, release, *its)
+            _keep(release, kept, step)
+            pace.wait_for(done)
+    pace.finish()
+    return state, kept
+
+
+def _keep(release, kept, step):
+    if kept is not None:
+        values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(release)])
+        kept[step, : values.size] = values
+
+
+@partial(
+    jax.jit,
+    static_argnums=0,
+    compiler_options={
+        "xla_backend_optimization_level": 1,
+        "xla_cpu_use_fusion_emitters": False,
+    },
+)
+def _released(kind, key, step, records, source, model, solver, mechanism, state):
+    """Release of a round."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    return private_sum(query, blocks, mechanism, source.at(step), step, records)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=_LITTLE_EFFORT)
+def _recalled(kind, key, step, source, model, solver, mechanism, state):
+    """Recorded release of a round."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    return recorded_release(query, blocks, _one(source.example), source.releases[step])
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=_LITTLE_EFFORT)
+def _learned(kind, key, step, release, model, solver, mechanism, state):
+    """State after a round, and the number of steps done; a replay runs the same program."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    return _taken(round_, lambda *_: release, key, step, mechanism, state)[0], step + jnp.int32(1)
+
+
+def _by_pieces(key, records, sampler, windows, model, solver, mechanism, kinds, kept, watch):
     """One chain in which each step goes through all records, piece by piece."""
     state, pace = _start(key, model, solver), _Pace(watch)
-    kinds = len(solver.rounds(model, mechanism))
+    n_kinds = len(solver.rounds(model, mechanism))
     for window in windows:
         for step in range(window.first, window.stop):
-            kind = int(_kind(solver, np.int32(step), kinds))
+            kind = int(_kind(solver, np.int32(step), n_kinds) if kinds is None else kinds[step])
             how = (model, solver, mechanism, state)
             noise, sums = window.noise[step - window.first], None
             parts = pieces(records, sampler, window, step, 0, records.n_records)
             for part, indices, starts in ahead(parts):
                 draw = jax.device_put(Draw(indices, starts, noise[:0]))
                 sums = _piece(kind, key, np.int32(step), part, draw, *how, sums)
-            state, kept = _noisy_step(kind, key, np.int32(step), noise, *how, sums, kept)
+            own = (kind, key, np.int32(step))
+            if kinds is None:
+                state, kept = _noisy_step(*own, noise, *how, sums, kept)
+            else:
+                release = _noisy(*own, noise, *how, sums)
+                state, _ = _learned(*own, release, *how)
+                _keep(release, kept, step)
             pace.wait_for(np.int32(step + 1))
     pace.finish()
     return state, kept
@@ -202,6 +288,14 @@ def _piece(kind, key, step, records, draw, model, solver, mechanism, state, sums
     query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
     own = partial_sums(query, blocks, mechanism, draw, step, records)
     return own if sums is None else jax.tree.map(jnp.add, sums, own)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=_LITTLE_EFFORT)
+def _noisy(kind, key, step, noise, model, solver, mechanism, state, sums):
+    """Release of a round whose pieces are summed."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    _, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    return noisy_release(blocks, mechanism, noise, step, sums)
 
 
 @partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 1})
@@ -274,7 +368,13 @@ def sizes_of_steps(
     return np.concatenate(parts)[:n_steps]
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=_LITTLE_EFFORT)
+def _kinds(model, solver, mechanism):
+    """Kinds of the first rounds."""
+    return _kind(solver, jnp.arange(FEW, dtype=jnp.int32), len(solver.rounds(model, mechanism)))
+
+
+@partial(jax.jit, compiler_options=_LITTLE_EFFORT)
 def _sizes(model, solver, mechanism, records, first):
     """Number of values in the releases of some steps."""
     sizes = jnp.array(release_sizes(model, solver, mechanism, records))
@@ -296,7 +396,7 @@ def start(key, model: Model, solver: Solver):
     return solver.init(model, jax.random.fold_in(key, _BEFORE_THE_FIRST_STEP))
 
 
-_start = jax.jit(start)
+_start = jax.jit(start, compiler_options=_LITTLE_EFFORT)
 
 
 # Level 1 compiles a quarter faster than 3, and runs as fast.
@@ -311,12 +411,15 @@ def _steps(key, records, source, first, stop, model, solver, mechanism, state, k
     def release(query, blocks, step):
         if not isinstance(source, Recording):
             return private_sum(query, blocks, mechanism, source.at(step), step, records)
-        one = jax.tree.map(lambda x: jnp.asarray(x)[None], source.example)
-        return recorded_release(query, blocks, one, source.releases[step])
+        return recorded_release(query, blocks, _one(source.example), source.releases[step])
 
     return *loop(
         release, key, first, stop, model, solver, mechanism, state, kept
     ), stop + jnp.int32(0)
+
+
+def _one(example):
+    return jax.tree.map(lambda x: jnp.asarray(x)[None], example)
 
 
 def recorded_release(query, blocks, one, values):
