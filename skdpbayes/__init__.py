@@ -25,6 +25,7 @@ __all__ = [
     "DPVariationalAutoencoder",
     "Schema",
     "read_csv",
+    "set_compilation_cache",
 ]
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         DPSigmoidBeliefNet,
         DPVariationalAutoencoder,
     )
+    from skdpbayes.compilation import set_compilation_cache
     from skdpbayes.intake.files import read_csv
     from skdpbayes.schema import Schema
 
@@ -58,6 +60,10 @@ def __getattr__(name: str):
         from skdpbayes.intake.files import read_csv
 
         return read_csv
+    if name == "set_compilation_cache":
+        from skdpbayes.compilation import set_compilation_cache
+
+        return set_compilation_cache
     from skdpbayes import estimators
 
     return getattr(estimators, name)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.draws import Draw, Sampler, draws_of_chain, windows_of_chain
 from skdpbayes.mechanism.integer_noise import MOST_VALUES
 from skdpbayes.mechanism.keys import FitKeys
@@ -42,13 +43,6 @@ FEW = 512
 
 More rounds run in a loop that is compiled as a whole.
 """
-
-# Compiling takes a quarter of the time, and a program that runs a few hundred times takes little.
-_LITTLE_EFFORT = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_llvm_disable_expensive_passes": True,
-}
 
 
 def run(
@@ -236,7 +230,7 @@ def _released(kind, key, step, records, source, model, solver, mechanism, state)
     return private_sum(query, blocks, mechanism, source.at(step), step, records)
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=_LITTLE_EFFORT)
+@partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
 def _recalled(kind, key, step, source, model, solver, mechanism, state):
     """Recorded release of a round."""
     round_ = solver.rounds(model, mechanism)[kind]
@@ -244,7 +238,7 @@ def _recalled(kind, key, step, source, model, solver, mechanism, state):
     return recorded_release(query, blocks, _one(source.example), source.releases[step])
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=_LITTLE_EFFORT)
+@partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
 def _learned(kind, key, step, release, model, solver, mechanism, state):
     """State after a round, and the number of steps done; a replay runs the same program."""
     round_ = solver.rounds(model, mechanism)[kind]
@@ -290,7 +284,7 @@ def _piece(kind, key, step, records, draw, model, solver, mechanism, state, sums
     return own if sums is None else jax.tree.map(jnp.add, sums, own)
 
 
-@partial(jax.jit, static_argnums=0, compiler_options=_LITTLE_EFFORT)
+@partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
 def _noisy(kind, key, step, noise, model, solver, mechanism, state, sums):
     """Release of a round whose pieces are summed."""
     round_ = solver.rounds(model, mechanism)[kind]
@@ -368,13 +362,13 @@ def sizes_of_steps(
     return np.concatenate(parts)[:n_steps]
 
 
-@partial(jax.jit, compiler_options=_LITTLE_EFFORT)
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _kinds(model, solver, mechanism):
     """Kinds of the first rounds."""
     return _kind(solver, jnp.arange(FEW, dtype=jnp.int32), len(solver.rounds(model, mechanism)))
 
 
-@partial(jax.jit, compiler_options=_LITTLE_EFFORT)
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _sizes(model, solver, mechanism, records, first):
     """Number of values in the releases of some steps."""
     sizes = jnp.array(release_sizes(model, solver, mechanism, records))
@@ -396,7 +390,7 @@ def start(key, model: Model, solver: Solver):
     return solver.init(model, jax.random.fold_in(key, _BEFORE_THE_FIRST_STEP))
 
 
-_start = jax.jit(start, compiler_options=_LITTLE_EFFORT)
+_start = jax.jit(start, compiler_options=LITTLE_EFFORT)
 
 
 # Level 1 compiles a quarter faster than 3, and runs as fast.

@@ -125,8 +125,7 @@ def batches(
 
     def read() -> Iterator[tuple[Records, Draws]]:
         places = [
-            sampler.sample(own.number, own.stop - own.first, 0, records.n_records)
-            for own in window
+            sampler.sample(own.number, own.stop - own.first, 0, records.n_records) for own in window
         ]
         record = np.concatenate(places) % sampler.stride
         order = np.argsort(record, kind="stable")

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -43,6 +44,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import (
     Model,
@@ -221,7 +223,7 @@ class NADPVI:
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
-            mean, precision = normal_posterior(model, jax.tree.map(jnp.asarray, state))
+            mean, precision = _normal_posterior(model, state)
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
     def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
@@ -239,11 +241,8 @@ class NADPVI:
         them.
         """
         with jax.enable_x64(True):
-            state = jax.tree.map(jnp.asarray, state)
-            unclear = _look(model, state).unclear
-            information, linear = _learnt(model, state, _asked(model, state), unclear)
-            reported = _learnt(model, state, _estimated(model, state), unclear)[0]
-        return NormalLikelihood(*(np.asarray(x) for x in (information, linear, reported)))
+            found = _normal_likelihood(model, state)
+        return NormalLikelihood(*(np.asarray(x) for x in found))
 
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
@@ -260,6 +259,17 @@ def normal_posterior(model: Model, state: TraceState) -> tuple[jax.Array, jax.Ar
     """
     unclear = _look(model, state).unclear
     return state.theta, _given(model, state, _estimated(model, state), unclear)[1]
+
+
+_normal_posterior = jax.jit(normal_posterior, compiler_options=LITTLE_EFFORT)
+
+
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
+def _normal_likelihood(model: Model, state: TraceState) -> tuple[jax.Array, ...]:
+    """Information and linear term of the last round, and the information that is reported."""
+    unclear = _look(model, state).unclear
+    information, linear = _learnt(model, state, _asked(model, state), unclear)
+    return information, linear, _learnt(model, state, _estimated(model, state), unclear)[0]
 
 
 def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
