@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from skdpbayes.compilation import set_compilation_cache
     from skdpbayes.estimators import (
         DPBayesianLinearRegression,
         DPBayesianLogisticRegression,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         DPSigmoidBeliefNet,
         DPVariationalAutoencoder,
     )
-    from skdpbayes.compilation import set_compilation_cache
     from skdpbayes.intake.files import read_csv
     from skdpbayes.schema import Schema
 

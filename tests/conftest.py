@@ -101,6 +101,7 @@ def no_network(monkeypatch):
 
 @functools.cache
 def _compiled_with(**options):
+    """The loop compiled with other options."""
     import jax
 
     from skdpbayes import inference
@@ -145,13 +146,21 @@ def compilations():
 
 
 @pytest.fixture
-def no_compiled_programs(compiled_quickly):
-    """Programs are traced anew: a change to what they are made of takes effect, and ends with the test."""
+def in_a_loop(monkeypatch):
+    """Rounds run in the compiled loop, however few they are."""
     from skdpbayes import inference
 
-    inference._steps.clear_cache()
+    monkeypatch.setattr(inference, "FEW", 0)
+
+
+@pytest.fixture
+def no_compiled_programs(compiled_quickly):
+    """Programs are traced anew: a change to what they are made of takes effect, and ends with the test."""
+    from whitebox import forget_programs
+
+    forget_programs()
     yield
-    inference._steps.clear_cache()
+    forget_programs()
 
 
 # bytes of a test process above which compiled programs are dropped

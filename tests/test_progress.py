@@ -104,7 +104,7 @@ def test_scikit_learns_bar_of_a_pipeline(capsys):
 
 
 @pytest.mark.parametrize("first", [1, 5, 1000])
-def test_bits_do_not_depend_on_the_parts(first, monkeypatch):
+def test_bits_do_not_depend_on_the_parts(first, monkeypatch, in_a_loop):
     plain, pace, told = estimator().fit(X, Y), inference._Pace.__init__, []
 
     def begin(self, watch):
