@@ -54,6 +54,7 @@ def run(
     *,
     keep_releases: bool = False,
     watch: Callable[[int], None] | None = None,
+    part_of: int = 0,
 ):
     """Run a solver on private records.
 
@@ -69,6 +70,8 @@ def run(
         Also return every release (they are covered by the guarantee, but take memory).
     watch : callable, optional
         Told, several times a second, how many steps of all chains are done.
+    part_of : int
+        Number of steps of a longer run, whose programs these steps run: for timing.
 
     Returns
     -------
@@ -78,10 +81,11 @@ def run(
     releases : array of shape ([n_chains,] n_steps, size) or None
         Each step's release, ravelled and padded to the longest.
     """
-    return _run(keys, model, solver, spec, records, spec.n_steps if keep_releases else None, watch)
+    capacity = spec.n_steps if keep_releases else None
+    return _run(keys, model, solver, spec, records, capacity, watch, part_of)
 
 
-def _run(keys, model, solver, spec, records, capacity, watch=None):
+def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0):
     """`run`, with room for so many releases."""
     # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
     with jax.enable_x64(True):
@@ -92,7 +96,7 @@ def _run(keys, model, solver, spec, records, capacity, watch=None):
             records = jax.device_put(records)
         shaped = records.first if stored else records
         of_steps = sizes_of_steps(model, solver, mechanism, shaped, spec.n_steps)
-        kinds = _kinds_if_few(model, solver, mechanism, spec)
+        kinds = _kinds_if_few(model, solver, mechanism, max(spec.n_steps, part_of))
         # The count of usable records is one more value.
         if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:
             raise ValueError(
@@ -146,7 +150,7 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
     releases = np.asarray(releases if spec.n_chains > 1 else releases[None])
     with jax.enable_x64(True):
         mechanism = jax.device_put(spec.traced())
-        kinds = _kinds_if_few(model, solver, mechanism, spec)
+        kinds = _kinds_if_few(model, solver, mechanism, spec.n_steps)
 
         def chain(i):
             recording = Recording(np.int32(0), np.int32(spec.n_steps), releases[i], example)
@@ -162,11 +166,9 @@ def _stacked(chains):
     )
 
 
-def _kinds_if_few(model, solver, mechanism, spec):
+def _kinds_if_few(model, solver, mechanism, n_steps):
     """Kind of each round if they are few enough to be run one by one, else None."""
-    if spec.n_steps > FEW:
-        return None
-    return np.asarray(_kinds(model, solver, mechanism))[: spec.n_steps]
+    return np.asarray(_kinds(model, solver, mechanism)) if n_steps <= FEW else None
 
 
 def _chain(key, sources, model, solver, mechanism, kinds, kept, watch=None):

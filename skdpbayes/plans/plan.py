@@ -130,7 +130,8 @@ class Plan:
 
         def seconds() -> float:
             start = time.perf_counter()
-            run(fit_keys(None), self.model, self.solver, brief, records)
+            how = (fit_keys(None), self.model, self.solver, brief, records)
+            run(*how, part_of=self.n_steps)
             return time.perf_counter() - start
 
         seconds()  # compiles
