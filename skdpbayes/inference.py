@@ -107,7 +107,7 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0):
         def chain(i):
             told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
             how = (keys.chain(i), model, solver, mechanism, spec, of_steps, records)
-            return _private_chain(*how, kinds, kept, told)
+            return _private_chain(*how, kinds, None if kept is None else kept.copy(), told)
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
 

@@ -137,7 +137,8 @@ def test_verbose_says_steps_and_time_and_nothing_of_the_rows(capsys, monkeypatch
         said.append(capsys.readouterr().out)
         last = said[-1].splitlines()[-1]
         assert re.fullmatch(r"\[DPBayesianLogisticRegression\] step 37 of 37: \d+\.\d s", last)
-        for line in said[-1].splitlines()[1:-1]:
+        assert said[-1].splitlines()[1].endswith("step 0 of 37; a first fit compiles for seconds")
+        for line in said[-1].splitlines()[2:-1]:
             assert re.fullmatch(r"\[\w+\] step \d+ of 37: \d+\.\d s, about \d+ s left", line)
     assert len(said[0].splitlines()) > 2
     assert said[0].splitlines()[0] == said[1].splitlines()[0]  # the plan
