@@ -41,8 +41,10 @@ _AT_A_TIME = 2**12  # steps whose kinds are computed at once
 FEW = 512
 """Most rounds that are run one by one: in programs that are small and compiled with little effort.
 
-More rounds run in a loop that is compiled as a whole.
+More rounds run in a loop that is compiled as a whole, and so do fewer with many numbers.
 """
+
+_VERY_FEW, _FEW_NUMBERS = 64, 2**18  # rounds that always count as few; released numbers of others
 
 
 def run(
@@ -96,7 +98,8 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0):
             records = jax.device_put(records)
         shaped = records.first if stored else records
         of_steps = sizes_of_steps(model, solver, mechanism, shaped, spec.n_steps)
-        kinds = _kinds_if_few(model, solver, mechanism, max(spec.n_steps, part_of))
+        n_steps = max(spec.n_steps, part_of)
+        kinds = _kinds_if_few(model, solver, mechanism, n_steps, int(of_steps.max()))
         # The count of usable records is one more value.
         if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:
             raise ValueError(
@@ -150,7 +153,7 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
     releases = np.asarray(releases if spec.n_chains > 1 else releases[None])
     with jax.enable_x64(True):
         mechanism = jax.device_put(spec.traced())
-        kinds = _kinds_if_few(model, solver, mechanism, spec.n_steps)
+        kinds = _kinds_if_few(model, solver, mechanism, spec.n_steps, releases.shape[-1])
 
         def chain(i):
             recording = Recording(np.int32(0), np.int32(spec.n_steps), releases[i], example)
@@ -166,9 +169,14 @@ def _stacked(chains):
     )
 
 
-def _kinds_if_few(model, solver, mechanism, n_steps):
-    """Kind of each round if they are few enough to be run one by one, else None."""
-    return np.asarray(_kinds(model, solver, mechanism)) if n_steps <= FEW else None
+def _kinds_if_few(model, solver, mechanism, n_steps, width):
+    """Kind of each round if they are few enough to be run one by one, else None.
+
+    This depends on the number of rounds and on the size of the longest release, which a replay
+    knows too: it runs the same programs.
+    """
+    few = n_steps <= FEW and (n_steps <= _VERY_FEW or n_steps * width <= _FEW_NUMBERS)
+    return np.asarray(_kinds(model, solver, mechanism)) if few else None
 
 
 def _chain(key, sources, model, solver, mechanism, kinds, kept, watch=None):
