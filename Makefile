@@ -51,8 +51,9 @@ fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECON
 
 bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers ## run all benchmarks
 
-bench-speed: env ## time of one step, beside non-private NumPyro
+bench-speed: env ## time of one step, beside non-private NumPyro, and of first fits (FIRST_FIT_ARGS="--quick")
 	$(PY) -m benchmarks.speed
+	$(PY) -m benchmarks.first_fit $(FIRST_FIT_ARGS)
 
 bench-utility: env ## utility on Adult and on the peers' tasks, beside the peers' figures
 	$(PY) -m benchmarks.utility $(UTILITY_ARGS)

@@ -54,7 +54,8 @@ def write_table(folder: Path, n: int, d: int, seed: int = 0) -> tuple[Path, Path
     for low in range(0, n, _BLOCK):
         part = rng.standard_normal((min(_BLOCK, n - low), d), np.float32)
         chance = 1 / (1 + np.exp(-part @ weights))
-        x[low : low + len(part)], y[low : low + len(part)] = part, rng.uniform(size=len(part)) < chance
+        rows = slice(low, low + len(part))
+        x[rows], y[rows] = part, rng.uniform(size=len(part)) < chance
     return paths
 
 
@@ -72,7 +73,7 @@ def _fit(paths: list[str], in_memory: bool, settings: dict, rounds: list[int]) -
         model = DPBayesianLogisticRegression(**how, **own).fit(X, y)
         return model, time.perf_counter() - start
 
-    fitted(small, np.arange(1000) % 2, rounds[0]) if "sampling_rate" not in settings else fitted(small, np.arange(1000) % 2, 20)
+    fitted(small, np.arange(1000) % 2, None if rounds == [None] else 20)
     baseline = _resident()
     with _Peak() as peak:
         fitted(X, y, rounds[0])  # compiles
@@ -103,7 +104,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--rounds", type=int, nargs=2, default=[50, 2050])
     parser.add_argument("--folder", type=Path, help="where tables are written, and kept")
-    parser.add_argument("--no-full", action="store_true", help="leave out fits with default settings")
+    parser.add_argument(
+        "--no-full", action="store_true", help="leave out fits with default settings"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     own = parser.parse_args()
     if own.one:

@@ -24,12 +24,16 @@ __all__ = [
     "DPNumPyroModel",
     "DPSigmoidBeliefNet",
     "DPVariationalAutoencoder",
+    "LongFitWarning",
     "Schema",
     "execution",
     "read_csv",
+    "set_compilation_cache",
 ]
 
 if TYPE_CHECKING:
+    from skdpbayes.checks import LongFitWarning
+    from skdpbayes.compilation import set_compilation_cache
     from skdpbayes.estimators import (
         DPBayesianLinearRegression,
         DPBayesianLogisticRegression,
@@ -60,6 +64,14 @@ def __getattr__(name: str):
         from skdpbayes.intake.files import read_csv
 
         return read_csv
+    if name == "LongFitWarning":
+        from skdpbayes.checks import LongFitWarning
+
+        return LongFitWarning
+    if name == "set_compilation_cache":
+        from skdpbayes.compilation import set_compilation_cache
+
+        return set_compilation_cache
     from skdpbayes import estimators
 
     return getattr(estimators, name)

@@ -16,6 +16,17 @@ from skdpbayes.cells import Value
 _INSIDE = ("skdpbayes.", "sklearn.", "joblib.")
 
 
+class LongFitWarning(UserWarning):
+    """A fit will probably take minutes, by a rough guess from public numbers.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skdpbayes import LongFitWarning
+    >>> warnings.filterwarnings("ignore", category=LongFitWarning)
+    """
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line that called this package, or scikit-learn's pipelines."""
     frame, level = sys._getframe(1), 2

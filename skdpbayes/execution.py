@@ -20,7 +20,8 @@ class Execution:
     every: float = 60.0
 
 
-_IN_FORCE: ContextVar[Execution] = ContextVar("execution", default=Execution())
+_DEFAULT = Execution()
+_IN_FORCE: ContextVar[Execution] = ContextVar("execution", default=_DEFAULT)
 
 
 def execution_in_force() -> Execution:

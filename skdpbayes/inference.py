@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.checkpoint import Checkpoint
 from skdpbayes.mechanism.draws import Draw, Draws, Sampler, draws_of_chain, windows_of_chain
 from skdpbayes.mechanism.integer_noise import MOST_VALUES
@@ -39,16 +40,29 @@ from skdpbayes.solvers.base import Round, Solver
 _BEFORE_THE_FIRST_STEP = 2**31 - 1  # a step number that no run reaches
 _AT_A_TIME = 2**12  # steps whose kinds are computed at once
 
+FEW = 512
+"""Most rounds that are run one by one: in programs that are small and compiled with little effort.
+
+More rounds run in a loop that is compiled as a whole, and so do fewer with many numbers.
+"""
+
+_VERY_FEW, _FEW_NUMBERS = 64, 2**18  # rounds that always count as few; released numbers of others
+
+# Programs that add up records. A record's integers are the same in all of a kind, to the last bit.
+_OF_FEW_ROUNDS = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+_OF_LOOPS = {"xla_backend_optimization_level": 1}  # compile a quarter faster than level 3
+
 
 def run(
     keys: FitKeys,
     model: Model,
     solver: Solver,
     spec: MechanismSpec,
-    records: Records,
+    records: Records | StoredRecords,
     *,
     keep_releases: bool = False,
     watch: Callable[[int], None] | None = None,
+    part_of: int = 0,
     devices: Devices | None = None,
     checkpoint: Checkpoint | None = None,
 ):
@@ -61,11 +75,13 @@ def run(
     model : Model
     solver : Solver
     spec : MechanismSpec
-    records : Records
+    records : Records or StoredRecords
     keep_releases : bool
         Also return every release (they are covered by the guarantee, but take memory).
     watch : callable, optional
         Told, several times a second, how many steps of all chains are done.
+    part_of : int
+        Number of steps of a longer run, whose programs these steps run: for timing.
     devices : Devices, optional
         Over which records are divided.
     checkpoint : Checkpoint, optional
@@ -79,13 +95,12 @@ def run(
     releases : array of shape ([n_chains,] n_steps, size) or None
         Each step's release, ravelled and padded to the longest.
     """
-    if devices is not None:
-        records = Shards.of(devices, records)
+    where = records if devices is None else Shards.of(devices, records)
     capacity = spec.n_steps if keep_releases else None
-    return _run(keys, model, solver, spec, records, capacity, watch, checkpoint)
+    return _run(keys, model, solver, spec, where, capacity, watch, part_of, checkpoint)
 
 
-def _run(keys, model, solver, spec, records, capacity, watch=None, checkpoint=None):
+def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, checkpoint=None):
     """`run`, with room for so many releases."""
     # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
     with jax.enable_x64(True):
@@ -97,6 +112,8 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, checkpoint=No
         else:
             shaped = records.first if isinstance(records, StoredRecords) else records.records
         of_steps = sizes_of_steps(model, solver, mechanism, shaped, spec.n_steps)
+        n_steps = max(spec.n_steps, part_of)
+        kinds = _kinds_if_few(model, solver, mechanism, n_steps, int(of_steps.max()))
         # The count of usable records is one more value.
         if spec.n_chains * int(of_steps.sum()) >= MOST_VALUES:
             raise ValueError(
@@ -106,17 +123,18 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, checkpoint=No
 
         def chain(i):
             told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
-            how = (keys.chain(i), model, solver, mechanism, spec, of_steps, records, kept)
-            return _private_chain(*how, _Journal(i, told, checkpoint))
+            how = (keys.chain(i), model, solver, mechanism, kinds, spec, of_steps, records)
+            own = None if kept is None else kept.copy()
+            return _private_chain(*how, own, _Journal(i, told, checkpoint))
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
 
 
-def _private_chain(keys, model, solver, mechanism, spec, sizes, records, kept, journal):
+def _private_chain(keys, model, solver, mechanism, kinds, spec, sizes, records, kept, journal):
     """One chain, of records in memory, divided over devices, or stored."""
     sampling, noise, key = keys.sampling[0], keys.noise[0], keys.solver[0]
     first, state = journal.start(_start(key, model, solver))
-    how = (key, model, solver, mechanism)
+    how = (key, model, solver, mechanism, kinds)
     if isinstance(records, Records):
         bounds, n_slots = records.bounds(), records.n_slots
         draws = draws_of_chain(sampling, noise, spec, sizes, bounds, n_slots, first)
@@ -125,9 +143,9 @@ def _private_chain(keys, model, solver, mechanism, spec, sizes, records, kept, j
     sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
     windows = windows_of_chain(noise, spec, sizes, sampler, first)
     if isinstance(records, Shards):
-        fields, steps = records.fields(), _steps_on(records.devices.mesh)
+        fields = records.fields()
         sources = ((fields, own) for own in records.draws(sampler, windows))
-        done = _chain(*how, sources, state, kept, journal, steps)
+        done = _chain(*how, sources, state, kept, journal, records.devices.mesh)
     elif fits_in_part(records, sampler.rate):
         done = _chain(*how, batches(records, sampler, windows), state, kept, journal)
     else:
@@ -158,12 +176,13 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
     releases = np.asarray(releases if spec.n_chains > 1 else releases[None])
     with jax.enable_x64(True):
         mechanism = jax.device_put(spec.traced())
+        kinds = _kinds_if_few(model, solver, mechanism, spec.n_steps, releases.shape[-1])
 
         def chain(i):
             recording = Recording(np.int32(0), np.int32(spec.n_steps), releases[i], example)
             state = _start(solver_keys[i], model, solver)
-            how = (solver_keys[i], model, solver, mechanism, [(None, recording)], state, None)
-            return _chain(*how, _Journal(i))
+            how = (solver_keys[i], model, solver, mechanism, kinds, [(None, recording)], state)
+            return _chain(*how, None, _Journal(i))
 
         return _stacked([chain(i) for i in range(spec.n_chains)])[0]
 
@@ -174,14 +193,33 @@ def _stacked(chains):
     )
 
 
-def _chain(key, model, solver, mechanism, sources, state, kept, journal, steps=None):
+def _kinds_if_few(model, solver, mechanism, n_steps, width):
+    """Kind of each round if they are few enough to be run one by one, else None.
+
+    This depends on the number of rounds and on the size of the longest release, which a replay
+    knows too: it runs the same programs.
+    """
+    few = n_steps <= FEW and (n_steps <= _VERY_FEW or n_steps * width <= _FEW_NUMBERS)
+    return np.asarray(_kinds(model, solver, mechanism)) if few else None
+
+
+def _chain(key, model, solver, mechanism, kinds, sources, state, kept, journal, mesh=None):
     """One chain, of pairs of records and draws (or recordings)."""
-    divided, pace = steps is not None, _Pace(journal.watch)
-    steps = steps if divided else _steps
+    drive = _in_a_loop if kinds is None else _one_by_one
+    if mesh is None:  # else they are where they belong
+        sources = (jax.device_put(pair) for pair in sources)
+    pace = _Pace(journal.watch)
+    done = drive(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh)
+    pace.finish()
+    return done
+
+
+def _in_a_loop(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh):
+    """Rounds in a compiled loop."""
+    del kinds
+    steps = _steps if mesh is None else _over(mesh, _some_steps)
     for records, source in sources:
         first, stop = max(int(source.first), journal.first), int(source.stop)
-        if not divided:  # else they are where they belong
-            records, source = jax.device_put((records, source))
         while first < stop:
             last = min(first + pace.steps, stop)
             part = np.int32(first), np.int32(last)
@@ -191,25 +229,56 @@ def _chain(key, model, solver, mechanism, sources, state, kept, journal, steps=N
             journal.write(last, state)
             pace.wait_for(done)
             first = last
-    pace.finish()
     return state, kept
 
 
+def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh):
+    """Rounds in programs of their own."""
+    for records, source in sources:
+        for step in range(max(int(source.first), journal.first), int(source.stop)):
+            how = (int(kinds[step]), key, np.int32(step))
+            its = (model, solver, mechanism, state)
+            if isinstance(source, Recording):
+                release = _recalled(*how, source, *its)
+            else:
+                own = _released if mesh is None else _over(mesh, _release, how[0])
+                where = how if mesh is None else how[1:]
+                release = own(*where, records, source, *its)
+            state, done = _learned(*how, release, *its)
+            _keep(release, kept, step)
+            journal.write(step + 1, state)
+            pace.wait_for(done)
+    return state, kept
+
+
+def _keep(release, kept, step):
+    if kept is not None:
+        values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(release)])
+        kept[step, : values.size] = values
+
+
 def _by_pieces(
-    key, model, solver, mechanism, records, sampler, windows, state, kept, journal
+    key, model, solver, mechanism, kinds, records, sampler, windows, state, kept, journal
 ):
     """One chain in which each step goes through all records, piece by piece."""
-    pace, kinds = _Pace(journal.watch), len(solver.rounds(model, mechanism))
+    pace, n_kinds = _Pace(journal.watch), len(solver.rounds(model, mechanism))
+    piece = _piece if kinds is None else _piece_of_few
     for window in windows:
         for step in range(max(window.first, journal.first), window.stop):
-            kind = int(_kind(solver, np.int32(step), kinds))
-            how = (model, solver, mechanism, state)
+            kind = int(_kind(solver, np.int32(step), n_kinds) if kinds is None else kinds[step])
+            own, how = (kind, key, np.int32(step)), (model, solver, mechanism, state)
             noise, sums = window.noise[step - window.first], None
             parts = pieces(records, sampler, window, step, 0, records.n_records)
             for part, indices, starts in ahead(parts):
-                draw = jax.device_put(Draw(indices, starts, noise[:0]))
-                sums = _piece(kind, key, np.int32(step), part, draw, *how, sums)
-            state, kept = _noisy_step(kind, key, np.int32(step), noise, *how, sums, kept)
+                drawn: tuple[Any, ...] = (indices, starts, noise[:0])
+                draw = jax.device_put(Draw(*drawn))
+                sums = piece(*own, part, draw, *how, sums)
+            if kinds is None:
+                state, kept = _noisy_step(*own, noise, *how, sums, kept)
+            else:
+                release = _noisy(*own, noise, *how, sums)
+                state, _ = _learned(*own, release, *how)
+                _keep(release, kept, step)
             journal.write(step + 1, state)
             pace.wait_for(np.int32(step + 1))
     pace.finish()
@@ -241,13 +310,32 @@ class _Journal:
         return state, kept
 
 
-@partial(
-    jax.jit,
-    static_argnums=0,
-    donate_argnames="sums",
-    compiler_options={"xla_backend_optimization_level": 1},
-)
-def _piece(kind, key, step, records, draw, model, solver, mechanism, state, sums):
+def _release(kind, key, step, records, source, model, solver, mechanism, state):
+    """Release of a round."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    return private_sum(query, blocks, mechanism, source.at(step), step, records)
+
+
+_released = jax.jit(_release, static_argnums=0, compiler_options=_OF_FEW_ROUNDS)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
+def _recalled(kind, key, step, source, model, solver, mechanism, state):
+    """Recorded release of a round."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    return recorded_release(query, blocks, _one(source.example), source.releases[step])
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
+def _learned(kind, key, step, release, model, solver, mechanism, state):
+    """State after a round, and the number of steps done; a replay runs the same program."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    return _taken(round_, lambda *_: release, key, step, mechanism, state)[0], step + jnp.int32(1)
+
+
+def _sums_of_piece(kind, key, step, records, draw, model, solver, mechanism, state, sums):
     """Sums over a piece of the records, added to those of the pieces before."""
     round_ = solver.rounds(model, mechanism)[kind]
     query, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
@@ -255,7 +343,21 @@ def _piece(kind, key, step, records, draw, model, solver, mechanism, state, sums
     return own if sums is None else jax.tree.map(jnp.add, sums, own)
 
 
-@partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 1})
+_piece, _piece_of_few = (
+    jax.jit(_sums_of_piece, static_argnums=0, compiler_options=options)
+    for options in (_OF_LOOPS, _OF_FEW_ROUNDS)
+)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=LITTLE_EFFORT)
+def _noisy(kind, key, step, noise, model, solver, mechanism, state, sums):
+    """Release of a round whose pieces are summed."""
+    round_ = solver.rounds(model, mechanism)[kind]
+    _, blocks = _asked(round_, mechanism, state, _point(round_, key, step, state))
+    return noisy_release(blocks, mechanism, noise, step, sums)
+
+
+@partial(jax.jit, static_argnums=0, compiler_options=_OF_LOOPS)
 def _noisy_step(kind, key, step, noise, model, solver, mechanism, state, sums, kept):
     """What is left of a step when all pieces are summed."""
 
@@ -325,7 +427,13 @@ def sizes_of_steps(
     return np.concatenate(parts)[:n_steps]
 
 
-@jax.jit
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
+def _kinds(model, solver, mechanism):
+    """Kinds of the first rounds."""
+    return _kind(solver, jnp.arange(FEW, dtype=jnp.int32), len(solver.rounds(model, mechanism)))
+
+
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
 def _sizes(model, solver, mechanism, records, first):
     """Number of values in the releases of some steps."""
     sizes = jnp.array(release_sizes(model, solver, mechanism, records))
@@ -347,7 +455,7 @@ def start(key, model: Model, solver: Solver):
     return solver.init(model, jax.random.fold_in(key, _BEFORE_THE_FIRST_STEP))
 
 
-_start = jax.jit(start)
+_start = jax.jit(start, compiler_options=LITTLE_EFFORT)
 
 
 def _some_steps(key, records, source, first, stop, model, solver, mechanism, state, kept):
@@ -360,35 +468,38 @@ def _some_steps(key, records, source, first, stop, model, solver, mechanism, sta
     def release(query, blocks, step):
         if not isinstance(source, Recording):
             return private_sum(query, blocks, mechanism, source.at(step), step, records)
-        one = jax.tree.map(lambda x: jnp.asarray(x)[None], source.example)
-        return recorded_release(query, blocks, one, source.releases[step])
+        return recorded_release(query, blocks, _one(source.example), source.releases[step])
 
     return *loop(
         release, key, first, stop, model, solver, mechanism, state, kept
     ), stop + jnp.int32(0)
 
 
-# Level 1 compiles a quarter faster than 3, and runs as fast.
-_compiled = partial(
-    jax.jit, donate_argnames="state", compiler_options={"xla_backend_optimization_level": 1}
-)
-_steps = _compiled(_some_steps)
+_steps = jax.jit(_some_steps, donate_argnames="state", compiler_options=_OF_LOOPS)
 
 
 @cache
-def _steps_on(mesh):
-    """`_steps` of records that are divided over the devices of a mesh."""
+def _over(mesh, program, kind=None):
+    """`_steps`, or `_released` of a kind, of records that are divided over devices."""
+    of_kind, options, more = program, _OF_LOOPS, 7
+    if kind is not None:
+        of_kind, options, more = partial(program, kind), _OF_FEW_ROUNDS, 4
 
-    def some_steps(key, records, source, first, stop, model, solver, mechanism, state, kept):
-        how = (key, records, source, first, stop, model, solver, mechanism, state, kept)
-        divided = Draws(ON_ALL, ON_ALL, OVER_DEVICES, OVER_DEVICES, ON_ALL)
-        specs = (ON_ALL, OVER_DEVICES, divided, *[ON_ALL] * 7)
+    def divided(*how):
+        of_draws: tuple[Any, ...] = (ON_ALL, ON_ALL, OVER_DEVICES, OVER_DEVICES, ON_ALL)
+        draws = Draws(*of_draws)
+        leading = (ON_ALL, OVER_DEVICES) if kind is None else (ON_ALL, ON_ALL, OVER_DEVICES)
+        specs = (*leading, draws, *[ON_ALL] * more)
         # All devices update the same state by the same release.
-        return jax.shard_map(
-            _some_steps, mesh=mesh, in_specs=specs, out_specs=ON_ALL, check_vma=False
-        )(*how)
+        return jax.shard_map(of_kind, mesh=mesh, in_specs=specs, out_specs=ON_ALL, check_vma=False)(
+            *how
+        )
 
-    return _compiled(some_steps)
+    return jax.jit(divided, compiler_options=options)
+
+
+def _one(example):
+    return jax.tree.map(lambda x: jnp.asarray(x)[None], example)
 
 
 def recorded_release(query, blocks, one, values):

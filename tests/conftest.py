@@ -139,6 +139,7 @@ def no_network(monkeypatch):
 
 @functools.cache
 def _compiled_with(name, **options):
+    """A program compiled with other options."""
     import jax
 
     from skdpbayes import inference
@@ -167,7 +168,7 @@ def compiled_as_users_do(monkeypatch):
     """By the code generator that the Makefile turns off: with the other, replays differ in the last bits."""
     from skdpbayes import inference
 
-    for name in ("_steps", "_piece", "_noisy_step"):
+    for name in ("_steps", "_piece", "_noisy_step"):  # of loops
         program = _compiled_with(name, backend_optimization_level=1, cpu_use_fusion_emitters=True)
         monkeypatch.setattr(inference, name, program)
 
@@ -185,13 +186,21 @@ def compilations():
 
 
 @pytest.fixture
-def no_compiled_programs(compiled_quickly):
-    """Programs are traced anew: a change to what they are made of takes effect, and ends with the test."""
+def in_a_loop(monkeypatch):
+    """Rounds run in the compiled loop, however few they are."""
     from skdpbayes import inference
 
-    inference._steps.clear_cache()
+    monkeypatch.setattr(inference, "FEW", 0)
+
+
+@pytest.fixture
+def no_compiled_programs(compiled_quickly):
+    """Programs are traced anew: a change to what they are made of takes effect, and ends with the test."""
+    from whitebox import forget_programs
+
+    forget_programs()
     yield
-    inference._steps.clear_cache()
+    forget_programs()
 
 
 # bytes of a test process above which compiled programs are dropped

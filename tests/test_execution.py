@@ -28,7 +28,7 @@ from skdpbayes.mechanism import checkpoint, draws, stored
 from skdpbayes.privacy import PrivacyLedger
 
 sys.path.insert(0, str(Path(__file__).parent / "mechanism"))
-import divided  # noqa: E402
+import divided
 
 pytestmark = pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning")
 PROGRAM = Path(divided.__file__)
@@ -65,15 +65,15 @@ def watched(monkeypatch, name, seen):
         pytest.param("na-dpvi", {"n_steps": 6}, "_by_pieces", marks=pytest.mark.slow),
     ],
 )
-def test_rows_on_disk_release_what_rows_in_memory_do(
-    solver, settings, how, tmp_path, monkeypatch
-):
+def test_rows_on_disk_release_what_rows_in_memory_do(solver, settings, how, tmp_path, monkeypatch):
     X, y = divided.table()
     seen = []
     watched(monkeypatch, how, seen)
     in_memory = divided.digest(divided.fitted(solver, settings, X, y))
     assert not seen
-    assert divided.digest(divided.fitted(solver, settings, *on_disk(tmp_path, X=X, y=y))) == in_memory
+    assert (
+        divided.digest(divided.fitted(solver, settings, *on_disk(tmp_path, X=X, y=y))) == in_memory
+    )
     assert seen == [how]
 
 
@@ -84,7 +84,9 @@ def test_blocks_on_disk_are_sampled_as_those_in_memory(tmp_path, monkeypatch):
     X, y = divided.table()
     settings = {"sampling_rate": 0.2, "n_steps": 6}
     in_memory = divided.digest(divided.fitted("dpvi", settings, X, y))
-    assert divided.digest(divided.fitted("dpvi", settings, *on_disk(tmp_path, X=X, y=y))) == in_memory
+    assert (
+        divided.digest(divided.fitted("dpvi", settings, *on_disk(tmp_path, X=X, y=y))) == in_memory
+    )
 
 
 def poisson_model(x, y=None):
@@ -100,7 +102,10 @@ def poisson_model(x, y=None):
 BOUNDED = (([-3.0] * 3, [3.0] * 3), (-4, 4))
 READ = {
     "logistic": (DPBayesianLogisticRegression(classes=[0, 1]), "code"),
-    "short rows": (DPBayesianLogisticRegression(classes=[0, 1], data_norm=0.5, solver="vips"), "code"),
+    "short rows": (
+        DPBayesianLogisticRegression(classes=[0, 1], data_norm=0.5, solver="vips"),
+        "code",
+    ),
     "schema": (
         DPBayesianLogisticRegression(
             classes=Schema(
@@ -129,7 +134,7 @@ def test_parts_of_a_stored_table_are_parts_of_the_packed_one(name, tmp_path):
         X = np.clip(np.abs(X), 0, 1)
     y = {"code": rng.integers(0, 3, 300), "number": rng.normal(size=300), None: None}[target]
     whole = estimator._reader().read(estimator, X, y)
-    given = on_disk(tmp_path, X=X) + [None] if y is None else on_disk(tmp_path, X=X, y=y)
+    given = [*on_disk(tmp_path, X=X), None] if y is None else on_disk(tmp_path, X=X, y=y)
     part = estimator._reader().read(estimator, *given)
     assert whole.part is None and part.n_rows == 300
     assert whole.facts.shape == part.facts.shape
@@ -258,7 +263,9 @@ def interrupted(monkeypatch, after, fit):
 
 @pytest.fixture
 def step_by_step(monkeypatch):
-    monkeypatch.setattr(inference._Pace, "steps", property(lambda self: 1, lambda self, n: None), raising=False)
+    monkeypatch.setattr(
+        inference._Pace, "steps", property(lambda self: 1, lambda self, n: None), raising=False
+    )
 
 
 @pytest.mark.usefixtures("compiled_quickly", "step_by_step")

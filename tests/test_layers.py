@@ -17,6 +17,7 @@ ROOMS = (
     "_version",
     "cells",
     "checks",
+    "compilation",
     "schema",
     "declarations",
     "facts",

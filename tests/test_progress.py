@@ -104,7 +104,7 @@ def test_scikit_learns_bar_of_a_pipeline(capsys):
 
 
 @pytest.mark.parametrize("first", [1, 5, 1000])
-def test_bits_do_not_depend_on_the_parts(first, monkeypatch):
+def test_bits_do_not_depend_on_the_parts(first, monkeypatch, in_a_loop):
     plain, pace, told = estimator().fit(X, Y), inference._Pace.__init__, []
 
     def begin(self, watch):
@@ -137,7 +137,8 @@ def test_verbose_says_steps_and_time_and_nothing_of_the_rows(capsys, monkeypatch
         said.append(capsys.readouterr().out)
         last = said[-1].splitlines()[-1]
         assert re.fullmatch(r"\[DPBayesianLogisticRegression\] step 37 of 37: \d+\.\d s", last)
-        for line in said[-1].splitlines()[1:-1]:
+        assert said[-1].splitlines()[1].endswith("step 0 of 37; a first fit compiles for seconds")
+        for line in said[-1].splitlines()[2:-1]:
             assert re.fullmatch(r"\[\w+\] step \d+ of 37: \d+\.\d s, about \d+ s left", line)
     assert len(said[0].splitlines()) > 2
     assert said[0].splitlines()[0] == said[1].splitlines()[0]  # the plan

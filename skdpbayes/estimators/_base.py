@@ -15,7 +15,7 @@ from sklearn.callback import with_callbacks
 from sklearn.utils import Tags, estimator_html_repr
 
 from skdpbayes._version import __version__
-from skdpbayes.checks import check_choice, check_number, warn_user
+from skdpbayes.checks import LongFitWarning, check_choice, check_number, warn_user
 from skdpbayes.declarations import public_schema
 from skdpbayes.estimators._foreign import refuse_foreign, refusing_foreign
 from skdpbayes.estimators._progress import Progress, WatchedMixin
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _USUAL = 0.9  # share of records that can be used
 _MOST_ROWS = 384  # of a person, in one chunk of a batch
+_LONG = 120.0  # seconds of a fit, by a rough guess, from which on it warns
 _SURE = 4.0  # standard deviations below that share, from which on a fit warns
 
 
@@ -358,6 +359,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         """Charge the ledger, forget an earlier fit, and run; a fit that goes on is charged."""
         checkpoint = checkpoint_in_force()
         if checkpoint is None or checkpoint.load() is None:
+            self._warn_if_long(plan)
             self._charge(plan.report)
         self._warn_before(rows.facts)
         if self._parameters().get("verbose"):
@@ -427,6 +429,19 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         )  # fmt: skip
         progress.finish()
         return Outcome(jax.device_get(state), draws_rng(keys.solver), usable)
+
+    def _warn_if_long(self, plan: Plan) -> None:
+        """Warn before the charge if the fit will take minutes, by public numbers alone."""
+        seconds = plan.rough_seconds()
+        if seconds is not None and seconds > _LONG:
+            warn_user(
+                f"This fit of {plan.spec.n_chains * plan.n_steps} rounds may take about "
+                f"{seconds / 60:.0f} minutes, by a rough guess from public numbers. "
+                "plan(...).expected_seconds() measures; verbose=1, where there is one, and "
+                "sklearn.callback.ProgressBar show progress. Fewer steps, a smaller sampling_rate "
+                "or a smaller model take less time.",
+                LongFitWarning,
+            )
 
     def _warn_before(self, facts: Facts) -> None:
         from skdpbayes.privacy.ledger import Prepaid

@@ -64,7 +64,7 @@ class Progress:
         Within a call that `sklearn.callback.with_callbacks` manages.
     n_steps : int
     verbose : bool
-        Whether to print a line every two seconds.
+        Whether to print a line at once and then every two seconds.
     """
 
     def __init__(self, estimator: WatchedMixin, n_steps: int, *, verbose: bool) -> None:
@@ -73,6 +73,12 @@ class Progress:
         self._start = self._printed = time.perf_counter()
         self._context = estimator._init_callback_context(max_subtasks=_TASKS)
         self._context.call_on_fit_task_begin(estimator=estimator)
+        if verbose:
+            print(
+                f"[{type(estimator).__name__}] step 0 of {n_steps}; a first fit compiles for "
+                "seconds",
+                flush=True,
+            )
 
     def __call__(self, done: int) -> None:
         """Report that `done` steps are done."""

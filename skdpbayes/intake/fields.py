@@ -47,7 +47,9 @@ class FieldRows(Reader):
         """Fields of the records."""
         fields = self.fields(owner, X, y, reset=True)
         facts = facts_of(fields, vars(owner).get("n_features_in_", 0))
-        return table_rows(facts, lambda *own: pack(dict(zip(fields, own, strict=True))), *fields.values())
+        return table_rows(
+            facts, lambda *own: pack(dict(zip(fields, own, strict=True))), *fields.values()
+        )
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Fields of zeros, by place or by name."""

@@ -47,7 +47,8 @@ def rows_at(X: Any, places: Places) -> Any:
 def _give_back(X: np.memmap) -> None:
     # Private changes of copy-on-write maps would be lost.
     if X.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
-        X._mmap.madvise(mmap.MADV_DONTNEED)
+        mapped: Any = X
+        mapped._mmap.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,7 +140,7 @@ class Checkpoint:
         """Write the state of a chain before a step; None if it is the first."""
         states = self._over + ([] if state is None else [_leaves(state)])
         leaves = [leaf for own in states for leaf in own]
-        named = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
+        named: dict[str, Any] = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
         material, digest = (np.frombuffer(own, np.uint8) for own in self._head)
         buffer = BytesIO()
         np.savez(
@@ -203,7 +203,7 @@ def _restored(like: Any, saved: Any) -> Any:
 
     def one(own: Any, leaf: np.ndarray) -> Any:
         if _is_key(own):
-            return jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(own))
+            return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(own))
         return jax.numpy.asarray(leaf, own.dtype)
 
     return jax.tree.map(one, like, saved)

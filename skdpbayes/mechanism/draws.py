@@ -274,8 +274,9 @@ def resident(sampler: Sampler, window: Window, bounds: np.ndarray) -> Draws:
         indices = np.zeros(room(sampler, len(places)), np.int32)
         indices[: len(places)] = places % sampler.stride - low
     starts = np.pad(starts, ((0, len(window.noise) - steps), (0, 0)))
-    drawn: tuple[Any, ...] = (np.int32(window.first), np.int32(window.stop), indices, starts)
-    return Draws(*drawn, window.noise)
+    of_steps = np.int32(window.first), np.int32(window.stop)
+    drawn: tuple[Any, ...] = (*of_steps, indices, starts, window.noise)
+    return Draws(*drawn)
 
 
 def room(sampler: Sampler, size: int = 0) -> int:

@@ -311,7 +311,7 @@ def partial_sums(
 
     # Sums of floats in double precision: in single, rounding ten million would carry a record
     # beyond its clipping norm.
-    sums = jax.tree.map(
+    sums: Release = jax.tree.map(
         lambda x: x.astype(jnp.int64 if exact else float), zero_sums(query, blocks, records.one())
     )
     # Each group has its own program, over its own part of one Poisson sample.

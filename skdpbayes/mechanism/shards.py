@@ -8,6 +8,7 @@ process, the keys.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -82,7 +83,6 @@ class Devices:
         found = np.asarray(multihost_utils.process_allgather(halves), np.int64)
         return [int(high) << 31 | int(low) for high, low in found]
 
-
     def total(self, own: Iterable[int]) -> int:
         """Sum of numbers, over all processes."""
         return sum(self.numbers(sum(own)))
@@ -107,7 +107,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Shards:
-    """This process's records, a range for each of its devices.
+    """Records of this process, a range for each of its devices.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class Shards:
                 if sampler.rate == 1
                 else sampler.sample(window.number, steps, int(edges[0]), int(edges[-1]))
             )
-            for i, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+            for i, (low, high) in enumerate(itertools.pairwise(edges)):
                 if places is None:
                     indices[i] = np.arange(n_room)
                     starts[i, :steps] = 0, high - low
@@ -201,15 +201,13 @@ class Shards:
                 indices[i, : len(own)] = record[mine] - low
                 cuts = np.searchsorted(own, np.arange(steps + 1) * sampler.stride)
                 starts[i, :steps] = np.stack([cuts[:-1], cuts[1:]], axis=1)
-            yield Draws(
-                np.int32(window.first),  # type: ignore[arg-type]
-                np.int32(window.stop),  # type: ignore[arg-type]
-                self._put(indices.reshape(-1)),
-                self._put(starts.reshape(-1, 2)),
-                window.noise,  # type: ignore[arg-type]
-            )
+            divided = self._put(indices.reshape(-1)), self._put(starts.reshape(-1, 2))
+            of_steps = np.int32(window.first), np.int32(window.stop)
+            drawn: tuple[Any, ...] = (*of_steps, *divided, window.noise)
+            yield Draws(*drawn)
 
     def _put(self, local: np.ndarray) -> jax.Array:
         """An array whose first axis is divided over all devices, of the part of this process."""
         sharding = NamedSharding(self.devices.mesh, OVER_DEVICES)
-        return jax.make_array_from_process_local_data(sharding, local)
+        put: jax.Array = jax.make_array_from_process_local_data(sharding, local)
+        return put

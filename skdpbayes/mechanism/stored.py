@@ -73,7 +73,7 @@ class StoredRecords:
     @cached_property
     def most(self) -> int:
         """Records that are read together, about."""
-        padded = sum(leaf.nbytes for leaf in jax.tree.leaves(self.first.fields))
+        padded: int = sum(leaf.nbytes for leaf in jax.tree.leaves(self.first.fields))
         return max(64, _MOST_BYTES * self.first.n_slots // max(1, padded))
 
     @property
@@ -120,7 +120,8 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.zeros(n_bytes + _ALIGNED, np.uint8)
     start = -raw.ctypes.data % _ALIGNED
-    return raw[start : start + n_bytes].view(dtype).reshape(shape)
+    out: np.ndarray = raw[start : start + n_bytes].view(dtype).reshape(shape)
+    return out
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
@@ -186,8 +187,9 @@ def _batch(
         indices[: len(chosen)] = rank[low : low + len(chosen)]
         low += len(chosen)
         starts = np.stack([first[:-1], first[1:]], axis=1)
-        drawn: tuple[Any, ...] = (np.int32(own.first), np.int32(own.stop), indices, starts)
-        draws.append(Draws(*drawn, own.noise[:steps].copy()))
+        of_steps, noise = (np.int32(own.first), np.int32(own.stop)), own.noise[:steps].copy()
+        drawn: tuple[Any, ...] = (*of_steps, indices, starts, noise)
+        draws.append(Draws(*drawn))
     return rows, draws
 
 

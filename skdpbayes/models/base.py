@@ -7,7 +7,7 @@ asks for one of them, and says what it does without.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,7 @@ class Model(Protocol):
         """Log-likelihood of one record."""
 
 
+@runtime_checkable
 class BoundedStatistic(Protocol):
     """Statistic of a record with a declared bound on its norm."""
 
@@ -104,6 +105,7 @@ class Opening(NamedTuple):
     update: Callable[[Any, Mapping[str, Any], Mapping[str, jax.Array], jax.Array], Any]
 
 
+@runtime_checkable
 class StatisticsModel(Protocol):
     """Conjugate-exponential model with local latent variables, fitted by variational Bayes.
 

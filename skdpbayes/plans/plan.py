@@ -7,17 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+
 from skdpbayes.facts import Facts
 from skdpbayes.inference import run
 from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import MechanismSpec
+from skdpbayes.models.base import BoundedStatistic, StatisticsModel
+from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.plans.registry import planned
 from skdpbayes.plans.report import Told, report
 from skdpbayes.plans.settings import Settings, Task
 from skdpbayes.privacy.report import PrivacySpent
 
 _TRIED = 40  # number of rounds of a trial run
+
+# Seconds of a round, of a record, and of one of its numbers (`Plan.rough_seconds`): fits of the
+# examples in docstrings on two cores. Programs take long for a record, E-steps for its numbers.
+_ROUND, _RECORD, _NUMBER = 1e-4, 5e-8, 2e-9
+_OF_PROGRAMS, _OF_E_STEPS = 2e-6, 5e-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,11 +130,33 @@ class Plan:
 
         def seconds() -> float:
             start = time.perf_counter()
-            run(fit_keys(None), self.model, self.solver, brief, records)
+            how = (fit_keys(None), self.model, self.solver, brief, records)
+            run(*how, part_of=self.n_steps)
             return time.perf_counter() - start
 
         seconds()  # compiles
         return min(seconds() for _ in range(2)) * self.n_steps / kinds * self.spec.n_chains
+
+    def rough_seconds(self) -> float | None:
+        """Rough guess of the seconds that the rounds take, by arithmetic alone.
+
+        It may be off by a factor of ten either way; `expected_seconds` measures. None if the plan
+        does not know the number of rows.
+        """
+        n = self.facts.n_rows
+        if n is None:
+            return None
+        model, record, number = self.model, _RECORD, _NUMBER
+        if isinstance(model, BoundedStatistic):
+            size = model.n_statistics
+        else:
+            size = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
+        if isinstance(model, WithScoreUnit):
+            record = _OF_PROGRAMS
+        elif isinstance(model, StatisticsModel):
+            number = _OF_E_STEPS
+        a_round = _ROUND + self.sampling_rate * n * (record + size * number)
+        return self.spec.n_chains * self.n_steps * a_round
 
     def __repr__(self) -> str:
         rows = "" if self.facts.n_rows is None else f" of {self.facts.n_rows} {self.report.unit}s"

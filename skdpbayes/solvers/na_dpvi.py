@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -43,6 +44,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import (
     Model,
@@ -239,7 +241,8 @@ class NADPVI:
         them.
         """
         with jax.enable_x64(True):
-            return NormalLikelihood(*(np.asarray(x) for x in _likelihood(model, state)))
+            found = _normal_likelihood(model, state)
+        return NormalLikelihood(*(np.asarray(x) for x in found))
 
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
@@ -258,12 +261,12 @@ def normal_posterior(model: Model, state: TraceState) -> tuple[jax.Array, jax.Ar
     return state.theta, _given(model, state, _estimated(model, state), unclear)[1]
 
 
-_normal_posterior = jax.jit(normal_posterior)
+_normal_posterior = jax.jit(normal_posterior, compiler_options=LITTLE_EFFORT)
 
 
-@jax.jit
-def _likelihood(model: Model, state: TraceState) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Arrays of `NormalLikelihood`."""
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
+def _normal_likelihood(model: Model, state: TraceState) -> tuple[jax.Array, ...]:
+    """Information and linear term of the last round, and the information that is reported."""
     unclear = _look(model, state).unclear
     information, linear = _learnt(model, state, _asked(model, state), unclear)
     return information, linear, _learnt(model, state, _estimated(model, state), unclear)[0]

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import OpenedModel
 from skdpbayes.models.protocols import Number, Params
@@ -139,9 +141,14 @@ class Opened:
 
     def _marginal(self, model: OpenedModel, state: OpenedState) -> Any:
         with jax.enable_x64(True):  # as in the run, for the same coordinates
-            return jax.device_get(model.marginal(jax.tree.map(jnp.asarray, state.params)))
+            return jax.device_get(_marginal(model, state.params))
 
     def diagnostics(self, state: OpenedState, posterior: Posterior) -> dict[str, Any]:
         """Diagnostics of the solver, on its posterior of the coordinates."""
         own = posterior.posterior if isinstance(posterior, MappedPosterior) else posterior
         return self.solver.diagnostics(state.solver, own)
+
+
+@partial(jax.jit, compiler_options=LITTLE_EFFORT)
+def _marginal(model: OpenedModel, params: Params) -> Any:
+    return model.marginal(params)

@@ -43,6 +43,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
+from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import prior_variance
@@ -285,7 +286,7 @@ class LogisticVIPS:
     def posterior(self, model: LogisticRegression, state: Statistics) -> GaussianPosterior:
         """Normal posterior."""
         with jax.enable_x64(True):
-            mean, precision = _settled(model, self, jax.tree.map(jnp.asarray, state))
+            mean, precision = _settled(model, self, state)
         return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
 
     def diagnostics(self, state: Statistics, posterior: Any) -> dict[str, Any]:
@@ -319,7 +320,7 @@ def settled(model: LogisticRegression, solver: LogisticVIPS, state: Statistics) 
     )
 
 
-_settled = jax.jit(settled, compiler_options={"xla_backend_optimization_level": 1})
+_settled = jax.jit(settled, compiler_options=LITTLE_EFFORT)
 
 
 def _given(

@@ -501,7 +501,7 @@ def test_an_audit_of_persons_passes_and_sees_the_mutant(monkeypatch, no_compiled
     report = audit(model, X, groups=owner, n_trials=0)
     assert report.passed, str(report)
     rows_clipped_instead_of_persons(monkeypatch)
-    whitebox.inference._steps.clear_cache()
+    whitebox.forget_programs()
     from skdpbayes.audit import checks
 
     checks._longest.clear_cache()

@@ -458,6 +458,21 @@ def fitted_attributes(estimator):
     return {name: pickle.dumps(getattr(estimator, name)) for name in names}
 
 
+def forget_programs():
+    """Programs are traced anew."""
+    for name in (
+        "_steps",
+        "_released",
+        "_recalled",
+        "_learned",
+        "_piece",
+        "_piece_of_few",
+        "_noisy",
+        "_noisy_step",
+    ):
+        getattr(inference, name).clear_cache()
+
+
 def check_replay(solver, **parameters):
     """Every fitted attribute follows, bit for bit, from the releases and the solver key, without data.
 
@@ -528,13 +543,13 @@ def check_lattice(solver):
         )
         return original(noise, sums)
 
-    inference._steps.clear_cache()
+    forget_programs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mechanism, "add_noise", add_noise)
         released(planned, X, y)
         released(planned, X[::-1], y[::-1])
         jax.effects_barrier()
-    inference._steps.clear_cache()
+    forget_programs()
     assert types == {np.dtype(np.int64)}, "sums or noise are not of integers"
     for _, added in kept:
         assert len(np.unique(added % 2**10)) > 0.5 * min(added.size, 2**10), (

@@ -32,15 +32,33 @@ SIZES = {N, padded_size(N)}
 # Functions outside of the two rooms that are handed rows, and hand them on; see `test_handed_on`.
 HANDED_ON = {
     "estimators/_base.py": {"_fit", "_prepared", "_charged_run", "_run", "<lambda>"},
-    "inference.py": {"run", "_run", "chain", "_chain", "sizes_of_steps", "<listcomp>"},
+    "inference.py": {
+        "run",
+        "_run",
+        "chain",
+        "_chain",
+        "_few_rounds",
+        "sizes_of_steps",
+        "<listcomp>",
+    },
 }
 # Programs that are compiled, whose records have no values while the profiler looks.
-COMPILED = {"_steps", "release", "_sizes", "release_sizes"}
+COMPILED = {"_steps", "_released", "release", "_sizes", "release_sizes"}
 # To whom: the reader, the mechanism, the compiled loop, and each other.
 HANDED_TO = {
     *("own_fit", "self._fit", "self._prepared", "self._reader().read", "_RUNNER.get()"),
     *("estimator._charged_run", "self._run", "replace", "noisy_count"),
-    *("run", "_run", "_chain", "_steps", "_sizes", "sizes_of_steps", "release_sizes"),
+    *(
+        "run",
+        "_run",
+        "_chain",
+        "_few_rounds",
+        "_steps",
+        "_released",
+        "_sizes",
+        "sizes_of_steps",
+        "release_sizes",
+    ),
     *("jax.device_put", "draws_of_chain", "private_sum", "by_person"),
 }
 

@@ -1,0 +1,87 @@
+"""How programs are compiled: with how much effort, and whether they are kept for other processes.
+
+Nothing here sees a row. Importing this module does not import JAX.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+LITTLE_EFFORT: dict[str, bool | int] = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_llvm_disable_expensive_passes": True,
+}
+"""XLA options of programs that run a few hundred times at most.
+
+They compile in a quarter of the time that default options take, and run several times slower.
+"""
+
+
+def set_compilation_cache(folder: str | os.PathLike[str] | None) -> None:
+    """Keep compiled programs in a folder, for later processes of the same user.
+
+    A cache saves most of the first fit's compilation. It holds programs: shapes, sizes and the
+    structure of models, and no values of records, parameters or keys. See the page on the first
+    fit.
+
+    Parameters
+    ----------
+    folder : path or None
+        Made if needed, readable by its owner alone. None: programs are no longer kept.
+
+    Raises
+    ------
+    PermissionError
+        If the folder belongs to another user, or if others may read it or write to it: to load a
+        program is to run it, and whoever can write to the folder can put one there.
+    NotImplementedError
+        Where the owner of a folder cannot be told, as on Windows.
+
+    Examples
+    --------
+    >>> import skdpbayes, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> skdpbayes.set_compilation_cache(folder)
+    >>> skdpbayes.set_compilation_cache(None)
+    """
+    path = None if folder is None else str(_private_folder(Path(folder)))
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    jax.config.update("jax_compilation_cache_dir", path)
+    # By default small programs are not kept, and a fit has many.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if path else 1.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1 if path else 0)
+    # XLA's own caches, of autotuned kernels, would be folders that are made by other rules.
+    jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+    compilation_cache.reset_cache()
+
+
+def _private_folder(path: Path) -> Path:
+    """Absolute path of a folder that its owner, this user, alone can read and write."""
+    if not hasattr(os, "getuid"):
+        raise NotImplementedError("The owner of a folder cannot be checked on this system.")
+    path = path.expanduser().absolute()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise PermissionError(f"{path} must be a folder, and no link to one.")
+    if found.st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to another user, who could put programs there.")
+    if found.st_mode & 0o077:
+        raise PermissionError(
+            f"{path} can be read or written by others, who could put programs there: "
+            f"make it private with chmod 700, or name a new folder."
+        )
+    for parent in path.resolve().parents:
+        above = parent.stat()
+        swappable = above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX
+        if swappable or above.st_uid not in (0, os.getuid()):
+            raise PermissionError(
+                f"{parent} can be changed by others, who could put another folder in the place of "
+                f"{path}."
+            )
+    return path
