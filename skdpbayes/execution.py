@@ -1,4 +1,4 @@
-"""Where fits run, and how they go on when they are interrupted. Neither changes what they release."""
+"""Where fits run, and how they go on after an interruption: neither changes what they release."""
 
 from __future__ import annotations
 
