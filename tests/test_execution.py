@@ -225,10 +225,18 @@ def test_a_lost_process_ends_the_others():
 
 
 def test_what_cannot_be_divided_is_refused():
-    X, _ = make_blobs(60, 3, random_state=0)
+    X, y = make_blobs(60, 3, centers=2, random_state=0)
+    ledger = PrivacyLedger(epsilon=5.0, delta=1e-3)
+    persons = DPBayesianLogisticRegression(
+        epsilon=1.0, classes=[0, 1], max_rows_per_person=2, ledger=ledger
+    )
+    topics = DPLatentDirichletAllocation(n_components=2, epsilon=1.0, ledger=ledger)
     with skdpbayes.execution(devices=1):
         with pytest.raises(ValueError, match="Documents, sparse rows and persons"):
-            DPLatentDirichletAllocation(n_components=2, epsilon=1.0).fit(np.abs(X))
+            topics.fit(np.abs(X))
+        with pytest.raises(ValueError, match="Documents, sparse rows and persons"):
+            persons.fit(X, y, groups=np.arange(60) // 2)
+    assert not ledger.entries
     with pytest.raises(ValueError, match="devices=99, and JAX has"):
         with skdpbayes.execution(devices=99):
             DPGaussianMixture(n_components=2, bounds=(-3, 3)).fit(X)

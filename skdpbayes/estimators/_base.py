@@ -358,6 +358,10 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
     def _charged_run(self, plan: Plan, rows: Rows) -> Outcome:
         """Charge the ledger, forget an earlier fit, and run; a fit that goes on is charged."""
         checkpoint = checkpoint_in_force()
+        if devices_in_force() is not None:
+            from skdpbayes.mechanism.shards import refuse_undivided
+
+            refuse_undivided(plan.made_up(2))
         if checkpoint is None or checkpoint.load() is None:
             self._warn_if_long(plan)
             self._charge(plan.report)

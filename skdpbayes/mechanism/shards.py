@@ -105,6 +105,19 @@ class Devices:
             raise failed or RuntimeError("The first process refused this fit: see its error.")
 
 
+def refuse_undivided(records: Records) -> None:
+    """Raise a `ValueError` for records that cannot be divided, by their types alone."""
+
+    def whole(field: Any) -> bool:
+        return isinstance(field, SparseRows | RaggedRows | Persons)
+
+    if any(map(whole, jax.tree.leaves(records.fields, is_leaf=whole))):
+        raise ValueError(
+            "Documents, sparse rows and persons are not divided over devices: fit them without "
+            "execution(devices=...), or pass dense rows."
+        )
+
+
 @dataclass(frozen=True)
 class Shards:
     """Records of this process, a range for each of its devices.
@@ -134,14 +147,7 @@ class Shards:
         if isinstance(records, StoredRecords):
             whole = records.read(slice(0, records.n_records), records.n_slots)
             records = replace(whole, fields=jax.device_get(whole.fields))
-        rows = jax.tree.leaves(
-            records.fields, is_leaf=lambda x: isinstance(x, SparseRows | RaggedRows | Persons)
-        )
-        if any(isinstance(field, SparseRows | RaggedRows | Persons) for field in rows):
-            raise ValueError(
-                "Documents, sparse rows and persons are not divided over devices: fit them without "
-                "execution(devices=...), or pass dense rows."
-            )
+        refuse_undivided(records)
         return cls(devices, records, tuple(devices.numbers(int(records.n_records))))
 
     @property
