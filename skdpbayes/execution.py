@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from skdpbayes.checks import check_number
-
 
 @dataclass(frozen=True)
 class Execution:
@@ -82,6 +80,8 @@ def execution(
     >>> model.n_features_in_
     2
     """
+    from skdpbayes.checks import check_number
+
     if devices is not None and devices != "all":
         check_number("devices", devices, 1, integral=True, closed=True)
     check_number("every", every, 0, closed=True)

@@ -31,9 +31,9 @@ from skdpbayes.mechanism.private_sum import (
     zero_sums,
 )
 from skdpbayes.mechanism.records import Records
-from skdpbayes.mechanism.shards import ON_ALL, OVER_DEVICES, Devices, Shards
+from skdpbayes.mechanism.shards import ON_ALL, OVER_DEVICES, Devices, Shards, shards
 from skdpbayes.mechanism.spec import Mechanism, MechanismSpec
-from skdpbayes.mechanism.stored import StoredRecords, ahead, batches, fits_in_part, pieces
+from skdpbayes.mechanism.stored import StoredRecords, ahead, batches, fits_in_part, pieces, placed
 from skdpbayes.models.base import Model
 from skdpbayes.solvers.base import Round, Solver
 
@@ -95,9 +95,10 @@ def run(
     releases : array of shape ([n_chains,] n_steps, size) or None
         Each step's release, ravelled and padded to the longest.
     """
-    where = records if devices is None else Shards.of(devices, records)
+    if devices is not None:
+        records = Shards.of(devices, records)  # type: ignore[assignment]
     capacity = spec.n_steps if keep_releases else None
-    return _run(keys, model, solver, spec, where, capacity, watch, part_of, checkpoint)
+    return _run(keys, model, solver, spec, records, capacity, watch, part_of, checkpoint)
 
 
 def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, checkpoint=None):
@@ -105,13 +106,8 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, ch
     # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
     with jax.enable_x64(True):
         mechanism = jax.device_put(spec.traced())
-        if isinstance(records, StoredRecords) and records.n_records <= records.most:
-            records = records.read(slice(0, records.n_records), records.n_slots)
-        if isinstance(records, Records):
-            shaped = records = jax.device_put(records)
-        else:
-            shaped = records.first if isinstance(records, StoredRecords) else records.records
-        of_steps = sizes_of_steps(model, solver, mechanism, shaped, spec.n_steps)
+        records = placed(records)
+        of_steps = sizes_of_steps(model, solver, mechanism, records.shaped, spec.n_steps)
         n_steps = max(spec.n_steps, part_of)
         kinds = _kinds_if_few(model, solver, mechanism, n_steps, int(of_steps.max()))
         # The count of usable records is one more value.
@@ -123,9 +119,9 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, ch
 
         def chain(i):
             told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
-            how = (keys.chain(i), model, solver, mechanism, kinds, spec, of_steps, records)
+            how = (keys.chain(i), model, solver, mechanism, kinds, spec, of_steps)
             own = None if kept is None else kept.copy()
-            return _private_chain(*how, own, _Journal(i, told, checkpoint))
+            return _private_chain(*how, records, own, _Journal(i, told, checkpoint))
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
 
@@ -143,9 +139,8 @@ def _private_chain(keys, model, solver, mechanism, kinds, spec, sizes, records, 
     sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
     windows = windows_of_chain(noise, spec, sizes, sampler, first)
     if isinstance(records, Shards):
-        fields = records.fields()
-        sources = ((fields, own) for own in records.draws(sampler, windows))
-        done = _chain(*how, sources, state, kept, journal, records.devices.mesh)
+        sources = shards(records, sampler, windows)
+        done = _chain(*how, sources, state, kept, journal, records.mesh)
     elif fits_in_part(records, sampler.rate):
         done = _chain(*how, batches(records, sampler, windows), state, kept, journal)
     else:
@@ -268,7 +263,7 @@ def _by_pieces(
             kind = int(_kind(solver, np.int32(step), n_kinds) if kinds is None else kinds[step])
             own, how = (kind, key, np.int32(step)), (model, solver, mechanism, state)
             noise, sums = window.noise[step - window.first], None
-            parts = pieces(records, sampler, window, step, 0, records.n_records)
+            parts = pieces(records, sampler, window, step)
             for part, indices, starts in ahead(parts):
                 drawn: tuple[Any, ...] = (indices, starts, noise[:0])
                 draw = jax.device_put(Draw(*drawn))

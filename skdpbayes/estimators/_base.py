@@ -22,7 +22,7 @@ from skdpbayes.estimators._progress import Progress, WatchedMixin
 from skdpbayes.execution import execution_in_force
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.persons import by_person, codes_of_persons
-from skdpbayes.intake.reading import Reader, Rows
+from skdpbayes.intake.reading import Reader, Rows, records_of
 from skdpbayes.plans.settings import SEEDED, Defaults, Settings, Task
 from skdpbayes.privacy import NoisyCount, PrivacyLeakWarning, PrivacySpent
 
@@ -543,15 +543,6 @@ def _of_all_processes(devices: Devices, rows: Rows) -> Rows:
     assert facts.n_rows is not None
     n = sum(devices.numbers(facts.n_rows))
     return rows._replace(facts=replace(facts, shape=replace(facts.shape, n_rows=n)))
-
-
-def records_of(rows: Rows) -> Records | StoredRecords:
-    """Packed rows, or what packs them part by part where they are stored."""
-    from skdpbayes.mechanism.stored import StoredRecords
-
-    if rows.part is None:
-        return rows.pack()
-    return StoredRecords(rows.n_rows, rows.part)
 
 
 def solvers_of(estimator: type[PrivateEstimator]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from skdpbayes.intake.tables import named
 
 if TYPE_CHECKING:
     from skdpbayes.mechanism.records import Records
+    from skdpbayes.mechanism.stored import StoredRecords
 
 
 class Rows(NamedTuple):
@@ -60,6 +61,13 @@ def table_rows(facts: Facts, pack: Callable[..., Records], *arrays: Any) -> Rows
     if any(is_stored(own) or isinstance(own, StoredNumbers) for own in arrays):
         return Rows(facts, lambda: part(slice(None)), part, len(arrays[0]))
     return Rows(facts, lambda: pack(*arrays))
+
+
+def records_of(rows: Rows) -> Records | StoredRecords:
+    """Packed rows, or what packs them part by part where they are stored."""
+    from skdpbayes.mechanism.stored import StoredRecords
+
+    return rows.pack() if rows.part is None else StoredRecords(rows.n_rows, rows.part)
 
 
 @dataclass(frozen=True)

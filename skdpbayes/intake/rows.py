@@ -61,11 +61,11 @@ def bounded_rows(
             )  # else a lone row is added up in another order
             peak = np.abs(block).max(axis=1)
             far = np.flatnonzero(peak > short)
-        null[part] = ~np.isfinite(peak)  # NaN is the largest of numbers
-        block[null[part]] = 0
-        rows[part, :d] = block
-        if len(far):
-            rows[start + far, :d] = _shortened(block[far], bound)
+            null[part] = ~np.isfinite(peak)  # NaN is the largest of numbers
+            block[null[part]] = 0
+            rows[part, :d] = block
+            if len(far):
+                rows[start + far, :d] = _shortened(block[far], bound)
         if intercept:
             rows[part, d] = ~null[part]
     return rows, null

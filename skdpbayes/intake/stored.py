@@ -46,7 +46,7 @@ def rows_at(X: Any, places: Places) -> Any:
 
 def _give_back(X: np.memmap) -> None:
     # Private changes of copy-on-write maps would be lost.
-    if X.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
+    if X.mode != "c" and "MADV_DONTNEED" in vars(mmap):
         mapped: Any = X
         mapped._mmap.madvise(mmap.MADV_DONTNEED)
 

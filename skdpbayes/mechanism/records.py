@@ -171,6 +171,11 @@ class Records:
     places: np.ndarray | None = field(default=None, compare=False)
 
     @property
+    def shaped(self) -> Records:
+        """Records of the same shapes."""
+        return self
+
+    @property
     def n_slots(self) -> int:
         """Number of records, with those that pad."""
         first = jax.tree.leaves(self.fields, is_leaf=_is_rows)[0]

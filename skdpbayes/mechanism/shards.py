@@ -151,6 +151,16 @@ class Shards:
         return cls(devices, records, tuple(devices.numbers(int(records.n_records))))
 
     @property
+    def shaped(self) -> Records:
+        """Records of the same shapes."""
+        return self.records
+
+    @property
+    def mesh(self) -> Mesh:
+        """Mesh of the devices."""
+        return self.devices.mesh
+
+    @property
     def n_slots(self) -> int:
         """Number of records of all processes, with those that would pad them."""
         return padded_size(sum(self.counts))
@@ -217,3 +227,12 @@ class Shards:
         sharding = NamedSharding(self.devices.mesh, OVER_DEVICES)
         put: jax.Array = jax.make_array_from_process_local_data(sharding, local)
         return put
+
+
+def shards(
+    records: Shards, sampler: Sampler, windows: Iterator[Window]
+) -> Iterator[tuple[Records, Draws]]:
+    """Records of all devices, and their draws, window by window."""
+    fields = records.fields()
+    for draws in records.draws(sampler, windows):
+        yield fields, draws

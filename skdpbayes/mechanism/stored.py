@@ -53,6 +53,11 @@ class StoredRecords:
         return self.pack(slice(0, 1))
 
     @property
+    def shaped(self) -> Records:
+        """Records of the same shapes."""
+        return self.first
+
+    @property
     def n_slots(self) -> int:
         """Number of records, with those that would pad them in memory."""
         return padded_size(self.n_records)
@@ -122,6 +127,13 @@ def _zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     start = -raw.ctypes.data % _ALIGNED
     out: np.ndarray = raw[start : start + n_bytes].view(dtype).reshape(shape)
     return out
+
+
+def placed(records: Any) -> Any:
+    """Records where the loop finds them: those in memory on the device, a small table in memory."""
+    if isinstance(records, StoredRecords) and records.n_records <= records.most:
+        records = records.read(slice(0, records.n_records), records.n_slots)
+    return jax.device_put(records) if isinstance(records, Records) else records
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
@@ -194,9 +206,9 @@ def _batch(
 
 
 def pieces(
-    records: StoredRecords, sampler: Sampler, window: Window, step: int, first: int, stop: int
+    records: StoredRecords, sampler: Sampler, window: Window, step: int
 ) -> Iterator[tuple[Records, np.ndarray, np.ndarray]]:
-    """All records from `first` to `stop` that one step samples, some at a time.
+    """All records that one step samples, some at a time.
 
     Parameters
     ----------
@@ -204,7 +216,7 @@ def pieces(
     sampler : Sampler
     window : Window
         The step's.
-    step, first, stop : int
+    step : int
 
     Returns
     -------
@@ -214,8 +226,8 @@ def pieces(
     most = int(records.most / sampler.rate)
     width = most // sampler.block * sampler.block or most
     place = step - window.first
-    for low in range(first, stop, width):
-        high = min(low + width, stop)
+    for low in range(0, records.n_records, width):
+        high = min(low + width, records.n_records)
         if sampler.rate == 1:
             places: Places = slice(low, high)
             n, size = high - low, min(width, padded_size(records.n_records))

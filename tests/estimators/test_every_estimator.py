@@ -226,7 +226,7 @@ def test_all_but_the_releases_is_the_same_for_other_records(name, adjacency, mon
 
     monkeypatch.setattr(inference, "run", run)
     monkeypatch.setattr(
-        mechanism, "noisy_count", lambda key, usable, spec: NoisyCount(3.0, 1.0)
+        mechanism, "noisy_count", lambda key, usable, spec, total: NoisyCount(3.0, 1.0)
     )  # a release too
     fits = []
     for change in (1.0, 0.3):

@@ -189,8 +189,8 @@ def test_a_fit_accounts_for_it(fitted):
 
 
 def test_a_fit_draws_its_noise_from_its_own_key(monkeypatch):
-    given, used, fit_keys, count = [], [], random.fit_keys, mechanism.noisy_count
-    monkeypatch.setattr(random, "fit_keys", lambda *how: given.append(fit_keys(*how)) or given[-1])
+    given, used, fit_keys, count = [], [], random.keys_of, mechanism.noisy_count
+    monkeypatch.setattr(random, "keys_of", lambda *how: given.append(fit_keys(*how)) or given[-1])
     monkeypatch.setattr(
         mechanism, "noisy_count", lambda key, *what: used.append(key) or count(key, *what)
     )
@@ -204,7 +204,7 @@ def test_a_notebook_shows_it(fitted):
 
 def counts(monkeypatch, estimate):
     monkeypatch.setattr(
-        mechanism, "noisy_count", lambda key, usable, spec: NoisyCount(estimate, 10.0)
+        mechanism, "noisy_count", lambda key, usable, spec, total: NoisyCount(estimate, 10.0)
     )
 
 

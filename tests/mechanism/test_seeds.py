@@ -73,8 +73,8 @@ def test_the_attacks_of_one_seed_void_every_fit_that_takes_part():
 
 def test_fits_that_hold_share_no_key(monkeypatch):
     """Whatever is cloned or fitted again: each fit takes keys of its own from the operating system."""
-    taken, original = [], random.fit_keys
-    monkeypatch.setattr(random, "fit_keys", lambda *how: taken.append(original(*how)) or taken[-1])
+    taken, original = [], random.keys_of
+    monkeypatch.setattr(random, "keys_of", lambda *how: taken.append(original(*how)) or taken[-1])
     model = clone(MODEL).fit(BITS)
     models = [model, clone(model).fit(BITS), clone(model).fit(BITS), model.fit(BITS)]
     scaler = DPStandardScaler((0, 1), 0.5, 1e-3).fit(X)

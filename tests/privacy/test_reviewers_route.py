@@ -31,15 +31,18 @@ N = cases.N
 SIZES = {N, padded_size(N)}
 # Functions outside of the two rooms that are handed rows, and hand them on; see `test_handed_on`.
 HANDED_ON = {
-    "estimators/_base.py": {"_fit", "_prepared", "_charged_run", "_run", "<lambda>"},
+    "estimators/_base.py": {"_fit", "_prepared", "_charged_run", "_run", "<lambda>", "records_of"},
     "inference.py": {
         "run",
         "_run",
         "chain",
+        "_private_chain",
         "_chain",
-        "_few_rounds",
+        "_in_a_loop",
+        "_one_by_one",
         "sizes_of_steps",
         "<listcomp>",
+        "<genexpr>",
     },
 }
 # Programs that are compiled, whose records have no values while the profiler looks.
@@ -51,15 +54,29 @@ HANDED_TO = {
     *(
         "run",
         "_run",
+        "_private_chain",
         "_chain",
-        "_few_rounds",
-        "_steps",
-        "_released",
+        "drive",
+        "steps",
+        "own",
         "_sizes",
         "sizes_of_steps",
         "release_sizes",
     ),
-    *("jax.device_put", "draws_of_chain", "private_sum", "by_person"),
+    *("jax.device_put", "draws_of_chain", "private_sum", "by_person", "records_of"),
+    *("_of_all_processes", "_digest", "digest_of", "Shards.of", "StoredRecords"),
+    *(
+        "isinstance",
+        "placed",
+        "shards",
+        "batches",
+        "pieces",
+        "fits_in_part",
+        "ahead",
+        "Sampler",
+        "_by_pieces",
+        "piece",
+    ),
 }
 
 
@@ -186,11 +203,19 @@ def test_the_tracer_sees_a_reader_that_keeps_rows():
 # What may be asked of rows that are handed on, beside handing them on.
 ASKED = {
     ("rows", "facts"),  # public
+    ("records", "shaped"),  # the same
+    ("records", "mesh"),  # names of devices
     ("records", "n_slots"),  # sizes that `intake.packing` has rounded up
     ("records", "one"),  # a record of zeros
     ("named", "keys"),  # names of arguments
 }
-ALIASED = {"bounds": "bounds", "pack": "records", "read": "rows"}  # names that results get
+ALIASED = {
+    "bounds": "bounds",
+    "pack": "records",
+    "read": "rows",
+    "of": "records",
+    "placed": "records",
+}  # names that results get
 
 
 @pytest.mark.parametrize(
