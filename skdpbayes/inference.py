@@ -33,7 +33,15 @@ from skdpbayes.mechanism.private_sum import (
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.shards import ON_ALL, OVER_DEVICES, Devices, Shards, shards
 from skdpbayes.mechanism.spec import Mechanism, MechanismSpec
-from skdpbayes.mechanism.stored import StoredRecords, ahead, batches, fits_in_part, pieces, placed
+from skdpbayes.mechanism.stored import (
+    StoredRecords,
+    ahead,
+    batches,
+    fits_in_part,
+    pieces,
+    placed,
+    with_draws,
+)
 from skdpbayes.models.base import Model
 from skdpbayes.solvers.base import Round, Solver
 
@@ -132,9 +140,9 @@ def _private_chain(keys, model, solver, mechanism, kinds, spec, sizes, records, 
     first, state = journal.start(_start(key, model, solver))
     how = (key, model, solver, mechanism, kinds)
     if isinstance(records, Records):
-        bounds, n_slots = records.bounds(), records.n_slots
-        draws = draws_of_chain(sampling, noise, spec, sizes, bounds, n_slots, first)
-        done = _chain(*how, ((records, own) for own in draws), state, kept, journal)
+        bounds = records.bounds()
+        draws = draws_of_chain(sampling, noise, spec, sizes, bounds, records.n_slots, first)
+        done = _chain(*how, with_draws(records, draws), state, kept, journal)
         return journal.over(*done)
     sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
     windows = windows_of_chain(noise, spec, sizes, sampler, first)

@@ -25,7 +25,12 @@ from sklearn.utils import Tags, _safe_indexing
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from skdpbayes.checks import check_choice, check_number
-from skdpbayes.estimators._base import PrivateEstimator, check_ledger, diagram_and_card
+from skdpbayes.estimators._base import (
+    PrivateEstimator,
+    check_ledger,
+    diagram_and_card,
+    refuse_several_processes,
+)
 from skdpbayes.intake.persons import means_by_person
 from skdpbayes.intake.scores import scores
 from skdpbayes.plans.settings import SEEDED
@@ -181,6 +186,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
             If the search costs more than the ledger has left, before any run.
         """
         candidates = self._check()
+        refuse_several_processes("A search")
         n = _num_samples(X)
         if y is not None and _num_samples(y) != n:
             raise ValueError(

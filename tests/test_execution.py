@@ -224,6 +224,47 @@ def test_a_lost_process_ends_the_others():
     assert running[1].wait(300) == 9
 
 
+def test_what_needs_one_process_is_refused_in_several(tmp_path, monkeypatch):
+    from skdpbayes.mechanism.shards import Devices
+    from skdpbayes.model_selection import DPRandomizedSearchCV
+
+    X, y = divided.table()
+    model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1])
+    monkeypatch.setattr(Devices, "n_processes", 2)
+    monkeypatch.setattr(Devices, "numbers", lambda self, own: [own, own])
+    monkeypatch.setattr(Devices, "agree", lambda self, what: None)
+    with pytest.raises(ValueError, match="A fit with a checkpoint runs in one process"):
+        with skdpbayes.execution(devices="all", checkpoint=tmp_path / "fit"):
+            model.fit(X, y)
+    with pytest.raises(ValueError, match="A search runs in one process"):
+        with skdpbayes.execution(devices="all"):
+            DPRandomizedSearchCV(model, {"prior_scale": [1.0, 2.0]}, epsilon=1.0).fit(X, y)
+
+
+def test_rows_of_persons_are_read_at_once(tmp_path):
+    """A part of the rows would make a row the unit of privacy."""
+    X, y = on_disk(tmp_path, X=divided.table()[0], y=divided.table()[1])
+    model = DPBayesianLogisticRegression(epsilon=1.0, classes=[0, 1], max_rows_per_person=3)
+    _, rows = model._prepared(X, y, np.arange(len(y)) // 3)
+    assert rows.part is None and rows.pack().most_rows == 3
+
+
+def test_results_of_arithmetic_are_no_files(tmp_path):
+    from skdpbayes.intake.stored import is_stored
+
+    (X,) = on_disk(tmp_path, X=np.ones((10, 2)))
+    assert is_stored(X) and is_stored(X[2:]) and not is_stored(X * 2) and not is_stored(X[[1, 2]])
+
+
+def test_a_function_is_not_bound_to_a_checkpoint(tmp_path):
+    ledger = PrivacyLedger(epsilon=5.0, delta=1e-3)
+    X, y = divided.table()
+    with skdpbayes.execution(checkpoint=tmp_path / "fit"):
+        with pytest.raises(ValueError, match="function of yours cannot have a checkpoint"):
+            DPNumPyroModel(poisson_model, epsilon=1.0, ledger=ledger).fit(X, y)
+    assert not ledger.entries
+
+
 def test_what_cannot_be_divided_is_refused():
     X, y = make_blobs(60, 3, centers=2, random_state=0)
     ledger = PrivacyLedger(epsilon=5.0, delta=1e-3)
@@ -351,10 +392,21 @@ def test_a_checkpoint_is_of_one_fit(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match="of another fit"):
             fit()
     assert not ran and len(ledger.entries) == 1 and file.read_bytes() == kept
-    file.chmod(0o644)
-    with pytest.raises(ValueError, match="others may read"):
-        fit()
+    for mode in (0o640, 0o604, 0o620, 0o602):
+        file.chmod(mode)
+        with pytest.raises(ValueError, match="others may read"):
+            fit()
     file.chmod(0o600)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 12345)
+        with pytest.raises(ValueError, match="others may read"):
+            fit()
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a link"):
+        fit()
+    file.unlink()
+    (tmp_path / "elsewhere").rename(file)
     file.write_bytes(b"no checkpoint")
     with pytest.raises(ValueError, match="is no checkpoint"):
         fit()
@@ -363,8 +415,69 @@ def test_a_checkpoint_is_of_one_fit(tmp_path, monkeypatch):
 
 def test_a_digest_says_nothing_without_the_keys():
     tree = {"x": np.arange(6.0)}
-    one, other = (checkpoint.digest_of(bytes([k]) * 32, tree, [tree]) for k in (1, 2))
-    assert one != other and one == checkpoint.digest_of(bytes([1]) * 32, tree, [tree])
+    one, other = (checkpoint.digest_of(bytes([k]) * 32, tree, "", [tree]) for k in (1, 2))
+    assert one != other and one == checkpoint.digest_of(bytes([1]) * 32, tree, "", [tree])
+
+
+def test_a_digest_sees_all_that_a_fit_depends_on(tmp_path, monkeypatch):
+    key, x = bytes(32), np.arange(6.0)
+    same = [checkpoint.digest_of(key, {"a": x}, "report", [{"x": x}]) for _ in range(2)]
+    others = [
+        checkpoint.digest_of(key, {"a": x + 1e-9}, "report", [{"x": x}]),
+        checkpoint.digest_of(key, {"b": x}, "report", [{"x": x}]),
+        checkpoint.digest_of(key, {"a": x}, "seeded", [{"x": x}]),
+        checkpoint.digest_of(key, {"a": x}, "report", [{"x": x.view(np.int64)}]),
+        checkpoint.digest_of(key, {"a": x}, "report", [{"x": x.reshape(2, 3)}]),
+        checkpoint.digest_of(key, {"a": x}, "report", [{"y": x}]),
+        checkpoint.digest_of(key, {"a": x}, "report", [{"x": x}, {"x": x}]),
+    ]
+    known = checkpoint.version
+    for name in ("jax", "jaxlib", "numpy"):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                checkpoint, "version", lambda own, n=name: "0" if own == n else known(own)
+            )
+            others.append(checkpoint.digest_of(key, {"a": x}, "report", [{"x": x}]))
+    assert len(set(same)) == 1 and len({*same, *others}) == 1 + len(others)
+    X, _ = divided.table()
+    zeros = np.concatenate([X, np.zeros((1, 3), np.float32)])  # as a padded row
+    reader = DPGaussianMixture(n_components=2, bounds=(-3, 3), adjacency="add_remove")
+    digests = set()
+    for i, rows in enumerate((X, zeros, np.concatenate([X[1:], X[:1]]))):
+        read = reader._reader().read(reader, rows)
+        stored_rows = reader._reader().read(reader, *on_disk(tmp_path, **{f"r{i}": rows}))
+        for records in (read.pack(), stored.StoredRecords(len(rows), stored_rows.part)):
+            digests.add(checkpoint.digest_of(key, {}, "", records.parts))
+    assert len(digests) == 6
+
+
+def test_a_seed_stays_a_seed(tmp_path, monkeypatch, compiled_quickly, step_by_step):
+    X, y = divided.table()
+
+    def fit(seed):
+        with skdpbayes.execution(checkpoint=tmp_path / "fit", every=0.0):
+            return divided.fitted("dpvi", CASES["dpvi"], X, y, seed=seed)
+
+    interrupted(monkeypatch, 3, lambda: fit(7))
+    with pytest.raises(ValueError, match="of another fit"):
+        fit(None)
+
+
+def test_a_fit_that_goes_on_under_another_ledger_is_charged(
+    tmp_path, monkeypatch, compiled_quickly, step_by_step
+):
+    X, y = divided.table()
+
+    def fit(ledger):
+        with skdpbayes.execution(checkpoint=tmp_path / "fit", every=0.0):
+            return divided.fitted("dpvi", CASES["dpvi"] | {"ledger": ledger}, X, y)
+
+    interrupted(monkeypatch, 3, lambda: fit(None))
+    with pytest.raises(skdpbayes.privacy.BudgetError):
+        fit(PrivacyLedger(epsilon=0.01, delta=1e-3))
+    other = PrivacyLedger(epsilon=5.0, delta=1e-3)
+    fit(other)
+    assert len(other.entries) == 1
 
 
 def test_without_a_checkpoint_nothing_is_written(tmp_path, monkeypatch):

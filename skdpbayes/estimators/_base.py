@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -357,14 +358,18 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
 
     def _charged_run(self, plan: Plan, rows: Rows) -> Outcome:
         """Charge the ledger, forget an earlier fit, and run; a fit that goes on is charged."""
-        checkpoint = checkpoint_in_force()
-        if devices_in_force() is not None:
+        checkpoint, devices = self._checkpoint(plan), devices_in_force()
+        if devices is not None:
             from skdpbayes.mechanism.shards import refuse_undivided
 
             refuse_undivided(plan.made_up(2))
-        if checkpoint is None or checkpoint.load() is None:
+            devices.agree(_public_digest(plan, devices.n_local))
+        saved = None if checkpoint is None else checkpoint.load()
+        if saved is None or not self._has_paid(saved.paid):
             self._warn_if_long(plan)
             self._charge(plan.report)
+        if checkpoint is not None:
+            checkpoint.paid = self._last_entry() if saved is None else saved.paid
         self._warn_before(rows.facts)
         if self._parameters().get("verbose"):
             print(f"[{type(self).__name__}] {self._parameters()['solver']}: {plan.report!r}")
@@ -400,6 +405,33 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
                 )
 
         charge() if devices is None else devices.once(charge)
+
+    def _checkpoint(self, plan: Plan) -> Checkpoint | None:
+        """Checkpoint in force; fits of a search, which are many, have none."""
+        from skdpbayes.mechanism.checkpoint import refuse_unbound
+        from skdpbayes.privacy.ledger import Prepaid
+
+        checkpoint = None if isinstance(self.ledger, Prepaid) else checkpoint_in_force()
+        if checkpoint is not None:
+            refuse_unbound((plan.model, plan.solver))
+        return checkpoint
+
+    def _last_entry(self) -> str:
+        """Entry of this fit in the ledger in force, which has just been charged."""
+        from skdpbayes.privacy.ledger import ledger_in_force
+
+        entries = getattr(ledger_in_force(self.ledger), "entries", None)
+        return json.dumps(entries[-1], sort_keys=True, default=str) if entries else ""
+
+    def _has_paid(self, entry: str) -> bool:
+        """Whether the ledger in force has an entry; without a ledger nobody has to pay."""
+        from skdpbayes.privacy.ledger import ledger_in_force
+
+        ledger = ledger_in_force(self.ledger)
+        known = getattr(ledger, "entries", ())
+        return ledger is None or entry in [
+            json.dumps(own, sort_keys=True, default=str) for own in known
+        ]
 
     @with_callbacks
     def _run(self, plan: Plan, rows: Rows, checkpoint: Checkpoint | None = None) -> Outcome:
@@ -515,6 +547,16 @@ def devices_in_force() -> Devices | None:
     return Devices.of(wanted)
 
 
+def refuse_several_processes(what: str) -> None:
+    """Raise a `ValueError` where a fit would be that of several processes."""
+    devices = devices_in_force()
+    if devices is not None and devices.n_processes > 1:
+        raise ValueError(
+            f"{what} runs in one process: each would draw numbers of its own. Use "
+            "execution(devices=...) in one process on all its devices."
+        )
+
+
 def checkpoint_in_force() -> Checkpoint | None:
     """Checkpoint of the fits of a `skdpbayes.execution`."""
     own = execution_in_force()
@@ -522,19 +564,23 @@ def checkpoint_in_force() -> Checkpoint | None:
         return None
     from skdpbayes.mechanism.checkpoint import Checkpoint
 
-    devices = devices_in_force()
-    if devices is not None and devices.n_processes > 1:
-        raise ValueError(
-            "A checkpoint is written by fits of one process: leave it out, or run one process on "
-            "all devices."
-        )
+    refuse_several_processes("A fit with a checkpoint")
     return Checkpoint(own.checkpoint, own.every)
 
 
 def _digest(material: bytes, plan: Plan, records: Records | StoredRecords) -> bytes:
     from skdpbayes.mechanism.checkpoint import digest_of
 
-    return digest_of(material, (plan.model, plan.solver, plan.spec.traced()), records.parts)
+    own = (plan.model, plan.solver, plan.spec.traced())
+    return digest_of(material, own, f"{plan.report.to_json()}{plan.spec!r}", records.parts)
+
+
+def _public_digest(plan: Plan, n_devices: int) -> bytes:
+    """What processes that fit together must agree in: all but rows that binds a checkpoint."""
+    from skdpbayes.mechanism.checkpoint import digest_of
+
+    own = (plan.model, plan.solver, plan.spec.traced())
+    return digest_of(b"", own, f"{plan.report.to_json()}{plan.spec!r}{n_devices}", ())
 
 
 def _of_all_processes(devices: Devices, rows: Rows) -> Rows:

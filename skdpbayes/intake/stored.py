@@ -20,7 +20,8 @@ Places = slice | np.ndarray
 
 def is_stored(X: Any) -> bool:
     """Whether a table, or a column, is read part by part: a `numpy.memmap`."""
-    return isinstance(X, np.memmap)
+    # Results of arithmetic are of the class, too, and in memory.
+    return isinstance(X, np.memmap) and vars(X).get("_mmap") is not None
 
 
 def rows_at(X: Any, places: Places) -> Any:

@@ -35,6 +35,8 @@ class Saved(NamedTuple):
     material : bytes
         Of the fit's keys.
     digest : bytes
+    paid : str
+        The ledger's entry of the fit; empty without a ledger.
     chain, step : int
         What comes next.
     states : list of list of arrays
@@ -43,6 +45,7 @@ class Saved(NamedTuple):
 
     material: bytes
     digest: bytes
+    paid: str
     chain: int
     step: int
     states: list[list[np.ndarray]]
@@ -61,6 +64,7 @@ class Checkpoint:
     def __init__(self, path: Path, every: float) -> None:
         self.path, self._every, self._last = path, every, time.monotonic()
         self._head: tuple[bytes, bytes] = (b"", b"")
+        self.paid = ""
         self._over: list[list[np.ndarray]] = []
         self.saved: Saved | None = None
 
@@ -70,11 +74,17 @@ class Checkpoint:
         Raises
         ------
         ValueError
-            If others may read or change the file, or if it is no checkpoint.
+            If it is a link, if others may read or change it, or if it is no checkpoint.
         """
+        if self.path.is_symlink():
+            raise ValueError(
+                f"The checkpoint {str(self.path)!r} is a link: its keys would stay where it points "
+                "to. Give the file itself."
+            )
         if not self.path.exists():
             return None
-        status = self.path.stat()
+        with open(os.open(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
+            status, content = os.fstat(file.fileno()), file.read()
         if os.name == "posix" and (
             status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077
         ):
@@ -83,14 +93,15 @@ class Checkpoint:
                 "change it: it must be yours, with the permissions 0600."
             )
         try:
-            with np.load(BytesIO(self.path.read_bytes()), allow_pickle=False) as data:
+            with np.load(BytesIO(content), allow_pickle=False) as data:
                 if int(data["format"]) != _FORMAT:
                     raise KeyError("format")
                 lengths = data["lengths"].tolist()
                 leaves = iter([data[f"leaf{i}"] for i in range(sum(lengths))])
                 states = [[next(leaves) for _ in range(n)] for n in lengths]
                 head = (data["material"].tobytes(), data["digest"].tobytes())
-                self.saved = Saved(*head, int(data["chain"]), int(data["step"]), states)
+                paid = data["paid"].tobytes().decode()
+                self.saved = Saved(*head, paid, int(data["chain"]), int(data["step"]), states)
         except (KeyError, OSError, EOFError, ValueError, BadZipFile) as error:
             raise ValueError(
                 f"{str(self.path)!r} is no checkpoint of this version of skdpbayes. Delete it to "
@@ -113,7 +124,7 @@ class Checkpoint:
                 f"The checkpoint {str(self.path)!r} is of another fit: of other records, other "
                 "parameters, another version or another kind of device. With the same noise on "
                 "other records both would be given away. Delete it to begin a new fit, which is "
-                "charged."
+                "charged. (That something differs is private, too.)"
             )
 
     def start(self, chain: int, fresh: Any) -> tuple[int, Any]:
@@ -141,11 +152,12 @@ class Checkpoint:
         states = self._over + ([] if state is None else [_leaves(state)])
         leaves = [leaf for own in states for leaf in own]
         named: dict[str, Any] = {f"leaf{i}": leaf for i, leaf in enumerate(leaves)}
-        material, digest = (np.frombuffer(own, np.uint8) for own in self._head)
+        head = (*self._head, self.paid.encode())
+        material, digest, paid = (np.frombuffer(own, np.uint8) for own in head)
         buffer = BytesIO()
         np.savez(
-            buffer, format=_FORMAT, material=material, digest=digest, chain=chain, step=step,
-            lengths=np.array([len(own) for own in states], np.int64), **named,
+            buffer, format=_FORMAT, material=material, digest=digest, paid=paid, chain=chain,
+            step=step, lengths=np.array([len(own) for own in states], np.int64), **named,
         )  # fmt: skip
         beside = self.path.with_name(self.path.name + ".new")
         beside.unlink(missing_ok=True)
@@ -162,7 +174,16 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def digest_of(material: bytes, plan: Any, parts: Iterable[Any]) -> bytes:
+def refuse_unbound(plan: Any) -> None:
+    """Raise a `ValueError` for a plan that holds functions: nothing tells two of them apart."""
+    if " at 0x" in str(jax.tree.structure(plan)):
+        raise ValueError(
+            "A fit of a model or guide that is a function of yours cannot have a checkpoint: a "
+            "file cannot tell whether the function is still the same. Leave the checkpoint out."
+        )
+
+
+def digest_of(material: bytes, plan: Any, report: str, parts: Iterable[Any]) -> bytes:
     """Keyed digest of a plan, of the versions that run it, and of all records.
 
     Parameters
@@ -170,6 +191,8 @@ def digest_of(material: bytes, plan: Any, parts: Iterable[Any]) -> bytes:
     material : bytes
         Of the fit's keys: who does not have them learns nothing from a digest.
     plan : pytree
+    report : str
+        All else that is said of the fit.
     parts : iterable of pytrees of arrays
         Packed records.
     """
@@ -177,7 +200,7 @@ def digest_of(material: bytes, plan: Any, parts: Iterable[Any]) -> bytes:
     out = hashlib.blake2b(key=key, digest_size=32)
     device = jax.devices()[0]
     versions = (__version__, *(version(name) for name in ("jax", "jaxlib", "numpy")))
-    out.update(repr((versions, device.platform, device.device_kind)).encode())
+    out.update(repr((versions, device.platform, device.device_kind, report)).encode())
     for tree in chain((plan,), parts):
         for leaf in jax.tree.leaves(tree):
             array = np.ascontiguousarray(leaf)

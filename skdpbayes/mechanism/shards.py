@@ -8,6 +8,7 @@ process, the keys.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -82,6 +83,18 @@ class Devices:
         halves = np.array([own >> 31, own & (2**31 - 1)], np.int32)
         found = np.asarray(multihost_utils.process_allgather(halves), np.int64)
         return [int(high) << 31 | int(low) for high, low in found]
+
+    def agree(self, what: bytes) -> None:
+        """Raise a `RuntimeError` in all processes unless all say the same."""
+        if self.n_processes == 1:
+            return
+        own = np.frombuffer(hashlib.blake2b(what, digest_size=32).digest(), np.int32)
+        found = np.asarray(multihost_utils.process_allgather(own))
+        if (found != found[0]).any():
+            raise RuntimeError(
+                "Processes do not fit the same: parameters, columns, versions and numbers of "
+                "devices must be equal in all of them. Nothing was released."
+            )
 
     def total(self, own: Iterable[int]) -> int:
         """Sum of numbers, over all processes."""

@@ -93,9 +93,10 @@ class StoredRecords:
 
     @property
     def parts(self) -> Iterator[Tree]:
-        """Fields of all records, part by part."""
+        """All that a fit reads of the records, part by part."""
         for low in range(0, self.n_records, self.most):
-            yield self.pack(slice(low, min(low + self.most, self.n_records))).fields
+            high = min(low + self.most, self.n_records)
+            yield self.pack(slice(low, high)).fields, high
 
     def read(self, places: Places, size: int) -> Records:
         """Records at some places, padded to a size, on the device."""
@@ -134,6 +135,11 @@ def placed(records: Any) -> Any:
     if isinstance(records, StoredRecords) and records.n_records <= records.most:
         records = records.read(slice(0, records.n_records), records.n_slots)
     return jax.device_put(records) if isinstance(records, Records) else records
+
+
+def with_draws(records: Records, draws: Iterable[Draws]) -> Iterator[tuple[Records, Draws]]:
+    """Records in memory, with one part of the draws after the other."""
+    return ((records, own) for own in draws)
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:

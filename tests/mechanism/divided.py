@@ -26,11 +26,11 @@ def table():
     return X, (X[:, 0] + rng.logistic(size=N_ROWS) > 0).astype(int)
 
 
-def fitted(solver, settings, X, y, **how):
+def fitted(solver, settings, X, y, *, seed=1, **how):
     from skdpbayes import DPBayesianLogisticRegression
 
     model = DPBayesianLogisticRegression(
-        epsilon=1.0, classes=[0, 1], solver=solver, random_state=1, n_posterior_samples=20,
+        epsilon=1.0, classes=[0, 1], solver=solver, random_state=seed, n_posterior_samples=20,
         **settings, **how,
     )  # fmt: skip
     return model.fit(X, y)
@@ -53,6 +53,7 @@ def main(devices, process=None, n_processes=None, *more):
     from skdpbayes.privacy import PrivacyLedger
 
     X, y = table()
+    seed = 1 if not process else 77  # the first process's counts
     if process is not None:
         jax.distributed.initialize(
             f"localhost:{devices}", n_processes, process, heartbeat_timeout_seconds=10
@@ -67,7 +68,7 @@ def main(devices, process=None, n_processes=None, *more):
     for where in (None, "all") if process is None else ("all",):
         for solver, settings in CASES:
             with skdpbayes.execution(devices=where):
-                model = fitted(solver, settings, X, y, ledger=ledger)
+                model = fitted(solver, settings, X, y, ledger=ledger, seed=seed)
             print(solver, digest(model), model.privacy_spent_.public["n_samples"], flush=True)
     if ledger is not None:
         print("charged", len(ledger.entries), flush=True)

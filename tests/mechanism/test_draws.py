@@ -184,6 +184,17 @@ def test_blocks_of_records_are_sampled_independently_of_each_other(monkeypatch):
     assert stats.kstest(counts, stats.binom(rounds, rate).cdf).pvalue > 1e-6
 
 
+def test_no_two_blocks_and_windows_share_a_sample(monkeypatch):
+    monkeypatch.setattr(draws, "_HITS", 32)
+    sampler = Sampler(KEY, 0.3, 128 * 6)
+    drawn = {
+        tuple(sampler.sample(window, 1, low, low + 128) - low)
+        for window in range(6)
+        for low in range(0, 128 * 6, 128)
+    }
+    assert len(drawn) == 36
+
+
 @pytest.mark.parametrize("hits", [32, 2**16])
 def test_whoever_samples_a_range_finds_the_same_records(hits, monkeypatch):
     """However records are divided, and whichever window comes first."""

@@ -68,6 +68,7 @@ HANDED_TO = {
     *(
         "isinstance",
         "placed",
+        "with_draws",
         "shards",
         "batches",
         "pieces",
