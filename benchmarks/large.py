@@ -73,7 +73,7 @@ def _fit(paths: list[str], in_memory: bool, settings: dict, rounds: list[int]) -
         model = DPBayesianLogisticRegression(**how, **own).fit(X, y)
         return model, time.perf_counter() - start
 
-    fitted(small, np.arange(1000) % 2, None if rounds == [None] else 20)
+    fitted(small, np.arange(1000) % 2, rounds[0])
     baseline = _resident()
     with _Peak() as peak:
         fitted(X, y, rounds[0])  # compiles
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--rows", type=float, nargs="+", default=[1e6, 1e7, 1e8])
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--batch", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, nargs=2, default=[50, 2050])
+    parser.add_argument("--rounds", type=int, nargs=2, default=[600, 2600])
     parser.add_argument("--folder", type=Path, help="where tables are written, and kept")
     parser.add_argument(
         "--no-full", action="store_true", help="leave out fits with default settings"

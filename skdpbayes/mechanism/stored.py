@@ -20,7 +20,7 @@ import numpy as np
 from skdpbayes.mechanism.draws import Draws, Sampler, Window
 from skdpbayes.mechanism.records import Records, Tree, padded_size
 
-_MOST_BYTES = 2**28  # of packed records that are read together; twice as many are in memory
+_MOST_BYTES = 3 * 2**26  # of packed records that are read together; twice as many are in memory
 _AT_A_TIME = 2**15  # records that are packed at a time, so that they stay in cache
 _ALIGNED = 64
 
@@ -84,19 +84,20 @@ class StoredRecords:
     @property
     def usable(self) -> Iterator[np.ndarray]:
         """Which records can contribute, part by part."""
-        return ahead(self._usable(low) for low in range(0, self.n_records, self.most))
+        for part in self._all():
+            assert part.usable is not None
+            yield part.usable
 
-    def _usable(self, low: int) -> np.ndarray:
-        usable = self.pack(slice(low, min(low + self.most, self.n_records))).usable
-        assert usable is not None
-        return usable
+    def _all(self) -> Iterator[Records]:
+        """All records, part by part."""
+        ends = range(0, self.n_records, _AT_A_TIME)
+        return ahead(self.pack(slice(low, min(low + _AT_A_TIME, self.n_records))) for low in ends)
 
     @property
     def parts(self) -> Iterator[Tree]:
         """All that a fit reads of the records, part by part."""
-        for low in range(0, self.n_records, self.most):
-            high = min(low + self.most, self.n_records)
-            yield self.pack(slice(low, high)).fields, high
+        for part in self._all():
+            yield part.fields, part.n_records
 
     def read(self, places: Places, size: int) -> Records:
         """Records at some places, padded to a size, on the device."""
@@ -193,11 +194,10 @@ def _batch(
     places = [
         sampler.sample(own.number, own.stop - own.first, 0, records.n_records) for own in windows
     ]
-    record = np.concatenate(places) % sampler.stride
-    order = np.argsort(record, kind="stable")
+    record, order = _sorted(np.concatenate(places) % sampler.stride)
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
-    rows, low, draws = records.read(record[order], _size(len(order), records.most)), 0, []
+    rows, low, draws = records.read(record, _size(len(order), records.most)), 0, []
     for own, chosen in zip(windows, places, strict=True):
         steps = 1 << (own.stop - own.first - 1).bit_length()
         first = np.searchsorted(chosen, np.arange(steps + 1) * sampler.stride)
@@ -209,6 +209,16 @@ def _batch(
         drawn: tuple[Any, ...] = (*of_steps, indices, starts, noise)
         draws.append(Draws(*drawn))
     return rows, draws
+
+
+def _sorted(record: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Records in increasing order, and their places: several times as fast as `numpy.argsort`."""
+    bits = max(1, int(len(record)).bit_length())
+    if int(record.max(initial=0)).bit_length() + bits > 62:
+        order = np.argsort(record)
+        return record[order], order
+    key = np.sort(record << bits | np.arange(len(record)))
+    return key >> bits, key & ((1 << bits) - 1)
 
 
 def pieces(
