@@ -194,10 +194,11 @@ def _batch(
     places = [
         sampler.sample(own.number, own.stop - own.first, 0, records.n_records) for own in windows
     ]
-    record, order = _sorted(np.concatenate(places) % sampler.stride)
+    record = np.concatenate(places) % sampler.stride
+    order = np.argsort(record)
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)
-    rows, low, draws = records.read(record, _size(len(order), records.most)), 0, []
+    rows, low, draws = records.read(record[order], _size(len(order), records.most)), 0, []
     for own, chosen in zip(windows, places, strict=True):
         steps = 1 << (own.stop - own.first - 1).bit_length()
         first = np.searchsorted(chosen, np.arange(steps + 1) * sampler.stride)
@@ -209,16 +210,6 @@ def _batch(
         drawn: tuple[Any, ...] = (*of_steps, indices, starts, noise)
         draws.append(Draws(*drawn))
     return rows, draws
-
-
-def _sorted(record: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Records in increasing order, and their places: several times as fast as `numpy.argsort`."""
-    bits = max(1, len(record).bit_length())
-    if int(record.max(initial=0)).bit_length() + bits > 62:
-        order = np.argsort(record)
-        return record[order], order
-    key = np.sort(record << bits | np.arange(len(record)))
-    return key >> bits, key & ((1 << bits) - 1)
 
 
 def pieces(
