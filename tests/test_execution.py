@@ -225,6 +225,35 @@ def test_a_lost_process_ends_the_others():
     assert running[1].returncode == 9
 
 
+@pytest.mark.slow
+def test_processes_that_disagree_release_nothing():
+    """With the same noise on sums in other units, both would be given away."""
+    port = free_port()
+    running = [run_program(port, i, 2, "disagree") for i in range(2)]
+    for program in running:
+        out, error = program.communicate(timeout=300)
+        assert program.returncode != 0 and "Processes do not fit the same" in error
+        assert "charged" not in out
+
+
+@pytest.mark.slow
+def test_idealised_sums_over_devices_are_those_of_one(tmp_path):
+    """But for the last bits."""
+    code = (
+        "import os; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=8'\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import numpy as np, skdpbayes, divided\n"
+        "X, y = divided.table()\n"
+        "found = []\n"
+        "for devices in (None, 8):\n"
+        "    with skdpbayes.execution(devices=devices):\n"
+        "        own = dict(divided.CASES[0][1], numerics='fast')\n"
+        "        found.append(divided.fitted('dpvi', own, X, y).coef_)\n"
+        "np.testing.assert_allclose(*found, rtol=1e-4)\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(PROGRAM.parent)], check=True)
+
+
 def test_what_needs_one_process_is_refused_in_several(tmp_path, monkeypatch):
     from skdpbayes.mechanism.shards import Devices
     from skdpbayes.model_selection import DPRandomizedSearchCV

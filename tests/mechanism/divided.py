@@ -2,7 +2,7 @@
 
 ``python divided.py DEVICES`` fits on one device and on so many, in one process, ``python divided.py PORT I N``
 in the I-th of N processes, each of which has some of the rows. ``... die`` ends the last process in
-the middle of its fit.
+the middle of its fit; ``... disagree`` gives it a larger epsilon.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ def table():
     return X, (X[:, 0] + rng.logistic(size=N_ROWS) > 0).astype(int)
 
 
-def fitted(solver, settings, X, y, *, seed=1, **how):
+def fitted(solver, settings, X, y, *, seed=1, epsilon=1.0, **how):
     from skdpbayes import DPBayesianLogisticRegression
 
     model = DPBayesianLogisticRegression(
-        epsilon=1.0, classes=[0, 1], solver=solver, random_state=seed, n_posterior_samples=20,
+        epsilon=epsilon, classes=[0, 1], solver=solver, random_state=seed, n_posterior_samples=20,
         **settings, **how,
     )  # fmt: skip
     return model.fit(X, y)
@@ -64,11 +64,12 @@ def main(devices, process=None, n_processes=None, *more):
         from skdpbayes.estimators import _progress
 
         _progress.Progress.__call__ = lambda self, step: os._exit(9)
+    epsilon = 50.0 if "disagree" in more and process else 1.0
     ledger = PrivacyLedger(epsilon=5.0, delta=1e-3) if not process else None
     for where in (None, "all") if process is None else ("all",):
         for solver, settings in CASES:
             with skdpbayes.execution(devices=where):
-                model = fitted(solver, settings, X, y, ledger=ledger, seed=seed)
+                model = fitted(solver, settings, X, y, ledger=ledger, seed=seed, epsilon=epsilon)
             print(solver, digest(model), model.privacy_spent_.public["n_samples"], flush=True)
     if ledger is not None:
         print("charged", len(ledger.entries), flush=True)
