@@ -275,7 +275,8 @@ def _by_pieces(
             for part, indices, starts in ahead(parts):
                 drawn: tuple[Any, ...] = (indices, starts, noise[:0])
                 draw = jax.device_put(Draw(*drawn))
-                sums = piece(*own, part, draw, *how, sums)
+                # Else pieces that were read would wait in memory; the next one is read meanwhile.
+                sums = jax.block_until_ready(piece(*own, part, draw, *how, sums))
             if kinds is None:
                 state, kept = _noisy_step(*own, noise, *how, sums, kept)
             else:

@@ -230,7 +230,7 @@ def pieces(
     iterator over (Records, indices, starts)
         As a `Draw` has them.
     """
-    most = int(records.most / sampler.rate)
+    most = max(1, int(records.most / (4 * sampler.rate)))  # no pass is saved by larger pieces
     width = most // sampler.block * sampler.block or most
     place = step - window.first
     for low in range(0, records.n_records, width):
