@@ -31,7 +31,7 @@ from skdpbayes.mechanism.private_sum import (
     zero_sums,
 )
 from skdpbayes.mechanism.records import Records
-from skdpbayes.mechanism.shards import ON_ALL, OVER_DEVICES, Devices, Shards, shards
+from skdpbayes.mechanism.shards import ON_ALL, OVER_DEVICES, Shards, shards
 from skdpbayes.mechanism.spec import Mechanism, MechanismSpec
 from skdpbayes.mechanism.stored import (
     StoredRecords,
@@ -66,12 +66,11 @@ def run(
     model: Model,
     solver: Solver,
     spec: MechanismSpec,
-    records: Records | StoredRecords,
+    records: Records | StoredRecords | Shards,
     *,
     keep_releases: bool = False,
     watch: Callable[[int], None] | None = None,
     part_of: int = 0,
-    devices: Devices | None = None,
     checkpoint: Checkpoint | None = None,
 ):
     """Run a solver on private records.
@@ -83,15 +82,13 @@ def run(
     model : Model
     solver : Solver
     spec : MechanismSpec
-    records : Records or StoredRecords
+    records : Records, StoredRecords or Shards
     keep_releases : bool
         Also return every release (they are covered by the guarantee, but take memory).
     watch : callable, optional
         Told, several times a second, how many steps of all chains are done.
     part_of : int
         Number of steps of a longer run, whose programs these steps run: for timing.
-    devices : Devices, optional
-        Over which records are divided.
     checkpoint : Checkpoint, optional
         From which the run goes on, and which it writes.
 
@@ -103,8 +100,6 @@ def run(
     releases : array of shape ([n_chains,] n_steps, size) or None
         Each step's release, ravelled and padded to the longest.
     """
-    if devices is not None:
-        records = Shards.of(devices, records)  # type: ignore[assignment]
     capacity = spec.n_steps if keep_releases else None
     return _run(keys, model, solver, spec, records, capacity, watch, part_of, checkpoint)
 

@@ -1,5 +1,6 @@
 """Where a fit runs changes nothing that it releases: on disk, over devices and processes, or resumed."""
 
+import itertools
 import os
 import pickle
 import socket
@@ -23,9 +24,9 @@ from skdpbayes import (
     Schema,
     inference,
 )
-from skdpbayes.estimators import _base, _progress
+from skdpbayes.estimators import _base
 from skdpbayes.mechanism import checkpoint, draws, stored
-from skdpbayes.privacy import PrivacyLedger
+from skdpbayes.privacy import PrivacyLedger, report
 
 sys.path.insert(0, str(Path(__file__).parent / "mechanism"))
 import divided
@@ -167,17 +168,13 @@ def test_pages_of_a_file_are_given_back(tmp_path):
     assert mapped() < 1000
 
 
-def test_changes_of_a_map_that_are_not_in_the_file_stay():
+def test_changes_of_a_map_that_are_not_in_the_file_stay(tmp_path):
     from skdpbayes.intake import stored as tables
 
-    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"skdpbayes-{os.getpid()}.npy"
-    try:
-        np.save(path, np.zeros((10, 2)))
-        X = np.load(path, mmap_mode="c")
-        X[3] = 1.0
-        assert tables.rows_at(X, slice(0, 10)).sum() == 2 == tables.rows_at(X, np.arange(10)).sum()
-    finally:
-        path.unlink()
+    np.save(tmp_path / "X.npy", np.zeros((10, 2)))
+    X = np.load(tmp_path / "X.npy", mmap_mode="c")
+    X[3] = 1.0
+    assert tables.rows_at(X, slice(0, 10)).sum() == 2 == tables.rows_at(X, np.arange(10)).sum()
 
 
 # ----------------------------------------------------------------- devices and processes
@@ -359,6 +356,9 @@ def test_a_fit_that_was_interrupted_releases_what_it_would_have(
     expected = divided.digest(divided.fitted("dpvi", CASES["dpvi"], X, y))
     file, ledger = tmp_path / "fit.ckpt", PrivacyLedger(epsilon=50.0, delta=1e-3)
 
+    moments = (f"2030-01-01T00:00:{i:02}+00:00" for i in itertools.count())
+    monkeypatch.setattr(report, "now", lambda: next(moments))  # each fit is later
+
     def fit(seed=1):
         with skdpbayes.execution(checkpoint=file, every=0.0):
             how = CASES["dpvi"] | {"ledger": ledger}
@@ -506,11 +506,13 @@ def test_a_fit_that_goes_on_under_another_ledger_is_charged(
     with pytest.raises(skdpbayes.privacy.BudgetError):
         fit(PrivacyLedger(epsilon=0.01, delta=1e-3))
     other = PrivacyLedger(epsilon=5.0, delta=1e-3)
+    interrupted(monkeypatch, 3, lambda: fit(other))
     fit(other)
     assert len(other.entries) == 1
 
 
 def test_without_a_checkpoint_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert _base.checkpoint_in_force() is None and _progress is not None
+    DPGaussianMixture(n_components=2, bounds=(-3, 3)).plan(100, 2)
+    assert _base.checkpoint_in_force() is None
     assert not list(tmp_path.iterdir())

@@ -357,19 +357,20 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         self._adopt(plan, outcome)
 
     def _charged_run(self, plan: Plan, rows: Rows) -> Outcome:
-        """Charge the ledger, forget an earlier fit, and run; a fit that goes on is charged."""
+        """Charge the ledger, forget an earlier fit, and run; what goes on has been charged."""
         checkpoint, devices = self._checkpoint(plan), devices_in_force()
         if devices is not None:
             from skdpbayes.mechanism.shards import refuse_undivided
 
             refuse_undivided(plan.made_up(2))
-            devices.agree(_public_digest(plan, devices.n_local))
+            devices.agree(_digest(plan))
         saved = None if checkpoint is None else checkpoint.load()
-        if saved is None or not self._has_paid(saved.paid):
+        has_paid = saved is not None and self._has_paid(saved.paid)
+        if not has_paid:
             self._warn_if_long(plan)
             self._charge(plan.report)
         if checkpoint is not None:
-            checkpoint.paid = self._last_entry() if saved is None else saved.paid
+            checkpoint.paid = saved.paid if saved and has_paid else (self._entries() or [""])[-1]
         self._warn_before(rows.facts)
         if self._parameters().get("verbose"):
             print(f"[{type(self).__name__}] {self._parameters()['solver']}: {plan.report!r}")
@@ -416,22 +417,20 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
             refuse_unbound((plan.model, plan.solver))
         return checkpoint
 
-    def _last_entry(self) -> str:
-        """Entry of this fit in the ledger in force, which has just been charged."""
-        from skdpbayes.privacy.ledger import ledger_in_force
-
-        entries = getattr(ledger_in_force(self.ledger), "entries", None)
-        return json.dumps(entries[-1], sort_keys=True, default=str) if entries else ""
-
-    def _has_paid(self, entry: str) -> bool:
-        """Whether the ledger in force has an entry; without a ledger nobody has to pay."""
+    def _entries(self) -> list[str] | None:
+        """Entries of the ledger in force, as JSON; None without a ledger."""
         from skdpbayes.privacy.ledger import ledger_in_force
 
         ledger = ledger_in_force(self.ledger)
+        # A ledger of another make need only be charged.
         known = getattr(ledger, "entries", ())
-        return ledger is None or entry in [
-            json.dumps(own, sort_keys=True, default=str) for own in known
-        ]
+        own = [json.dumps(entry, sort_keys=True, default=str) for entry in known]
+        return None if ledger is None else own
+
+    def _has_paid(self, entry: str) -> bool:
+        """Whether the ledger in force, if there is one, has an entry."""
+        entries = self._entries()
+        return entries is None or entry in entries
 
     @with_callbacks
     def _run(self, plan: Plan, rows: Rows, checkpoint: Checkpoint | None = None) -> Outcome:
@@ -441,6 +440,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         from skdpbayes.inference import run
         from skdpbayes.mechanism.keys import key_material, keys_of
         from skdpbayes.mechanism.private_sum import noisy_count
+        from skdpbayes.mechanism.shards import divided
 
         devices, records = devices_in_force(), records_of(rows)
         saved = None if checkpoint is None else checkpoint.saved
@@ -451,7 +451,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         if devices is not None:
             material = devices.from_first(material)
         if checkpoint is not None:
-            checkpoint.begin(material, _digest(material, plan, records))
+            checkpoint.begin(material, _digest(plan, material, records))
         keys = keys_of(material, plan.spec.n_chains)
         assert records.usable is not None
         total = sum if devices is None else devices.total
@@ -459,10 +459,8 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         verbose = bool(self._parameters().get("verbose"))
         progress = Progress(self, plan.spec.n_chains * plan.n_steps, verbose=verbose)
         records = replace(records, slots=plan.slots)
-        state, _ = run(
-            keys, plan.model, plan.solver, plan.spec, records,
-            watch=progress, devices=devices, checkpoint=checkpoint,
-        )  # fmt: skip
+        how = (keys, plan.model, plan.solver, plan.spec)
+        state, _ = run(*how, divided(devices, records), watch=progress, checkpoint=checkpoint)
         progress.finish()
         return Outcome(jax.device_get(state), draws_rng(keys.solver), usable)
 
@@ -543,6 +541,7 @@ def devices_in_force() -> Devices | None:
     if wanted is None:
         return None
     from skdpbayes.mechanism.shards import Devices
+    from skdpbayes.mechanism.stored import StoredRecords
 
     return Devices.of(wanted)
 
@@ -568,19 +567,15 @@ def checkpoint_in_force() -> Checkpoint | None:
     return Checkpoint(own.checkpoint, own.every)
 
 
-def _digest(material: bytes, plan: Plan, records: Records | StoredRecords) -> bytes:
+def _digest(
+    plan: Plan, material: bytes = b"", records: Records | StoredRecords | None = None
+) -> bytes:
+    """What binds a checkpoint to a fit; without keys and rows, what processes must agree in."""
     from skdpbayes.mechanism.checkpoint import digest_of
 
-    own = (plan.model, plan.solver, plan.spec.traced())
-    return digest_of(material, own, f"{plan.report.to_json()}{plan.spec!r}", records.parts)
-
-
-def _public_digest(plan: Plan, n_devices: int) -> bytes:
-    """What processes that fit together must agree in: all but rows that binds a checkpoint."""
-    from skdpbayes.mechanism.checkpoint import digest_of
-
-    own = (plan.model, plan.solver, plan.spec.traced())
-    return digest_of(b"", own, f"{plan.report.to_json()}{plan.spec!r}{n_devices}", ())
+    own, parts = (plan.model, plan.solver, plan.spec.traced()), records.parts if records else ()
+    report = replace(plan.report, date="").to_json()  # what goes on, goes on later
+    return digest_of(material, own, f"{report}{plan.spec!r}", parts)
 
 
 def _of_all_processes(devices: Devices, rows: Rows) -> Rows:

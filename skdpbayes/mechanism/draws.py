@@ -159,6 +159,12 @@ class Sampler:
         record = places % self.stride
         return places[(record >= first) & (record < stop)]
 
+    def starts(self, places: np.ndarray, steps: int, bounds: np.ndarray) -> np.ndarray:
+        """Where, in a sample, each step and each group of records begins; and where steps end."""
+        edges = np.arange(steps)[:, None] * self.stride + bounds
+        starts: np.ndarray = np.searchsorted(places, edges)
+        return starts
+
 
 def noise_source(key: bytes, levels: int | None, lane: int = 0) -> Callable[[int], np.ndarray]:
     """Function from a number to as many noise variables, new ones in each call.
@@ -270,13 +276,17 @@ def resident(sampler: Sampler, window: Window, bounds: np.ndarray) -> Draws:
         starts = np.tile(bounds - low, (steps, 1))
     else:
         places = sampler.sample(window.number, steps, low, int(bounds[-1]))
-        starts = np.searchsorted(places, np.arange(steps)[:, None] * sampler.stride + bounds)
+        starts = sampler.starts(places, steps, bounds)
         indices = np.zeros(room(sampler, len(places)), np.int32)
         indices[: len(places)] = places % sampler.stride - low
     starts = np.pad(starts, ((0, len(window.noise) - steps), (0, 0)))
-    of_steps = np.int32(window.first), np.int32(window.stop)
-    drawn: tuple[Any, ...] = (*of_steps, indices, starts, window.noise)
-    return Draws(*drawn)
+    return drawn(window, indices, starts, window.noise)
+
+
+def drawn(window: Window, *arrays: Any) -> Draws:
+    """Draws of a window: `arrays` are of NumPy until the compiled loop gets them."""
+    of_steps: tuple[Any, Any] = np.int32(window.first), np.int32(window.stop)
+    return Draws(*of_steps, *arrays)
 
 
 def room(sampler: Sampler, size: int = 0) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from skdpbayes.mechanism.draws import Draws, Sampler, Window, room
+from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn, room
 from skdpbayes.mechanism.records import Persons, RaggedRows, Records, SparseRows, padded_size
 from skdpbayes.mechanism.stored import StoredRecords
 
@@ -88,6 +88,7 @@ class Devices:
         """Raise a `RuntimeError` in all processes unless all say the same."""
         if self.n_processes == 1:
             return
+        what += bytes([self.n_local])
         own = np.frombuffer(hashlib.blake2b(what, digest_size=32).digest(), np.int32)
         found = np.asarray(multihost_utils.process_allgather(own))
         if (found != found[0]).any():
@@ -112,7 +113,7 @@ class Devices:
         if jax.process_index() == 0 or self.n_processes == 1:
             try:
                 action()
-            except Exception as error:
+            except Exception as error:  # whatever it is, the others have to hear of it
                 failed = error
         if self.numbers(int(failed is not None))[0]:
             raise failed or RuntimeError("The first process refused this fit: see its error.")
@@ -190,6 +191,7 @@ class Shards:
         most = max(self.counts)  # all processes have as many devices
         return padded_size(-(-most // self.devices.n_local))
 
+    @cached_property
     def fields(self) -> Records:
         """Records as the compiled loop sees them."""
         edges, length = self._edges, self._length
@@ -214,26 +216,18 @@ class Shards:
             steps, rows = window.stop - window.first, len(window.noise)
             indices = np.zeros((self.devices.n_local, n_room), np.int32)
             starts = np.zeros((self.devices.n_local, rows, 2), np.int64)
-            places = (
-                None
-                if sampler.rate == 1
-                else sampler.sample(window.number, steps, int(edges[0]), int(edges[-1]))
-            )
-            for i, (low, high) in enumerate(itertools.pairwise(edges)):
-                if places is None:
-                    indices[i] = np.arange(n_room)
-                    starts[i, :steps] = 0, high - low
-                    continue
+            if sampler.rate == 1:
+                indices[:] = np.arange(n_room)
+                starts[:, :steps, 1] = np.diff(edges)[:, None]
+            else:
+                places = sampler.sample(window.number, steps, int(edges[0]), int(edges[-1]))
                 record = places % sampler.stride
-                mine = (record >= low) & (record < high)
-                own = places[mine]
-                indices[i, : len(own)] = record[mine] - low
-                cuts = np.searchsorted(own, np.arange(steps + 1) * sampler.stride)
-                starts[i, :steps] = np.stack([cuts[:-1], cuts[1:]], axis=1)
+                for i, (low, high) in enumerate(itertools.pairwise(edges)):
+                    mine = (record >= low) & (record < high)
+                    indices[i, : np.count_nonzero(mine)] = record[mine] - low
+                    starts[i, :steps] = sampler.starts(places[mine], steps, edges[i : i + 2])
             divided = self._put(indices.reshape(-1)), self._put(starts.reshape(-1, 2))
-            of_steps = np.int32(window.first), np.int32(window.stop)
-            drawn: tuple[Any, ...] = (*of_steps, *divided, window.noise)
-            yield Draws(*drawn)
+            yield drawn(window, *divided, window.noise)
 
     def _put(self, local: np.ndarray) -> jax.Array:
         """An array whose first axis is divided over all devices, of the part of this process."""
@@ -242,10 +236,16 @@ class Shards:
         return put
 
 
+def divided(
+    devices: Devices | None, records: Records | StoredRecords
+) -> Records | StoredRecords | Shards:
+    """Records over devices; as they are without any."""
+    return records if devices is None else Shards.of(devices, records)
+
+
 def shards(
     records: Shards, sampler: Sampler, windows: Iterator[Window]
 ) -> Iterator[tuple[Records, Draws]]:
     """Records of all devices, and their draws, window by window."""
-    fields = records.fields()
     for draws in records.draws(sampler, windows):
-        yield fields, draws
+        yield records.fields, draws

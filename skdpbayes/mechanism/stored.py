@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from skdpbayes.mechanism.draws import Draws, Sampler, Window
+from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn
 from skdpbayes.mechanism.records import Records, Tree, padded_size
 
 _MOST_BYTES = 3 * 2**26  # of packed records that are read together; twice as many are in memory
@@ -48,38 +48,20 @@ class StoredRecords:
     slots: int | None = None
 
     @cached_property
-    def first(self) -> Records:
-        """The first record, for its shapes."""
-        return self.pack(slice(0, 1))
-
-    @property
     def shaped(self) -> Records:
-        """Records of the same shapes."""
-        return self.first
+        """A record, for its shapes."""
+        return self.pack(slice(0, 1))
 
     @property
     def n_slots(self) -> int:
         """Number of records, with those that would pad them in memory."""
         return padded_size(self.n_records)
 
-    @property
-    def most_rows(self) -> int:
-        """Largest number of rows of a record."""
-        return 1
-
-    def bounds(self) -> list[int]:
-        """Where groups begin, and the number of records."""
-        return [0, self.n_records]
-
-    def one(self) -> Tree:
-        """A batch of one record, for its shapes."""
-        return self.first.one()
-
     @cached_property
     def most(self) -> int:
         """Records that are read together, about."""
-        padded: int = sum(leaf.nbytes for leaf in jax.tree.leaves(self.first.fields))
-        return max(64, _MOST_BYTES * self.first.n_slots // max(1, padded))
+        padded: int = sum(leaf.nbytes for leaf in jax.tree.leaves(self.shaped.fields))
+        return max(64, _MOST_BYTES * self.shaped.n_slots // max(1, padded))
 
     @property
     def usable(self) -> Iterator[np.ndarray]:
@@ -103,7 +85,7 @@ class StoredRecords:
         """Records at some places, padded to a size, on the device."""
         if isinstance(places, slice):
             places = np.arange(places.start, places.stop)
-        out = jax.tree.map(lambda x: _zeros((size, *x.shape[1:]), x.dtype), self.first.fields)
+        out = jax.tree.map(lambda x: _zeros((size, *x.shape[1:]), x.dtype), self.shaped.fields)
 
         def put(whole: np.ndarray, part: np.ndarray, low: int, n: int) -> None:
             whole[low : low + n] = part[:n]
@@ -114,7 +96,7 @@ class StoredRecords:
             jax.tree.map(partial(put, low=low, n=len(some)), out, fields)
         # Here, once: the loop would copy them for each window.
         return replace(
-            self.first,
+            self.shaped,
             fields=jax.device_put(out),
             n_records=np.int32(len(places)),
             slots=self.slots,
@@ -145,12 +127,12 @@ def with_draws(records: Records, draws: Iterable[Draws]) -> Iterator[tuple[Recor
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
     """Items of an iterable; while one is in use, the next one is made by another thread."""
-    nothing, iterator = object(), iter(items)
+    iterator = iter(items)
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, iterator, nothing)
-        while (item := coming.result()) is not nothing:
-            coming = thread.submit(next, iterator, nothing)
-            yield item  # type: ignore[misc]
+        coming = thread.submit(next, iterator, None)
+        while (item := coming.result()) is not None:  # which no item is
+            coming = thread.submit(next, iterator, None)
+            yield item
 
 
 def fits_in_part(records: StoredRecords, rate: float) -> bool:
@@ -201,14 +183,11 @@ def _batch(
     rows, low, draws = records.read(record[order], _size(len(order), records.most)), 0, []
     for own, chosen in zip(windows, places, strict=True):
         steps = 1 << (own.stop - own.first - 1).bit_length()
-        first = np.searchsorted(chosen, np.arange(steps + 1) * sampler.stride)
         indices = np.zeros(_size(len(chosen), sampler.hits), np.int32)
         indices[: len(chosen)] = rank[low : low + len(chosen)]
         low += len(chosen)
-        starts = np.stack([first[:-1], first[1:]], axis=1)
-        of_steps, noise = (np.int32(own.first), np.int32(own.stop)), own.noise[:steps].copy()
-        drawn: tuple[Any, ...] = (*of_steps, indices, starts, noise)
-        draws.append(Draws(*drawn))
+        starts = sampler.starts(chosen, steps, np.array([0, records.n_records]))
+        draws.append(drawn(own, indices, starts, own.noise[:steps].copy()))
     return rows, draws
 
 
@@ -239,8 +218,8 @@ def pieces(
             places: Places = slice(low, high)
             n, size = high - low, min(width, padded_size(records.n_records))
         else:
-            drawn = sampler.sample(window.number, place + 1, low, high)
-            places = drawn[drawn >= place * sampler.stride] - place * sampler.stride
+            so_far = sampler.sample(window.number, place + 1, low, high)
+            places = so_far[so_far >= place * sampler.stride] - place * sampler.stride
             n = len(places)
             size = _size(n, int(sampler.rate * width))
         yield records.read(places, size), np.arange(size, dtype=np.int32), np.array([0, n])

@@ -33,7 +33,6 @@ def calls_of_the_host(text):
     return [line for line in text.splitlines() if "callback" in line or "outfeed" in line]
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("in_a_loop")
 @pytest.mark.parametrize(
     "case",

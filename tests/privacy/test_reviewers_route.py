@@ -64,7 +64,7 @@ HANDED_TO = {
         "release_sizes",
     ),
     *("jax.device_put", "draws_of_chain", "private_sum", "by_person", "records_of"),
-    *("_of_all_processes", "_digest", "digest_of", "Shards.of", "StoredRecords"),
+    *("_of_all_processes", "_digest", "digest_of", "divided", "StoredRecords"),
     *(
         "isinstance",
         "placed",
@@ -214,7 +214,6 @@ ALIASED = {
     "bounds": "bounds",
     "pack": "records",
     "read": "rows",
-    "of": "records",
     "placed": "records",
 }  # names that results get
 
