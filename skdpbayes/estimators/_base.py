@@ -541,7 +541,6 @@ def devices_in_force() -> Devices | None:
     if wanted is None:
         return None
     from skdpbayes.mechanism.shards import Devices
-    from skdpbayes.mechanism.stored import StoredRecords
 
     return Devices.of(wanted)
 
