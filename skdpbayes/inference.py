@@ -177,7 +177,8 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
         kinds = _kinds_if_few(model, solver, mechanism, spec.n_steps, releases.shape[-1])
 
         def chain(i):
-            recording = Recording(np.int32(0), np.int32(spec.n_steps), releases[i], example)
+            of_steps = np.int32(0), np.int32(spec.n_steps)
+            recording = Recording(*of_steps, *jax.device_put((releases[i], example)))
             state = _start(solver_keys[i], model, solver)
             how = (solver_keys[i], model, solver, mechanism, kinds, [(None, recording)], state)
             return _chain(*how, None, _Journal(i))
@@ -204,7 +205,7 @@ def _kinds_if_few(model, solver, mechanism, n_steps, width):
 def _chain(key, model, solver, mechanism, kinds, sources, state, kept, journal, mesh=None):
     """One chain, of pairs of records and draws (or recordings)."""
     drive = _in_a_loop if kinds is None else _one_by_one
-    if mesh is None:  # else they are where they belong
+    if mesh is None and kinds is not None:  # once, and not for every round
         sources = (jax.device_put(pair) for pair in sources)
     pace = _Pace(journal.watch)
     done = drive(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh)

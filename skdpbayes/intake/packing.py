@@ -8,16 +8,21 @@ import numpy as np
 from scipy import sparse
 
 from skdpbayes.intake.tables import Numbers
+from skdpbayes.mechanism.grid import GRID, VECTOR, Grid, put_on_grid
 from skdpbayes.mechanism.records import NARROWEST, RaggedRows, Records, SparseRows, padded_size
 
 
-def pack_records(usable: np.ndarray | None = None, **fields: Any) -> Records:
+def pack_records(
+    usable: np.ndarray | None = None, *, on_grid: bool = False, **fields: Any
+) -> Records:
     """Records from arrays or CSR matrices of equal length, padded with zeros.
 
     Parameters
     ----------
     usable : bool array of shape (n,), optional
         Which records can contribute. None: those without a NaN, an infinity or a negative code.
+    on_grid : bool
+        Whether to put the vectors `x`, an array of float32, on a grid: it is overwritten.
     **fields : array of shape (n, ...) or scipy CSR matrix of shape (n, m)
         Arrays keep their dtype.
     """
@@ -28,6 +33,9 @@ def pack_records(usable: np.ndarray | None = None, **fields: Any) -> Records:
     if usable is None:
         usable = np.logical_and.reduce([_without_nulls(field) for field in fields.values()])
     packed = {name: _pad(field, padded_size(n)) for name, field in fields.items()}
+    if on_grid:
+        grid = put_on_grid(packed[VECTOR][:n])
+        packed[GRID] = Grid(*(_pad(of_each, padded_size(n)) for of_each in grid))
     return Records(packed, np.int32(n), usable=usable)
 
 

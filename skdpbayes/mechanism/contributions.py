@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Self, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from skdpbayes.mechanism.grid import Grid
+
 Number: TypeAlias = jax.Array | float
 """A number, traced or not."""
 
@@ -45,7 +47,7 @@ class Part(ABC):
         return self.with_head(self.head * factor)
 
     @abstractmethod
-    def prepared(self, scale: Number, units: Number, exact: bool) -> tuple[Self, jax.Array]:
+    def prepared(self, scale: Number, units: Number, exact: bool) -> tuple[Part, jax.Array]:
         """Batch whose vectors are finite and, if exact, of integers; and its gains.
 
         Parameters
@@ -69,15 +71,30 @@ class Part(ABC):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class RankOne(Part):
-    """``left right'`` (K x d), never formed: the gradient of a generalised linear model."""
+    """``left right'`` (K x d), never formed: the gradient of a generalised linear model.
+
+    Attributes
+    ----------
+    left : array of shape (K,)
+    right : array of shape (d,)
+    grid : Grid or None
+        Of `right`, if it is known. The private sum takes a grid from records alone.
+    """
 
     _head = "left"
 
     left: jax.Array
     right: jax.Array
+    grid: Grid | None = None
 
-    def prepared(self, scale: Number, units: Number, exact: bool) -> tuple[Self, jax.Array]:
+    def prepared(self, scale: Number, units: Number, exact: bool) -> tuple[RankOne, jax.Array]:
         """Batch with `right` finite and, if exact, of integers; and a bound on its length."""
+        if (
+            self.grid is not None
+        ):  # finite and rounded when records were packed (pads have no scale)
+            scale = jnp.where(self.grid.scale > 0, self.grid.scale, 1).astype(float)
+            left = self.left.astype(float) / scale[:, None]
+            return _InSteps(left, self.right, self.grid), self.grid.length.astype(float) * scale
         head = squares(self.left) * scale**2
         right, factor, length = _vectors(self.right, head, units, exact, 1)
         left = self.left.astype(float) / factor[:, None]
@@ -86,6 +103,22 @@ class RankOne(Part):
     def total(self) -> jax.Array:
         """Sum over the batch, (K, d)."""
         return _outer_sum(self.left, self.right)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _InSteps(RankOne):
+    """``left right'``, where the vector is `right` in steps of its grid.
+
+    It is not formed: its scale, a power of two, goes to the other factor, and products are as exact
+    as those of integers.
+    """
+
+    def total(self) -> jax.Array:
+        """Sum over the batch, (K, d)."""
+        assert self.grid is not None
+        scale = self.grid.scale[:, None].astype(self.left.dtype)
+        return _outer_sum(self.left * scale, self.right)
 
 
 @jax.tree_util.register_dataclass

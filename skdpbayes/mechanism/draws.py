@@ -20,6 +20,7 @@ from skdpbayes.mechanism.spec import MechanismSpec
 
 _MOST_NOISE, _MOST_STEPS = 2**18, 2**12  # that are drawn at a time
 _HITS = 2**16  # records that are sampled in a window or in one of its blocks, about
+_ROOM = _HITS + 2**13  # for them: 32 standard deviations more
 
 # Relative margin of the sampler's rate below the rate that is charged (`poisson_sample`).
 _RATE_MARGIN = 2.0**-20
@@ -156,8 +157,12 @@ class Sampler:
             stream = Stream(self._key, window << 32 | block)
             parts.append(low + poisson_sample(stream, self.rate, length))
         places = np.concatenate(parts)
-        record = places % self.stride
+        record = self.record(places)
         return places[(record >= first) & (record < stop)]
+
+    def record(self, places: np.ndarray) -> np.ndarray:
+        """Which record each place is of."""
+        return places - places // self.stride * self.stride  # faster than the remainder
 
     def starts(self, places: np.ndarray, steps: int, bounds: np.ndarray) -> np.ndarray:
         """Where, in a sample, each step and each group of records begins; and where steps end."""
@@ -224,6 +229,7 @@ def windows_of_chain(
     width = int(np.max(sizes, initial=1))
     rows = min(_MOST_STEPS, max(1, _MOST_NOISE // width))
     most = min(rows, sampler.window)
+    rows = min(rows, _padded(most))  # one of few, so that few programs are compiled
     for number in range(first // most, -(-spec.n_steps // most)):
         start, stop = number * most, min((number + 1) * most, spec.n_steps)
         needed = np.asarray(sizes[start:stop])
@@ -278,7 +284,7 @@ def resident(sampler: Sampler, window: Window, bounds: np.ndarray) -> Draws:
         places = sampler.sample(window.number, steps, low, int(bounds[-1]))
         starts = sampler.starts(places, steps, bounds)
         indices = np.zeros(room(sampler, len(places)), np.int32)
-        indices[: len(places)] = places % sampler.stride - low
+        indices[: len(places)] = sampler.record(places) - low
     starts = np.pad(starts, ((0, len(window.noise) - steps), (0, 0)))
     return drawn(window, indices, starts, window.noise)
 
@@ -294,7 +300,11 @@ def room(sampler: Sampler, size: int = 0) -> int:
     if sampler.rate == 1:
         return max(2 * _HITS, sampler.stride)
     expected = sampler.rate * sampler.stride
-    most, length = max(size, expected + 8 * math.sqrt(expected)), 2 * _HITS
-    while length < most:
+    return _padded(max(size, math.ceil(expected + 8 * math.sqrt(expected))), _ROOM)
+
+
+def _padded(size: int, length: int = 1) -> int:
+    """Smallest of the lengths that holds `size`: each is four times the one before."""
+    while length < size:
         length *= 4
     return length

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -35,11 +36,13 @@ from skdpbayes.mechanism.contributions import (
     Contribution,
     Number,
     Part,
+    RankOne,
     parts_of,
     squares,
     sum_of,
 )
 from skdpbayes.mechanism.draws import Draw, noise_source, undrawn
+from skdpbayes.mechanism.grid import VECTOR, grid_of
 from skdpbayes.mechanism.integer_noise import levels_for, noise_std
 from skdpbayes.mechanism.records import Group, Records, Tree
 from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
@@ -92,7 +95,9 @@ def _clipped_sum(
     real arithmetic.
 
     *Proof.* Let h be a contribution's head in steps of the grid, of n entries, and g at least the
-    norm of its vectors, which are integers. The head is multiplied by
+    norm of its vectors, which are integers (or were made so when records were packed:
+    `put_on_grid`, and only where `_with_own_grids` finds the record's own vector). The head is
+    multiplied by
 
         w = min(1, (units (1 - c) - sqrt(n) g / 2) / (|h| g))
 
@@ -103,12 +108,14 @@ def _clipped_sum(
     relative errors that sum to less than ``c = (size + 16) 2^-50``. What is not finite, and what is
     so long that its square is not, has weight zero. Products are of integers below 2^53, and a
     chunk's sums stay below 2^53 as `units` is at most 2^43 and `CHUNK` below 2^9: both are exact in
-    double precision, in any order. QED
+    double precision, in any order, and so they are if powers of two go from one factor to the
+    other. QED
 
     Tests that die if it does not hold:
     ``test_attack.py::test_no_record_is_longer_than_the_clipping_norm_in_exact_arithmetic``,
     ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand``,
-    ``test_mechanism.py::test_any_contribution_is_clipped``.
+    ``test_mechanism.py::test_any_contribution_is_clipped``,
+    ``test_grid.py::test_only_a_records_own_vector_has_its_grid``.
     """
     parts, treedef = parts_of(contributions)
     scale = units / clipping_norm.astype(float)
@@ -183,7 +190,7 @@ def _chunk_sums(
     batch: Tree,
     included: jax.Array,
 ) -> Release:
-    contributions = jax.vmap(query)(batch)
+    contributions = jax.vmap(_with_own_grids(query))(batch)
     if set(contributions) != set(blocks):
         raise ValueError(
             f"The query returned blocks {sorted(contributions)}, declared are {sorted(blocks)}."
@@ -193,6 +200,24 @@ def _chunk_sums(
         name: _clipped_sum(contributions[name], norms[name], included, units[name], exact)
         for name in blocks
     }
+
+
+def _with_own_grids(query: Query) -> Query:
+    """Query whose products have a grid if, and only if, their vector is the record's own."""
+
+    def one(record: Tree) -> Mapping[str, Contribution]:
+        grid = grid_of(record)
+
+        def known(part: Any) -> Any:
+            if not isinstance(part, RankOne):
+                return part
+            # The same tracer is the same vector, whatever else the query does.
+            own = grid is not None and part.right is record[VECTOR]
+            return replace(part, grid=grid if own else None)
+
+        return jax.tree.map(known, query(record), is_leaf=lambda x: isinstance(x, Part))
+
+    return one
 
 
 def zero_sums(query: Query, blocks: Mapping[str, Block], batch: Tree) -> Release:
@@ -292,6 +317,8 @@ def partial_sums(
     exact = _exact(draw.noise)
     units = {name: mechanism.units(step, block.share) for name, block in blocks.items()}
 
+    double = exact and _multiplies_own_vectors(query, records)
+
     def over(i: int, group: Group, sums: Release) -> Release:
         slots, stop = _slots(query, records, group), draw.starts[i + 1]
 
@@ -301,6 +328,8 @@ def partial_sums(
             included = places < stop
             indices = draw.indices.at[jnp.where(included, places, 0)].get(mode="promise_in_bounds")
             batch = records.take(indices, group.width)
+            if double:  # as they are gathered, which costs nothing
+                batch = {**batch, VECTOR: batch[VECTOR].astype(float)}
             chunk = _chunk_sums(query, blocks, units, exact, batch, included)
             return place + slots, jax.tree.map(jnp.add, sums, chunk)
 
@@ -318,6 +347,15 @@ def partial_sums(
     for i, group in enumerate(records.groups()):
         sums = over(i, group, sums)
     return sums
+
+
+def _multiplies_own_vectors(query: Query, records: Records) -> bool:
+    """Whether a query returns products with the records' own vectors, from shapes alone."""
+    if grid_of(records.fields) is None:
+        return False
+    formed = jax.eval_shape(jax.vmap(_with_own_grids(query)), records.one())
+    parts = parts_of(formed)[0]
+    return any(isinstance(part, RankOne) and part.grid is not None for part in parts)
 
 
 def noisy_release(

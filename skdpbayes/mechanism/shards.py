@@ -221,7 +221,7 @@ class Shards:
                 starts[:, :steps, 1] = np.diff(edges)[:, None]
             else:
                 places = sampler.sample(window.number, steps, int(edges[0]), int(edges[-1]))
-                record = places % sampler.stride
+                record = sampler.record(places)
                 for i, (low, high) in enumerate(itertools.pairwise(edges)):
                     mine = (record >= low) & (record < high)
                     indices[i, : np.count_nonzero(mine)] = record[mine] - low

@@ -176,7 +176,7 @@ def _batch(
     places = [
         sampler.sample(own.number, own.stop - own.first, 0, records.n_records) for own in windows
     ]
-    record = np.concatenate(places) % sampler.stride
+    record = sampler.record(np.concatenate(places))
     order = np.argsort(record)
     rank = np.empty(len(order), np.int32)
     rank[order] = np.arange(len(order), dtype=np.int32)

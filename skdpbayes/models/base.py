@@ -15,6 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.contributions import scaled
+from skdpbayes.mechanism.grid import VECTOR, grid_of
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.protocols import (
     Contribution,
@@ -279,9 +280,20 @@ def weighted_score(
     if knows_responses(model):
         fair = fair_score(model, params, record, norm)
         return ravel_pytree(params)[1](fair.score), fair.weight
+    params = like_vector(params, record)
     weight = unbiased_weight(model, params, record, norm)
     shortened = weight / largest_weight(model, record)
     return scaled(score(model, params, record), weight), shortened
+
+
+def like_vector(params: Params, record: Record) -> Params:
+    """Parameters in the precision in which a record's own vector is handed out.
+
+    Once, before they are used twice: the compiler would convert them twice, and multiply twice.
+    """
+    if grid_of(record) is None:
+        return params
+    return jax.tree.map(lambda leaf: leaf.astype(record[VECTOR].dtype), params)
 
 
 def unbiased_total(model: Model, params: Params, total: Params, norm: jax.Array) -> jax.Array:

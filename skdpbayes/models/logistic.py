@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from skdpbayes.mechanism.contributions import Quadratic, RankOne
+from skdpbayes.mechanism.grid import grid_of
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
 from skdpbayes.models.quadrature import normal_nodes
 
@@ -63,7 +64,7 @@ class LogisticRegression:
 
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record; zero for a null record."""
-        logits, label = params @ record["x"], record["y"]
+        logits, label = self._logits(params, record), record["y"]
         if self.n_rows == 1:
             logits = jnp.concatenate([jnp.zeros_like(logits), logits])
         known = self._known(label)
@@ -72,32 +73,32 @@ class LogisticRegression:
     def score(self, params: Params, record: Record) -> Contribution:
         """Gradient: residual times features."""
         x, label = record["x"], record["y"]
-        residual = (label == self._row_classes()).astype(x.dtype) - self._probabilities(params @ x)
-        return RankOne(jnp.where(self._known(label), residual, 0), x)
+        p = self._probabilities(self._logits(params, record))
+        residual = (label == self._row_classes()).astype(p.dtype) - p
+        return RankOne(jnp.where(self._known(label), residual, 0), x, grid_of(record))
 
     def curvature(self, params: Params, record: Record) -> Contribution:
         """Negative Hessian: ``(diag(p) - p p') (x) x x'``."""
         x, label = record["x"], record["y"]
-        p = self._probabilities(params @ x)
+        p = self._probabilities(self._logits(params, record))
         weight = jnp.diag(p) - jnp.outer(p, p)
         return Quadratic(jnp.where(self._known(label), weight, 0), x)
 
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all labels, given covariates and parameters."""
-        x = record["x"]
-        p = self._probabilities(params @ x)
+        p = self._probabilities(self._logits(params, record))
         if self.n_rows == 1:
             residual = jnp.maximum(p, 1 - p)[0]
         else:  # |e_k - p|^2 = |p|^2 + 1 - 2 p_k
             residual = jnp.sqrt(jnp.sum(p**2) + jnp.max(1 - 2 * p))
-        return residual * jnp.sqrt(jnp.sum(x**2))
+        return residual * self._length(record)
 
     def largest_weight(self, record: Record) -> jax.Array:
         """Weight at which a long row has the squared length of a row of `row_norm`.
 
         Its curvature is then no larger. A row that lost length instead would have the wrong logit.
         """
-        return 1 / jnp.maximum(1, jnp.sqrt(jnp.sum(record["x"] ** 2)) / self.row_norm) ** 2
+        return 1 / jnp.maximum(1, self._length(record) / self.row_norm) ** 2
 
     def bounds(self, row_norm: float) -> tuple[float, float]:
         """Public bounds on the norms of score and curvature, given one on the norm of x."""
@@ -109,13 +110,14 @@ class LogisticRegression:
     def response(self, record: Record) -> RankOne:
         """Label-dependent part of the score: ``(e_y - c) x'``, c the centre of the simplex."""
         x, label = record["x"], record["y"]
-        observed = (label == self._row_classes()).astype(x.dtype) - 1 / self.n_classes
-        return RankOne(jnp.where(self._known(label), observed, 0), x)
+        observed = (label == self._row_classes()).astype(jnp.float32) - 1 / self.n_classes
+        return RankOne(jnp.where(self._known(label), observed, 0), x, grid_of(record))
 
     def fitted(self, params: Params, record: Record) -> RankOne:
         """Label-free part of the score: ``(p - c) x'``; `score` is the difference."""
         x, known = record["x"], self._known(record["y"])
-        return RankOne(jnp.where(known, self._probabilities(params @ x) - 1 / self.n_classes, 0), x)
+        p = self._probabilities(self._logits(params, record))
+        return RankOne(jnp.where(known, p - 1 / self.n_classes, 0), x, grid_of(record))
 
     def known(self, record: Record) -> jax.Array:
         """One, or zero for a null record."""
@@ -178,6 +180,14 @@ class LogisticRegression:
         return jnp.broadcast_to(
             jnp.asarray(self.prior_scale, jnp.float32) ** -2, (self.n_rows, self.n_columns)
         )
+
+    def _logits(self, params, record):
+        return (params @ record["x"]).astype(jnp.float32)
+
+    @staticmethod
+    def _length(record):
+        grid = grid_of(record)
+        return jnp.sqrt(jnp.sum(record["x"] ** 2)) if grid is None else grid.length
 
     def _row_classes(self):
         return jnp.arange(1, 2) if self.n_rows == 1 else jnp.arange(self.n_classes)

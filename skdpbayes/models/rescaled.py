@@ -124,7 +124,7 @@ class LinearInCoordinates(LinearRegression):
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]
-        return {**record, "x": jnp.asarray(self.axes, x.dtype).T @ x}
+        return {**record, "x": jnp.asarray(self.axes, x.dtype).T @ x, "grid": None}
 
 
 @jax.tree_util.register_dataclass

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from skdpbayes.mechanism.contributions import contribution_norm, scaled
 from skdpbayes.mechanism.spec import Block
-from skdpbayes.models.base import Model, curvature, unbiased_weight
+from skdpbayes.models.base import Model, curvature, like_vector, unbiased_weight
 from skdpbayes.models.denoising import noise_edge
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.models.responses import fair_score, knows_responses
@@ -92,8 +92,9 @@ def curvature_query(model: Model, params: Params, clip: jax.Array) -> Query:
                 "curvature": fair.curvature,
                 "weights": jnp.stack([norm, fair.ratio * norm]),
             }
-        weight = unbiased_weight(model, params, record, clip)
-        weighted = scaled(curvature(model, params, record), weight)
+        own = like_vector(params, record)
+        weight = unbiased_weight(model, own, record, clip)
+        weighted = scaled(curvature(model, own, record), weight)
         norm = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))
         return {"curvature": weighted, "weights": jnp.stack([norm, weight * norm])}
 

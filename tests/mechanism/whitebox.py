@@ -485,7 +485,7 @@ def check_replay(solver, **parameters):
     model, plan_solver, spec = made.model, made.solver, made.spec
     keys = random.fit_keys(11, spec.n_chains)
     rows, _ = _rows.bounded_rows(X, LONGEST_ROW * np.sqrt(3), intercept=True, dtype=np.float32)
-    records = pack_records(x=rows, y=codes(y, np.array([0, 1])))
+    records = pack_records(x=rows, y=codes(y, np.array([0, 1])), on_grid=True)
     again = inference.run(keys, model, plan_solver, spec, records, keep_releases=True)[1]
     assert np.array_equal(releases, again), "the fit released something else"
 
