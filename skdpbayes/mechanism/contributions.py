@@ -89,9 +89,8 @@ class RankOne(Part):
 
     def prepared(self, scale: Number, units: Number, exact: bool) -> tuple[RankOne, jax.Array]:
         """Batch with `right` finite and, if exact, of integers; and a bound on its length."""
-        if (
-            self.grid is not None
-        ):  # finite and rounded when records were packed (pads have no scale)
+        if self.grid is not None:  # finite and rounded when records were packed
+            # Records that pad have no scale.
             scale = jnp.where(self.grid.scale > 0, self.grid.scale, 1).astype(float)
             left = self.left.astype(float) / scale[:, None]
             return _InSteps(left, self.right, self.grid), self.grid.length.astype(float) * scale

@@ -40,7 +40,8 @@ def test_vectors_are_on_their_grid(d):
     finite = np.isfinite(vectors).all(axis=1)
     np.testing.assert_array_equal(np.isnan(length), ~finite)
     assert not ours[~finite].any()
-    for was, own, one, norm in zip(vectors[finite], ours[finite], scale[finite], length[finite]):
+    some = (of_each[finite] for of_each in (vectors, ours, scale, length))
+    for was, own, one, norm in zip(*some, strict=True):
         steps = [Fraction(float(x)) * Fraction(float(one)) for x in own]
         assert all(step.denominator == 1 for step in steps)
         square = sum(step * step for step in steps)
