@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,115 +13,81 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
-from skdpbayes import inference
 from skdpbayes.audit.fit import contribution, multipliers, units
-from skdpbayes.mechanism.draws import Draws
-from skdpbayes.mechanism.private_sum import Query, Release, private_sum
-from skdpbayes.mechanism.records import Records, Tree
+from skdpbayes.audit.runs import joined, runs
+from skdpbayes.mechanism.draws import Draw
+from skdpbayes.mechanism.private_sum import Query, Release
+from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import Model
 from skdpbayes.privacy.accounting import PrivacyCurve, compose
 from skdpbayes.privacy.report import PrivacySpent
-from skdpbayes.solvers.base import Solver
 
 if TYPE_CHECKING:
     from skdpbayes.audit.fit import Fit
 
 _AT_A_TIME = 250  # trials in one call of the compiled program
 _LEAST_NOISE = 0.1  # smallest noise multiplier given to the accountant
+_SLOTS = 64  # of the chunk that holds the target alone
 
 
-@jax.jit
-def _attacks(
-    keys: jax.Array,
-    draws: Draws,
-    states: Tree,
-    records: Records,
-    target: Records,
-    index: np.int32,
-    bounds: np.ndarray,
-    model: Model,
-    solver: Solver,
+class _Target(NamedTuple):
+    """The record that the attack looks for, and the noise of each step.
+
+    Attributes
+    ----------
+    records : Records
+        The target is at `place`.
+    place : int
+    bounds : array of shape (n_groups + 1,)
+    sigmas : array of shape (n_steps,)
+    """
+
+    records: Records
+    place: np.int32
+    bounds: np.ndarray
+    sigmas: np.ndarray
+
+
+def _log_ratio(
+    target: _Target,
+    query: Query,
+    blocks: Mapping[str, Block],
     mechanism: Mechanism,
-    sigmas: np.ndarray,
-) -> tuple[Tree, jax.Array]:
-    """Run some steps of all trials: states, and log-likelihood ratios for the target."""
-
-    def one(
-        key: jax.Array, indices: jax.Array, starts: jax.Array, noise: jax.Array, state: Tree
-    ) -> tuple[Tree, jax.Array]:
-        own = draws._replace(indices=indices, starts=starts, noise=noise)
-
-        def release(query: Query, blocks: Mapping[str, Block], step: jax.Array) -> Release:
-            return private_sum(query, blocks, mechanism, own.at(step), step, records)
-
-        def observe(
-            query: Query, blocks: Mapping[str, Block], step: jax.Array, release: Release
-        ) -> jax.Array:
-            moved = contribution(
-                query, blocks, mechanism, step, target, index, bounds, own.at(step).noise
-            )
-            moved = moved / sigmas[step]
-            seen = ravel_pytree(release)[0].astype(float) / (units(blocks, release) * sigmas[step])
-            gain = jnp.vdot(seen, moved) - jnp.vdot(moved, moved) / 2
-            sampled = mechanism.rate.astype(float)
-            without = jnp.where(sampled < 1, jnp.log1p(-jnp.minimum(sampled, 1 - 1e-9)), -jnp.inf)
-            return jnp.logaddexp(without, jnp.log(sampled) + gain)[None]
-
-        kept = jnp.zeros((len(sigmas), 1))
-        state, ratios = inference.loop(
-            release, key, draws.first, draws.stop, model, solver, mechanism, state, kept, observe
-        )
-        return state, ratios.sum()
-
-    return jax.vmap(one)(keys, draws.indices, draws.starts, draws.noise, states)
+    step: jax.Array,
+    draw: Draw,
+    release: Release,
+) -> jax.Array:
+    """Log-likelihood ratio for the target, given the release of a step."""
+    where = (target.records, target.place, target.bounds, draw.noise)
+    sigma = jnp.asarray(target.sigmas)[step]
+    moved = contribution(query, blocks, mechanism, step, *where) / sigma
+    seen = ravel_pytree(release)[0].astype(float) / (units(blocks, release) * sigma)
+    gain = jnp.vdot(seen, moved) - jnp.vdot(moved, moved) / 2
+    sampled = mechanism.rate.astype(float)
+    without = jnp.where(sampled < 1, jnp.log1p(-jnp.minimum(sampled, 1 - 1e-9)), -jnp.inf)
+    return jnp.logaddexp(without, jnp.log(sampled) + gain)[None]
 
 
 def log_likelihood_ratios(
     side: Fit, target: Fit, record: int, n_trials: int, seed: int
 ) -> np.ndarray:
     """Log-likelihood ratios of "the target's record is there", for fits of one side."""
-    out = []
-    with jax.enable_x64(True):
-        mechanism, records = jax.device_put(side.spec.traced()), jax.device_put(side.records)
-        index, bounds = _place(target, record), np.array(target.records.bounds())
-        sizes = inference.sizes_of_steps(
-            side.model, side.solver, mechanism, records, side.spec.n_steps
-        )
-        sigmas = multipliers(side)
-        start = jax.jit(jax.vmap(lambda key: inference.start(key, side.model, side.solver)))
-        size = math.ceil(n_trials / math.ceil(n_trials / _AT_A_TIME))  # always as many
-        for first in range(0, n_trials, size):
-            keys = [side.keys(seed + min(first + i, n_trials - 1)) for i in range(size)]
-            total = np.zeros(size)
-            for chain in range(side.spec.n_chains):
-                own = jnp.stack([key.solver[chain] for key in keys])
-                parts = [
-                    inference.draws_of_chain(
-                        key.sampling[chain],
-                        key.noise[chain],
-                        side.spec,
-                        sizes,
-                        side.records.bounds(),
-                        records.n_slots,
-                    )
-                    for key in keys
-                ]
-                states = start(own)
-                for part in zip(*parts, strict=True):
-                    stacked = part[0]._replace(
-                        **{
-                            name: np.stack([getattr(p, name) for p in part])
-                            for name in ("indices", "starts", "noise")
-                        }
-                    )
-                    states, ratios = _attacks(
-                        own, stacked, states, records, jax.device_put(target.records), index,
-                        bounds, side.model, side.solver, mechanism, sigmas,
-                    )  # fmt: skip
-                    total = total + np.asarray(ratios)
-            out.append(total)
-    return np.concatenate(out)[:n_trials]
+    bounds = np.array(target.records.bounds())
+    context = _Target(
+        replace(target.records, slots=_SLOTS),
+        _place(target, record),
+        bounds,
+        multipliers(side),
+    )
+    plan = (side.model, side.solver, side.spec, side.records)
+    trials = [side.keys(seed + i) for i in range(n_trials)]
+    at_a_time = math.ceil(n_trials / math.ceil(n_trials / _AT_A_TIME))
+    total = np.zeros(n_trials)
+    for chain in range(side.spec.n_chains):
+        keys = joined([own.chain(chain) for own in trials])
+        found = runs(keys, *plan, _log_ratio, context, at_a_time=at_a_time)
+        total += np.concatenate([kept.sum(axis=(1, 2)) for _, kept in found])
+    return total
 
 
 def _place(fit: Fit, record: int) -> np.int32:

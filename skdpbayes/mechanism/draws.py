@@ -210,7 +210,13 @@ class Window(NamedTuple):
 
 
 def windows_of_chain(
-    noise_key: bytes, spec: MechanismSpec, sizes: np.ndarray, sampler: Sampler, first: int = 0
+    noise_key: bytes,
+    spec: MechanismSpec,
+    sizes: np.ndarray,
+    sampler: Sampler,
+    first: int = 0,
+    *,
+    padded: bool = True,
 ) -> Iterator[Window]:
     """Windows of a chain, from the one on that has the step `first`.
 
@@ -225,6 +231,8 @@ def windows_of_chain(
         Number of values in each step's release.
     sampler : Sampler
     first : int
+    padded : bool
+        Whether all windows of all runs have the same shape.
     """
     width = int(np.max(sizes, initial=1))
     rows = min(_MOST_STEPS, max(1, _MOST_NOISE // width))
@@ -234,10 +242,11 @@ def windows_of_chain(
         start, stop = number * most, min((number + 1) * most, spec.n_steps)
         needed = np.asarray(sizes[start:stop])
         values = noise_source(noise_key, spec.levels, number)(int(needed.sum()))
-        if stop - start == rows and (needed == width).all():
-            noise = values.reshape(rows, width)
+        length = rows if padded else stop - start
+        if stop - start == length and (needed == width).all():
+            noise = values.reshape(length, width)
         else:
-            noise = np.full((rows, width), undrawn(values.dtype))
+            noise = np.full((length, width), undrawn(values.dtype))
             noise[: stop - start][np.arange(width) < needed[:, None]] = values
         yield Window(number, start, stop, noise)
 

@@ -22,6 +22,7 @@ from skdpbayes import (
 from skdpbayes.audit import attack as _audit_attack
 from skdpbayes.audit import audit
 from skdpbayes.audit import checks as _audit_checks
+from skdpbayes.audit import runs as _audit_runs
 from skdpbayes.displays import AuditDisplay
 from skdpbayes.privacy import PrivacyLedger, calibrate_noise
 from skdpbayes.privacy.accounting import step_size
@@ -66,7 +67,7 @@ SOLVERS = solvers_of(DPBayesianLogisticRegression)
 @pytest.fixture
 def no_compiled_audits(no_compiled_programs):
     """As `no_compiled_programs`, for the audit's own."""
-    programs = (_audit_attack._attacks, _audit_checks._longest, _audit_checks._precisions)
+    programs = (_audit_runs._some_steps, _audit_checks._longest, _audit_checks._precisions)
     for program in programs:
         program.clear_cache()
     yield
