@@ -27,6 +27,7 @@ __all__ = [
     "LongFitWarning",
     "Schema",
     "execution",
+    "open_table",
     "read_csv",
     "set_compilation_cache",
 ]
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         DPSigmoidBeliefNet,
         DPVariationalAutoencoder,
     )
+    from skdpbayes.intake.arrow import open_table
     from skdpbayes.intake.files import read_csv
     from skdpbayes.schema import Schema
 
@@ -60,6 +62,10 @@ def __getattr__(name: str):
         from skdpbayes.schema import Schema
 
         return Schema
+    if name == "open_table":
+        from skdpbayes.intake.arrow import open_table
+
+        return open_table
     if name == "read_csv":
         from skdpbayes.intake.files import read_csv
 

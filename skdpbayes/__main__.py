@@ -1,7 +1,8 @@
 """``python -m skdpbayes``, or ``skdpbayes``: privacy accounting in a shell.
 
-It reads no records and does not load JAX; it writes the files that it is told to. Text is rounded
-to the safe side; ``--json`` prints all digits.
+It does not load JAX, and writes the files that it is told to. No command but ``convert`` reads
+records, which it writes to another file. Text is rounded to the safe side; ``--json`` prints all
+digits.
 """
 
 from __future__ import annotations
@@ -353,6 +354,26 @@ def _schedule(args: argparse.Namespace) -> list[GaussianSteps]:
     return [GaussianSteps(*block) for block in zip(noise, rates, args.steps, strict=True)]
 
 
+def convert(args: argparse.Namespace) -> Answer:
+    """A table in the format that `open_table` reads in place."""
+    from skdpbayes.intake.conversion import convert
+
+    schema = None
+    if args.schema is not None:
+        from skdpbayes.schema import Schema
+
+        with _reading(args.schema, "a schema (TOML or JSON)"):
+            schema = Schema.load(args.schema)
+    try:
+        n_rows, names = convert(args.source, args.target, schema, delimiter=args.delimiter)
+    except (OSError, ImportError) as error:
+        raise ValueError(str(error)) from error
+    record = {"target": args.target, "rows": n_rows, "columns": names}
+    return record, _table(
+        ("table", args.target), ("rows", str(n_rows)), ("columns", ", ".join(names))
+    )
+
+
 @contextlib.contextmanager
 def _reading(path: str, what: str) -> Iterator[None]:
     try:
@@ -416,12 +437,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
 
     def command(
-        run: Callable[[argparse.Namespace], Answer], help: str, example: str
+        run: Callable[[argparse.Namespace], Answer], help: str, example: str, about: str = ""
     ) -> argparse.ArgumentParser:
         own = commands.add_parser(
             run.__name__,
             help=help,
-            description=f"Print {help}.",
+            description=about or f"Print {help}.",
             epilog=f"example:\n  skdpbayes {run.__name__} {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -537,6 +558,20 @@ def _parser() -> argparse.ArgumentParser:
         ledger, "what a saved PrivacyLedger has spent and has left (read only)", "budget.db"
     )
     own.add_argument("file", help="its path, or a file of its to_json()")
+
+    own = command(
+        convert,
+        "a table as an Arrow file, which `open_table` reads in place",
+        "table.parquet table.arrow",
+        "Write a Parquet, CSV or Arrow file as an Arrow file of fixed-width columns, block by "
+        "block. It holds the records: keep it as you keep the source.",
+    )
+    own.add_argument("source", help="Parquet, CSV or Arrow (Feather) file")
+    own.add_argument("target", help="file that is written")
+    own.add_argument(
+        "--schema", metavar="FILE", help="columns and categories, in TOML or JSON; needed for CSV"
+    )
+    own.add_argument("--delimiter", default=",", help="of a CSV file; default: a comma")
     return parser
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import make_blobs
 
 import skdpbayes
@@ -30,6 +32,7 @@ from skdpbayes.mechanism import checkpoint, draws, stored
 from skdpbayes.privacy import PrivacyLedger, report
 
 sys.path.insert(0, str(Path(__file__).parent / "mechanism"))
+import arrow_files
 import divided
 
 pytestmark = pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning")
@@ -73,10 +76,9 @@ def test_rows_on_disk_release_what_rows_in_memory_do(solver, settings, how, tmp_
     watched(monkeypatch, how, seen)
     in_memory = divided.digest(divided.fitted(solver, settings, X, y))
     assert not seen
-    assert (
-        divided.digest(divided.fitted(solver, settings, *on_disk(tmp_path, X=X, y=y))) == in_memory
-    )
-    assert seen == [how]
+    for given in (on_disk(tmp_path, X=X, y=y), arrow_files.of_rows(tmp_path / "t.arrow", X, y)):
+        assert divided.digest(divided.fitted(solver, settings, *given)) == in_memory
+    assert seen == [how, how]
 
 
 @pytest.mark.slow
@@ -125,8 +127,9 @@ READ = {
 }
 
 
+@pytest.mark.parametrize("format", ["npy", "arrow"])
 @pytest.mark.parametrize("name", READ)
-def test_parts_of_a_stored_table_are_parts_of_the_packed_one(name, tmp_path):
+def test_parts_of_a_stored_table_are_parts_of_the_packed_one(name, format, tmp_path):
     """Whatever a row holds: each is packed by itself."""
     estimator, target = READ[name]
     rng = np.random.default_rng(0)
@@ -135,9 +138,13 @@ def test_parts_of_a_stored_table_are_parts_of_the_packed_one(name, tmp_path):
     if name == "auto-encoder":
         X = np.clip(np.abs(X), 0, 1)
     y = {"code": rng.integers(0, 3, 300), "number": rng.normal(size=300), None: None}[target]
-    whole = estimator._reader().read(estimator, X, y)
-    given = [*on_disk(tmp_path, X=X), None] if y is None else on_disk(tmp_path, X=X, y=y)
-    part = estimator._reader().read(estimator, *given)
+    if format == "arrow":
+        given = arrow_files.of_rows(tmp_path / "t.arrow", X, y)
+        X = pd.DataFrame(X, columns=list("abc"))
+    else:
+        given = [*on_disk(tmp_path, X=X), None] if y is None else on_disk(tmp_path, X=X, y=y)
+    whole = estimator._reader().read(clone(estimator), X, y)
+    part = estimator._reader().read(clone(estimator), *given)
     assert whole.part is None and part.n_rows == 300
     assert whole.facts.shape == part.facts.shape
     packed = whole.pack()
@@ -166,7 +173,7 @@ def test_pages_of_a_file_are_given_back(tmp_path):
 
     np.asarray(X).sum()
     assert mapped() > 30_000
-    tables.rows_at(X, np.arange(0, 400_000, 7))
+    tables.source_of(X).take(np.arange(0, 400_000, 7))
     assert mapped() < 1000
 
 
@@ -176,7 +183,8 @@ def test_changes_of_a_map_that_are_not_in_the_file_stay(tmp_path):
     np.save(tmp_path / "X.npy", np.zeros((10, 2)))
     X = np.load(tmp_path / "X.npy", mmap_mode="c")
     X[3] = 1.0
-    assert tables.rows_at(X, slice(0, 10)).sum() == 2 == tables.rows_at(X, np.arange(10)).sum()
+    rows = tables.source_of(X)
+    assert rows.take(slice(0, 10)).sum() == 2 == rows.take(np.arange(10)).sum()
 
 
 # ----------------------------------------------------------------- devices and processes
@@ -280,10 +288,11 @@ def test_rows_of_persons_are_read_at_once(tmp_path):
 
 
 def test_results_of_arithmetic_are_no_files(tmp_path):
-    from skdpbayes.intake.stored import is_stored
+    from skdpbayes.intake.stored import source_of
 
     (X,) = on_disk(tmp_path, X=np.ones((10, 2)))
-    assert is_stored(X) and is_stored(X[2:]) and not is_stored(X * 2) and not is_stored(X[[1, 2]])
+    assert source_of(X) and source_of(X[2:])
+    assert source_of(X * 2) is None and source_of(X[[1, 2]]) is None
 
 
 def test_a_function_is_not_bound_to_a_checkpoint(tmp_path):
@@ -348,14 +357,18 @@ def step_by_step(monkeypatch):
 
 
 @pytest.mark.usefixtures("compiled_quickly", "step_by_step")
-@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("where", ["memory", "disk", "arrow"])
 def test_a_fit_that_was_interrupted_releases_what_it_would_have(
     where, tmp_path, monkeypatch, request
 ):
     X, y = divided.table()
-    if where == "disk":
+    if where != "memory":
         request.getfixturevalue("few_at_a_time")
-        X, y = on_disk(tmp_path, X=X, y=y)
+        X, y = (
+            on_disk(tmp_path, X=X, y=y)
+            if where == "disk"
+            else arrow_files.of_rows(tmp_path / "t.arrow", X, y)
+        )
     expected = divided.digest(divided.fitted("dpvi", CASES["dpvi"], X, y))
     file, ledger = tmp_path / "fit.ckpt", PrivacyLedger(epsilon=50.0, delta=1e-3)
 

@@ -14,9 +14,10 @@ from sklearn.utils.validation import validate_data
 from skdpbayes.cells import parsed
 from skdpbayes.facts import Facts, Field, Shape
 from skdpbayes.intake.labels import as_labels
-from skdpbayes.intake.reading import Reader, Rows, table_rows
+from skdpbayes.intake.reading import Reader, Rows, response_numbers, table_rows
 from skdpbayes.intake.rows import refuse_text_columns
-from skdpbayes.intake.stored import is_stored
+from skdpbayes.intake.sources import Converted, RecordSource
+from skdpbayes.intake.stored import MappedArray, StoredNumbers, source_of
 from skdpbayes.intake.tables import (
     as_table,
     check_table,
@@ -92,9 +93,15 @@ class FieldRows(Reader):
 def facts_of(fields: Fields, n_features: int, **more: Any) -> Facts:
     """Facts of records: shapes, dtypes, and where they lie in memory."""
     own = tuple(
-        Field(name, tuple(x.shape[1:]), typed(x[:0]).dtype.name) for name, x in fields.items()
+        Field(name, tuple(x.shape[1:]), typed(x[:1]).dtype.name) for name, x in fields.items()
     )
-    memory = tuple(byte_bounds(x) for x in fields.values() if not sparse.issparse(x) and x.size)
+    arrays = [
+        own
+        for x in fields.values()
+        for own in (x.memory if isinstance(x, RecordSource) else (x,))
+        if not sparse.issparse(own) and own.size
+    ]
+    memory = tuple(map(byte_bounds, arrays))
     n = next(iter(fields.values())).shape[0]
     return Facts(Shape(n, n_features, None, own), memory=memory, **more)
 
@@ -119,6 +126,15 @@ def typed(x: Any) -> Any:
         return np.clip(x, edges.min, edges.max).astype(np.int32)
 
 
+def _stored_floats(source: RecordSource) -> RecordSource:
+    """A table as floats, and a column too unless all of its items are numbers."""
+    if source.ndim == 2:
+        return StoredNumbers(source)
+    if source.dtype.kind == "O" or (source.nullable and source.dtype.kind != "f"):
+        return Converted(source, response_numbers)
+    return source
+
+
 def _array(name: str, value: Any, width: int | None = None) -> Any:
     """An array of numbers; cells that are none become NaN. A list X has a public `width`.
 
@@ -137,7 +153,10 @@ def _array(name: str, value: Any, width: int | None = None) -> Any:
     dtype = dtype_of(value)
     if isinstance(value, Iterable) and not isinstance(dtype, np.dtype):
         return parsed(as_labels(list(value) if dtype is None else value))
-    array = value if is_stored(value) else np.asarray(value)
+    source = source_of(value)
+    if source is not None and not isinstance(source, MappedArray):
+        source = _stored_floats(source)
+    array = np.asarray(value) if source is None else source
     if array.ndim == 2 or array.dtype.kind == "c":
         check_table(array)
     if array.ndim == 0 or array.dtype.kind not in "fiubO":
@@ -146,4 +165,4 @@ def _array(name: str, value: Any, width: int | None = None) -> Any:
             f"and shape {array.shape}. Encode text by public categories, as "
             "skdpbayes.preprocessing.CategoryEncoder does."
         )
-    return parsed(array) if array.dtype.kind == "O" else array
+    return parsed(array) if isinstance(array, np.ndarray) and array.dtype.kind == "O" else array

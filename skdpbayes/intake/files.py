@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, overload
@@ -85,11 +86,29 @@ def read_csv(
     >>> X["age"].tolist(), y.tolist()
     ([44.0, nan], ['no', 'yes'])
     """
+    wanted = described(schema)
+    names = [column.name for column in wanted] + ([] if groups is None else [groups])
+    (cells,) = csv_cells(source, names, delimiter)
+    persons = [] if groups is None else [objects([cell or None for cell in cells.pop()])]
+    read = [values_of(column, own) for column, own in zip(wanted, cells, strict=True)]
+    y = None if schema.outcome is None else read.pop()
+    return _table(schema.names, read), y, *persons
+
+
+def described(schema: Schema) -> list[Column | Outcome]:
+    """Columns of a schema, the outcome last."""
+    return [*schema.columns, *([] if schema.outcome is None else [schema.outcome])]
+
+
+def csv_cells(
+    source: str | Path | BinaryIO | io.StringIO,
+    names: Sequence[str],
+    delimiter: str,
+    size: int | None = None,
+) -> Iterator[list[list[str | None]]]:
+    """Cells of each named column, of `size` lines at a time, or of all; see `read_csv`."""
     lines = _lines(source)
     header = _parsed_line(next(lines, b""), delimiter, header=True)
-    outcome = [] if schema.outcome is None else [schema.outcome]
-    wanted: list[Column | Outcome] = [*schema.columns, *outcome]
-    names = [column.name for column in wanted] + ([] if groups is None else [groups])
     missing = [name for name in names if name not in header]
     twice = [name for name in names if header.count(name) > 1]
     if missing or twice:
@@ -99,16 +118,18 @@ def read_csv(
             f"{' and '.join(wrong)}. Read with delimiter={delimiter!r}, it has {header}."
         )
     places = [header.index(name) for name in names]
-    cells: list[list[str | None]] = [[] for _ in names]
-    for line in lines:
-        row = _parsed_line(line, delimiter)
-        whole = len(row) == len(header)
-        for own, place in zip(cells, places, strict=True):
-            own.append(row[place] if whole else None)
-    persons = [] if groups is None else [objects([cell or None for cell in cells.pop()])]
-    read = [_values(column, own) for column, own in zip(wanted, cells, strict=True)]
-    y = None if schema.outcome is None else read.pop()
-    return _table(schema.names, read), y, *persons
+    while True:
+        cells: list[list[str | None]] = [[] for _ in names]
+        n = 0
+        for line in itertools.islice(lines, size):
+            n += 1
+            row = _parsed_line(line, delimiter)
+            whole = len(row) == len(header)
+            for own, place in zip(cells, places, strict=True):
+                own.append(row[place] if whole else None)
+        yield cells
+        if size is None or n < size:
+            return
 
 
 def _table(names: Sequence[str], columns: list[np.ndarray]) -> Any:
@@ -129,13 +150,19 @@ def _table(names: Sequence[str], columns: list[np.ndarray]) -> Any:
     )
 
 
-def _values(column: Column | Outcome, cells: list[str | None]) -> np.ndarray:
-    """One column of text as float64; categories and labels of text or Booleans as objects."""
-    values = column.categories if isinstance(column, Column) else column.labels
-    if values is not None and isinstance(values[0], str | bool):
-        return objects([as_category(cell, values[0]) for cell in cells])
+def values_of(column: Column | Outcome, cells: Sequence[object]) -> np.ndarray:
+    """One column of cells as float64; categories and labels of text or Booleans as objects."""
+    like = category_like(column)
+    if like is not None:
+        return objects([as_category(cell, like) for cell in cells])
     found = np.array([number(cell) for cell in cells], np.float64)
     return of_kind(found, column.kind) if isinstance(column, Column) else found
+
+
+def category_like(column: Column | Outcome) -> str | bool | None:
+    """The first category or label if they are texts or Booleans, which are kept as objects."""
+    own = column.categories if isinstance(column, Column) else column.labels
+    return own[0] if own is not None and isinstance(own[0], str | bool) else None
 
 
 def _lines(source: Any) -> Iterator[bytes]:

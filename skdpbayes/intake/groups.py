@@ -67,7 +67,7 @@ class GroupedRows(Reader):
         labels, classes, voided_by = classes_of(Declared.of_classes(self.classes), y, labels)
         norm = LONGEST_ROW * norm_of(self.data_norm, x.shape[1])
         rows, null = bounded_rows(x, norm, intercept=self.intercept, dtype=np.float32)
-        label = codes(labels, classes)
+        label = codes(labels[:], classes)
         rows[null | (group < 0) | (label < 0)] = np.nan  # which contributes nothing
         fields = {"x": rows, "group": group.clip(0), "y": label.clip(0)}
         n_features = owner.n_features_in_

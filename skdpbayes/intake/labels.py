@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from skdpbayes.cells import objects, parsed, plain
 from skdpbayes.checks import warn_user
 from skdpbayes.declarations import Declared
+from skdpbayes.intake.sources import converted
 from skdpbayes.intake.tables import dtype_of, frame_of, is_sequence, items, kind_of
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
@@ -73,9 +74,7 @@ def _lookup(position: Mapping[object, int], label: object) -> int:
         return -1
 
 
-def classes_of(
-    declared: Declared, given: Any, y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+def classes_of(declared: Declared, given: Any, y: Any) -> tuple[Any, np.ndarray, tuple[str, ...]]:
     """The labels of the rows, the sorted set of labels, and reasons that void the guarantee.
 
     Parameters
@@ -85,8 +84,8 @@ def classes_of(
         numbers.
     given : array-like
         The labels as the user gave them.
-    y : array
-        The labels as an array.
+    y : array or RecordSource
+        The labels, read as `response` does.
 
     Raises
     ------
@@ -99,7 +98,7 @@ def classes_of(
         dtype = y.dtype if own is None else own
         of_numbers = declared.outcome is not None and found.dtype.kind not in "US"
         if of_numbers and kind_of(dtype) in "USO":
-            return parsed(y), found, ()
+            return converted(y, parsed), found, ()
         refuse_mixed(dtype, found, "y", "classes")
         return y, found, ()
     warn_user(

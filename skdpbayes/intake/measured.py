@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.utils import assert_all_finite
 
-from skdpbayes.cells import parsed
 from skdpbayes.checks import warn_user
 from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Scales, Shape
-from skdpbayes.intake.reading import Reader, Rows, response, shape_of, table_rows
+from skdpbayes.intake.reading import Reader, Rows, response, response_numbers, shape_of, table_rows
 from skdpbayes.privacy.report import PrivacyLeakWarning
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class MeasuredRows(Reader):
         _refuse_text(y, self.declaration)
         shape = shape_of(owner, X)
         if self.bounds is None:
-            X, y = X[:], _response_numbers(y)
+            X, y = X[:], response_numbers(y)
             assert_all_finite(y, input_name="y")
             warn_user(
                 "bounds=None takes the ranges of X and y from the data, which is not private. Pass "
@@ -97,7 +96,7 @@ class MeasuredRows(Reader):
         else:
             facts = self.declared(shape)
         scales = facts.own_scales()
-        return table_rows(facts, lambda X, y: self.pack(X, _response_numbers(y), scales), X, y)
+        return table_rows(facts, lambda X, y: self.pack(X, response_numbers(y), scales), X, y)
 
     def made_up(self, n_rows: int, shape: Shape) -> tuple[Any, Any]:
         """Rows and responses of one half."""
@@ -140,12 +139,6 @@ class RegressionRows(MeasuredRows):
 def _refuse_text(y: np.ndarray, declared: Declared) -> None:
     if y.dtype.kind in "US" and declared.outcome is None:
         raise ValueError(f"y holds text (dtype {y.dtype}); a regression needs numbers.")
-
-
-def _response_numbers(y: np.ndarray) -> np.ndarray:
-    """The response as numbers, each by itself."""
-    with np.errstate(all="ignore"):
-        return y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,14 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from skdpbayes.cells import parsed
 from skdpbayes.declarations import Declared
 from skdpbayes.facts import Facts, Shape
 from skdpbayes.intake.columns import numbers
 from skdpbayes.intake.labels import as_labels
 from skdpbayes.intake.rows import dense, refuse_text_columns
-from skdpbayes.intake.stored import Places, StoredNumbers, is_stored, rows_at
+from skdpbayes.intake.sources import Places, RecordSource
+from skdpbayes.intake.stored import StoredNumbers, source_of
 from skdpbayes.intake.tables import named
 
 if TYPE_CHECKING:
@@ -56,9 +58,9 @@ def table_rows(facts: Facts, pack: Callable[..., Records], *arrays: Any) -> Rows
     """Rows of arrays of equal length, which `pack` packs row by row."""
 
     def part(places: Places) -> Records:
-        return pack(*(rows_at(own, places) for own in arrays))
+        return pack(*(own[places] for own in arrays))
 
-    if any(is_stored(own) or isinstance(own, StoredNumbers) for own in arrays):
+    if any(isinstance(own, RecordSource) for own in arrays):
         return Rows(facts, lambda: part(slice(None)), part, len(arrays[0]))
     return Rows(facts, lambda: pack(*arrays))
 
@@ -131,9 +133,10 @@ class Reader(ABC):
                 "X.toarray() if it fits in memory."
             )
         schema = self.declaration.schema
-        if self.by_part and reset and is_stored(X):
-            stored = StoredNumbers(X, schema)
-            validate_data(owner, stored, skip_check_array=True, reset=reset)
+        source = source_of(X)
+        if self.by_part and reset and source is not None:
+            stored = StoredNumbers(source, schema, self.to_dense)
+            validate_data(owner, named(source, stored), skip_check_array=True, reset=reset)
             return stored
         if schema is None:
             refuse_text_columns(X)
@@ -152,20 +155,32 @@ def shape_of(owner: Any, X: Any) -> Shape:
     )
 
 
-def response(owner: Any, y: Any, n: int, *, one_by_one: bool) -> np.ndarray:
-    """The response, checked by its public shape; a list is taken item by item if so asked."""
+def response(owner: Any, y: Any, n: int, *, one_by_one: bool) -> Any:
+    """The response, checked by its public shape; a list is taken item by item if so asked.
+
+    It is an array, or a `RecordSource` that is read item by item.
+    """
     if y is None:
         raise ValueError(
             f"This {type(owner).__name__} estimator requires y to be passed, but the target y is "
             "None."
         )
-    if not (is_stored(y) and y.ndim == 1):
+    source = source_of(y)
+    if source is not None and source.ndim == 1:
+        y = source if one_by_one else source[:]
+    else:
         y = column_or_1d(as_labels(y) if one_by_one else y, warn=True)
     if len(y) != n:
         raise ValueError(
             "Found input variables with inconsistent numbers of samples: X and y differ in length."
         )
     return y
+
+
+def response_numbers(y: np.ndarray) -> np.ndarray:
+    """The response as numbers, each by itself."""
+    with np.errstate(all="ignore"):
+        return y.astype(np.float64) if y.dtype.kind in "fiub" else parsed(y)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from scipy import sparse
 
+from skdpbayes.intake.sources import RecordSource
 from skdpbayes.intake.tables import Numbers, as_table, frame_of, may_hold_numbers
 
 _BLOCK = 2**13  # rows handled at a time, so that temporaries stay in cache
@@ -135,7 +136,7 @@ def _or_one(peak: np.ndarray) -> np.ndarray:
 
 def refuse_text_columns(X: Any) -> None:
     """Raise for columns of a data frame whose dtype, which is public, cannot hold numbers."""
-    frame = frame_of(X)
+    frame = frame_of(X.header if isinstance(X, RecordSource) else X)
     if frame is None:
         return
     text = [

@@ -8,86 +8,137 @@ from typing import Any
 
 import numpy as np
 
-from skdpbayes.intake.columns import agree, numbers
-from skdpbayes.intake.tables import Numbers, check_table
+from skdpbayes.intake.columns import numbers
+from skdpbayes.intake.rows import dense, refuse_text_columns
+from skdpbayes.intake.sources import Places, RecordSource
 from skdpbayes.schema import Schema
 
-_SEGMENT = 2**28  # bytes of a file that are mapped at a time
-
-Places = slice | np.ndarray
-"""A range of rows, or numbers of rows in increasing order."""
+SEGMENT = 2**28
+"""Bytes of a file that are mapped at a time."""
 
 
-def is_stored(X: Any) -> bool:
-    """Whether a table, or a column, is read part by part: a `numpy.memmap`."""
+def source_of(X: Any) -> RecordSource | None:
+    """What reads a table or a column part by part; None if it is in memory."""
+    if isinstance(X, RecordSource):
+        return X
     # Results of arithmetic are of the class, too, and in memory.
-    return isinstance(X, np.memmap) and vars(X).get("_mmap") is not None
+    if isinstance(X, np.memmap) and vars(X).get("_mmap") is not None:
+        return MappedArray(X)
+    return None
 
 
-def rows_at(X: Any, places: Places) -> Any:
-    """Some rows of an array, or of a `StoredNumbers`.
-
-    Pages of a file are given back once they are copied, so that memory does not grow with it.
-    """
-    if not is_stored(X):
-        return X[places]
-    if isinstance(places, slice):
-        found = np.array(X[places])
-        _give_back(X)
-        return found
-    found = np.empty((len(places), *X.shape[1:]), X.dtype)
-    stop = max(1, _SEGMENT // max(1, X.strides[0]))
-    for low in range(0, len(X), stop):
-        start, end = np.searchsorted(places, (low, low + stop))
-        if end > start:
-            np.take(X, places[start:end], axis=0, out=found[start:end], mode="clip")
-            _give_back(X)
-    return found
-
-
-def _give_back(X: np.memmap) -> None:
-    # Private changes of copy-on-write maps would be lost.
-    if X.mode != "c" and "MADV_DONTNEED" in vars(mmap):
-        mapped: Any = X
-        mapped._mmap.madvise(mmap.MADV_DONTNEED)
+def drop_pages(mapped: mmap.mmap) -> None:
+    """Drop the pages of a map from memory; they are read again when they are used."""
+    if "MADV_DONTNEED" in vars(mmap):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, eq=False)
-class StoredNumbers:
-    """A stored table as numbers.
+class MappedArray(RecordSource):
+    """Rows of an array that is mapped.
 
     Attributes
     ----------
-    raw : array of shape (n, d)
+    raw : numpy.memmap
+    """
+
+    raw: np.memmap
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array."""
+        return self.raw.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the array."""
+        return self.raw.dtype
+
+    @property
+    def memory(self) -> tuple[np.ndarray, ...]:
+        """The array."""
+        return (self.raw,)
+
+    def take(self, places: Places) -> np.ndarray:
+        """A copy of some rows.
+
+        Pages of the file are given back once they are copied, so that memory does not grow with it.
+        """
+        X = self.raw
+        if isinstance(places, slice):
+            found = np.array(X[places])
+            self.give_back()
+            return found
+        found = np.empty((len(places), *X.shape[1:]), X.dtype)
+        stop = max(1, SEGMENT // max(1, X.strides[0]))
+        for low in range(0, len(X), stop):
+            start, end = np.searchsorted(places, (low, low + stop))
+            if end > start:
+                np.take(X, places[start:end], axis=0, out=found[start:end], mode="clip")
+                self.give_back()
+        return found
+
+    def give_back(self) -> None:
+        """Drop the pages of the array, unless there are private changes, which would be lost."""
+        if self.raw.mode != "c":
+            drop_pages(vars(self.raw)["_mmap"])
+
+
+@dataclass(frozen=True, eq=False)
+class StoredNumbers(RecordSource):
+    """A table on disk as numbers.
+
+    Attributes
+    ----------
+    source : RecordSource
     schema : Schema or None
         What is public about its columns.
+    to_dense : bool
+        Whether sparse rows become arrays.
 
     Raises
     ------
     ValueError
         For public facts: the number of dimensions, an empty axis, a dtype that holds no numbers,
-        another number of columns than the schema's.
+        other names or another number of columns than the schema's.
     """
 
-    raw: Any
+    source: RecordSource
     schema: Schema | None = None
+    to_dense: bool = False
 
     def __post_init__(self) -> None:
-        check_table(self.raw)
-        if self.raw.dtype.kind not in "fiub":
+        if isinstance(self.source, MappedArray) and self.dtype.kind not in "fiubc":
             raise ValueError(
-                f"X has dtype {self.raw.dtype}: a table that is read part by part holds numbers."
+                f"X has dtype {self.dtype}: a table that is read part by part holds numbers."
             )
-        if self.schema is not None:
-            agree(self.schema, self.raw[:1])
+        if self.schema is None:
+            refuse_text_columns(self.source.header)
+        self.take(slice(0, 1))  # one row, for what is public about all
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Numbers of rows and columns."""
-        return self.raw.shape
+        return self.source.shape
 
-    def __len__(self) -> int:
-        return len(self.raw)
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the table."""
+        return self.source.dtype
 
-    def __getitem__(self, places: Places) -> Numbers:
-        return numbers(rows_at(self.raw, places), self.schema, None)
+    @property
+    def header(self) -> Any:
+        """That of the table."""
+        own = self.source.header
+        return self if own is self.source else own
+
+    @property
+    def memory(self) -> tuple[np.ndarray, ...]:
+        """That of the table."""
+        return self.source.memory
+
+    def take(self, places: Places) -> Any:
+        """Rows as numbers."""
+        found = numbers(self.source.take(places), self.schema, None)
+        self.source.give_back()
+        return dense(found) if self.to_dense else found

@@ -17,6 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpbayes.cells import NO_VALUE, legible, objects, parsed
+from skdpbayes.intake.sources import RecordSource
 
 Numbers: TypeAlias = Any
 """An array or a CSR array of SciPy, which ships no types."""
@@ -171,6 +172,66 @@ class PolarsFrame(Frame):
         return PolarsFrame(self.raw[:, list(places)])
 
 
+class ArrowFrame(Frame):
+    """A table of pyarrow."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.raw.column_names)
+
+    @property
+    def dtypes(self) -> tuple[Any, ...]:
+        """Dtypes of NumPy for numbers and Booleans, of pyarrow for others."""
+        return tuple(arrow_dtype(own.type) or own.type for own in self.raw.schema)
+
+    def series(self, j: int) -> Any:
+        """One column as a chunked array."""
+        return self.raw.column(j)
+
+    def select(self, places: Sequence[int]) -> ArrowFrame:
+        """The table of some columns."""
+        return ArrowFrame(self.raw.select(list(places)))
+
+    def column(self, j: int) -> np.ndarray:
+        """One column: an array of its dtype, but of objects if a cell is not of that dtype."""
+        own, dtype = self.series(j), arrow_dtype(self.raw.schema.field(j).type)
+        if dtype is None or (own.null_count and dtype.kind != "f"):
+            return objects(items(own))
+        found = np.empty(len(own), dtype)
+        _fill(found, own)
+        return found
+
+    def numeric(self, *, by_cell: bool = False) -> np.ndarray:
+        """Floats; cells that are no numbers are NaN."""
+        del by_cell  # of these dtypes, a cell alone is what it is among others
+        dtypes = [arrow_dtype(own.type) for own in self.raw.schema]
+        short = all(dtype == np.float32 for dtype in dtypes)
+        found = np.empty(self.raw.shape, np.float32 if short else np.float64)
+        for j, dtype in enumerate(dtypes):
+            own = self.series(j)
+            if dtype is None:
+                found[:, j] = parsed(objects(items(own)))
+            else:
+                _fill(found[:, j], own)
+        return found
+
+
+def _fill(found: np.ndarray, column: Any) -> None:
+    """Write a column of numbers of pyarrow into an array; what is missing is NaN."""
+    start = 0
+    for chunk in column.chunks:
+        cells = found[start : start + len(chunk)]
+        start += len(chunk)
+        if not chunk.null_count:
+            cells[:] = chunk.to_numpy(zero_copy_only=False)
+            continue
+        cells[:] = chunk.fill_null(False if str(chunk.type) == "bool" else 0).to_numpy(
+            zero_copy_only=False
+        )
+        cells[chunk.is_null().to_numpy(zero_copy_only=False)] = np.nan
+
+
 def as_table(X: Any, width: int | None = None) -> Table:
     """Rows as a `Table`.
 
@@ -188,6 +249,8 @@ def as_table(X: Any, width: int | None = None) -> Table:
     """
     if isinstance(X, Table):
         return X
+    if isinstance(X, RecordSource):
+        return as_table(X[:], width)
     frame = frame_of(X)
     if frame is not None:
         _check_shape(frame.raw.shape)
@@ -206,19 +269,21 @@ def frame_of(X: Any) -> Frame | None:
         return X
     if _is_a(X, "DataFrame", _PANDAS):
         return PandasFrame(X)
+    if _is_a(X, "Table", _ARROW):
+        return ArrowFrame(X)
     return PolarsFrame(X) if _is_a(X, "DataFrame", _POLARS) else None
 
 
 def named(X: Any, values: Any) -> Any:
     """X itself if its columns have names, for scikit-learn to remember; else `values`."""
-    frame = frame_of(X)
+    frame = frame_of(X.header if isinstance(X, RecordSource) else X)
     return values if frame is None else frame.raw
 
 
 # ---------------------------------------------------------------- libraries
 
 
-_PANDAS, _POLARS = ("pandas", "modin.pandas"), ("polars",)
+_PANDAS, _POLARS, _ARROW = ("pandas", "modin.pandas"), ("polars",), ("pyarrow",)
 
 
 def _is_a(value: object, kind: str, libraries: tuple[str, ...]) -> bool:
@@ -237,6 +302,13 @@ def kind_of(dtype: Any) -> str:
         if dtype.is_numeric():
             return "f"
         return "b" if str(dtype) == "Boolean" else "M" if dtype.is_temporal() else "O"
+    if _is_a(dtype, "DataType", _ARROW):
+        own = arrow_dtype(dtype)
+        of = str(dtype.value_type if _is_a(dtype, "DictionaryType", _ARROW) else dtype)
+        if own is not None:
+            return own.kind
+        texts, times = ("string", "large_string", "string_view"), ("date", "time", "duration")
+        return "U" if of in texts else "M" if of.startswith(times) else "O"
     if _is_of_pandas(dtype):
         return "U" if dtype.type is str else dtype.kind
     return "O"
@@ -255,6 +327,17 @@ def _is_of_pandas(dtype: object) -> bool:
 def _is_float(dtype: Any) -> bool:
     """Whether a dtype of polars holds floats."""
     return _is_a(dtype, "DataType", _POLARS) and dtype.is_float()
+
+
+def arrow_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """NumPy's dtype of numbers and Booleans of pyarrow; None for other types."""
+    name = {"float": "float32", "double": "float64"}.get(str(dtype), str(dtype))
+    return np.dtype(name) if name in _ARROW_NUMBERS else None
+
+
+_ARROW_NUMBERS = frozenset(
+    ["bool", "float32", "float64", *(f"{s}int{n}" for s in ("", "u") for n in (8, 16, 32, 64))]
+)
 
 
 def dtype_of(column: Any) -> Any:
@@ -289,11 +372,37 @@ def items(column: Any) -> list[object]:
             return [next(found) if own else NO_VALUE for own in fine]
         if dtype.is_temporal() or dtype.is_nested():  # of classes that are not looked at
             return [NO_VALUE] * len(column)
+    if _is_a(column, "ChunkedArray", _ARROW):
+        return [item for chunk in column.chunks for item in _arrow_items(chunk)]
     try:
         return list(column)
     except Exception:  # one item cannot be handed out: the others are, one by one
         places = column.iloc if _is_a(column, "Series", _PANDAS) else column
         return [_item(places, i) for i in range(len(column))]
+
+
+def _arrow_items(chunk: Any) -> list[object]:
+    """Items of an array of pyarrow; times, and nested or foreign types, are no values."""
+    kind = str(chunk.type)
+    if _is_a(chunk, "DictionaryArray", _ARROW):
+        known, places = _arrow_items(chunk.dictionary), chunk.indices.to_pylist()
+        return [None if place is None else known[place] for place in places]
+    if arrow_dtype(chunk.type) is None and not kind.startswith(_ARROW_CELLS):
+        return [NO_VALUE] * len(chunk)
+    try:
+        return chunk.to_pylist()
+    except Exception:  # text that is not UTF-8, a date that Python does not have
+        return [_arrow_item(chunk, i) for i in range(len(chunk))]
+
+
+_ARROW_CELLS = ("string", "large_string", "date", "decimal", "halffloat", "null")
+
+
+def _arrow_item(chunk: Any, i: int) -> object:
+    try:
+        return chunk[i].as_py()
+    except Exception:  # an error would tell of this one record
+        return NO_VALUE
 
 
 def _item(places: Any, i: int) -> object:

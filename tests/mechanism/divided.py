@@ -8,7 +8,9 @@ the middle of its fit; ``... disagree`` gives it a larger epsilon.
 import hashlib
 import os
 import sys
+import tempfile
 import warnings
+from pathlib import Path
 
 import numpy as np
 
@@ -60,6 +62,11 @@ def main(devices, process=None, n_processes=None, *more):
         )
         cut = [0, 350, N_ROWS]  # of unequal size
         X, y = (own[cut[process] : cut[process + 1]] for own in (X, y))
+        if process == 1:
+            import arrow_files
+
+            folder = tempfile.TemporaryDirectory()
+            X, y = arrow_files.of_rows(Path(folder.name) / "t.arrow", X, y)
     if "die" in more and process == n_processes - 1:
         from skdpbayes.estimators import _progress
 

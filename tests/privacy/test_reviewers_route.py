@@ -9,9 +9,11 @@ watched: so the few functions that are handed rows may hand them on by name to a
 
 import ast
 import sys
+import tempfile
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
+import arrow_files
 import cases
 import jax
 import numpy as np
@@ -162,6 +164,11 @@ SCHEMA = Schema(
 )
 
 
+def on_disk(X, y):
+    with tempfile.TemporaryDirectory() as folder:
+        return arrow_files.of_rows(Path(folder) / "t", X, y)  # mapped, whatever becomes of the name
+
+
 @pytest.mark.parametrize(
     ("model", "X", "y"),
     [
@@ -173,13 +180,18 @@ SCHEMA = Schema(
         ),
         (DPStandardScaler(([0, 0], [1, 1]), random_state=0), TABLE.to_numpy().tolist(), None),
         (DPBetaBernoulli(random_state=0), sparse.csr_array(TABLE.to_numpy()), None),
+        (
+            DPBayesianLogisticRegression(classes=SCHEMA, solver="vips", random_state=0),
+            *on_disk(TABLE.to_numpy(), TABLE["b"].to_numpy()),
+        ),
     ],
-    ids=["schema", "schema with labels", "list", "sparse"],
+    ids=["schema", "schema with labels", "list", "sparse", "on disk"],
 )
 def test_rows_of_any_kind_stay_on_the_route(model, X, y, compiled_quickly):
     with Tracer() as tracer:
         model.fit(X, y)
     assert strays(tracer.reached) == {}
+    assert all(f"`{file}`" in ROUTE for file in tracer.reached if file.startswith("intake/"))
 
 
 def test_the_tracer_sees_a_reader_that_keeps_rows():
