@@ -91,7 +91,8 @@ class ClassifiedRows(Reader):
         if sparse.issparse(rows) and (small or self.always_dense):
             rows = dense(rows)
         label = np.where(null, np.int32(-1), codes(y, classes))
-        on_grid = not sparse.issparse(rows)
+        # Networks take rows in single precision: they have no product with rows alone.
+        on_grid = not (sparse.issparse(rows) or self.always_dense)
         return pack_records(label >= 0, on_grid=on_grid, x=rows, y=label)  # null rows are zero
 
 

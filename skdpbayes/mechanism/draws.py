@@ -18,7 +18,7 @@ from skdpbayes.mechanism.integer_noise import integer_noise
 from skdpbayes.mechanism.keys import Stream
 from skdpbayes.mechanism.spec import MechanismSpec
 
-_MOST_NOISE, _MOST_STEPS = 2**18, 2**12  # that are drawn at a time
+_MOST_NOISE, _MOST_STEPS = 2**18, 2**9  # that are drawn at a time
 _HITS = 2**16  # records that are sampled in a window or in one of its blocks, about
 _ROOM = _HITS + 2**13  # for them: 32 standard deviations more
 
@@ -237,7 +237,6 @@ def windows_of_chain(
     width = int(np.max(sizes, initial=1))
     rows = min(_MOST_STEPS, max(1, _MOST_NOISE // width))
     most = min(rows, sampler.window)
-    rows = min(rows, _padded(most))  # one of few, so that few programs are compiled
     for number in range(first // most, -(-spec.n_steps // most)):
         start, stop = number * most, min((number + 1) * most, spec.n_steps)
         needed = np.asarray(sizes[start:stop])
@@ -307,13 +306,9 @@ def drawn(window: Window, *arrays: Any) -> Draws:
 def room(sampler: Sampler, size: int = 0) -> int:
     """Length of an array of indices: one of few, so that few programs are compiled."""
     if sampler.rate == 1:
-        return max(2 * _HITS, sampler.stride)
+        return max(_ROOM, sampler.stride)
     expected = sampler.rate * sampler.stride
-    return _padded(max(size, math.ceil(expected + 8 * math.sqrt(expected))), _ROOM)
-
-
-def _padded(size: int, length: int = 1) -> int:
-    """Smallest of the lengths that holds `size`: each is four times the one before."""
-    while length < size:
+    most, length = max(size, expected + 8 * math.sqrt(expected)), _ROOM
+    while length < most:
         length *= 4
     return length

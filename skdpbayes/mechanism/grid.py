@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_BITS = 21  # of the length of a vector in steps of its grid: about half of those of a clipping norm
+# Bits of the length of a vector in steps of its grid; a clipping norm has some 40. Models see the
+# rounded vectors, so that this rounding is as harmless as that of a measurement. The rounding of
+# the other factor is not, and needs the larger part.
+_BITS = 16
 _LEAST = np.float32(2.0**-100)  # largest entry of a vector that is not taken for zero
 _BLOCK = 2**13  # vectors at a time, so that they stay in cache
 
@@ -43,6 +46,7 @@ def grid_of(record: Any) -> Grid | None:
     return grid if isinstance(grid, Grid) else None
 
 
+@np.errstate(all="ignore")  # what a vector holds raises nothing, whatever NumPy is told
 def put_on_grid(vectors: np.ndarray) -> Grid:
     """Round vectors, in place, each by itself.
 
@@ -57,17 +61,17 @@ def put_on_grid(vectors: np.ndarray) -> Grid:
 
     Notes
     -----
-    **Formal guarantee.** Afterwards each vector is one of integers, of norm at most 2^21, divided
+    **Formal guarantee.** Afterwards each vector is one of integers, of norm at most 2^16, divided
     by its scale; and its norm is at most the length given.
 
     *Proof.* The largest entry is below 2^e, so that steps, cut at 2^bits - 1, have a norm below
-    sqrt(d) 2^bits <= 2^21. Factors are powers of two and steps have at most 21 bits: products are
+    sqrt(d) 2^bits <= 2^16. Factors are powers of two and steps have at most 16 bits: products are
     exact in single precision. The sum of squares is one of integers below 2^53, exact in double
     precision in any order; its root is rounded, and then moved up to the next number of single
     precision. QED
 
-    ``tests/mechanism/test_grid.py``: `test_vectors_are_on_their_grid` dies at a shorter length and
-    at another rounding.
+    ``tests/mechanism/test_own_vectors.py``: `test_vectors_are_on_their_grid` dies at a shorter
+    length and at another rounding.
     """
     n, d = vectors.shape
     bits = _BITS - math.ceil(math.log2(max(d, 1)) / 2)
@@ -85,8 +89,7 @@ def put_on_grid(vectors: np.ndarray) -> Grid:
         np.clip(block, 1 - 2.0**bits, 2.0**bits - 1, out=block)
         squares = np.einsum("ij,ij->i", block, block, dtype=np.float64)
         block /= scale[:, None]
-        with np.errstate(over="ignore"):
-            length = (np.sqrt(squares) / scale).astype(np.float32)
+        length = (np.sqrt(squares) / scale).astype(np.float32)
         length = np.where(length > 0, np.nextafter(length, np.float32(np.inf)), length)
         grid.scale[part], grid.length[part] = scale, np.where(infinite, np.nan, length)
     return grid

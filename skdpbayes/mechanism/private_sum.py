@@ -115,7 +115,7 @@ def _clipped_sum(
     ``test_attack.py::test_no_record_is_longer_than_the_clipping_norm_in_exact_arithmetic``,
     ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand``,
     ``test_mechanism.py::test_any_contribution_is_clipped``,
-    ``test_grid.py::test_only_a_records_own_vector_has_its_grid``.
+    ``test_own_vectors.py::test_only_a_records_own_vector_has_its_grid``.
     """
     parts, treedef = parts_of(contributions)
     scale = units / clipping_norm.astype(float)

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import decimal
 import fractions
+import itertools
 import math
 import os
 import sys
@@ -488,10 +489,10 @@ def standard_scaler(X, y):
 
 def logistic(X, y):
     model = DPBayesianLogisticRegression(classes=Public.classes(), data_norm=2.0)
-    rows, labels = packed(model, X, y)
+    rows, labels, *grid = packed(model, X, y)
     check_norms(rows[:, :-1], 2.0 * LONGEST_ROW)
     check_range(labels, -1, 1)
-    return [rows, labels]
+    return [rows, labels, *grid]
 
 
 def linear(X, y):
@@ -578,7 +579,8 @@ SUBJECTS = [
 
 def fields(records, n):
     """The fields of records as they are packed, without what pads."""
-    return [np.asarray(field)[:n] for field in records.fields.values()]
+    of_each = (field if isinstance(field, tuple) else [field] for field in records.fields.values())
+    return [np.asarray(field)[:n] for field in itertools.chain(*of_each)]
 
 
 def dense(rows):

@@ -323,7 +323,7 @@ def test_a_hostile_first_label_changes_no_other(name):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             read = model._reader().read(model, np.ones((4, 2)), y)
-            _, found = fuzz_rows.fields(read.pack(), 4)
+            found = fuzz_rows.fields(read.pack(), 4)[1]
             assert found.tolist()[1:] == LABELS and not read.facts.voided_by
 
 
@@ -365,7 +365,7 @@ def test_a_bad_cell_that_pandas_makes_a_text_column_of_does_not_decide_about_an_
         table = pd.read_csv(io.StringIO(f"a,b,y\n{first}\n3,4,0\n5,6,1\n"))
         model = DPBayesianLogisticRegression(classes=schema)
         X = model._reader().numeric(model, table[["a", "b"]], reset=True)
-        _, labels = fuzz_rows.packed(model, table[["a", "b"]], table["y"])
+        labels = fuzz_rows.packed(model, table[["a", "b"]], table["y"])[1]
         found.append((X[1:].tolist(), labels.tolist()[1:]))
     assert found == [([[3, 4], [5, 6]], [0, 1])] * 4
     with pytest.raises(ValueError, match=r"skdpbayes.read_csv"):
@@ -398,7 +398,7 @@ def test_dtypes_that_a_record_decides_decide_nothing_under_a_schema():
         labels = pd.Series([first, 1, 0])
         for X, y in ((table, labels), (table.convert_dtypes(), labels.convert_dtypes())):
             model = DPBayesianLogisticRegression(classes=schema)
-            _, codes = fuzz_rows.packed(model, X, y)
+            codes = fuzz_rows.packed(model, X, y)[1]
             X = model._reader().numeric(model, X, reset=True)
             found.append((X.dtype, X[1:].tolist(), codes.tolist()[1:]))
     assert found == [(np.float64, [[3, 0.25], [0, 1.5]], [1, 0])] * len(found)

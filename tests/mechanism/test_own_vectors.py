@@ -45,7 +45,7 @@ def test_vectors_are_on_their_grid(d):
         steps = [Fraction(float(x)) * Fraction(float(one)) for x in own]
         assert all(step.denominator == 1 for step in steps)
         square = sum(step * step for step in steps)
-        assert square <= 2**42
+        assert square <= 2**32
         exact = square / Fraction(float(one)) ** 2
         if np.isinf(norm):
             assert exact > Fraction(float(MOST)) ** 2
@@ -54,7 +54,7 @@ def test_vectors_are_on_their_grid(d):
         peak = np.abs(was).max()
         if peak >= 2.0**-100:  # within half a step, but for the largest, which may lose one
             assert np.abs(own.astype(float) - was).max() <= 1 / one
-            assert square >= 2**38 or d > 1
+            assert square >= 2**28 or d > 1
         else:
             assert not own.any() and norm == 0
 
@@ -145,5 +145,5 @@ def test_sums_are_those_of_vectors_that_were_rounded_before():
 
     norm = np.linalg.norm(X, axis=1) * np.linalg.norm(y, axis=1)
     exact = (y * np.minimum(1, 2 / norm)[:, None]).T @ X
-    np.testing.assert_allclose(summed(True), exact, atol=1e-4)
-    np.testing.assert_allclose(summed(False), exact, atol=1e-4)
+    np.testing.assert_allclose(summed(True), exact, atol=2e-3)
+    np.testing.assert_allclose(summed(False), exact, atol=2e-3)
