@@ -33,6 +33,7 @@ from skdpbayes.estimators._base import (
 )
 from skdpbayes.intake.persons import means_by_person
 from skdpbayes.intake.scores import scores
+from skdpbayes.intake.sources import loaded
 from skdpbayes.plans.settings import SEEDED
 from skdpbayes.privacy import GaussianSteps, PrivacyLedger, Selection
 from skdpbayes.privacy.selection import SelectionSpent
@@ -187,6 +188,7 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         """
         candidates = self._check()
         refuse_several_processes("A search")
+        X, y = loaded(X), loaded(y)
         n = _num_samples(X)
         if y is not None and _num_samples(y) != n:
             raise ValueError(

@@ -6,13 +6,14 @@ A step leaks if it learns from the rows without spending budget.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer, make_column_selector
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -22,6 +23,8 @@ from sklearn.utils.validation import check_is_fitted
 from skdpbayes.checks import check_choice
 from skdpbayes.estimators._base import PrivateEstimator, diagram_and_card
 from skdpbayes.estimators._foreign import refuse_foreign
+from skdpbayes.intake.sources import Converted, RecordSource, loaded
+from skdpbayes.intake.stored import source_of
 from skdpbayes.intake.tables import is_sequence
 from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.plans.settings import SEEDED
@@ -341,6 +344,35 @@ def _side_by_side(transformer):
             yield [own for _, own in part.steps] if type(part) is Pipeline else [part], width
 
 
+def _takes_parts(step):
+    """Whether a step may get some rows at a time: it learns nothing, or is the private scaler."""
+    return type(step) is DPStandardScaler or all(
+        own is None or isinstance(own, str) or type(own) in _LEARN_NOTHING or _is_identity(own)
+        for _, own in _walk("", step, fitted=False)
+    )
+
+
+class _ByPart(TransformerMixin, BaseEstimator):
+    """A step that takes parts, in a fit to rows on disk."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def fit(self, X, y=None, **params):
+        """Fit the step; what learns nothing is shown one row, for names and types of columns."""
+        some = X if isinstance(self.step, PrivateEstimator) else X[:1]
+        self.step.fit(some, y, **params)
+        return self
+
+    def fit_transform(self, X, y=None, **params):
+        """Fit the step, and transform rows when they are read."""
+        return self.fit(X, y, **params).transform(X)
+
+    def transform(self, X):
+        """Rows that are transformed when they are read."""
+        return Converted(X, self.step.transform)
+
+
 def _last_step_has(name):
     return available_if(lambda pipeline: hasattr(pipeline.steps[-1][1], name))
 
@@ -351,7 +383,7 @@ def _telling(name):
     @functools.wraps(getattr(Pipeline, name))
     def method(self, X, *arguments, **named):
         with rows_to_predict():
-            return getattr(super(PrivatePipeline, self), name)(X, *arguments, **named)
+            return getattr(super(PrivatePipeline, self), name)(loaded(X), *arguments, **named)
 
     # Scikit-learn's own text refers to pages of its guide.
     method.__doc__ = f"""As `{name}` of `sklearn.pipeline.Pipeline`.
@@ -402,6 +434,7 @@ class PrivatePipeline(Pipeline):
 
     _html_repr = diagram_and_card
 
+    steps: list[tuple[str, Any]]
     _replaced: tuple[Spent, ...] = ()  # reports of steps whose places a later fit gave to copies
 
     def _refuse_leaks(self, X):
@@ -447,6 +480,7 @@ class PrivatePipeline(Pipeline):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            A `numpy.memmap`, or what `open_table` returns, is read and transformed part by part.
         y : array-like of shape (n_samples,), optional
         **params
             As in scikit-learn; ``groups`` is given to each private step.
@@ -458,24 +492,49 @@ class PrivatePipeline(Pipeline):
         Raises
         ------
         ValueError
-            If `check_pipeline` does not pass it; nothing was read and nothing spent.
+            If `check_pipeline` does not pass it, or a step needs all rows of a table on disk at
+            once; nothing was read and nothing spent.
         TypeError
             For `sample_weight`.
         """
         self._refuse_leaks(X)
-        return super().fit(X, y, **self._by_step(params))
+        source = source_of(X)
+        whole = [name for name, step in self.steps[:-1] if not _takes_parts(step)]
+        if source is None or (whole and not isinstance(X, RecordSource)):
+            return super().fit(X, y, **self._by_step(params))
+        if whole:
+            raise ValueError(
+                f"The steps {whole} need all rows at once, and X is on disk: pass X[:] if it fits "
+                "in memory. Rows are read part by part for steps of skdpbayes.preprocessing, and "
+                "for a ColumnTransformer whose steps learn nothing."
+            )
+        with self._steps_by_part():
+            return super().fit(source, y, **self._by_step(params))
+
+    @contextmanager
+    def _steps_by_part(self) -> Iterator[None]:
+        """All steps but the last return rows that are transformed when they are read."""
+        own = self.steps
+        self.steps = [
+            (name, step if step is None or isinstance(step, str) else _ByPart(step))
+            for name, step in own[:-1]
+        ] + own[-1:]
+        try:
+            yield
+        finally:
+            self.steps = own
 
     @_last_step_has("fit_transform")
     def fit_transform(self, X, y=None, **params):
         """Fit all steps, unless one leaks, and transform the rows; the result is not private."""
         self._refuse_leaks(X)
-        return super().fit_transform(X, y, **self._by_step(params))
+        return super().fit_transform(loaded(X), y, **self._by_step(params))
 
     @_last_step_has("fit_predict")
     def fit_predict(self, X, y=None, **params):
         """Fit all steps, unless one leaks, and predict the rows; the result is not private."""
         self._refuse_leaks(X)
-        return super().fit_predict(X, y, **self._by_step(params))
+        return super().fit_predict(loaded(X), y, **self._by_step(params))
 
     @property
     def privacy_spent_(self) -> Spent:
@@ -502,7 +561,7 @@ class PrivatePipeline(Pipeline):
 
     def _transformed(self, X):
         with rows_to_predict():
-            return X if len(self.steps) == 1 else self[:-1].transform(X)
+            return X if len(self.steps) == 1 else self[:-1].transform(loaded(X))
 
     predict = _telling("predict")
     predict_proba = _telling("predict_proba")

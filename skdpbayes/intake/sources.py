@@ -45,7 +45,7 @@ class RecordSource(ABC):
 
     @property
     def header(self) -> Any:
-        """What has the shape and the names of the columns, and no rows."""
+        """What has the names of the columns, if there are any, and at most one row."""
         return self
 
     @property
@@ -87,6 +87,11 @@ class Converted(RecordSource):
     def _first(self) -> Any:
         """One row, for its shape and dtype."""
         return self.take(slice(0, 1))
+
+    @property
+    def header(self) -> Any:
+        """What the function makes of one row."""
+        return self._first
 
     @property
     def shape(self) -> tuple[int, ...]:

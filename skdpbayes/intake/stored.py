@@ -108,9 +108,9 @@ class StoredNumbers(RecordSource):
     to_dense: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.source, MappedArray) and self.dtype.kind not in "fiubc":
+        if isinstance(self.source, MappedArray) and self.source.dtype.kind not in "fiubc":
             raise ValueError(
-                f"X has dtype {self.dtype}: a table that is read part by part holds numbers."
+                f"X has dtype {self.source.dtype}: a table that is read part by part holds numbers."
             )
         if self.schema is None:
             refuse_text_columns(self.source.header)
@@ -123,14 +123,9 @@ class StoredNumbers(RecordSource):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the table."""
-        return self.source.dtype
-
-    @property
-    def header(self) -> Any:
-        """That of the table."""
-        own = self.source.header
-        return self if own is self.source else own
+        """Dtype of the numbers."""
+        own: np.dtype[Any] = self[:1].dtype
+        return own
 
     @property
     def memory(self) -> tuple[np.ndarray, ...]:
