@@ -300,7 +300,7 @@ class DPNumPyroModel(ProgramEstimator):
 
     def _also_public(self, facts: Facts, model: Any) -> dict[str, Any]:
         """Names only; their values are public by declaration."""
-        from skdpbayes.models.numpyro.amortised import AmortisedStart
+        from skdpbayes.models.score_unit import AmortisedStart
 
         del facts
         code = {"model": self.model} | ({"guide": self.guide} if callable(self.guide) else {})

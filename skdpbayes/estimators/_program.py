@@ -76,9 +76,9 @@ class ProgramEstimator(PosteriorEstimator):
         return model, held
 
     def _task(self, facts: Facts) -> Task:
-        from skdpbayes.models.numpyro.amortised import Amortised, AmortisedStart
+        from skdpbayes.models.numpyro.amortised import Amortised
         from skdpbayes.models.numpyro.reduced import reduced
-        from skdpbayes.models.score_unit import WithScoreUnit
+        from skdpbayes.models.score_unit import AmortisedStart, WithScoreUnit
         from skdpbayes.solvers.gaussian_guides import CURVATURE_RATIO, FAIR_RATIO
 
         model, held = self._programmed(facts)

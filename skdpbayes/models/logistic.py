@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
+from jax.scipy import stats
 
 from skdpbayes.mechanism.contributions import Quadratic, RankOne
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
@@ -56,10 +56,10 @@ class LogisticRegression:
 
     def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior."""
-        zero = jnp.zeros((), params.dtype)
-        if self.prior_df is None:
-            return dist.Normal(zero, self.prior_scale).log_prob(params).sum()
-        return dist.StudentT(self.prior_df, zero, self.prior_scale).log_prob(params).sum()
+        unit = params / self.prior_scale
+        normal = self.prior_df is None
+        log = stats.norm.logpdf(unit) if normal else stats.t.logpdf(unit, self.prior_df)
+        return jnp.sum(log - jnp.log(self.prior_scale))
 
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:
         """Log-likelihood of one record; zero for a null record."""

@@ -70,3 +70,9 @@ class WithScoreUnit:
     def marginal(self, params):
         """The model with its unit."""
         return replace(self.model, score_unit=params["unit"])
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class AmortisedStart(WithScoreUnit):
+    """A model with an amortised guide, whose typical score is released before the rounds."""

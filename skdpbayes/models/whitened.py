@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.contributions import Quadratic
@@ -125,7 +126,7 @@ class WhitenedLogistic:
 
     def init(self) -> Params:
         """Coordinates before the release."""
-        return {"axes": jnp.eye(self.model.n_columns, dtype=jnp.float32)}
+        return {"axes": np.eye(self.model.n_columns, dtype=np.float32)}
 
     def openings(self) -> tuple[Opening]:
         """Sum of the weighted second moments."""

@@ -18,10 +18,9 @@ from skdpbayes.models.lda import LatentDirichletAllocation
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
 from skdpbayes.models.networks.autoencoder import Autoencoder
-from skdpbayes.models.numpyro.amortised import Amortised, AmortisedStart
 from skdpbayes.models.protocols import HasNormalPrior
 from skdpbayes.models.rescaled import RescaledLinear
-from skdpbayes.models.score_unit import WithScoreUnit
+from skdpbayes.models.score_unit import AmortisedStart, WithScoreUnit
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.gradients import (
     plan_amortised,
@@ -93,6 +92,14 @@ class HasMarginal(Protocol):
 
     def marginal(self, params: Any) -> Any:
         """Model with the latent variables summed out, near the starting values."""
+
+
+@runtime_checkable
+class HasAmortisedGuide(Protocol):
+    """A model with a guide that draws the latent variables of a record."""
+
+    def guided(self, latent: Any, batch: Any, key: Any) -> Any:
+        """Sites of the guide."""
 
 
 def opened(plan: PlanFunction, kind: type) -> PlanFunction:
@@ -186,7 +193,7 @@ register(
             plan_guided,
             HasGaussianPrior,
             (Autoencoder, plan_point),
-            (AmortisedStart, opened(plan_amortised, Amortised)),
+            (AmortisedStart, opened(plan_amortised, HasAmortisedGuide)),
             (LatentDirichletAllocation, plan_topics_dpvi),
             (SigmoidBeliefNet, plan_net_dpvi),
         ),

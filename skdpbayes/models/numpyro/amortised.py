@@ -35,7 +35,6 @@ from skdpbayes.models.numpyro.program import (
     with_parameters,
 )
 from skdpbayes.models.protocols import Number, Params, Record
-from skdpbayes.models.score_unit import WithScoreUnit
 
 Sites = Mapping[str, Any]
 
@@ -214,12 +213,6 @@ class Amortised:
             found |= {n: transform_of(s) for n, s in sites.items() if s["type"] == "param"}
         values = {name: found[name](x) for name, x in self.start.items()}
         return jax.tree.map(np.asarray, values)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class AmortisedStart(WithScoreUnit):
-    """An amortised model whose typical score is released before the rounds."""
 
 
 @jax.tree_util.register_dataclass
