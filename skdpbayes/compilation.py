@@ -13,9 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 IN_ONE_PIECE: dict[str, bool | int] = {"xla_cpu_parallel_codegen_split_count": 1}
-"""XLA option of small programs, which by default are cut into pieces, each with its overhead."""
+"""XLA option of programs of one round, which by default are cut into pieces, each with its overhead.
 
-LITTLE_EFFORT: dict[str, bool | int] = IN_ONE_PIECE | {
+Not of programs in `LITTLE_EFFORT`, whose last bits it changes.
+"""
+
+LITTLE_EFFORT: dict[str, bool | int] = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_use_fusion_emitters": False,
     "xla_llvm_disable_expensive_passes": True,
