@@ -256,13 +256,21 @@ def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, jour
     return state, kept
 
 
+_MADE = set[int]()  # hashes of sets of programs; one too many is a program that is made when run
+
+
 @without_collection()
 def _make(kinds, key, records, source, model, solver, mechanism, state):
     """Make the programs of all kinds of round, side by side: compilers share the cores."""
-    first = key, np.int32(0)
+    first, kinds = (key, np.int32(0)), tuple(dict.fromkeys(kinds.tolist()))
     how = model, solver, mechanism, state
+    leaves, structure = jax.tree.flatten((records, source, how))
+    programs = hash((kinds, structure, *map(jax.typeof, leaves)))
+    if programs in _MADE:
+        return
+    _MADE.add(programs)
     with ThreadPoolExecutor() as compilers:
-        for kind in dict.fromkeys(kinds.tolist()):
+        for kind in kinds:
             released = _released.lower(kind, *first, records, source, *how)
             compilers.submit(released.compile)
             learned = _learned.lower(kind, *first, released.out_info, *how)
