@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 IN_ONE_PIECE: dict[str, bool | int] = {"xla_cpu_parallel_codegen_split_count": 1}
-"""XLA option of programs of one round, which by default are cut into pieces, each with its overhead.
+"""XLA option of programs that release a round: by default they are cut, and each piece costs time.
 
 Not of programs in `LITTLE_EFFORT`, whose last bits it changes.
 """
