@@ -105,9 +105,8 @@ def test_a_program_is_made_once_for_each_kind_of_round(no_compiled_programs, mon
     ],
 )
 def test_a_plan_compiles_nothing(model, compilations):
-    jax.clear_caches()
     compilations.clear()
-    model.plan(n_rows=3000, n_features=2)
+    model.plan(n_rows=3000, n_features=19)  # as no other test has
     assert not compilations, f"{len(compilations)} programs"
 
 
