@@ -156,7 +156,8 @@ def test_regressions_are_fitted_without_numpyro():
     code = (
         "import sys, numpy as np, skdpbayes as s; X = np.zeros((9, 1)); "
         "s.DPBayesianLinearRegression(bounds=((-1, 1), (-1, 1)), solver='vips').fit(X, X[:, 0]); "
-        "s.DPBayesianLogisticRegression(classes=[0, 1], solver='vips', n_steps=1).fit(X, X[:, 0]); "
+        "how = {'solver': 'dpvi', 'guide': 'mean_field', 'n_steps': 1}; "
+        "s.DPBayesianLogisticRegression(classes=[0, 1], **how).fit(X, X[:, 0]); "
         "assert 'jax' in sys.modules; sys.exit('numpyro' in sys.modules)"
     )
     command = [sys.executable, "-W", "ignore", "-c", code]
