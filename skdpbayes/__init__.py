@@ -78,7 +78,10 @@ def __getattr__(name: str):
         from skdpbayes.compilation import set_compilation_cache
 
         return set_compilation_cache
-    from skdpbayes import estimators
+    from skdpbayes.compilation import without_collection
+
+    with without_collection():
+        from skdpbayes import estimators
 
     return getattr(estimators, name)
 

@@ -5,9 +5,18 @@ Nothing here sees a row. Importing this module does not import JAX.
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+IN_ONE_PIECE: dict[str, bool | int] = {"xla_cpu_parallel_codegen_split_count": 1}
+"""XLA option of programs that release a round: by default they are cut, and each piece costs time.
+
+Not of programs in `LITTLE_EFFORT`, whose last bits it changes.
+"""
 
 LITTLE_EFFORT: dict[str, bool | int] = {
     "xla_backend_optimization_level": 0,
@@ -18,6 +27,22 @@ LITTLE_EFFORT: dict[str, bool | int] = {
 
 They compile in a quarter of the time that default options take, and run several times slower.
 """
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Context in which Python looks for no cyclic garbage.
+
+    For imports and tracing: they make hundreds of thousands of objects that stay, and searching
+    them again and again takes a tenth of a first fit.
+    """
+    usual = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if usual:
+            gc.enable()
 
 
 def set_compilation_cache(folder: str | os.PathLike[str] | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.compilation import LITTLE_EFFORT
+from skdpbayes.compilation import IN_ONE_PIECE, LITTLE_EFFORT, without_collection
 from skdpbayes.mechanism.checkpoint import Checkpoint
 from skdpbayes.mechanism.draws import Draw, Draws, Sampler, draws_of_chain, windows_of_chain
 from skdpbayes.mechanism.integer_noise import MOST_VALUES
@@ -57,7 +58,10 @@ More rounds run in a loop that is compiled as a whole, and so do fewer with many
 _VERY_FEW, _FEW_NUMBERS = 64, 2**18  # rounds that always count as few; released numbers of others
 
 # Programs that add up records. A record's integers are the same in all of a kind, to the last bit.
-_OF_FEW_ROUNDS = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+_OF_FEW_ROUNDS = IN_ONE_PIECE | {
+    "xla_backend_optimization_level": 1,
+    "xla_cpu_use_fusion_emitters": False,
+}
 _OF_LOOPS = {"xla_backend_optimization_level": 1}  # compile a quarter faster than level 3
 
 
@@ -234,7 +238,10 @@ def _in_a_loop(key, model, solver, mechanism, kinds, sources, state, kept, journ
 def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh):
     """Rounds in programs of their own."""
     for records, source in sources:
-        for step in range(max(int(source.first), journal.first), int(source.stop)):
+        steps = range(max(int(source.first), journal.first), int(source.stop))
+        if mesh is None and not isinstance(source, Recording):
+            _make(kinds[steps], key, records, source, model, solver, mechanism, state)
+        for step in steps:
             how = (int(kinds[step]), key, np.int32(step))
             its = (model, solver, mechanism, state)
             if isinstance(source, Recording):
@@ -248,6 +255,27 @@ def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, jour
             journal.write(step + 1, state)
             pace.wait_for(done)
     return state, kept
+
+
+_MADE = set[int]()  # hashes of sets of programs; one too many is a program that is made when run
+
+
+@without_collection()
+def _make(kinds, key, records, source, model, solver, mechanism, state):
+    """Make the programs of all kinds of round, side by side: compilers share the cores."""
+    first, kinds = (key, np.int32(0)), tuple(dict.fromkeys(kinds.tolist()))
+    how = model, solver, mechanism, state
+    leaves, structure = jax.tree.flatten((records, source, how))
+    programs = hash((kinds, structure, *map(jax.typeof, leaves)))
+    if programs in _MADE:
+        return
+    _MADE.add(programs)
+    with ThreadPoolExecutor() as compilers:
+        for kind in kinds:
+            released = _released.lower(kind, *first, records, source, *how)
+            compilers.submit(released.compile)
+            learned = _learned.lower(kind, *first, released.out_info, *how)
+            compilers.submit(learned.compile)
 
 
 def _keep(release, kept, step):
@@ -416,6 +444,7 @@ def release_sizes(
     ]
 
 
+@without_collection()
 def sizes_of_steps(
     model: Model, solver: Solver, mechanism: Mechanism, records: Records, n_steps: int
 ) -> np.ndarray:

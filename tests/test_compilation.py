@@ -1,11 +1,20 @@
 """New hyper-parameters and folds of nearly equal size run the program that is already compiled."""
 
+import gc
+
+import jax
 import numpy as np
 import pytest
 from cases import sampling_solvers
 from sklearn.model_selection import cross_val_score
 
-from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes import (
+    DPBayesianLinearRegression,
+    DPBayesianLogisticRegression,
+    DPGammaExponential,
+    DPGaussianMixture,
+)
+from skdpbayes.compilation import without_collection
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(500, 3))
@@ -63,3 +72,49 @@ def test_folds_share_one_program(compilations):
     compilations.clear()
     cross_val_score(estimator(n_steps=21), X, y, cv=splits)
     assert not compilations
+
+
+def test_a_program_is_made_once_for_each_kind_of_round(no_compiled_programs, monkeypatch):
+    """Programs that are made side by side, ahead of the rounds, are those that the rounds run."""
+    from skdpbayes import inference
+
+    made = []
+
+    def note(event, seconds, fun_name="", **kwargs):
+        if "backend_compile" in event and fun_name in ("jit(_release)", "jit(_learned)"):
+            made.append(fun_name)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        monkeypatch.setattr(inference, "_MADE", set())
+        model = DPGammaExponential(solver="na-dpvi", n_steps=5, random_state=0)
+        rows = np.random.default_rng(0).exponential(0.25, size=(61, 1))
+        model.fit(rows)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert sorted(made) == 2 * ["jit(_learned)"] + 2 * ["jit(_release)"]
+    assert len(inference._MADE) == 1
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        DPBayesianLogisticRegression(classes=[0, 1]),
+        DPBayesianLinearRegression(bounds=((-1, 1), (-4, 4))),
+        DPGaussianMixture(n_components=3, bounds=(-5, 5), solver="na-dpvi"),
+    ],
+)
+def test_a_plan_compiles_nothing(model, compilations):
+    compilations.clear()
+    model.plan(n_rows=3000, n_features=19)  # as no other test has
+    assert not compilations, f"{len(compilations)} programs"
+
+
+def test_collection_goes_on_after_an_error():
+    with pytest.raises(RuntimeError, match="inside"), without_collection():
+        assert not gc.isenabled()
+        with without_collection():
+            pass
+        assert not gc.isenabled()
+        raise RuntimeError("inside")
+    assert gc.isenabled()

@@ -149,3 +149,16 @@ def test_an_estimator_is_built_cloned_and_shown_without_jax():
         "sys.exit(int('jax' in sys.modules or 'dp_accounting' in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_regressions_are_fitted_without_numpyro():
+    """NumPyro takes a while to import, and regressions need none of it."""
+    code = (
+        "import sys, numpy as np, skdpbayes as s; X = np.zeros((9, 1)); "
+        "s.DPBayesianLinearRegression(bounds=((-1, 1), (-1, 1)), solver='vips').fit(X, X[:, 0]); "
+        "how = {'solver': 'dpvi', 'guide': 'mean_field', 'n_steps': 1}; "
+        "s.DPBayesianLogisticRegression(classes=[0, 1], **how).fit(X, X[:, 0]); "
+        "assert 'jax' in sys.modules; sys.exit('numpyro' in sys.modules)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    assert subprocess.run(command, check=False, timeout=120).returncode == 0

@@ -17,6 +17,7 @@ from sklearn.utils import Tags, estimator_html_repr
 
 from skdpbayes._version import __version__
 from skdpbayes.checks import LongFitWarning, check_choice, check_number, warn_user
+from skdpbayes.compilation import without_collection
 from skdpbayes.declarations import public_schema
 from skdpbayes.estimators._foreign import refuse_foreign, refusing_foreign
 from skdpbayes.estimators._progress import Progress, WatchedMixin
@@ -264,6 +265,7 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
             raise ValueError(f"These numbers of columns differ: {widths}.")
         return Shape(None if n_rows is None else int(n_rows), int(width), names)
 
+    @without_collection()
     def _planned(self, facts: Facts) -> Plan:
         """Plan of a fit, from public facts alone."""
         from skdpbayes.plans.plan import make_plan

@@ -57,9 +57,8 @@ class LogisticRegression:
 
     def log_prior(self, params: Params) -> jax.Array:
         """Log density of the prior."""
-        unit = params / self.prior_scale
-        normal = self.prior_df is None
-        log = stats.norm.logpdf(unit) if normal else stats.t.logpdf(unit, self.prior_df)
+        unit, df = params / self.prior_scale, self.prior_df
+        log = stats.norm.logpdf(unit) if df is None else stats.t.logpdf(unit, df)
         return jnp.sum(log - jnp.log(self.prior_scale))
 
     def log_likelihood(self, params: Params, record: Record) -> jax.Array:

@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import block_diag
 
 from skdpbayes.mechanism.spec import Block
@@ -118,9 +119,9 @@ class LinearInCoordinates(LinearRegression):
 
     def natural(self, posterior: GaussianPosterior) -> GaussianPosterior:
         """Posterior of u and the weights, given that of u and the coordinates."""
-        with jax.enable_x64(True):
-            axes = jnp.asarray(self.axes, jnp.float64)
-            return posterior.mapped(block_diag(jnp.ones((1, 1)), axes))
+        axes = np.eye(1 + self.n_columns)
+        axes[1:, 1:] = self.axes
+        return posterior.mapped(axes)
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]

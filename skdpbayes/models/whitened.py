@@ -89,7 +89,7 @@ class InCoordinates:
 
     def natural(self, posterior: Mapped) -> Mapped:
         """Posterior (or likelihood) of the weights, given that of the coordinates."""
-        return posterior.mapped(self.prior_axes())
+        return posterior.mapped(np.kron(np.eye(self.model.n_rows), np.asarray(self.axes, float)))
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]

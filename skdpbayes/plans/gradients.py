@@ -66,8 +66,14 @@ _TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gra
 
 
 def n_parameters(model: Model) -> int:
-    """Number of a model's parameters."""
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.init)))
+    """Number of a model's parameters; its arrays may be shapes."""
+    shapes = jax.eval_shape(lambda own: own.init(), model)
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def marginal_shape(model: Any) -> Any:
+    """Marginal of a model before its openings, with shapes as arrays: nothing is computed."""
+    return jax.eval_shape(lambda own: own.marginal(own.init()), model)
 
 
 def refuse_many_parameters(settings: Settings, model: Model) -> None:
@@ -203,7 +209,7 @@ def plan_whitened(
     settings: Settings, model: WhitenedLogistic, bounds: Bounds, n: int | None
 ) -> Planned:
     """Noise-aware inference in coordinates found by one release of second moments."""
-    marginal = model.marginal(model.init())
+    marginal = marginal_shape(model)
     p = model.n_columns
     clip = whitened_clip(score_noise(settings, marginal, float(model.n_records)), p)
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
@@ -253,7 +259,7 @@ def plan_rescaled(
     n_steps, _ = settings.schedule((200, 2**17), ())  # the openings among them
     if n_steps < len(shares) + 2:
         raise ValueError(_TOO_FEW.format(n_steps))
-    marginal = model.marginal(model.init())
+    marginal = marginal_shape(model)
     own = replace(settings, n_steps=n_steps)
     planned = plan_na_dpvi(own, marginal, bounds, n, shares)
     return planned._replace(solver=Opened(planned.solver, np.int32(len(shares))))

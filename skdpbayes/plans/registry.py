@@ -23,6 +23,7 @@ from skdpbayes.models.rescaled import RescaledLinear
 from skdpbayes.models.score_unit import AmortisedStart, WithScoreUnit
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.gradients import (
+    marginal_shape,
     plan_amortised,
     plan_aware_sgld,
     plan_guided,
@@ -115,7 +116,9 @@ def opened(plan: PlanFunction, kind: type) -> PlanFunction:
                 "A model's start is found in one chain: with n_chains above 1, pass clipping_norm "
                 "if that is what the start finds, else take n_chains=1."
             )
-        marginal = model.marginal(model.init())
+        # A guide of the user's needs the model itself, other plans its shapes alone.
+        whole = isinstance(model, WithScoreUnit)
+        marginal = model.marginal(model.init()) if whole else marginal_shape(model)
         if not isinstance(marginal, kind):
             raise ValueError(
                 f"solver={settings.solver!r} needs a model that is a {kind.__name__}; the marginal "

@@ -313,7 +313,7 @@ class FullRank:
     def prior_factor(self, state: FullRankState, noise: Noise, precision: Array) -> jax.Array:
         """``(1 + subsampling) omega + privacy / h`` in each of `eigenvectors`, with h its level."""
         sampling = (1 + noise.subsampling) * self.mean_weight(state)
-        return sampling + noise.privacy / jnp.maximum(state.levels, jnp.min(precision))
+        return sampling + noise.privacy / state.levels.clip(precision.min())
 
     def mean_weight(self, state: FullRankState) -> jax.Array:
         """Mean weight omega, the ratio of the weighted scores' covariance to their curvature.
@@ -369,9 +369,7 @@ class FullRank:
         """
         point, score = state.average
         matrix, variance, *_ = state.guide.curvature
-        factor = np.asarray(
-            self.prior_factor(state.guide, state.averaged_noise, precision), np.float64
-        )
+        factor = self.prior_factor(state.guide, state.averaged_noise, precision)
         corrected = corrected_prior(precision, state.guide.eigenvectors, factor)
         prior = np.asarray(_prior_score(model, point.astype(np.float32)), np.float64)
         mean = point + np.linalg.solve(

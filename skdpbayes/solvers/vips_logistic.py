@@ -43,7 +43,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve, solve_triangular
 
-from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import prior_variance
@@ -86,7 +85,7 @@ class Statistics(NamedTuple):
     product_variance: jax.Array  # variance left in an off-diagonal entry of the products
     response: jax.Array  # ravelled
     response_variance: jax.Array
-    given: Given  # posterior given all releases but the last
+    given: Given  # posterior given all releases
     # Releases of the fitted terms, each with MOST_ROUNDS rows:
     centres: jax.Array  # posterior means at the time
     points: jax.Array  # points of release, drawn from those posteriors
@@ -208,7 +207,7 @@ class LogisticVIPS:
                 weight,
                 intercept=self.intercept,
             )
-            return state._replace(
+            new = state._replace(
                 weight=weight,
                 mean_weight=jnp.clip(mean_weight, least, 1),
                 products=products,
@@ -216,50 +215,50 @@ class LogisticVIPS:
                 response=estimate["response"].astype(jnp.float64).ravel(),
                 response_variance=scales["response"].astype(jnp.float64) ** 2,
             )
+            return new._replace(given=settled(model, self, new))
 
-        def where(state: Statistics, key: jax.Array) -> tuple[jax.Array, Given]:
-            given = settled(model, self, state)
+        def where(state: Statistics, key: jax.Array) -> jax.Array:
+            given = state.given
             draw = jax.random.normal(key, given.mean.shape, jnp.float64)
             away = solve_triangular(
                 jnp.linalg.cholesky(given.precision), draw, trans="T", lower=True
             )
             # Without noise the point is the mean: then the average over the posterior is exact.
             drawn = given.mean + jnp.where(state.response_variance > 0, away, 0)
-            return drawn.astype(jnp.float32), given
+            return drawn.astype(jnp.float32)
 
-        def ask_fitted(state: Statistics, point: tuple[jax.Array, Given]) -> Query:
+        def ask_fitted(state: Statistics, point: jax.Array) -> Query:
             del state
-            return lambda record: fitted_terms(point[0].reshape(shape), record)
+            return lambda record: fitted_terms(point.reshape(shape), record)
 
         def learn_fitted(
             state: Statistics,
-            point: tuple[jax.Array, Given],
+            point: jax.Array,
             step: jax.Array,
             estimate: Sums,
             scales: Scales,
         ) -> Statistics:
             # As the driver's barrier for releases: the subtraction below must not be compiled into
             # the sum.
-            at_draw, given = jax.lax.optimization_barrier(point)
-            theta = at_draw.astype(jnp.float64)
+            theta = jax.lax.optimization_barrier(point).astype(jnp.float64)
             fitted = estimate["fitted"].astype(jnp.float64).ravel()
-            at, new = jnp.minimum(step - 1, MOST_ROUNDS - 1), 2 / (step + 1)
+            at, share = jnp.minimum(step - 1, MOST_ROUNDS - 1), 2 / (step + 1)
             noise = scales["fitted"].astype(jnp.float64) ** 2 + _TINY * jnp.trace(
                 state.products
             ) / len(state.products)
             matrix = estimate["curvature"].astype(jnp.float64).reshape(state.curvature.shape)
-            return state._replace(
-                given=given,
-                centres=state.centres.at[at].set(given.mean),
+            new = state._replace(
+                centres=state.centres.at[at].set(state.given.mean),
                 points=state.points.at[at].set(theta),
                 differences=state.differences.at[at].set(
                     fitted - _fitted(model, self, state, theta)
                 ),
                 precisions=state.precisions.at[at].set(1 / noise),
-                curvature=(1 - new) * state.curvature + new * (matrix + matrix.T) / 2,
-                curvature_variance=(1 - new) ** 2 * state.curvature_variance
-                + new**2 * scales["curvature"].astype(jnp.float64) ** 2 / 2,
+                curvature=(1 - share) * state.curvature + share * (matrix + matrix.T) / 2,
+                curvature_variance=(1 - share) ** 2 * state.curvature_variance
+                + share**2 * scales["curvature"].astype(jnp.float64) ** 2 / 2,
             )
+            return new._replace(given=settled(model, self, new))
 
         return (
             Round(
@@ -285,9 +284,8 @@ class LogisticVIPS:
 
     def posterior(self, model: LogisticRegression, state: Statistics) -> GaussianPosterior:
         """Normal posterior."""
-        with jax.enable_x64(True):
-            mean, precision = _settled(model, self, state)
-        return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
+        del model
+        return GaussianPosterior.from_precision(*map(np.asarray, state.given))
 
     def diagnostics(self, state: Statistics, posterior: Any) -> dict[str, Any]:
         """None."""
@@ -318,9 +316,6 @@ def settled(model: LogisticRegression, solver: LogisticVIPS, state: Statistics) 
     return jax.lax.fori_loop(
         0, jnp.where(asked, _WITH_RELEASE, _WITHOUT_RELEASE), closer, state.given
     )
-
-
-_settled = jax.jit(settled, compiler_options=LITTLE_EFFORT)
 
 
 def _given(

@@ -424,7 +424,7 @@ def test_long_rows_weigh_less_and_are_not_clipped():
         for label in (0, 1):
             x = direction * np.float32(length * plan.solver.row_norm)
             record = {"x": jnp.asarray(x), "y": jnp.int32(label)}
-            found.append(first.query(None, None)(record) | again.query(None, (theta,))(record))
+            found.append(first.query(None, None)(record) | again.query(None, theta)(record))
             for name, part in found[-1].items():
                 assert contribution_norm(part) <= norms[name].clipping_norm, (name, length)
         weight = min(1, 0.7 / length) * min(1, 1 / length)

@@ -178,7 +178,7 @@ class GaussianMixture:
 
     def openings(self) -> tuple[Opening, ...]:
         """The moments of all records, and their sketch unless the start is given."""
-        kind, one = self._whole_kind, jnp.ones(1, jnp.float32)
+        kind, one = self._whole_kind, np.ones(1, np.float32)
         moments = Opening(
             statistics=lambda params: (
                 lambda record: bounded(kind, one, (record["x"] / self.whole_radius)[None])

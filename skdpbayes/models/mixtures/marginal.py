@@ -181,6 +181,7 @@ class MarginalMixture:
             - scatter / 2 - jnp.sum(freedom * params.log_scale)
         )  # fmt: skip
 
+    @jax.jit  # a program for each operation of a Hessian would take a second
     def prior_precision(self) -> Params:
         """Diagonal of the log prior's curvature at the start; it is positive."""
         flat, unravel = ravel_pytree(self.init())
