@@ -27,7 +27,7 @@ MOST_MEMORY ?= inf
 PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large pictures lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-study bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large pictures lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -50,11 +50,14 @@ fuzz: python ## look for a row that raises or changes another (Linux; FUZZ_SECON
 	@$(PYTHON) tools/bootstrap.py --env .venv-fuzz --lock requirements/fuzz.lock --package
 	$(ONE_THREAD) .venv-fuzz/bin/python tests/intake/fuzz_rows.py
 
-bench: bench-speed bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large ## run all benchmarks
+bench: bench-speed bench-study bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-private-peers bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large ## run all benchmarks
 
 bench-speed: env ## time of one step, beside non-private NumPyro, and of first fits (FIRST_FIT_ARGS="--quick")
 	$(PY) -m benchmarks.speed
 	$(PY) -m benchmarks.first_fit $(FIRST_FIT_ARGS)
+
+bench-study: env ## 45 fits of a table like Adult beside their steps alone (ten minutes; STUDY_ARGS="--studies folds --solvers dpvi")
+	$(PY) -m benchmarks.study $(STUDY_ARGS)
 
 bench-large: env ## tables larger than memory: seconds of a round and peak memory (9 GB of disk; LARGE_ARGS="--rows 1e6 1e7")
 	$(PY) -m benchmarks.large $(LARGE_ARGS)

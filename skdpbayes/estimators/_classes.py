@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
+from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -19,9 +19,15 @@ from skdpbayes.intake.rows import bounded_rows
 
 def class_probabilities(logits: np.ndarray) -> np.ndarray:
     """Class probabilities along the last axis; a single logit is that of the second class."""
-    if logits.shape[-1] == 1:
-        return np.concatenate([expit(-logits), expit(logits)], axis=-1)
-    return softmax(logits, axis=-1)
+    if logits.shape[-1] > 1:
+        return softmax(logits, axis=-1)
+    logits = logits[..., 0]
+    # Of minus the absolute value, which is exact at both ends, and by one exponential for both.
+    odds, positive = np.exp(-np.abs(logits)), logits > 0
+    out = np.empty((2, *logits.shape))  # by class, so that means over draws read memory in order
+    np.divide(np.where(positive, odds, 1), 1 + odds, out=out[0])
+    np.divide(np.where(positive, 1, odds), 1 + odds, out=out[1])
+    return np.moveaxis(out, 0, -1)
 
 
 class BayesianClassifierMixin(ClassifierMixin):

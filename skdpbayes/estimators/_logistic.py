@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PRIOR_LEFT = 0.5  # share of the prior's width that a plan points out
 _DEGREES = 4.0  # of freedom of the default prior of coefficients
 _NORMAL = 1e6  # degrees of freedom of a prior that is normal
-_PREDICT_BLOCK = 2**22  # entries of the largest temporary of a prediction
+_PREDICT_BLOCK = 2**18  # entries of the largest temporary of a prediction, which stays in cache
 
 
 class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
