@@ -265,8 +265,7 @@ def _make(kinds, key, records, source, model, solver, mechanism, state):
     """Make the programs of all kinds of round, side by side: compilers share the cores."""
     first, kinds = (key, np.int32(0)), tuple(dict.fromkeys(kinds.tolist()))
     how = model, solver, mechanism, state
-    leaves, structure = jax.tree.flatten((records, source, how))
-    programs = hash((kinds, structure, *map(jax.typeof, leaves)))
+    programs = hash((kinds, *_shapes(records), *_shapes((source, how))))
     if programs in _MADE:
         return
     _MADE.add(programs)
@@ -276,6 +275,12 @@ def _make(kinds, key, records, source, model, solver, mechanism, state):
             compilers.submit(released.compile)
             learned = _learned.lower(kind, *first, released.out_info, *how)
             compilers.submit(learned.compile)
+
+
+def _shapes(tree):
+    """Structure of a pytree, and the types of its leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *map(jax.typeof, leaves)
 
 
 def _keep(release, kept, step):

@@ -23,7 +23,8 @@ def class_probabilities(logits: np.ndarray) -> np.ndarray:
         return softmax(logits, axis=-1)
     logits = logits[..., 0]
     # Of minus the absolute value, which is exact at both ends, and by one exponential for both.
-    odds, positive = np.exp(-np.abs(logits)), logits > 0
+    with np.errstate(under="ignore"):
+        odds, positive = np.exp(-np.abs(logits)), logits > 0
     out = np.empty((2, *logits.shape))  # by class, so that means over draws read memory in order
     np.divide(np.where(positive, odds, 1), 1 + odds, out=out[0])
     np.divide(np.where(positive, 1, odds), 1 + odds, out=out[1])

@@ -42,6 +42,7 @@ HANDED_ON = {
         "_chain",
         "_in_a_loop",
         "_one_by_one",
+        "_make",  # compiles: shapes alone
         "sizes_of_steps",
         "<listcomp>",
         "<genexpr>",
@@ -58,6 +59,9 @@ HANDED_TO = {
         "_run",
         "_private_chain",
         "_chain",
+        "_make",
+        "_shapes",
+        "_released.lower",
         "drive",
         "steps",
         "own",
