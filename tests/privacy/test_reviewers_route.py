@@ -42,7 +42,8 @@ HANDED_ON = {
         "_chain",
         "_in_a_loop",
         "_one_by_one",
-        "_make",  # compiles: shapes alone
+        "_make",  # compiles
+        "_shapes",
         "sizes_of_steps",
         "<listcomp>",
         "<genexpr>",
