@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -238,10 +237,7 @@ def _in_a_loop(key, model, solver, mechanism, kinds, sources, state, kept, journ
 def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh):
     """Rounds in programs of their own."""
     for records, source in sources:
-        steps = range(max(int(source.first), journal.first), int(source.stop))
-        if mesh is None and not isinstance(source, Recording):
-            _make(kinds[steps], key, records, source, model, solver, mechanism, state)
-        for step in steps:
+        for step in range(max(int(source.first), journal.first), int(source.stop)):
             how = (int(kinds[step]), key, np.int32(step))
             its = (model, solver, mechanism, state)
             if isinstance(source, Recording):
@@ -255,32 +251,6 @@ def _one_by_one(key, model, solver, mechanism, kinds, sources, state, kept, jour
             journal.write(step + 1, state)
             pace.wait_for(done)
     return state, kept
-
-
-_MADE = set[int]()  # hashes of sets of programs; one too many is a program that is made when run
-
-
-@without_collection()
-def _make(kinds, key, records, source, model, solver, mechanism, state):
-    """Make the programs of all kinds of round, side by side: compilers share the cores."""
-    first, kinds = (key, np.int32(0)), tuple(dict.fromkeys(kinds.tolist()))
-    how = model, solver, mechanism, state
-    programs = hash((kinds, *_shapes(records), *_shapes((source, how))))
-    if programs in _MADE:
-        return
-    _MADE.add(programs)
-    with ThreadPoolExecutor() as compilers:
-        for kind in kinds:
-            released = _released.lower(kind, *first, records, source, *how)
-            compilers.submit(released.compile)
-            learned = _learned.lower(kind, *first, released.out_info, *how)
-            compilers.submit(learned.compile)
-
-
-def _shapes(tree):
-    """Structure of a pytree, and the types of its leaves."""
-    leaves, structure = jax.tree.flatten(tree)
-    return structure, *map(jax.typeof, leaves)
 
 
 def _keep(release, kept, step):

@@ -74,28 +74,6 @@ def test_folds_share_one_program(compilations):
     assert not compilations
 
 
-def test_a_program_is_made_once_for_each_kind_of_round(no_compiled_programs, monkeypatch):
-    """Programs that are made side by side, ahead of the rounds, are those that the rounds run."""
-    from skdpbayes import inference
-
-    made = []
-
-    def note(event, seconds, fun_name="", **kwargs):
-        if "backend_compile" in event and fun_name in ("jit(_release)", "jit(_learned)"):
-            made.append(fun_name)
-
-    jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        monkeypatch.setattr(inference, "_MADE", set())
-        model = DPGammaExponential(solver="na-dpvi", n_steps=5, random_state=0)
-        rows = np.random.default_rng(0).exponential(0.25, size=(61, 1))
-        model.fit(rows)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
-    assert sorted(made) == 2 * ["jit(_learned)"] + 2 * ["jit(_release)"]
-    assert len(inference._MADE) == 1
-
-
 @pytest.mark.parametrize(
     "model",
     [

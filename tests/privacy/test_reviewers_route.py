@@ -42,8 +42,6 @@ HANDED_ON = {
         "_chain",
         "_in_a_loop",
         "_one_by_one",
-        "_make",  # compiles
-        "_shapes",
         "sizes_of_steps",
         "<listcomp>",
         "<genexpr>",
@@ -60,9 +58,6 @@ HANDED_TO = {
         "_run",
         "_private_chain",
         "_chain",
-        "_make",
-        "_shapes",
-        "_released.lower",
         "drive",
         "steps",
         "own",
