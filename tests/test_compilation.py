@@ -2,7 +2,6 @@
 
 import gc
 
-import jax
 import numpy as np
 import pytest
 from cases import sampling_solvers
@@ -11,7 +10,6 @@ from sklearn.model_selection import cross_val_score
 from skdpbayes import (
     DPBayesianLinearRegression,
     DPBayesianLogisticRegression,
-    DPGammaExponential,
     DPGaussianMixture,
 )
 from skdpbayes.compilation import without_collection

@@ -106,7 +106,8 @@ class MeasuredRows(Reader):
         """Scaled rows ``x`` and responses ``y``."""
         from skdpbayes.intake.packing import pack_records
 
-        return pack_records(**_scaled(X, y, scales))
+        fields: dict[str, Any] = _scaled(X, y, scales)
+        return pack_records(**fields)
 
 
 _TAKEN = ("the ranges of X and y were taken from the data (bounds=None)",)

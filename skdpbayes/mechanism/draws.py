@@ -162,7 +162,9 @@ class Sampler:
 
     def record(self, places: np.ndarray) -> np.ndarray:
         """Which record each place is of."""
-        return places - places // self.stride * self.stride  # faster than the remainder
+        # Faster than the remainder.
+        record: np.ndarray = places - places // self.stride * self.stride
+        return record
 
     def starts(self, places: np.ndarray, steps: int, bounds: np.ndarray) -> np.ndarray:
         """Where, in a sample, each step and each group of records begins; and where steps end."""

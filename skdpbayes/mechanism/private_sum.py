@@ -215,7 +215,10 @@ def _with_own_grids(query: Query) -> Query:
             own = grid is not None and part.right is record[VECTOR]
             return replace(part, grid=grid if own else None)
 
-        return jax.tree.map(known, query(record), is_leaf=lambda x: isinstance(x, Part))
+        out: Mapping[str, Contribution] = jax.tree.map(
+            known, query(record), is_leaf=lambda x: isinstance(x, Part)
+        )
+        return out
 
     return one
 
