@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +34,16 @@ def context() -> dict[str, Any]:
             name: version(name) for name in ("skdpbayes", "jax", "numpyro", "scikit-learn", "numpy")
         },
     }
+
+
+def in_fresh_process(module: str, *arguments: str) -> dict[str, float]:
+    """Figures that a benchmark prints last, as JSON, in a process of its own."""
+    command = [sys.executable, "-m", module, "--in-this-process", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[2:])}: {done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def append(name: str, record: dict[str, Any]) -> Path:

@@ -22,7 +22,6 @@ import argparse
 import builtins
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -314,14 +313,8 @@ COLUMNS = {
 
 def fresh(cell: str, options: argparse.Namespace) -> dict[str, float]:
     """Measure a cell in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.first_fit", "--in-this-process", cell]
-    command += ["--numerics", options.numerics]
-    command += ["--cache", options.cache] if options.cache else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_log.ROOT)
-    if done.returncode:
-        raise RuntimeError(f"{cell}: {done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    how = ["--numerics", options.numerics, *(["--cache", options.cache] if options.cache else [])]
+    return _log.in_fresh_process("benchmarks.first_fit", cell, *how)
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -207,10 +206,6 @@ def measure(study: str, solver: str, n: int) -> dict[str, float]:
     """Figures of a study in this process."""
     import warnings
 
-    import jax
-
-    import skdpbayes  # noqa: F401
-
     warnings.simplefilter("ignore")
     data = make_data(n)
     with watched() as clock:
@@ -227,7 +222,6 @@ def measure(study: str, solver: str, n: int) -> dict[str, float]:
         # The posterior of the first fit comes after its steps.
         "programs": sum(before <= 1 for before, _ in clock.compiled),
         "later": sum(before > 1 for before, _ in clock.compiled),
-        "devices": len(jax.devices()),
     }
 
 
@@ -247,13 +241,8 @@ COLUMNS = {
 
 def fresh(study: str, solver: str, n: int) -> dict[str, float]:
     """Figures of a study in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.study", "--in-this-process"]
-    command += ["--studies", study, "--solvers", solver, "--rows", str(n)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_log.ROOT)
-    if done.returncode:
-        raise RuntimeError(f"{study}, {solver}: {done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    how = ("--studies", study, "--solvers", solver, "--rows", str(n))
+    return _log.in_fresh_process("benchmarks.study", *how)
 
 
 def main() -> None:
