@@ -446,8 +446,8 @@ def _sizes(model, solver, mechanism, records, first):
 
 def _asked(round_: Round, mechanism: Mechanism, state, point):
     """Query and blocks of a round, for records that are rows or persons."""
-    blocks = round_.blocks(state)
-    return of_person(round_.query(state, point), blocks), blocks_of_persons(blocks, mechanism)
+    blocks, query = round_.blocks(state), round_.query(state, point)
+    return of_person(query, blocks, mechanism), blocks_of_persons(blocks, mechanism)
 
 
 def _kind(solver, step, n_kinds):

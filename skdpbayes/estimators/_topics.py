@@ -303,7 +303,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
             return
         cells = plan.facts.n_features * int(self.n_components)
         # Of averaged counts, in units of `max_document_norm`.
-        noise = own.noise_multiplier / own.sampling_rate / own.steps**0.5 * most
+        noise = own.noise_multiplier / own.sampling_rate / own.steps**0.5 * most**0.5
         count = TYPICAL_COUNT * n * most / cells  # at most, where records are persons
         if count < noise * _LEAST_COUNT:
             yield (

@@ -14,7 +14,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from skdpbayes.mechanism.contributions import Contribution, Part, contribution_norms, parts_of
+from skdpbayes.mechanism.contributions import (
+    Contribution,
+    Part,
+    contribution_norm,
+    contribution_norms,
+    parts_of,
+    scaled,
+)
 from skdpbayes.mechanism.records import Person, Tree
 from skdpbayes.mechanism.spec import Block, Mechanism
 
@@ -23,7 +30,7 @@ def blocks_of_persons(blocks: Mapping[str, Block], mechanism: Mechanism) -> dict
     """Blocks with the clipping norms of a record of up to ``mechanism.most_rows`` rows."""
 
     def norm(own: Block) -> ArrayLike:
-        if own.together == "score":
+        if own.together in ("score", "statistic"):
             return mechanism.score_norm(own.clipping_norm)
         return own.clipping_norm * (mechanism.most_rows if own.together == "sum" else 1)
 
@@ -31,7 +38,9 @@ def blocks_of_persons(blocks: Mapping[str, Block], mechanism: Mechanism) -> dict
 
 
 def of_person(
-    query: Callable[[Tree], Mapping[str, Contribution]], blocks: Mapping[str, Block]
+    query: Callable[[Tree], Mapping[str, Contribution]],
+    blocks: Mapping[str, Block],
+    mechanism: Mechanism,
 ) -> Callable[[Tree], Mapping[str, Contribution]]:
     """Query of a record that may be a person: the sum, or mean, of its rows' contributions.
 
@@ -44,16 +53,20 @@ def of_person(
         Of one row.
     blocks : mapping of str to Block
         Blocks of one row.
+    mechanism : Mechanism
     """
 
     def whole(record: Tree) -> Mapping[str, Contribution]:
         if not isinstance(record, Person):
             return query(record)
         rows = jax.vmap(query)(record.rows)
-        return {
+        sums = {
             name: _together(own, record.present, blocks[name]) if name in blocks else own
             for name, own in rows.items()
         }
+        if any(own.together == "statistic" for own in blocks.values()):
+            return _shortened(sums, blocks_of_persons(blocks, mechanism))
+        return sums
 
     return whole
 
@@ -73,6 +86,17 @@ def _together(rows: Contribution, present: jax.Array, block: Block) -> Contribut
         return kept.with_head(kept.head * _as_column(weight, kept.head)).joined()
 
     return jax.tree.unflatten(treedef, [joined(part) for part in parts])
+
+
+def _shortened(
+    sums: Mapping[str, Contribution], blocks: Mapping[str, Block]
+) -> dict[str, Contribution]:
+    """Contribution of a person, with one factor for all blocks so that each keeps to its norm."""
+    weight = jnp.ones(())
+    for name, block in blocks.items():
+        norm, limit = contribution_norm(sums[name]), jnp.asarray(block.clipping_norm)
+        weight = jnp.minimum(weight, jnp.where(norm > limit, limit / norm, 1))
+    return {name: scaled(own, weight) for name, own in sums.items()}
 
 
 def _as_column(values: jax.Array, like: jax.Array) -> jax.Array:

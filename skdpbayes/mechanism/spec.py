@@ -20,7 +20,7 @@ MAX_SCHEDULE = 64
 LEAST_RATE = 1e-6
 """Smallest sampling rate: `poisson_sample`'s proof covers no smaller one."""
 
-Together: TypeAlias = Literal["sum", "score", "mean"]
+Together: TypeAlias = Literal["sum", "score", "statistic", "mean"]
 """How the contributions of one person's rows add up (`Block`)."""
 
 # Grid steps in a clipping norm, where no noise says how fine a grid makes sense.
@@ -179,10 +179,11 @@ class Block(NamedTuple):
         Traced.
     share : float
         Static; the shares of a round sum to at most one.
-    together : {"sum", "score", "mean"}
+    together : {"sum", "score", "statistic", "mean"}
         How the rows of one person add up (`persons`). Sums of k rows are up to k times as long as
         one row, sums of scores about root k, since scores average out at the truth; a mean is no
-        longer.
+        longer. Rows of statistics are added like scores; a person whose sum is too long counts for
+        less in all blocks of the round, so that the ratios of the blocks stay.
     """
 
     clipping_norm: ArrayLike

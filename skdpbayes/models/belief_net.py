@@ -327,7 +327,8 @@ class SigmoidBeliefNet:
 
     def blocks(self) -> Mapping[str, Block]:
         """Norms of 1; nearly all of the budget goes to the visible units."""
-        return {"visible": Block(NORM, VISIBLE), "hidden": Block(NORM, 1 - VISIBLE)}
+        shares = {"visible": VISIBLE, "hidden": 1 - VISIBLE}
+        return {name: Block(NORM, share, "statistic") for name, share in shares.items()}
 
     def carry(self, sums: Mapping[str, Any], old: NetParams, new: NetParams) -> Mapping[str, Any]:
         """Sums about the old probabilities of the hidden units, as sums about the new ones."""

@@ -90,9 +90,10 @@ class LatentDirichletAllocation:
 
     def openings(self) -> tuple[Opening, ...]:
         """Releases of all words, and of pairs of frequent words that share a document."""
+        own = Block(NORM, together="statistic")
         return (
-            Opening(lambda params: self._words_of, {"words": Block(NORM)}, self._after_words),
-            Opening(self._pairs, {"pairs": Block(NORM)}, self._after_pairs),
+            Opening(lambda params: self._words_of, {"words": own}, self._after_words),
+            Opening(self._pairs, {"pairs": own}, self._after_pairs),
         )
 
     def _words_of(self, record):
@@ -197,7 +198,7 @@ class LatentDirichletAllocation:
 
     def blocks(self) -> Mapping[str, Block]:
         """Clipping norm of documents."""
-        return {"topics": Block(self.document_norm)}
+        return {"topics": Block(self.document_norm, together="statistic")}
 
     def carry(
         self, sums: Mapping[str, Any], old: TopicsParams, new: TopicsParams

@@ -176,7 +176,8 @@ class Settings:
 
     def longest(self, norm: float, together: Together = "score") -> float:
         """Clipping norm of a record, given that of a row (`skdpbayes.mechanism.persons`)."""
-        return norm * self.most_rows ** {"sum": 1.0, "score": 0.5, "mean": 0.0}[together]
+        power = {"sum": 1.0, "score": 0.5, "statistic": 0.5, "mean": 0.0}
+        return norm * self.most_rows ** power[together]
 
     def rate(self, n_records: int | None, expected_batch: int) -> float:
         """`sampling_rate`, or the rate at which `expected_batch` records are expected."""

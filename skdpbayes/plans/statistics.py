@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from skdpbayes.models.base import ConjugateModel, StatisticsModel, TopicModel
     from skdpbayes.models.belief_net import SigmoidBeliefNet
     from skdpbayes.models.logistic import LogisticRegression
+    from skdpbayes.mechanism.spec import Together
     from skdpbayes.models.moments import ColumnMoments
     from skdpbayes.privacy.accounting import GaussianSteps
 
@@ -48,10 +49,10 @@ def plan_one_release(
     settings.refuse_private_n()
     assert n is not None
     rows = n * settings.most_rows
-    # Linear regression has the sum of weights among its sums.
-    if settings.most_rows > 1 and not isinstance(model, LinearSums):
-        return _released_once(settings, one_release(Counted.of(model), rows))
-    return _released_once(settings, one_release(model, rows))
+    if isinstance(model, LinearSums):  # its records have weights, whose sum is released
+        return _released_once(settings, one_release(model, rows, "statistic"))
+    counted = model if settings.most_rows == 1 else Counted.of(model)
+    return _released_once(settings, one_release(counted, rows))
 
 
 def plan_moments(
@@ -64,7 +65,7 @@ def plan_moments(
 
 def _released_once(settings: Settings, solver: OneRelease) -> Planned:
     spec = settings.spec(settings.noise(1, 1.0).steps)
-    return Planned(solver, spec, float(solver.clipping_norm), "sum")
+    return Planned(solver, spec, float(solver.clipping_norm), solver.together)
 
 
 def opening_shares(settings: Settings, n_openings: int) -> tuple[float, ...]:
@@ -124,9 +125,9 @@ def plan_topics_sgld(
     """
     del bounds
     openings, rounds, rate, steps = _schedule(settings, model, n)
-    norm = _norm_of(model)
+    norm, together = _main_block(model)
     step = min(_LANGEVIN_TIME / rounds, _LONGEST_STEP)
-    noise = steps[len(openings)].noise_multiplier * norm * settings.most_rows / rate
+    noise = steps[len(openings)].noise_multiplier * settings.longest(norm, together) / rate
     cells = float(model.zeros()["topics"].size)
     if settings.private and n is not None and settings.adjacency != "add_remove":
         needed = step * noise**2 / 4 * cells / (TYPICAL_COUNT * min(norm, 1.0))
@@ -146,7 +147,7 @@ def plan_topics_sgld(
         step_size=np.float32(step),
         clipping_norm=np.float32(norm),
     )
-    return Planned(solver, settings.spec(steps), norm, "sum")
+    return Planned(solver, settings.spec(steps), norm, together)
 
 
 def _planned_rounds(
@@ -161,10 +162,10 @@ def _planned_rounds(
     Without noise, a round has at least `least_weight` in the average.
     """
     openings, _, _, steps = _schedule(settings, model, n)
-    norm = _norm_of(model)
+    norm, together = _main_block(model)
     least = 0.0 if settings.private else least_weight
     solver = kind(np.int32(len(openings)), np.float32(least), np.float32(norm))
-    return Planned(solver, settings.spec(steps), norm, "sum")
+    return Planned(solver, settings.spec(steps), norm, together)
 
 
 def _schedule(
@@ -180,9 +181,10 @@ def _schedule(
     return openings, rounds, rate, opening + steps
 
 
-def _norm_of(model: StatisticsModel) -> float:
-    """Largest clipping norm of a record's statistics."""
-    return max(float(np.asarray(own.clipping_norm)) for own in model.blocks().values())
+def _main_block(model: StatisticsModel) -> tuple[float, Together]:
+    """Clipping norm of the block with the largest share of a round, and how its rows add up."""
+    own = max(model.blocks().values(), key=lambda block: block.share)
+    return float(np.asarray(own.clipping_norm)), own.together
 
 
 def plan_net_dpvi(
@@ -221,14 +223,14 @@ def _planned_scores(
             f"n_steps={settings.n_steps} is too few: one release goes into the start and "
             f"{RESCALED} scale the weights. Take at least {least}."
         )
-    norm = _norm_of(model)
+    norm, together = _main_block(model)
     solver = kind(
         n_openings=np.int32(len(openings)),
         n_rounds=np.int32(rounds),
         least_weight=np.float32(0 if settings.private else 1),
         clipping_norm=np.float32(norm),
     )
-    return Planned(solver, settings.spec(steps), norm, "sum")
+    return Planned(solver, settings.spec(steps), norm, together)
 
 
 def plan_logistic(

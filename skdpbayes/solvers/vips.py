@@ -18,14 +18,14 @@ Where records are persons, the number of rows is not public: it is one more entr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes.mechanism.spec import Block, Mechanism
+from skdpbayes.mechanism.spec import Block, Mechanism, Together
 from skdpbayes.models.base import BoundedStatistic, ConjugateModel
 from skdpbayes.models.protocols import Number, Record
 from skdpbayes.posteriors.conjugate import CountedPosterior
@@ -87,12 +87,14 @@ class Counted:
         )
 
 
-def one_release(statistic: BoundedStatistic, n_records: float) -> OneRelease:
+def one_release(
+    statistic: BoundedStatistic, n_records: float, together: Together = "sum"
+) -> OneRelease:
     """`OneRelease` of a statistic, at its declared bound."""
     # The next number above, lest rounding put the norm below the bound.
     norm = np.nextafter(np.float32(statistic.statistic_bound()), np.float32(np.inf))
     unit = statistic.unit if isinstance(statistic, Counted) else None
-    return OneRelease(norm, np.float64(n_records), unit)
+    return OneRelease(norm, np.float64(n_records), unit, together)
 
 
 @jax.tree_util.register_dataclass
@@ -108,11 +110,14 @@ class OneRelease(OneKindOfRound):
         Public number of records; if it is counted, the largest number of rows.
     unit : float or None
         Of `Counted`, if the number of rows is released.
+    together : {"sum", "statistic"}
+        How the rows of one person add up (`Block`).
     """
 
     clipping_norm: Number
     n_records: Number
     unit: Number | None = None
+    together: Together = field(default="sum", metadata={"static": True})
 
     def init(self, model: BoundedStatistic, key: jax.Array) -> NoisySum:
         """State before the release."""
@@ -136,7 +141,7 @@ class OneRelease(OneKindOfRound):
             Round(
                 point=lambda state, key: (),
                 query=lambda state, point: lambda record: {"statistic": model.statistic(record)},
-                blocks=lambda state: {"statistic": Block(norm)},
+                blocks=lambda state: {"statistic": Block(norm, together=self.together)},
                 update=update,
             ),
         )

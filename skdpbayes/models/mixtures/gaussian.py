@@ -441,7 +441,10 @@ def _shared(kind, d, k, radius):
         "spherical": 1 / math.sqrt(2 * d),
     }
     costs = {"count": 1.0, "first": radius * math.sqrt(d), "second": radius**2 * costs[kind]}
-    return {name: Block(NORM, cost / sum(costs.values())) for name, cost in costs.items()}
+    return {
+        name: Block(NORM, cost / sum(costs.values()), "sum" if name == "count" else "statistic")
+        for name, cost in costs.items()
+    }
 
 
 def mean_weights(radius: float, d: int) -> np.ndarray:
