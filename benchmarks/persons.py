@@ -5,6 +5,10 @@ how often 90% intervals of the parameters hold the truth, the root mean square o
 errors, and how much wider posteriors are than with the row as the unit, of the same rows at the
 same epsilon. Rows of a person are ``all``: as many as may count, independent; ``one to``: one to
 as many; ``alike``: half of the variance of their columns is the person's own.
+
+A second table has densities: the log-likelihood that a row loses against a fit with the row as the
+unit, if the person is the unit, and if each row has a part of the epsilon (group privacy). There,
+rows that are ``alike`` have the person's own topics or component.
 """
 
 from __future__ import annotations
@@ -153,6 +157,86 @@ CELLS = [
 ]
 
 
+class Density(NamedTuple):
+    """A line of the table of densities; as `Cell`."""
+
+    model: str
+    solver: str
+    epsilon: float
+    persons: int
+    most: int
+    rows: str
+
+
+def topics(rng: np.random.Generator, owner: NDArray[Any], alike: bool) -> NDArray[Any]:
+    """Documents of about 80 words, of five topics over 200 words."""
+    words = rng.dirichlet(np.full(200, 0.05), 5)
+    proportions = rng.dirichlet(np.full(5, 0.1), len(owner))
+    proportions = proportions[owner] if alike else proportions
+    return rng.multinomial(rng.poisson(80, len(owner)), proportions @ words).astype(float)
+
+
+def mixture(rng: np.random.Generator, owner: NDArray[Any], alike: bool) -> NDArray[Any]:
+    """Three normal components in the plane."""
+    means, label = 3 * rng.normal(size=(3, 2)), rng.integers(0, 3, len(owner))
+    return means[label[owner] if alike else label] + rng.normal(size=(len(owner), 2))
+
+
+def network(rng: np.random.Generator, owner: NDArray[Any], alike: bool) -> NDArray[Any]:
+    """Thirty pixels that five hidden units explain."""
+    weights, hidden = 2 * rng.normal(size=(30, 5)), rng.random((len(owner), 5)) < 0.5
+    logits = ((hidden[owner] if alike else hidden) - 0.5) @ weights.T
+    return (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(float)
+
+
+DENSITIES: dict[str, Callable[[np.random.Generator, NDArray[Any], bool], NDArray[Any]]] = {
+    "topics": topics,
+    "mixture": mixture,
+    "network": network,
+}
+
+LINES = [
+    *(Density("topics", own, 1.0, 3_000, 5, "all") for own in ("vips", "na-dpvi", "dpvi")),
+    Density("topics", "vips", 1.0, 3_000, 5, "alike"),
+    *(Density("mixture", own, 0.5, 2_000, 5, "all") for own in ("vips", "na-dpvi", "dpvi")),
+    Density("mixture", "vips", 0.5, 2_000, 5, "alike"),
+    *(Density("network", own, 0.3, 4_000, 5, "all") for own in ("na-dpvi", "dpvi")),
+    Density("network", "dpvi", 0.3, 4_000, 5, "alike"),
+]
+
+
+def lost(of: Density, fits: int) -> NDArray[np.float64]:
+    """Nats a row (a word, of topics) that persons and group privacy lose, (fits, 2)."""
+    import skdpbayes
+
+    def score(model: Any, X: NDArray[Any]) -> float:
+        return (
+            -float(np.log(model.perplexity(X))) if of.model == "topics" else float(model.score(X))
+        )
+
+    out = []
+    for seed in range(fits):
+        owner = np.repeat(np.arange(of.persons + 500), of.most)
+        X = DENSITIES[of.model](np.random.default_rng(seed), owner, of.rows == "alike")
+        train, test = owner < of.persons, owner >= of.persons
+
+        def fitted(epsilon: float, X: NDArray[Any] = X, train: Any = train, **more: Any) -> Any:
+            groups = more.pop("groups", None)
+            how = {"solver": of.solver, "epsilon": epsilon, "random_state": 0} | more
+            if of.model == "topics":
+                model = skdpbayes.DPLatentDirichletAllocation(n_components=5, **how)
+            elif of.model == "mixture":
+                model = skdpbayes.DPGaussianMixture(n_components=3, bounds=(-12, 12), **how)
+            else:
+                model = skdpbayes.DPSigmoidBeliefNet(5, **how)
+            return model.fit(X[train], groups=groups)
+
+        row = score(fitted(of.epsilon), X[test])
+        person = fitted(of.epsilon, max_rows_per_person=of.most, groups=owner[train])
+        out.append([row - score(one, X[test]) for one in (person, fitted(of.epsilon / of.most))])
+    return np.array(out)
+
+
 def persons(cell: Cell, seed: int) -> tuple[Drawn, NDArray[np.int64]]:
     """A data set, and whose each row is."""
     rng = np.random.default_rng(seed)
@@ -202,7 +286,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--fits", type=int, default=40, help="data sets of a line (%(default)s)")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    names = [*MODELS, *DENSITIES]
+    parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--solvers", nargs="+", help="those of the lines (all)")
     parser.add_argument("--by-row", action="store_true", help="the row as the unit instead")
     parser.add_argument("--epsilon", type=float, help="that of all lines (each its own)")
@@ -215,7 +300,20 @@ def main() -> None:
             cell = cell._replace(epsilon=options.epsilon or cell.epsilon)
             lines.append(line(cell, *measured(cell, options.fits, options.by_row)))
             print(*lines[-1], sep="  ", flush=True)
-    print("\n" + _log.table(header, lines))
+    if lines:
+        print("\n" + _log.table(header, lines) + "\n")
+    header = ["model", "solver", "epsilon", "persons", "rows", "person loses", "group privacy"]
+    lines = []
+    for of in LINES:
+        if of.model in options.models and of.solver in (options.solvers or [of.solver]):
+            of = of._replace(epsilon=options.epsilon or of.epsilon)
+            losses = lost(of, -(-options.fits // 10)).mean(axis=0)
+            lines.append(
+                [*map(str, of[:4]), f"{of.most}, {of.rows}", *(f"{x:.4f}" for x in losses)]
+            )
+            print(*lines[-1], sep="  ", flush=True)
+    if lines:
+        print("\n" + _log.table(header, lines))
 
 
 if __name__ == "__main__":

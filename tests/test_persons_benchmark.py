@@ -32,3 +32,20 @@ def test_a_cell_is_measured(compiled_quickly):
     cell = persons.Cell("binary", "dpvi", 4.0, 200, 3, 2, "one to")
     z, width = persons.measured(cell, 1)
     assert z.shape == (1, 2) and np.isfinite(z).all() and 0.5 < width < 3
+
+
+@pytest.mark.parametrize("model", persons.DENSITIES)
+def test_rows_of_densities_are_alike_where_a_line_says_so(model):
+    owner = np.repeat(np.arange(300), 4)
+    shared = []
+    for alike in (False, True):
+        X = persons.DENSITIES[model](np.random.default_rng(0), owner, alike)
+        assert len(X) == len(owner)
+        of_persons = X.reshape(300, 4, -1).mean(axis=1)
+        shared.append(of_persons.var(axis=0).sum() / X.var(axis=0).sum())
+    assert shared[0] == pytest.approx(0.25, abs=0.05) and shared[1] > 0.5
+
+
+def test_a_density_is_measured(compiled_quickly):
+    losses = persons.lost(persons.Density("mixture", "vips", 2.0, 300, 3, "all"), 1)
+    assert losses.shape == (1, 2) and np.isfinite(losses).all()

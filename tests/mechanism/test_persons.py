@@ -125,7 +125,6 @@ def of_rows(most):
     return mechanism.MechanismSpec((GaussianSteps(1.0, 1.0, 1),), most_rows=most).traced()
 
 
-
 def test_rows_are_added_each_clipped_as_a_lone_row_would_be():
     rows = np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 1], [np.inf, 0], [7, 7]], np.float32)
     present = np.array([True, True, True, True, False])
@@ -167,7 +166,9 @@ def test_a_person_with_too_long_statistics_counts_for_less_in_all_blocks():
 def test_products_and_trees_are_added_as_arrays(part):
     rows = jnp.array([[0.5, 2.0, 1.0], [1.0, -1.0, 3.0], [9.0, 9.0, 9.0]])
     present = jnp.array([True, True, False])
-    whole = of_person(lambda x: {"c": part(x)}, {"c": Block(1e3)}, of_rows(2))(Person(rows, present))["c"]
+    whole = of_person(lambda x: {"c": part(x)}, {"c": Block(1e3)}, of_rows(2))(
+        Person(rows, present)
+    )["c"]
 
     def full(contribution):
         parts, tree = mechanism.parts_of(jax.tree.map(lambda leaf: leaf[None], contribution))
@@ -507,7 +508,7 @@ def ways_of(case):
     with jax.enable_x64(True):
         state = plan.solver.init(plan.model, jax.random.key(0))
         rounds = plan.solver.rounds(plan.model, plan.spec.traced())
-    return [{block.together for block in own.blocks(state).values()} for own in rounds]
+        return [{block.together for block in own.blocks(state).values()} for own in rounds]
 
 
 def seen_by_audit(case):
