@@ -30,8 +30,10 @@ def blocks_of_persons(blocks: Mapping[str, Block], mechanism: Mechanism) -> dict
     """Blocks with the clipping norms of a record of up to ``mechanism.most_rows`` rows."""
 
     def norm(own: Block) -> ArrayLike:
-        if own.together in ("score", "statistic"):
+        if own.together == "score":
             return mechanism.score_norm(own.clipping_norm)
+        if own.together == "statistic":
+            return mechanism.statistic_norm(own.clipping_norm)
         return own.clipping_norm * (mechanism.most_rows if own.together == "sum" else 1)
 
     return {name: own._replace(clipping_norm=norm(own)) for name, own in blocks.items()}

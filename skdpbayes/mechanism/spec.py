@@ -161,6 +161,11 @@ class Mechanism(NamedTuple):
         """Clipping norm of a record's score, given that of a row's (`Block`)."""
         return jnp.asarray(norm) * jnp.sqrt(self.most_rows)
 
+    def statistic_norm(self, norm: ArrayLike) -> jax.Array:
+        """As `score_norm`, of statistics: without noise, a norm that no record exceeds."""
+        power = jnp.where(jnp.asarray(self.sigmas)[0] > 0, 0.5, 1.0)
+        return jnp.asarray(norm) * self.most_rows**power
+
     def units(self, step: ArrayLike, share: float) -> jax.Array:
         """Length of a block's clipping norm in steps of the grid, on which noise is as drawn."""
         sigma = self.noise_multiplier(step).astype(float)

@@ -32,10 +32,10 @@ _LANGEVIN_TIME, _LONGEST_STEP = 60.0, 0.5  # of a chain over topics: sum of its 
 TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of 16 words
 
 if TYPE_CHECKING:
+    from skdpbayes.mechanism.spec import Together
     from skdpbayes.models.base import ConjugateModel, StatisticsModel, TopicModel
     from skdpbayes.models.belief_net import SigmoidBeliefNet
     from skdpbayes.models.logistic import LogisticRegression
-    from skdpbayes.mechanism.spec import Together
     from skdpbayes.models.moments import ColumnMoments
     from skdpbayes.privacy.accounting import GaussianSteps
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import whitebox
-from cases import every_fit
+from cases import BY_PERSON, every_fit
 from whitebox import SOLVERS, applies
 
 from skdpbayes import DPBayesianLogisticRegression, inference
@@ -430,7 +430,9 @@ def contributions_times_1000(patch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", every_fit())
+@pytest.mark.parametrize(
+    "case", [*every_fit(), *(pytest.param(own, id=f"{own.id}, by person") for own in BY_PERSON)]
+)
 @pytest.mark.parametrize(
     ("change", "check"),
     [
