@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from skdpbayes.cells import plain
+from skdpbayes.cells import objects, plain
 from skdpbayes.intake.labels import as_labels
 from skdpbayes.intake.reading import Rows
 from skdpbayes.intake.tables import dtype_of
@@ -42,6 +42,9 @@ def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
     ValueError
         If there are not as many names as rows, or no name at all: data sets have a person at least.
     """
+    if isinstance(groups, np.ma.MaskedArray):  # what lies under the mask names nobody
+        groups, hidden = objects(groups.data.ravel()), np.ma.getmaskarray(groups).ravel()
+        groups[hidden] = None
     try:
         names = column_or_1d(as_labels(groups))
     except ValueError:

@@ -49,7 +49,7 @@ from skdpbayes.solvers.released_curvature import (
     Curvature,
     curvature_blocks,
     curvature_query,
-    sampling_weight,
+    sampling_covariance,
 )
 from skdpbayes.solvers.sgld import chain_diagnostics
 
@@ -260,10 +260,10 @@ class AwareSGLD:
     ) -> Law:
         """Law of a chain of `n_kept` scores, with the curvature denoised by `estimate`."""
         h = estimate(known.matrix.astype(jnp.float64), known.variance.astype(jnp.float64))
-        weight = sampling_weight(known).astype(jnp.float64)
+        sampling = sampling_covariance(known, h)
         identity = jnp.eye(len(h))
-        of_one = noise**2 * identity + subsampled * weight * h
-        total = weight * h + of_one / n_kept + _TINY * jnp.trace(h) / len(h) * identity
+        of_one = noise**2 * identity + subsampled * sampling
+        total = sampling + of_one / n_kept + _TINY * jnp.trace(h) / len(h) * identity
         gain, information = gained(h, total)
         covariance = jnp.linalg.inv(information + prior_matrix(model))
         root = jnp.linalg.cholesky(covariance)

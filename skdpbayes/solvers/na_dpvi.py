@@ -72,6 +72,7 @@ from skdpbayes.solvers.released_curvature import (
     Curvature,
     curvature_blocks,
     curvature_query,
+    sampling_covariance,
     sampling_weight,
 )
 
@@ -279,6 +280,7 @@ def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
     params = flat_start(model)[1](state.theta.astype(jnp.float32))
     matrix, spread = model.information(params, jnp.asarray(clip, jnp.float32))
     traces = jnp.stack([jnp.trace(matrix), jnp.trace(spread)])
+    traces = jnp.concatenate([traces, jnp.diag(spread)])
     known = Curvature(matrix, jnp.zeros((), jnp.float32), traces, state.known.n + 1)
     return state._replace(
         known=known, curvature=matrix.astype(jnp.float64), spread=spread.astype(jnp.float64)
@@ -441,6 +443,4 @@ def _sampling(model: Model, state: TraceState, h: jax.Array, factor: jax.Array) 
         factors = ravel_pytree(model.precondition(unravel(state.theta.astype(jnp.float32))))[
             0
         ].astype(jnp.float64)
-    return (
-        factor * sampling_weight(state.known).astype(jnp.float64) * h / factors[:, None] / factors
-    )
+    return factor * sampling_covariance(state.known, h) / factors[:, None] / factors

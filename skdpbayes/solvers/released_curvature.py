@@ -1,7 +1,7 @@
 """Private curvature of the log-likelihood: what a round releases, and the average of the releases.
 
-A record contributes its curvature (negative Hessian) times the weight of its score, with the norms
-that give the mean weight. Shared by `dpvi` with a full-rank guide and by `na-dpvi`.
+A record contributes its curvature (negative Hessian) times the weight of its score, with norms and
+diagonals that give the mean weight, of all and of each coordinate. Shared by `dpvi` with a full-rank guide and by `na-dpvi`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from skdpbayes.mechanism.contributions import contribution_norm, scaled
+from skdpbayes.mechanism.contributions import Quadratic, contribution_norm, scaled
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import Model, curvature, like_vector, unbiased_weight
 from skdpbayes.models.denoising import noise_edge
@@ -21,7 +21,10 @@ from skdpbayes.models.responses import fair_score, knows_responses
 from skdpbayes.solvers.base import Query, Scales, Sums
 
 _SMALL = 0.1  # edge of small noise's spectrum, over the mean eigenvalue
-WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the mean weight
+WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the weights
+_VARIED = 0.25  # relative spread of the weights of coordinates about the mean weight
+_LEAST_WEIGHT = 0.02
+_PARTS = 3**0.5  # by which each of three parts is shortened that share a norm
 
 
 class Curvature(NamedTuple):
@@ -29,7 +32,8 @@ class Curvature(NamedTuple):
 
     matrix: jax.Array  # (P, P)
     variance: jax.Array  # noise variance of one off-diagonal entry
-    # Sums of the norms of the records' weighted curvatures, and of these norms times the weights.
+    # Sums of the norms of the records' weighted curvatures, of these norms times the weights, and of
+    # the diagonals times the weights; (2 + P,).
     weights: jax.Array
     n: jax.Array  # number of releases
 
@@ -40,7 +44,7 @@ class Curvature(NamedTuple):
         return cls(
             jnp.zeros((p, p), jnp.float32),
             zero,
-            jnp.zeros(2, jnp.float32),
+            jnp.zeros(2 + p, jnp.float32),
             jnp.zeros((), jnp.int32),
         )
 
@@ -65,17 +69,35 @@ class Curvature(NamedTuple):
 
         Shrinkage is by `errors` standard errors of the norms' sum.
         """
-        norms, weighted = self.weights
-        error = errors * (2 * self.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5 + 1e-30
+        norms, weighted = self.weights[:2]
+        error = errors * self._error() + 1e-30
         return ((weighted + towards * error) / (norms.clip(0) + error)).clip(least, 1)
+
+    def _error(self) -> jax.Array:
+        """Standard deviation of the noise in `weights`."""
+        return (2 * self.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5
 
 
 def sampling_weight(known: Curvature) -> jax.Array:
-    """Mean weight of the records, shrunk towards 0.3 by its noise.
+    """Mean weight of the records, shrunk towards 0.3 by its noise."""
+    return known.mean_weight(towards=0.3, errors=0.1, least=_LEAST_WEIGHT)
 
-    It is the ratio of the weighted scores' covariance to their curvature.
+
+def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
+    """Covariance of the summed weighted scores over data sets, given their curvature.
+
+    It is ``sum_i w_i^2 I_i`` where the curvature is ``sum_i w_i I_i``. Long rows have small weights
+    and tell little of the intercept, say: the ratio of both is larger there than on average. It is
+    known from the diagonals; correlations are those of the curvature.
     """
-    return known.mean_weight(towards=0.3, errors=0.1, least=0.02)
+    mean = sampling_weight(known).astype(h.dtype)
+    curvature = jnp.diag(known.matrix).astype(h.dtype).clip(0)
+    weighted = _PARTS * known.weights[2:].astype(h.dtype)
+    noise = _PARTS**2 * known._error() ** 2 + mean**2 * 2 * known.variance
+    varied = (_VARIED * mean) ** 2 * curvature
+    gain = varied / (varied * curvature + noise.astype(h.dtype) + 1e-30)
+    ratio = jnp.clip(mean + gain * (weighted - mean * curvature), _LEAST_WEIGHT, 1)
+    return jnp.sqrt(ratio)[:, None] * h * jnp.sqrt(ratio)
 
 
 def curvature_query(model: Model, params: Params, clip: jax.Array) -> Query:
@@ -87,18 +109,25 @@ def curvature_query(model: Model, params: Params, clip: jax.Array) -> Query:
     def one(record: Record) -> Mapping[str, Contribution]:
         if knows_responses(model):
             fair = fair_score(model, params, record, clip)
-            norm = contribution_norm(fair.curvature) / jnp.sqrt(jnp.asarray(2, clip.dtype))
-            return {
-                "curvature": fair.curvature,
-                "weights": jnp.stack([norm, fair.ratio * norm]),
-            }
-        own = like_vector(params, record)
-        weight = unbiased_weight(model, own, record, clip)
-        weighted = scaled(curvature(model, own, record), weight)
-        norm = contribution_norm(weighted) / jnp.sqrt(jnp.asarray(2, clip.dtype))
-        return {"curvature": weighted, "weights": jnp.stack([norm, weight * norm])}
+            weighted, ratio = fair.curvature, fair.ratio
+        else:
+            own = like_vector(params, record)
+            ratio = unbiased_weight(model, own, record, clip)
+            weighted = scaled(curvature(model, own, record), ratio)
+        norm = contribution_norm(weighted)
+        of_all = jnp.stack([norm, ratio * norm])
+        # Each of the three is at most as long as the curvature.
+        weights = jnp.concatenate([of_all, ratio * _diagonal(weighted)]) / _PARTS
+        return {"curvature": weighted, "weights": weights}
 
     return one
+
+
+def _diagonal(curvature: Contribution) -> jax.Array:
+    """Diagonal of a record's curvature, (P,)."""
+    if isinstance(curvature, Quadratic):
+        return jnp.outer(jnp.diag(curvature.weight), curvature.vector**2).ravel()
+    return jnp.diag(curvature)
 
 
 def curvature_blocks(norm: Number) -> Mapping[str, Block]:

@@ -19,6 +19,7 @@ from scipy import sparse, special, stats
 from skdpbayes import (
     DPBayesianLogisticRegression,
     DPBetaBernoulli,
+    DPGaussianMixture,
     DPHierarchicalLogisticRegression,
     DPLatentDirichletAllocation,
     DPSigmoidBeliefNet,
@@ -109,6 +110,22 @@ def test_names_of_any_kind_are_told_apart_and_missing_ones_are_nobodys():
     for nobody in (np.full(3, np.nan), objects([None, [1], Hostile()])):
         with pytest.raises(ValueError, match="no person"):
             codes_of_persons(nobody, 3)
+
+
+@pytest.mark.parametrize("dtype", [int, float, object])
+def test_a_masked_name_is_nobodys(dtype):
+    """What lies under the mask would join rows of many, or give a person a second name."""
+    names = np.ma.array([1, 2, 1, 2], mask=[0, 1, 0, 0], dtype=dtype)
+    assert codes_of_persons(names, 4).tolist() == [0, -1, 0, 1]
+    assert codes_of_persons(names[:3], 3).max() == 0  # a name seen under a mask alone is no person
+    assert codes_of_persons(names[:, None], 4).tolist() == [0, -1, 0, 1]
+
+
+def test_only_rows_that_count_make_a_person_usable():
+    x = np.array([[np.nan], [1.0], [np.nan], [1.0]], np.float32)  # of four, rows 0 and 2 count
+    rows = Rows(Facts(Shape(4, 1)), lambda: pack_records(x=x))
+    assert not by_person(rows, np.zeros(4, int), 2).pack().usable[0]
+    assert by_person(rows, np.zeros(4, int), 4).pack().usable[0]
 
 
 def test_means_by_person_leave_out_rows_beyond_the_most_and_those_without_a_value():
@@ -288,6 +305,20 @@ def test_five_rows_cost_the_root_of_five_in_noise(case):
     """Group privacy costs five times the noise, and so do sums that have to be exact."""
     ratio = noise_of(case, max_rows_per_person=5) / noise_of(case)
     assert ratio <= (6.5 if case.id in SUMS_ALONE else 2.3)
+
+
+def test_families_release_the_number_of_rows():
+    solver = DPBetaBernoulli(solver="vips", max_rows_per_person=9).plan(50, 2).solver
+    assert solver.unit is not None and solver.n_records == 450
+
+
+def test_a_mixture_reports_the_norm_of_its_main_block():
+    plan = DPGaussianMixture(
+        n_components=2, bounds=(-3, 3), max_rows_per_person=9, solver="vips"
+    ).plan(5000, 2)
+    own = max(plan.model.blocks().values(), key=lambda block: block.share)
+    assert own.together == "statistic"
+    assert plan.report.clipping_norm == pytest.approx(3 * float(own.clipping_norm))
 
 
 def persons_of_logistic(rng, n=300, most=4):
