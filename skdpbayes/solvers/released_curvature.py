@@ -1,7 +1,8 @@
 """Private curvature of the log-likelihood: what a round releases, and the average of the releases.
 
 A record contributes its curvature (negative Hessian) times the weight of its score, with norms and
-diagonals that give the mean weight, of all and of each coordinate. Shared by `dpvi` with a full-rank guide and by `na-dpvi`.
+diagonals that give the mean weight, of all and of each coordinate. Shared by `dpvi` with a
+full-rank guide, by `na-dpvi` and by `sgld`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Curvature(NamedTuple):
 
     matrix: jax.Array  # (P, P)
     variance: jax.Array  # noise variance of one off-diagonal entry
-    # Sums of the norms of the records' weighted curvatures, of these norms times the weights, and of
-    # the diagonals times the weights; (2 + P,).
+    # Sums of the norms of the records' weighted curvatures, of these norms times the weights, and
+    # of the diagonals times the weights; (2 + P,).
     weights: jax.Array
     n: jax.Array  # number of releases
 

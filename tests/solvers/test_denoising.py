@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from skdpbayes.mechanism.contributions import Quadratic
 from skdpbayes.models import denoising
-from skdpbayes.solvers.released_curvature import Curvature
+from skdpbayes.solvers.released_curvature import Curvature, curvature_query, sampling_covariance
 
 
 @pytest.fixture(autouse=True)
@@ -128,9 +129,60 @@ def test_eigenvalues_that_noise_hides_are_known_by_their_mean_alone():
 def test_late_curvatures_weigh_more_the_more_so_with_little_noise(noise, power):
     known = Curvature.none(2)
     for k in range(1, 101):
-        estimate = {"curvature": k * jnp.eye(2), "weights": jnp.zeros(2)}
+        estimate = {"curvature": k * jnp.eye(2), "weights": jnp.zeros(4)}
         known = known.after(estimate, {"curvature": jnp.float32(noise)})
     weights = np.arange(1, 101.0) ** power
     weights /= weights.sum()
     np.testing.assert_allclose(known.matrix[0, 0], weights @ np.arange(1, 101), rtol=0.02)
     np.testing.assert_allclose(known.variance, noise**2 * (weights**2).sum() / 2, rtol=0.03)
+
+
+class Rows:
+    """A linear model of two rows of parameters, whose long records have smaller weights."""
+
+    def __init__(self, formed):
+        self.formed = formed
+
+    def curvature(self, params, record):
+        own = Quadratic(jnp.array([[2.0, 0.5], [0.5, 1.0]]), record["x"])
+        whole = jnp.einsum("ij,a,b->iajb", own.weight, own.vector, own.vector)
+        return whole.reshape(6, 6) if self.formed else own
+
+    def score_bound(self, params, record):
+        return jnp.sqrt(jnp.sum(record["x"] ** 2))
+
+    def log_likelihood(self, params, record):
+        raise AssertionError("the curvature is known")
+
+
+def released(formed, X):
+    """Sums of `curvature_query` over rows, and the longest of each."""
+    params, of = jnp.zeros((2, 3)), Rows(formed)
+    query = jax.vmap(lambda x: curvature_query(of, params, jnp.float64(1.0))({"x": x}))
+    each = query(X)
+    matrix = each["curvature"] if formed else each["curvature"].total().reshape(6, 6)
+    return jnp.sum(matrix, axis=0) if formed else matrix, each["weights"]
+
+
+def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercept():
+    """Exactly on the diagonal, with the correlations of the curvature beside it."""
+    X = np.random.default_rng(0).normal(size=(4000, 3)) * [3.0, 1.0, 0.0] + [0.0, 0.0, 1.0]
+    matrix, weights = released(False, X)
+    formed, again = released(True, X)
+    np.testing.assert_allclose(matrix, formed, rtol=1e-6)
+    np.testing.assert_allclose(weights, again, rtol=1e-6)
+    w = np.minimum(1, 1 / np.linalg.norm(X, axis=1))
+    length = np.linalg.norm([[2.0, 0.5], [0.5, 1.0]]) * w * np.linalg.norm(X, axis=1) ** 2
+    assert np.all(np.linalg.norm(weights, axis=1) <= length * (1 + 1e-6))
+
+    def covariance(variance):
+        known = Curvature(matrix, jnp.float64(variance), weights.sum(axis=0), jnp.int32(1))
+        return np.asarray(sampling_covariance(known, matrix))
+
+    exact = np.kron([[2.0, 0.5], [0.5, 1.0]], (X.T * w**2) @ X)
+    found, hidden = covariance(0.0), covariance(1e12)
+    np.testing.assert_allclose(np.diag(found), np.diag(exact), rtol=1e-4)
+    np.testing.assert_allclose(np.abs(found - exact).max(), 0, atol=0.02 * exact.max())
+    np.testing.assert_allclose(
+        hidden / np.asarray(matrix), 0.3, rtol=0.05, atol=0
+    )  # the mean alone
