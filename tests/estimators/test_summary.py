@@ -87,7 +87,8 @@ def test_the_share_of_noise_is_what_the_posterior_without_it_lacks(logistic):
     np.testing.assert_allclose(quiet.summary()["noise_share"], 0, atol=0.05)
     # What is left is about the width that the table itself allows.
     left = (1 - share) * logistic.posterior_.std
-    np.testing.assert_allclose(left, quiet.posterior_.std, rtol=0.5)
+    ratio = left / quiet.posterior_.std
+    assert (ratio > 0.6).all() and (ratio < 1.7).all() and ratio.mean() < 1.5
     unknown = logistic.with_prior(prior_scale=0.5).summary()
     assert unknown["noise_share"].isna().all() and unknown["estimate"].notna().all()
 
