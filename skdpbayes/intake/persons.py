@@ -43,7 +43,8 @@ def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
         If there are not as many names as rows, or no name at all: data sets have a person at least.
     """
     if isinstance(groups, np.ma.MaskedArray):  # what lies under the mask names nobody
-        groups, hidden = objects(groups.data.ravel()), np.ma.getmaskarray(groups).ravel()
+        hidden = np.ma.getmaskarray(groups).ravel()
+        groups = objects(list(groups.data.ravel()))
         groups[hidden] = None
     try:
         names = column_or_1d(as_labels(groups))

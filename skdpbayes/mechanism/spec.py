@@ -164,7 +164,7 @@ class Mechanism(NamedTuple):
     def statistic_norm(self, norm: ArrayLike) -> jax.Array:
         """As `score_norm`, of statistics: without noise, a norm that no record exceeds."""
         power = jnp.where(jnp.asarray(self.sigmas)[0] > 0, 0.5, 1.0)
-        return jnp.asarray(norm) * self.most_rows**power
+        return jnp.asarray(norm) * jnp.power(self.most_rows, power)
 
     def units(self, step: ArrayLike, share: float) -> jax.Array:
         """Length of a block's clipping norm in steps of the grid, on which noise is as drawn."""
