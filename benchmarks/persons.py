@@ -205,35 +205,34 @@ LINES = [
 ]
 
 
-def lost(of: Density, fits: int) -> NDArray[np.float64]:
-    """Nats a row (a word, of topics) that persons and group privacy lose, (fits, 2)."""
+def density(of: Density, **more: Any) -> Any:
+    """Estimator of a line of the second table."""
     import skdpbayes
 
+    how: dict[str, Any] = {"solver": of.solver, "epsilon": of.epsilon, "random_state": 0} | more
+    if of.model == "topics":
+        return skdpbayes.DPLatentDirichletAllocation(n_components=5, **how)
+    if of.model == "mixture":
+        return skdpbayes.DPGaussianMixture(n_components=3, bounds=(-12, 12), **how)
+    return skdpbayes.DPSigmoidBeliefNet(5, **how)
+
+
+def lost(of: Density, fits: int) -> NDArray[np.float64]:
+    """Nats a row (a word, of topics) that persons and group privacy lose, (fits, 2)."""
+
     def score(model: Any, X: NDArray[Any]) -> float:
-        return (
-            -float(np.log(model.perplexity(X))) if of.model == "topics" else float(model.score(X))
-        )
+        return -np.log(model.perplexity(X)) if of.model == "topics" else float(model.score(X))
 
     out = []
     for seed in range(fits):
         owner = np.repeat(np.arange(of.persons + 500), of.most)
         X = DENSITIES[of.model](np.random.default_rng(seed), owner, of.rows == "alike")
-        train, test = owner < of.persons, owner >= of.persons
-
-        def fitted(epsilon: float, X: NDArray[Any] = X, train: Any = train, **more: Any) -> Any:
-            groups = more.pop("groups", None)
-            how = {"solver": of.solver, "epsilon": epsilon, "random_state": 0} | more
-            if of.model == "topics":
-                model = skdpbayes.DPLatentDirichletAllocation(n_components=5, **how)
-            elif of.model == "mixture":
-                model = skdpbayes.DPGaussianMixture(n_components=3, bounds=(-12, 12), **how)
-            else:
-                model = skdpbayes.DPSigmoidBeliefNet(5, **how)
-            return model.fit(X[train], groups=groups)
-
-        row = score(fitted(of.epsilon), X[test])
-        person = fitted(of.epsilon, max_rows_per_person=of.most, groups=owner[train])
-        out.append([row - score(one, X[test]) for one in (person, fitted(of.epsilon / of.most))])
+        train = owner < of.persons
+        row = density(of).fit(X[train])
+        person = density(of, max_rows_per_person=of.most).fit(X[train], groups=owner[train])
+        part = density(of, epsilon=of.epsilon / of.most).fit(X[train])
+        by_row, *others = (score(model, X[~train]) for model in (row, person, part))
+        out.append([by_row - other for other in others])
     return np.array(out)
 
 

@@ -447,7 +447,8 @@ def _sizes(model, solver, mechanism, records, first):
 def _asked(round_: Round, mechanism: Mechanism, state, point):
     """Query and blocks of a round, for records that are rows or persons."""
     blocks, query = round_.blocks(state), round_.query(state, point)
-    return of_person(query, blocks, mechanism), blocks_of_persons(blocks, mechanism)
+    of_persons = blocks_of_persons(blocks, mechanism)
+    return of_person(query, blocks, of_persons), of_persons
 
 
 def _kind(solver, step, n_kinds):

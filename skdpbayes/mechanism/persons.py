@@ -42,7 +42,7 @@ def blocks_of_persons(blocks: Mapping[str, Block], mechanism: Mechanism) -> dict
 def of_person(
     query: Callable[[Tree], Mapping[str, Contribution]],
     blocks: Mapping[str, Block],
-    mechanism: Mechanism,
+    of_persons: Mapping[str, Block],
 ) -> Callable[[Tree], Mapping[str, Contribution]]:
     """Query of a record that may be a person: the sum, or mean, of its rows' contributions.
 
@@ -55,7 +55,8 @@ def of_person(
         Of one row.
     blocks : mapping of str to Block
         Blocks of one row.
-    mechanism : Mechanism
+    of_persons : mapping of str to Block
+        The same with the norms of persons (`blocks_of_persons`).
     """
 
     def whole(record: Tree) -> Mapping[str, Contribution]:
@@ -67,7 +68,7 @@ def of_person(
             for name, own in rows.items()
         }
         if any(own.together == "statistic" for own in blocks.values()):
-            return _shortened(sums, blocks_of_persons(blocks, mechanism))
+            return _shortened(sums, of_persons)
         return sums
 
     return whole

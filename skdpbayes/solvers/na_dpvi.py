@@ -280,8 +280,8 @@ def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
     params = flat_start(model)[1](state.theta.astype(jnp.float32))
     matrix, spread = model.information(params, jnp.asarray(clip, jnp.float32))
     traces = jnp.stack([jnp.trace(matrix), jnp.trace(spread)])
-    traces = jnp.concatenate([traces, jnp.diag(spread)])
-    known = Curvature(matrix, jnp.zeros((), jnp.float32), traces, state.known.n + 1)
+    weights = jnp.concatenate([traces, jnp.diag(spread)])
+    known = Curvature(matrix, jnp.zeros((), jnp.float32), weights, state.known.n + 1)
     return state._replace(
         known=known, curvature=matrix.astype(jnp.float64), spread=spread.astype(jnp.float64)
     )

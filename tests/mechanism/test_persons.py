@@ -148,7 +148,8 @@ def test_rows_are_added_each_clipped_as_a_lone_row_would_be():
     expected = {"sum": [0.9, 1.2], "score": [0.9, 1.2], "mean": [0.45, 0.6]}
     for together, total in expected.items():
         blocks = {"x": Block(1.0, together=together)}
-        whole = of_person(lambda x: {"x": x}, blocks, of_rows(5))(Person(rows, present))["x"]
+        query = of_person(lambda x: {"x": x}, blocks, blocks_of_persons(blocks, of_rows(5)))
+        whole = query(Person(rows, present))["x"]
         np.testing.assert_allclose(whole, total, rtol=1e-6)
 
 
@@ -165,7 +166,7 @@ def test_a_person_with_too_long_statistics_counts_for_less_in_all_blocks():
         ([True, False, False, True], [0.6, 0.8], 2),
     ):
         person = Person(rows, jnp.array(present))
-        whole = of_person(query, blocks, of_rows(4))(person)
+        whole = of_person(query, blocks, blocks_of_persons(blocks, of_rows(4)))(person)
         np.testing.assert_allclose(whole["x"], x, rtol=1e-6)
         np.testing.assert_allclose(whole["n"], [n], rtol=1e-6)
 
@@ -183,9 +184,8 @@ def test_a_person_with_too_long_statistics_counts_for_less_in_all_blocks():
 def test_products_and_trees_are_added_as_arrays(part):
     rows = jnp.array([[0.5, 2.0, 1.0], [1.0, -1.0, 3.0], [9.0, 9.0, 9.0]])
     present = jnp.array([True, True, False])
-    whole = of_person(lambda x: {"c": part(x)}, {"c": Block(1e3)}, of_rows(2))(
-        Person(rows, present)
-    )["c"]
+    blocks = {"c": Block(1e3)}
+    whole = of_person(lambda x: {"c": part(x)}, blocks, blocks)(Person(rows, present))["c"]
 
     def full(contribution):
         parts, tree = mechanism.parts_of(jax.tree.map(lambda leaf: leaf[None], contribution))
@@ -483,8 +483,8 @@ def sums(rows, person=PERSON, most=3, rate=1.0):
     spec = mechanism.MechanismSpec((GaussianSteps(1.0, rate, 1),), most_rows=most)
     blocks = {"x": Block(jnp.float32(4.0))}
     traced = spec.traced()
-    query = of_person(lambda record: {"x": record["x"]}, blocks, traced)
     longer = blocks_of_persons(blocks, traced)
+    query = of_person(lambda record: {"x": record["x"]}, blocks, longer)
     grid = float(longer["x"].clipping_norm) / float(traced.units(0, 1.0))
     return whitebox.integer_sums(query, longer, spec, records) * grid
 

@@ -182,7 +182,6 @@ def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercep
     exact = np.kron([[2.0, 0.5], [0.5, 1.0]], (X.T * w**2) @ X)
     found, hidden = covariance(0.0), covariance(1e12)
     np.testing.assert_allclose(np.diag(found), np.diag(exact), rtol=1e-4)
-    np.testing.assert_allclose(np.abs(found - exact).max(), 0, atol=0.02 * exact.max())
-    np.testing.assert_allclose(
-        hidden / np.asarray(matrix), 0.3, rtol=0.05, atol=0
-    )  # the mean alone
+    np.testing.assert_allclose(found, exact, rtol=0, atol=0.02 * exact.max())
+    # Noise hides all of it: then there is one weight.
+    np.testing.assert_allclose(hidden / np.asarray(matrix), 0.3, rtol=0.05)
