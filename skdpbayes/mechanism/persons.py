@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
-
 from skdpbayes.mechanism.contributions import (
     Contribution,
     Part,
@@ -29,14 +27,10 @@ from skdpbayes.mechanism.spec import Block, Mechanism
 def blocks_of_persons(blocks: Mapping[str, Block], mechanism: Mechanism) -> dict[str, Block]:
     """Blocks with the clipping norms of a record of up to ``mechanism.most_rows`` rows."""
 
-    def norm(own: Block) -> ArrayLike:
-        if own.together == "score":
-            return mechanism.score_norm(own.clipping_norm)
-        if own.together == "statistic":
-            return mechanism.statistic_norm(own.clipping_norm)
-        return own.clipping_norm * (mechanism.most_rows if own.together == "sum" else 1)
-
-    return {name: own._replace(clipping_norm=norm(own)) for name, own in blocks.items()}
+    return {
+        name: own._replace(clipping_norm=mechanism.norm_of_record(own.clipping_norm, own.together))
+        for name, own in blocks.items()
+    }
 
 
 def of_person(
@@ -94,12 +88,13 @@ def _together(rows: Contribution, present: jax.Array, block: Block) -> Contribut
 def _shortened(
     sums: Mapping[str, Contribution], blocks: Mapping[str, Block]
 ) -> dict[str, Contribution]:
-    """Contribution of a person, with one factor for all blocks so that each keeps to its norm."""
+    """Contribution of a person, with one factor for all sums so that each keeps to its norm."""
     weight = jnp.ones(())
-    for name, block in blocks.items():
+    shortened = {name: own for name, own in blocks.items() if own.together != "whole"}
+    for name, block in shortened.items():
         norm, limit = contribution_norm(sums[name]), jnp.asarray(block.clipping_norm)
         weight = jnp.minimum(weight, jnp.where(norm > limit, limit / norm, 1))
-    return {name: scaled(own, weight) for name, own in sums.items()}
+    return {name: scaled(own, weight) if name in shortened else own for name, own in sums.items()}
 
 
 def _as_column(values: jax.Array, like: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ MAX_SCHEDULE = 64
 LEAST_RATE = 1e-6
 """Smallest sampling rate: `poisson_sample`'s proof covers no smaller one."""
 
-Together: TypeAlias = Literal["sum", "score", "statistic", "mean"]
+Together: TypeAlias = Literal["sum", "whole", "score", "statistic", "mean"]
 """How the contributions of one person's rows add up (`Block`)."""
 
 # Grid steps in a clipping norm, where no noise says how fine a grid makes sense.
@@ -129,7 +129,7 @@ class MechanismSpec:
             ends=ends,
             n_steps=np.int32(self.n_steps),
             noise_std=np.float64(1.0 if self.levels is None else noise_std(self.levels)),
-            most_rows=np.float32(self.most_rows),
+            most_rows=np.float32(self.most_rows) if self.most_rows > 1 else None,
         )
 
 
@@ -142,8 +142,8 @@ class Mechanism(NamedTuple):
         Sampling rate, noise multipliers, the step at which each ends, and steps in all.
     noise_std : float
         Standard deviation of the noise as it is drawn.
-    most_rows : int
-        Largest number of rows of a record.
+    most_rows : int or None
+        Largest number of rows of a record; None if it is one.
     """
 
     rate: Any
@@ -151,20 +151,25 @@ class Mechanism(NamedTuple):
     ends: Any
     n_steps: Any
     noise_std: Any
-    most_rows: Any = np.float32(1)
+    most_rows: Any = None
+
+    @property
+    def of_persons(self) -> bool:
+        """Whether a record may have several rows; static."""
+        return self.most_rows is not None
 
     def noise_multiplier(self, step: ArrayLike) -> jax.Array:
         """Noise multiplier (standard deviation over clipping norm) in force at a step."""
         return jnp.asarray(self.sigmas)[jnp.sum(jnp.asarray(self.ends) <= step)]
 
-    def score_norm(self, norm: ArrayLike) -> jax.Array:
-        """Clipping norm of a record's score, given that of a row's (`Block`)."""
-        return jnp.asarray(norm) * jnp.sqrt(self.most_rows)
-
-    def statistic_norm(self, norm: ArrayLike) -> jax.Array:
-        """As `score_norm`, of statistics: without noise, a norm that no record exceeds."""
-        power = jnp.where(jnp.asarray(self.sigmas)[0] > 0, 0.5, 1.0)
-        return jnp.asarray(norm) * jnp.power(self.most_rows, power)
+    def norm_of_record(self, norm: ArrayLike, together: Together) -> jax.Array:
+        """Clipping norm of a record's contribution, given that of a row's (`Block`)."""
+        if not self.of_persons:
+            return jnp.asarray(norm)
+        # Without noise no statistic is shortened.
+        statistic = jnp.where(jnp.asarray(self.sigmas)[0] > 0, 0.5, 1.0)
+        powers = {"sum": 1.0, "whole": 1.0, "score": 0.5, "statistic": statistic, "mean": 0.0}
+        return jnp.asarray(norm) * jnp.power(self.most_rows, powers[together])
 
     def units(self, step: ArrayLike, share: float) -> jax.Array:
         """Length of a block's clipping norm in steps of the grid, on which noise is as drawn."""
@@ -184,11 +189,12 @@ class Block(NamedTuple):
         Traced.
     share : float
         Static; the shares of a round sum to at most one.
-    together : {"sum", "score", "statistic", "mean"}
+    together : {"sum", "whole", "score", "statistic", "mean"}
         How the rows of one person add up (`persons`). Sums of k rows are up to k times as long as
         one row, sums of scores about root k, since scores average out at the truth; a mean is no
         longer. Rows of statistics are added like scores; a person whose sum is too long counts for
-        less in all blocks of the round, so that the ratios of the blocks stay.
+        less in all blocks of the round, so that the ratios of the blocks stay. Only in a "whole"
+        sum each person counts fully.
     """
 
     clipping_norm: ArrayLike

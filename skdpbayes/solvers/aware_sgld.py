@@ -139,7 +139,7 @@ class AwareSGLD:
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[AwareState], ...]:
         """A Langevin step and a release of curvature."""
         unravel, centre = flat_start(model)[1], prior_mean(model)
-        clip = jnp.asarray(self.clipping_norm, jnp.float32)
+        clip, persons = jnp.asarray(self.clipping_norm, jnp.float32), mechanism.of_persons
         turns = jnp.asarray(self.turns)
         first, last = turns[-2] + 1, turns[-1]
 
@@ -197,7 +197,7 @@ class AwareSGLD:
             nothing = Curvature.none(state.theta.size)
             before = jax.tree.map(lambda x, y: jnp.where(step == last, x, y), state.known, nothing)
             known = before.after(estimate, scales)
-            longest = mechanism.score_norm(clip)
+            longest = mechanism.norm_of_record(clip, "score")
             noise = mechanism.noise_multiplier(first).astype(jnp.float64) * longest / mechanism.rate
             subsampled = 1 / mechanism.rate - 1
             law = self._law(
@@ -210,8 +210,8 @@ class AwareSGLD:
             Round(at_draw, score_of, lambda state: {"score": Block(clip, together="score")}, move),
             Round(
                 lambda state, key: within_reach(model, state.centre, _REACH).astype(jnp.float32),
-                lambda state, point: curvature_query(model, unravel(point), clip),
-                lambda state: curvature_blocks(self.curvature_norm),
+                lambda state, point: curvature_query(model, unravel(point), clip, persons),
+                lambda state: curvature_blocks(self.curvature_norm, persons),
                 learn,
             ),
         )

@@ -216,7 +216,10 @@ class DPVI:
                 log_clip=self._adapted(model, state.log_clip, estimate, scales, mechanism),
             )
 
-        return (Round(draw, query, blocks, update), *guide.more_rounds(model, precision, draw))
+        return (
+            Round(draw, query, blocks, update),
+            *guide.more_rounds(model, mechanism, precision, draw),
+        )
 
     def posterior(self, model: Model, state: DPVIState) -> GaussianPosterior:
         """Posterior reported by the guide, with privacy noise and subsampling in its covariance."""

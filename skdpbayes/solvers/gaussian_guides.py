@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jax.scipy.linalg import solve_triangular
 
-from skdpbayes.mechanism.spec import Block
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, double, flat_start, prior_score, score_scale, single
 from skdpbayes.models.denoising import (
     denoised,
@@ -169,7 +169,7 @@ class Guide(Protocol[State]):
         """
 
     def more_rounds(
-        self, model: Model, precision: jax.Array, draw: Callable[..., Draw]
+        self, model: Model, mechanism: Mechanism, precision: jax.Array, draw: Callable[..., Draw]
     ) -> tuple[Round[Any], ...]:
         """Kinds of round beside the gradient round; `draw` gives their points."""
 
@@ -227,10 +227,10 @@ class MeanField:
         return 1 + noise.subsampling + noise.privacy / level
 
     def more_rounds(
-        self, model: Model, precision: jax.Array, draw: Callable[..., Draw]
+        self, model: Model, mechanism: Mechanism, precision: jax.Array, draw: Callable[..., Draw]
     ) -> tuple[()]:
         """No further kind of round."""
-        del model, precision, draw
+        del model, mechanism, precision, draw
         return ()
 
     def posterior(
@@ -323,21 +323,21 @@ class FullRank:
         return state.curvature.mean_weight(towards=1.0, errors=2, least=0.05)
 
     def more_rounds(
-        self, model: Model, precision: jax.Array, draw: Callable[..., Draw]
+        self, model: Model, mechanism: Mechanism, precision: jax.Array, draw: Callable[..., Draw]
     ) -> tuple[Round[Any]]:
         """The curvature round."""
         unravel = flat_start(model)[1]
 
         def query(state: GuidedState, point: Draw) -> Query:
-            return curvature_query(model, unravel(point[0]), clip_of(model, state))
+            clip = clip_of(model, state)
+            return curvature_query(model, unravel(point[0]), clip, mechanism.of_persons)
 
         def blocks(state: GuidedState) -> Mapping[str, Block]:
             # Where responses are known, a score is clipped at its typical length, and its curvature
             # is the product of both.
             ratio = FAIR_RATIO if knows_responses(model) else CURVATURE_RATIO
-            return curvature_blocks(
-                jnp.minimum(self.curvature_bound, ratio * clip_of(model, state) ** 2)
-            )
+            norm = jnp.minimum(self.curvature_bound, ratio * clip_of(model, state) ** 2)
+            return curvature_blocks(norm, mechanism.of_persons)
 
         def update(state: Any, point: Draw, step: jax.Array, estimate: Sums, scales: Scales) -> Any:
             del point, step

@@ -150,7 +150,7 @@ class NADPVI:
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[TraceState], ...]:
         """A score round and a curvature round."""
         unravel = flat_start(model)[1]
-        first = score_unit(model)
+        first, persons = score_unit(model), mechanism.of_persons
 
         def unit(state: TraceState) -> jax.Array:
             return first * score_scale(model, unravel(state.theta.astype(jnp.float32)))
@@ -214,9 +214,9 @@ class NADPVI:
             Round(
                 lambda state, key: state.theta.astype(jnp.float32),
                 lambda state, point: curvature_query(
-                    model, unravel(point), self.clipping_norm * unit(state)
+                    model, unravel(point), self.clipping_norm * unit(state), persons
                 ),
-                lambda state: curvature_blocks(self.curvature_norm * unit(state) ** 2),
+                lambda state: curvature_blocks(self.curvature_norm * unit(state) ** 2, persons),
                 learn_curvature,
             ),
         )
@@ -281,7 +281,9 @@ def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
     matrix, spread = model.information(params, jnp.asarray(clip, jnp.float32))
     traces = jnp.stack([jnp.trace(matrix), jnp.trace(spread)])
     weights = jnp.concatenate([traces, jnp.diag(spread)])
-    known = Curvature(matrix, jnp.zeros((), jnp.float32), weights, state.known.n + 1)
+    known = Curvature.none(len(matrix))._replace(
+        matrix=matrix, weights=weights, n=state.known.n + 1
+    )
     return state._replace(
         known=known, curvature=matrix.astype(jnp.float64), spread=spread.astype(jnp.float64)
     )

@@ -23,6 +23,8 @@ from skdpbayes.solvers.base import Query, Scales, Sums
 
 _SMALL = 0.1  # edge of small noise's spectrum, over the mean eigenvalue
 WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the weights
+_KEPT_ERRORS = 1.0  # standard errors by which the share that persons keep is shrunk towards 1
+_LEAST_KEPT = 0.05
 _VARIED = 0.25  # relative spread of the weights of coordinates about the mean weight
 _LEAST_WEIGHT = 0.02
 _PARTS = 3**0.5  # by which each of three parts is shortened that share a norm
@@ -36,7 +38,10 @@ class Curvature(NamedTuple):
     # Sums of the norms of the records' weighted curvatures, of these norms times the weights, and
     # of the diagonals times the weights; (2 + P,).
     weights: jax.Array
+    weights_variance: jax.Array  # noise variance of one of them
     n: jax.Array  # number of releases
+    kept_norms: jax.Array  # sum of the norms that shortened persons keep
+    kept: jax.Array  # share of the curvature that they keep, by which `matrix` was divided
 
     @classmethod
     def none(cls, p: int) -> Curvature:
@@ -46,7 +51,10 @@ class Curvature(NamedTuple):
             jnp.zeros((p, p), jnp.float32),
             zero,
             jnp.zeros(2 + p, jnp.float32),
+            zero,
             jnp.zeros((), jnp.int32),
+            zero,
+            zero + 1,
         )
 
     def after(self, estimate: Sums, scales: Scales) -> Curvature:
@@ -58,12 +66,23 @@ class Curvature(NamedTuple):
         edge = noise_edge(len(matrix), scales["curvature"] ** 2 / 2)
         lateness = jnp.where(edge > _SMALL * jnp.trace(matrix) / len(matrix), 1, 3)
         new = (lateness + 1) / (n.astype(jnp.float32) + lateness)
-        return Curvature(
-            matrix=(1 - new) * self.matrix + new * (matrix + matrix.T) / 2,
-            variance=(1 - new) ** 2 * self.variance + new**2 * scales["curvature"] ** 2 / 2,
+        own = Curvature(
+            matrix=(1 - new) * self.kept * self.matrix + new * (matrix + matrix.T) / 2,
+            variance=(1 - new) ** 2 * self.kept**2 * self.variance
+            + new**2 * scales["curvature"] ** 2 / 2,
             weights=(1 - new) * self.weights + new * estimate["weights"],
+            weights_variance=(1 - new) ** 2 * self.weights_variance
+            + new**2 * scales["weights"] ** 2,
             n=n,
+            kept_norms=(1 - new) * self.kept_norms + new * estimate.get("kept", 0),
+            kept=self.kept,
         )
+        if "kept" not in estimate:
+            return own
+        error = _KEPT_ERRORS * own._error()
+        share = (own.kept_norms + error) / (_PARTS * own.weights[0] + error).clip(1e-30)
+        kept = share.clip(_LEAST_KEPT, 1)
+        return own._replace(matrix=own.matrix / kept, variance=own.variance / kept**2, kept=kept)
 
     def mean_weight(self, *, towards: float, errors: float, least: float) -> jax.Array:
         """Mean weight of the records, shrunk `towards` a value and not below `least`.
@@ -76,7 +95,7 @@ class Curvature(NamedTuple):
 
     def _error(self) -> jax.Array:
         """Standard deviation of the noise in `weights`."""
-        return (2 * self.variance * (1 / WEIGHT_SHARE - 1)) ** 0.5
+        return self.weights_variance**0.5
 
 
 def sampling_weight(known: Curvature) -> jax.Array:
@@ -101,10 +120,11 @@ def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
     return jnp.sqrt(ratio)[:, None] * h * jnp.sqrt(ratio)
 
 
-def curvature_query(model: Model, params: Params, clip: jax.Array) -> Query:
+def curvature_query(model: Model, params: Params, clip: jax.Array, of_persons: bool) -> Query:
     """Weighted curvature of one record, and the norms that give the mean weight.
 
-    The weight is that of the record's score at norm `clip`.
+    The weight is that of the record's score at norm `clip`. The curvature of a person is shortened
+    if it is too long; the norms as they are, and as they are then, tell by how much.
     """
 
     def one(record: Record) -> Mapping[str, Contribution]:
@@ -119,7 +139,8 @@ def curvature_query(model: Model, params: Params, clip: jax.Array) -> Query:
         of_all = jnp.stack([norm, ratio * norm])
         # Each of the three is at most as long as the curvature.
         weights = jnp.concatenate([of_all, ratio * _diagonal(weighted)]) / _PARTS
-        return {"curvature": weighted, "weights": weights}
+        sums = {"curvature": weighted, "weights": weights}
+        return sums | {"kept": norm} if of_persons else sums
 
     return one
 
@@ -131,6 +152,10 @@ def _diagonal(curvature: Contribution) -> jax.Array:
     return jnp.diag(curvature)
 
 
-def curvature_blocks(norm: Number) -> Mapping[str, Block]:
+def curvature_blocks(norm: Number, of_persons: bool) -> Mapping[str, Block]:
     """Blocks of `curvature_query`."""
-    return {"curvature": Block(norm, 1 - WEIGHT_SHARE), "weights": Block(norm, WEIGHT_SHARE)}
+    weights = {"weights": Block(norm, WEIGHT_SHARE, "whole")}
+    if of_persons:
+        weights["kept"] = Block(norm, WEIGHT_SHARE, "sum")
+    rest = 1 - WEIGHT_SHARE * len(weights)
+    return {"curvature": Block(norm, rest, "statistic")} | weights

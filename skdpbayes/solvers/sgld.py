@@ -93,7 +93,7 @@ class SGLD(OneKindOfRound):
         """A Langevin step."""
         unravel, prior_gradient = flat_start(model)[1], prior_score(model)
         clip = jnp.asarray(self.clipping_norm, jnp.float32) * score_unit(model)
-        total = self._total_time(mechanism, mechanism.score_norm(clip))
+        total = self._total_time(mechanism, mechanism.norm_of_record(clip, "score"))
 
         def query(state: SGLDState, theta: jax.Array) -> Query:
             del state

@@ -4,6 +4,7 @@ import datetime
 import decimal
 import itertools
 import uuid
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.mechanism.contributions import Quadratic, RankOne, Scattered
 from skdpbayes.mechanism.persons import blocks_of_persons, of_person
 from skdpbayes.mechanism.records import Person
-from skdpbayes.mechanism.spec import Block
+from skdpbayes.mechanism.spec import Block, Together
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
 from skdpbayes.posteriors.conjugate import CountsPosterior
 from skdpbayes.privacy import GaussianSteps, PrivacyLedger, statement, statement_page
@@ -154,12 +155,16 @@ def test_rows_are_added_each_clipped_as_a_lone_row_would_be():
 
 
 def test_a_person_with_too_long_statistics_counts_for_less_in_all_blocks():
-    """Ratios of the blocks stay, and each block keeps to its norm."""
+    """Ratios of the blocks stay, and each block keeps to its norm; what is whole stays whole."""
     rows = jnp.array([[0.6, 0.8, 1.0], [0.6, 0.8, 1.0], [0.6, 0.8, 1.0], [np.nan, 0, 1.0]])
-    blocks = {"x": Block(1.0, 0.5, "statistic"), "n": Block(1.0, 0.5)}
+    blocks = {
+        "x": Block(1.0, 0.5, "statistic"),
+        "n": Block(1.0, 0.3),
+        "all": Block(1.0, 0.2, "whole"),
+    }
 
     def query(record):
-        return {"x": record[:2], "n": record[2:]}
+        return {"x": record[:2], "n": record[2:], "all": record[2:]}
 
     for present, x, n in (
         ([True, True, True, True], [0.6 * 2, 0.8 * 2], 4 * 2 / 3),  # three rows of norm 1
@@ -169,6 +174,7 @@ def test_a_person_with_too_long_statistics_counts_for_less_in_all_blocks():
         whole = of_person(query, blocks, blocks_of_persons(blocks, of_rows(4)))(person)
         np.testing.assert_allclose(whole["x"], x, rtol=1e-6)
         np.testing.assert_allclose(whole["n"], [n], rtol=1e-6)
+        np.testing.assert_allclose(whole["all"], [sum(present)], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -253,10 +259,10 @@ def test_sparse_rows_of_persons_are_the_dense_ones():
 
 
 def test_norms_grow_as_the_rows_of_a_person_do():
-    blocks = {kind: Block(2.0, together=kind) for kind in ("sum", "score", "statistic", "mean")}
+    blocks = {kind: Block(2.0, together=kind) for kind in get_args(Together)}
     spec = DPBetaBernoulli(solver="dpvi", max_rows_per_person=9).plan(50, 2).spec
     longer = blocks_of_persons(blocks, spec.traced())
-    assert [float(longer[kind].clipping_norm) for kind in blocks] == [18, 6, 6, 2]
+    assert [float(longer[kind].clipping_norm) for kind in blocks] == [18, 18, 6, 6, 2]
 
 
 @pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi", "sgld"])
@@ -286,7 +292,7 @@ def noise_of(case, **changes):
     plan = case.as_users_have_it(**changes).plan(20_000, 2)
     norm = plan.report.clipping_norm
     if norm is None:  # it follows from releases
-        norm = float(plan.spec.traced().score_norm(plan.solver.clipping_norm))
+        norm = float(plan.spec.traced().norm_of_record(plan.solver.clipping_norm, "score"))
     return max(plan.noise_multipliers) * norm
 
 

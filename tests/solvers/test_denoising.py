@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from skdpbayes.mechanism.contributions import Quadratic
+from skdpbayes.mechanism.persons import blocks_of_persons, of_person
+from skdpbayes.mechanism.records import Person
+from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models import denoising
-from skdpbayes.solvers.released_curvature import Curvature, curvature_query, sampling_covariance
+from skdpbayes.privacy.accounting import GaussianSteps
+from skdpbayes.solvers.released_curvature import (
+    Curvature,
+    curvature_blocks,
+    curvature_query,
+    sampling_covariance,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +139,7 @@ def test_late_curvatures_weigh_more_the_more_so_with_little_noise(noise, power):
     known = Curvature.none(2)
     for k in range(1, 101):
         estimate = {"curvature": k * jnp.eye(2), "weights": jnp.zeros(4)}
-        known = known.after(estimate, {"curvature": jnp.float32(noise)})
+        known = known.after(estimate, dict.fromkeys(estimate, jnp.float32(noise)))
     weights = np.arange(1, 101.0) ** power
     weights /= weights.sum()
     np.testing.assert_allclose(known.matrix[0, 0], weights @ np.arange(1, 101), rtol=0.02)
@@ -158,7 +167,7 @@ class Rows:
 def released(formed, X):
     """Sums of `curvature_query` over rows, and the longest of each."""
     params, of = jnp.zeros((2, 3)), Rows(formed)
-    query = jax.vmap(lambda x: curvature_query(of, params, jnp.float64(1.0))({"x": x}))
+    query = jax.vmap(lambda x: curvature_query(of, params, jnp.float64(1.0), False)({"x": x}))
     each = query(X)
     matrix = each["curvature"] if formed else each["curvature"].total().reshape(6, 6)
     return jnp.sum(matrix, axis=0) if formed else matrix, each["weights"]
@@ -176,7 +185,12 @@ def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercep
     assert np.all(np.linalg.norm(weights, axis=1) <= length * (1 + 1e-6))
 
     def covariance(variance):
-        known = Curvature(matrix, jnp.float64(variance), weights.sum(axis=0), jnp.int32(1))
+        known = Curvature.none(6)._replace(
+            matrix=matrix,
+            variance=jnp.float64(variance),
+            weights=weights.sum(axis=0),
+            weights_variance=jnp.float64(38 * variance),
+        )
         return np.asarray(sampling_covariance(known, matrix))
 
     exact = np.kron([[2.0, 0.5], [0.5, 1.0]], (X.T * w**2) @ X)
@@ -185,3 +199,30 @@ def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercep
     np.testing.assert_allclose(found, exact, rtol=0, atol=0.02 * exact.max())
     # Noise hides all of it: then there is one weight.
     np.testing.assert_allclose(hidden / np.asarray(matrix), 0.3, rtol=0.05)
+
+
+@pytest.mark.parametrize(("copies", "kept"), [(5, 5**-0.5), (1, 1.0)])
+def test_curvature_that_persons_lose_is_made_up_for(copies, kept):
+    """The norms of the rows' curvatures, whole and as persons keep them, tell of its share."""
+    X = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32) + [0, 0, 1]
+    X /= np.linalg.norm(X, axis=1, keepdims=True)  # each row has the whole norm
+    spec = MechanismSpec((GaussianSteps(1.0, 1.0, 1),), most_rows=5).traced()
+    model, params = Rows(True), jnp.zeros((2, 3))
+    query = curvature_query(model, params, jnp.float64(1.0), spec.of_persons)
+    whole = float(jnp.linalg.norm(model.curvature(params, {"x": X[0]})))
+    blocks = curvature_blocks(whole, spec.of_persons)
+    assert sum(own.share for own in blocks.values()) == 1
+    longer = blocks_of_persons(blocks, spec)
+    rows = jnp.repeat(jnp.asarray(X)[:, None], copies, axis=1)
+    of_each = jax.vmap(of_person(query, blocks, longer))(
+        Person({"x": rows}, jnp.ones(rows.shape[:2], bool))
+    )
+    norms = jnp.linalg.norm(of_each["curvature"], axis=(1, 2))
+    assert np.all(norms <= longer["curvature"].clipping_norm * (1 + 1e-5))
+    estimate = {name: own.sum(axis=0) for name, own in of_each.items()}
+    known = Curvature.none(6)
+    for _ in range(3):
+        known = known.after(estimate, dict.fromkeys(blocks, jnp.float32(0)))
+    np.testing.assert_allclose(known.kept, kept, rtol=1e-4)
+    truth = copies * np.kron([[2.0, 0.5], [0.5, 1.0]], X.T @ X)
+    np.testing.assert_allclose(known.matrix, truth, rtol=1e-3, atol=1e-3)
