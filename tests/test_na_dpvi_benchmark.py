@@ -168,7 +168,7 @@ def test_with_next_to_no_budget_the_conjugate_estimators_return_the_prior_of_the
 def test_the_prior_of_linear_regression_is_that_of_the_cell_but_for_the_intercept():
     cell = na_dpvi.CELLS[-1]
     estimators, _, _ = na_dpvi._own(cell)
-    model = estimators["skdpbayes"].plan(5000, 10).model
+    model = estimators["skdpbayes"].plan(5000, 10).model.model
 
     def difference(theta):
         """Of log densities of (w, log s2)."""

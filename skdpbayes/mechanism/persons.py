@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
+
 from skdpbayes.mechanism.contributions import (
     Contribution,
     Part,
@@ -26,7 +27,6 @@ from skdpbayes.mechanism.spec import Block, Mechanism
 
 def blocks_of_persons(blocks: Mapping[str, Block], mechanism: Mechanism) -> dict[str, Block]:
     """Blocks with the clipping norms of a record of up to ``mechanism.most_rows`` rows."""
-
     return {
         name: own._replace(clipping_norm=mechanism.norm_of_record(own.clipping_norm, own.together))
         for name, own in blocks.items()

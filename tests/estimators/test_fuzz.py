@@ -42,7 +42,7 @@ FEW_STEPS = (DPBayesianLogisticRegression, DPBayesianLinearRegression)
 
 
 def estimator(case):
-    few = {"n_steps": 2} if case.samples and case.cls in FEW_STEPS else {}
+    few = {"n_steps": 3} if case.samples and case.cls in FEW_STEPS else {}
     draws = {"n_posterior_samples": 5} if case.has("n_posterior_samples") else {}
     return case.make(delta=1e-3, random_state=None, **few, **draws)
 
