@@ -275,7 +275,7 @@ def test_without_noise_every_sampler_draws_from_the_posterior():
 @pytest.mark.parametrize("sampler", ["sgld", "sghmc", "sgnht"])
 def test_draws_cover_and_mix(sampler):
     covered, widths = [], []
-    for seed in range(60):
+    for seed in range(120):
         X, y, truth = table(3000, 4, seed)
         fit = estimator(epsilon=1.0, sampler=sampler, n_steps=None, n_posterior_samples=1000)
         fit.set_params(random_state=seed).fit(X, y)
