@@ -131,6 +131,7 @@ def test_unknown_categories_of_rows_to_predict_are_told(encoded, call):
         call(encoded, unknown)
     told = [str(own.message) for own in caught]
     assert any("without a declared category: 2 in 'ward'" in own for own in told), told
+    assert any("predicted as a row of zeros: as the categories left out" in own for own in told)
     assert any("2 of these rows hold NaN" in own for own in told)
     assert {own.filename for own in caught if "category" in str(own.message)} & {__file__}
 

@@ -19,6 +19,7 @@ from skdpbayes import (
     DPBayesianLogisticRegression,
     DPGammaExponential,
     DPLatentDirichletAllocation,
+    Schema,
 )
 from skdpbayes.audit import audit
 from skdpbayes.datasets import load_adult
@@ -487,6 +488,38 @@ def test_persons_are_looked_at_before_a_fit():
     assert any("1 of 3 persons" in own and ": 1 rows will be left out" in own for own in said)
     assert any("1 names equal another one but for case" in own for own in said)
     assert any("with 3 persons and 6 columns" in own for own in said)
+
+
+def test_names_that_are_not_what_they_seem_are_told():
+    names = [1, 2.0, "1", "2", "b", "nan", "<NA>", "nan", float("nan")]
+    said = check_data(np.eye(9), groups=names).findings
+    assert any("persons are called <NA>, nan, as astype(str)" in own for own in said)
+    assert any("2 names are there as a text and as another type" in own for own in said)
+    assert any("such as '1'" in own for own in said)
+    for fine in (["nancy", "None of them"], [1, 2], [("a", 1), ("a", "1")]):
+        assert not [own for own in check_data(np.eye(2), groups=fine).findings if "person" in own]
+
+
+def test_cells_are_held_against_the_categories_of_an_encoder():
+    table = pd.DataFrame({"city": ["Oslo", "?", "Oslo", "-", "?"], "ward": ["a", "b", "a", "b", 1]})
+    encoder = CategoryEncoder(
+        {"city": ["Oslo", "Rome"], "ward": ["a", "b"]}, {"city": None, "ward": "a"}
+    )
+    said = check_data(table, estimator=encoder, groups=[1, 1, 1, 1, None]).findings
+    assert said == (
+        "3 of 5 cells of column 'city' are not among categories, and will be zeros, such as '?', "
+        "'-'",
+        "no cell of column 'city' has the category 'Rome'",
+        "1 of 5 cells of column 'ward' are not among categories, and their rows will be left out, "
+        "such as 1",
+        "1 of 5 rows name no person, and will be left out",
+    )
+    assert not hasattr(encoder, "n_features_in_")
+    filled = Schema({"city": {"categories": ["Oslo", "other"], "missing": "other"}})
+    assert not check_data(table[["city"]], estimator=CategoryEncoder(filled)).findings
+    holes = np.array([[0.2], [np.nan], [0.4]])
+    assert check_data(holes, estimator=BoundedScaler((0, 1))).findings
+    assert not check_data(holes, estimator=BoundedScaler((0, 1), missing=0.5)).findings
 
 
 def test_good_data_pass():

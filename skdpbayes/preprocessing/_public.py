@@ -290,7 +290,8 @@ class CategoryEncoder(_Public):
         Category of each column that gets no column of its own, so that an intercept is determined:
         the first that is declared, the first in columns of two categories, or one for each column
         (None: none), by name for data frames. Zeros then mean this category, so that any other cell
-        becomes NaN, and private estimators treat its row as absent.
+        becomes NaN: in a fit private estimators treat its row as absent, and they predict it as a
+        row of zeros, with a warning.
 
     Attributes
     ----------
@@ -407,18 +408,23 @@ class CategoryEncoder(_Public):
             out.append(ones)
             unknown.append(int((code < 0).sum()))
         if _TELLING.get() and any(unknown):
-            self._tell(unknown)
+            self._tell(unknown, self._dropped(lists))
         return np.concatenate(out, axis=1)
 
-    def _tell(self, unknown: list[int]) -> None:
+    def _tell(self, unknown: list[int], dropped: list[int]) -> None:
         """Warn of cells of rows to predict that hold no declared category."""
         known = self._names()
         names = [f"x{j}" for j in range(len(unknown))] if known is None else known
         counts = [f"{n} in {name!r}" for n, name in zip(unknown, names, strict=True) if n]
-        instead = "zeros" if self.drop is None else "zeros, or NaN where a category is left out"
+        instead = "Their columns are zeros."
+        if any(n and at >= 0 for n, at in zip(unknown, dropped, strict=True)):
+            instead = (
+                "Where drop leaves a category out, such a row is NaN, and predicted as a row of "
+                "zeros: as the categories left out, whatever its other columns hold."
+            )
         warn_user(
-            f"Rows to predict hold cells without a declared category: {', '.join(counts)}. Their "
-            f"columns are {instead}."
+            f"Rows to predict hold cells without a declared category: {', '.join(counts)}. "
+            + instead
         )
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:
