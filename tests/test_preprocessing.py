@@ -117,14 +117,14 @@ def test_no_number_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         strange = np.array([[np.longdouble("1e4000")], [np.nan]])
-        assert BoundedScaler().fit(strange).transform(strange)[0] == 1
-        DPStandardScaler(delta=1e-3).fit(strange).transform(strange)
+        assert BoundedScaler((0, 1)).fit(strange).transform(strange)[0] == 1
+        DPStandardScaler((-1, 1), delta=1e-3).fit(strange).transform(strange)
 
 
 def test_a_signalling_nan_warns_of_nothing():
     X = np.full((2, 1), 0.5)
     X.view(np.uint64)[0] = 0x7FF0000000000001
-    scaler = DPStandardScaler(delta=1e-3, epsilon=np.inf, random_state=0).fit(
+    scaler = DPStandardScaler((-1, 1), delta=1e-3, epsilon=np.inf, random_state=0).fit(
         np.linspace(-1, 1, 20)[:, None]
     )
     with np.errstate(all="raise"):
@@ -169,8 +169,11 @@ def test_bounds_by_number_by_column_and_by_name():
     ):
         with pytest.raises(ValueError, match=message):
             BoundedScaler(bounds).fit(frame)
+    for scaler in (BoundedScaler(), DPStandardScaler()):
+        with pytest.raises(ValueError, match=r"bounds must be a pair .* or a Schema\), got None"):
+            scaler.fit(frame)
     with pytest.raises(ValueError, match="feature_range"):
-        BoundedScaler(feature_range=(1, 1)).fit(frame)
+        BoundedScaler((0, 1), feature_range=(1, 1)).fit(frame)
     with pytest.raises(ValueError, match="needs a data frame"):
         BoundedScaler({0: (0, 1)}).fit([[1.0]])
 
@@ -547,7 +550,7 @@ def test_missing_cells_get_a_public_value(missing):
 @pytest.mark.parametrize("missing", [np.nan, "text", [1, 2, 3], {"a": 1}, {"a": 1, "c": 2}])
 def test_values_of_missing_cells_that_make_no_sense_are_refused(missing):
     with pytest.raises(ValueError, match="missing must"):
-        BoundedScaler(missing=missing).fit(pd.DataFrame({"a": [0.5], "b": [0.5]}))
+        BoundedScaler((0, 1), missing=missing).fit(pd.DataFrame({"a": [0.5], "b": [0.5]}))
 
 
 @pytest.mark.parametrize("as_given", [lambda X: X, lambda X: pd.DataFrame(X, columns=["a", "b"])])

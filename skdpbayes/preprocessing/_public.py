@@ -172,7 +172,8 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
     ----------
     bounds : tuple (low, high), dict or Schema
         Numbers, or arrays with one for each column; for data frames also a dict from each column's
-        name to its pair; or a `Schema`, whose values for missing cells are used too.
+        name to its pair; or a `Schema`, whose values for missing cells are used too. There is no
+        default: `fit` refuses None.
     feature_range : tuple (low, high), default=(0, 1)
     missing : float, array-like of shape (n_features,), or dict, default=None
         Public value, in the units of the column, that replaces a cell that is not a number: a
@@ -195,7 +196,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
 
     def __init__(
         self,
-        bounds: DeclaredBounds = (0.0, 1.0),
+        bounds: DeclaredBounds | None = None,
         feature_range: tuple[float, float] = (0.0, 1.0),
         missing: ArrayLike | Mapping[str, float] | None = None,
     ) -> None:

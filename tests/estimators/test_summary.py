@@ -198,7 +198,7 @@ def test_coefficients_of_a_pipeline_are_in_the_units_of_its_columns():
 
 def test_other_pipelines_keep_the_units_of_their_steps(logistic, bernoulli):
     union = FeatureUnion([("scale", BoundedScaler((-4, 4)))]).fit(FRAME)
-    for step, model in ((union, logistic), (BoundedScaler().fit(FRAME), bernoulli)):
+    for step, model in ((union, logistic), (BoundedScaler((0, 1)).fit(FRAME), bernoulli)):
         pipeline = PrivatePipeline([("step", step), ("model", model)])
         assert pipeline.summary().attrs["units"] == "steps"
         with pytest.raises(ValueError, match="take units='steps'"):
