@@ -370,7 +370,7 @@ class PrivacySpent(StepsSpent):
         clip = "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}"
         idealised = " (idealised)" if self.numerics == "fast" else f", grid {self.grid}"
         source = (self.random_source or "not stated") + (", seeded" if self.seeded else "")
-        told = (f"{name}: {in_words(value)}" for name, value in self.public.items())
+        told = (f"{name}={in_words(value)}" for name, value in self.public.items())
         public = ", ".join(told) or "nothing"
         counts = [
             f"number of usable {self.unit}s, noise {c.noise_multiplier:.4g}" for c in self.along
