@@ -31,6 +31,7 @@ from skdpbayes.estimators._base import (
     diagram_and_card,
     refuse_several_processes,
 )
+from skdpbayes.estimators._foreign import WithoutForeign
 from skdpbayes.intake.persons import means_by_person
 from skdpbayes.intake.scores import scores
 from skdpbayes.intake.sources import loaded
@@ -48,7 +49,7 @@ _WORST = -math.inf
 _NOT_FOR_ARITHMETIC = 1 - 1e-6  # share of epsilon; integer arithmetic needs far less than the rest
 
 
-class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
+class DPRandomizedSearchCV(WithoutForeign, MetaEstimatorMixin, BaseEstimator):
     """Choose hyper-parameters under differential privacy.
 
     A random number of times, the search draws a candidate from a public grid, fits it to a random
@@ -239,8 +240,8 @@ class DPRandomizedSearchCV(MetaEstimatorMixin, BaseEstimator):
         """Check all parameters and return the candidates."""
         if not isinstance(self.estimator, PrivateEstimator):
             raise ValueError(
-                "estimator must be a private estimator of this package, got "
-                f"{self.estimator!r}. In a pipeline, make the search the last step."
+                "estimator must be a private estimator of this package, got an object of class "
+                f"{type(self.estimator).__name__}. In a pipeline, make the search the last step."
             )
         check_number("epsilon", self.epsilon, 0)
         check_number("delta", self.delta, 0, 1, open_above=True)

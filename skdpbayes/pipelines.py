@@ -20,7 +20,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from skdpbayes.checks import check_choice
+from skdpbayes.checks import check_choice, check_number
 from skdpbayes.estimators._base import PrivateEstimator, diagram_and_card
 from skdpbayes.estimators._foreign import refuse_foreign
 from skdpbayes.intake.sources import Converted, RecordSource, loaded
@@ -36,8 +36,10 @@ from skdpbayes.preprocessing._public import (
 )
 from skdpbayes.preprocessing._scaler import DPStandardScaler
 from skdpbayes.privacy.card import rounded
+from skdpbayes.privacy.json_values import in_words
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
 from skdpbayes.privacy.spent import Spent, Total
+from skdpbayes.schema import Schema
 
 _LEARN_NOTHING = (BoundedScaler, CategoryEncoder, NormClipper)
 PUBLIC, PRIVATE, LEAKS = "learns nothing", "private", "LEAKS"
@@ -280,6 +282,8 @@ def _judged_private(step):
         undeclared = inner._undeclared()
         if undeclared:
             return LEAKS, f"{undeclared[0]}=None is taken from the rows: declare it"
+        check_number("epsilon", step.epsilon, 0)
+        check_number("delta", step.delta, 0, 1, open_above=True)
         if step.epsilon == float("inf"):
             return LEAKS, "epsilon is infinite"
         if step.random_state is not None:
@@ -342,6 +346,13 @@ def _side_by_side(transformer):
         width = places[name].stop - places[name].start
         if width:
             yield [own for _, own in part.steps] if type(part) is Pipeline else [part], width
+
+
+def _told(step):
+    """Class and parameters of a step, for readers."""
+    own = step.get_params(deep=False).items()
+    plain = {name: x.to_dict() if isinstance(x, Schema) else x for name, x in own}
+    return in_words({"name": type(step).__name__, **plain})
 
 
 def _takes_parts(step):
@@ -550,7 +561,7 @@ class PrivatePipeline(Pipeline):
         }
         if not reports:
             raise AttributeError("This pipeline is not fitted: there is no privacy_spent_ yet.")
-        learn_nothing = {name: repr(step) for name, step in steps if type(step) in _LEARN_NOTHING}
+        learn_nothing = {name: _told(step) for name, step in steps if type(step) in _LEARN_NOTHING}
         *_, last = reports.values()
         return last.composed(
             reports,

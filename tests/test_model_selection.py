@@ -619,7 +619,10 @@ def test_a_search_with_a_seed_has_no_guarantee():
         ({"param_grid": {"epsilon": [1.0]}}, "may not differ in"),
         ({"param_grid": {"prior_scale": [-1.0]}}, "prior_scale"),
         ({"param_grid": {"prior_scale": [-1.0]}, "epsilon": np.inf}, "prior_scale"),
-        ({"estimator": GridSearchCV(MODEL, {})}, "private estimator of this package"),
+        (
+            {"estimator": GridSearchCV(MODEL, {})},
+            "this package, got an object of class GridSearchCV",
+        ),
         ({"estimator": DPBayesianLogisticRegression()}, "classes=None is taken from the rows"),
         (
             {"estimator": DPBayesianLinearRegression(), "scoring": len},

@@ -22,8 +22,9 @@ from skdpbayes.preprocessing import (
     DPStandardScaler,
     NormClipper,
 )
-from skdpbayes.privacy import PrivacySpent, compose
+from skdpbayes.privacy import PrivacySpent, compose, statement
 from skdpbayes.privacy.report import BEFORE_THE_MODEL
+from skdpbayes.schema import Schema
 
 MODEL = DPBayesianLogisticRegression(1.0, classes=[0, 1], solver="vips", n_steps=1)
 SCALER = DPStandardScaler(bounds=(0, 100), epsilon=0.5)
@@ -51,7 +52,8 @@ def test_its_report_is_of_all_steps(fitted):
     assert lone.releases == own[1].releases and lone.epsilon == pytest.approx(
         own[1].epsilon, rel=1e-9
     )
-    assert lone.public["boundedscaler"] == "BoundedScaler(bounds=(0, 100))"
+    told = "BoundedScaler (bounds [0, 100], feature_range [0, 1], missing None)"
+    assert lone.public["boundedscaler"] == told
     assert (
         set(own[1].not_covered) - set(lone.not_covered)
         == {BEFORE_THE_MODEL}
@@ -59,6 +61,24 @@ def test_its_report_is_of_all_steps(fitted):
     )
     trusting = make_private_pipeline(BoundedScaler((0, 100)), fitted[-1], trusted=["boundedscaler"])
     assert BEFORE_THE_MODEL in trusting.privacy_spent_.not_covered
+
+
+def test_a_schema_is_told_in_words(fitted):
+    schema = Schema(
+        {"age": {"bounds": [18, 1e6], "unit": "years"}, "ward": {"categories": ["A", "B"]}}
+    )
+    scaler = BoundedScaler(schema.select(["age"]), missing=np.array([40.5]))
+    wards = CategoryEncoder(schema.select(["ward"]))
+    spent = PrivatePipeline([("a", scaler), ("b", wards), ("m", fitted[-1])]).privacy_spent_
+    age = "age (kind number, bounds [18, 1000000], unit years)"
+    assert spent.public["a"] == (
+        f"BoundedScaler (bounds (columns [{age}]), feature_range [0, 1], missing [40.5])"
+    )
+    ward = "ward (kind category, categories [A, B])"
+    assert spent.public["b"] == f"CategoryEncoder (categories (columns [{ward}]), drop None)"
+    told = statement(replace(spent, schema=schema.to_dict()))["deployment"]["dp_variant"]
+    assert told["data_domain"].endswith(f"Public schema: (columns [{age}, {ward}])")
+    assert "m: (n_features 2, classes [0, 1]" in told["unprotected_quantities"]
 
 
 def test_two_steps_of_a_class_are_told_apart_and_a_subclass_has_a_report(fitted):
@@ -131,6 +151,7 @@ def test_unknown_categories_of_rows_to_predict_are_told(encoded, call):
         call(encoded, unknown)
     told = [str(own.message) for own in caught]
     assert any("without a declared category: 2 in 'ward'" in own for own in told), told
+    assert any("predicted as a row of zeros: as the categories left out" in own for own in told)
     assert any("2 of these rows hold NaN" in own for own in told)
     assert {own.filename for own in caught if "category" in str(own.message)} & {__file__}
 
@@ -196,6 +217,10 @@ def test_a_refit_is_judged_by_its_own_parameters(fitted):
     )
     with pytest.raises(ValueError, match="random_state is set"):
         again.fit(X, Y)
+    for step in ("dpstandardscaler", "dpbayesianlogisticregression"):
+        wrong = clone(again).set_params(**{f"{step}__epsilon": "1"})
+        with pytest.raises(ValueError, match=r"epsilon must be a number in .*, got '1'"):
+            wrong.fit(X, Y)
     with pytest.raises(ValueError, match="memory"):
         PrivatePipeline([("model", MODEL)], memory="cache").fit(X, Y)
     trusting = make_private_pipeline(StandardScaler(), clone(MODEL), trusted=["standardscaler"])

@@ -19,6 +19,7 @@ from skdpbayes import (
     DPBayesianLogisticRegression,
     DPGammaExponential,
     DPLatentDirichletAllocation,
+    Schema,
 )
 from skdpbayes.audit import audit
 from skdpbayes.datasets import load_adult
@@ -116,14 +117,14 @@ def test_no_number_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         strange = np.array([[np.longdouble("1e4000")], [np.nan]])
-        assert BoundedScaler().fit(strange).transform(strange)[0] == 1
-        DPStandardScaler(delta=1e-3).fit(strange).transform(strange)
+        assert BoundedScaler((0, 1)).fit(strange).transform(strange)[0] == 1
+        DPStandardScaler((-1, 1), delta=1e-3).fit(strange).transform(strange)
 
 
 def test_a_signalling_nan_warns_of_nothing():
     X = np.full((2, 1), 0.5)
     X.view(np.uint64)[0] = 0x7FF0000000000001
-    scaler = DPStandardScaler(delta=1e-3, epsilon=np.inf, random_state=0).fit(
+    scaler = DPStandardScaler((-1, 1), delta=1e-3, epsilon=np.inf, random_state=0).fit(
         np.linspace(-1, 1, 20)[:, None]
     )
     with np.errstate(all="raise"):
@@ -168,8 +169,11 @@ def test_bounds_by_number_by_column_and_by_name():
     ):
         with pytest.raises(ValueError, match=message):
             BoundedScaler(bounds).fit(frame)
+    for scaler in (BoundedScaler(), DPStandardScaler()):
+        with pytest.raises(ValueError, match=r"bounds must be a pair .* or a Schema\), got None"):
+            scaler.fit(frame)
     with pytest.raises(ValueError, match="feature_range"):
-        BoundedScaler(feature_range=(1, 1)).fit(frame)
+        BoundedScaler((0, 1), feature_range=(1, 1)).fit(frame)
     with pytest.raises(ValueError, match="needs a data frame"):
         BoundedScaler({0: (0, 1)}).fit([[1.0]])
 
@@ -489,6 +493,38 @@ def test_persons_are_looked_at_before_a_fit():
     assert any("with 3 persons and 6 columns" in own for own in said)
 
 
+def test_names_that_are_not_what_they_seem_are_told():
+    names = [1, 2.0, "1", "2", "b", "nan", "<NA>", "nan", float("nan")]
+    said = check_data(np.eye(9), groups=names).findings
+    assert any("persons are called <NA>, nan, as astype(str)" in own for own in said)
+    assert any("2 names are there as a text and as another type" in own for own in said)
+    assert any("such as '1'" in own for own in said)
+    for fine in (["nancy", "None of them"], [1, 2], [("a", 1), ("a", "1")]):
+        assert not [own for own in check_data(np.eye(2), groups=fine).findings if "person" in own]
+
+
+def test_cells_are_held_against_the_categories_of_an_encoder():
+    table = pd.DataFrame({"city": ["Oslo", "?", "Oslo", "-", "?"], "ward": ["a", "b", "a", "b", 1]})
+    encoder = CategoryEncoder(
+        {"city": ["Oslo", "Rome"], "ward": ["a", "b"]}, {"city": None, "ward": "a"}
+    )
+    said = check_data(table, estimator=encoder, groups=[1, 1, 1, 1, None]).findings
+    assert said == (
+        "3 of 5 cells of column 'city' are not among categories, and will be zeros, such as '?', "
+        "'-'",
+        "no cell of column 'city' has the category 'Rome'",
+        "1 of 5 cells of column 'ward' are not among categories, and their rows will be left out, "
+        "such as 1",
+        "1 of 5 rows name no person, and will be left out",
+    )
+    assert not hasattr(encoder, "n_features_in_")
+    filled = Schema({"city": {"categories": ["Oslo", "other"], "missing": "other"}})
+    assert not check_data(table[["city"]], estimator=CategoryEncoder(filled)).findings
+    holes = np.array([[0.2], [np.nan], [0.4]])
+    assert check_data(holes, estimator=BoundedScaler((0, 1))).findings
+    assert not check_data(holes, estimator=BoundedScaler((0, 1), missing=0.5)).findings
+
+
 def test_good_data_pass():
     X = np.random.default_rng(0).normal(size=(500, 2))
     assert not check_data(X).findings and "nothing found" in str(check_data(X))
@@ -514,7 +550,7 @@ def test_missing_cells_get_a_public_value(missing):
 @pytest.mark.parametrize("missing", [np.nan, "text", [1, 2, 3], {"a": 1}, {"a": 1, "c": 2}])
 def test_values_of_missing_cells_that_make_no_sense_are_refused(missing):
     with pytest.raises(ValueError, match="missing must"):
-        BoundedScaler(missing=missing).fit(pd.DataFrame({"a": [0.5], "b": [0.5]}))
+        BoundedScaler((0, 1), missing=missing).fit(pd.DataFrame({"a": [0.5], "b": [0.5]}))
 
 
 @pytest.mark.parametrize("as_given", [lambda X: X, lambda X: pd.DataFrame(X, columns=["a", "b"])])

@@ -132,7 +132,7 @@ class PosteriorIntervalDisplay(Display):
         cls,
         estimator: BaseEstimator,
         *,
-        parameter: str = "coef",
+        parameter: str | None = None,
         names: Iterable[str] | None = None,
         ax: Axes | None = None,
         **options: Any,
@@ -143,8 +143,8 @@ class PosteriorIntervalDisplay(Display):
         ----------
         estimator : estimator of this package, or a pipeline that ends in one
             Fitted.
-        parameter : str, default="coef"
-            Key of ``posterior_samples_``, where that is a dict.
+        parameter : str, default=None
+            Key of ``posterior_samples_``, where that is a dict. None: ``"coef"``, or the only one.
         names : sequence of str, optional
             By default made from the axes of the draws: columns, classes, components and others.
         ax : matplotlib Axes, optional
@@ -158,21 +158,26 @@ class PosteriorIntervalDisplay(Display):
         Raises
         ------
         ValueError
-            If there are no draws of that name.
+            If there are no draws of that name, or several of which none is ``"coef"``.
         """
         check_is_fitted(estimator)
         final = _final(estimator)
         samples = getattr(final, "posterior_samples_", None)
-        draws = samples.get(parameter) if isinstance(samples, dict) else samples
-        if draws is None:
-            known = f" but of {sorted(samples)}" if isinstance(samples, dict) else ""
+        if samples is None:
+            raise ValueError(f"{type(final).__name__} has no posterior draws.")
+        if not isinstance(samples, dict):
+            samples = {final._draws_name: samples}
+            parameter = final._draws_name
+        elif parameter is None:
+            parameter = next(iter(samples)) if len(samples) == 1 else "coef"
+        if parameter not in samples:
             raise ValueError(
-                f"{type(final).__name__} has no posterior draws of {parameter!r}{known}."
+                f"{type(final).__name__} has no posterior draws of {parameter!r}: pass as "
+                f"parameter one of {sorted(samples)}."
             )
-        draws = np.asarray(draws)
+        draws = np.asarray(samples[parameter])
         if draws.ndim == 1:
             draws = draws[:, None]
-        parameter = parameter if isinstance(samples, dict) else final._draws_name
         names = _names(estimator, final, parameter, draws.shape[1:]) if names is None else names
         options.setdefault("quantity", "coefficient" if parameter == "coef" else parameter)
         return cls(draws, names=names, **options).plot(ax)

@@ -19,7 +19,7 @@ from skdpbayes._version import __version__
 from skdpbayes.checks import LongFitWarning, check_choice, check_number, warn_user
 from skdpbayes.compilation import without_collection
 from skdpbayes.declarations import public_schema
-from skdpbayes.estimators._foreign import refuse_foreign, refusing_foreign
+from skdpbayes.estimators._foreign import WithoutForeign, refuse_foreign, refusing_foreign
 from skdpbayes.estimators._progress import Progress, WatchedMixin
 from skdpbayes.execution import execution_in_force
 from skdpbayes.facts import Facts, Shape
@@ -93,7 +93,7 @@ def diagram_and_card(estimator: Any) -> str:
     return html
 
 
-class PrivateEstimator(WatchedMixin, BaseEstimator):
+class PrivateEstimator(WithoutForeign, WatchedMixin, BaseEstimator):
     """Base of the private estimators: `fit` reads, plans, charges, runs and finishes.
 
     A subclass says how rows are read (`_reader`), which model they are for (`_task`), and which
@@ -129,11 +129,6 @@ class PrivateEstimator(WatchedMixin, BaseEstimator):
         super().__init_subclass__(**kwargs)
         if "fit" in vars(cls):
             cls.fit = refusing_foreign(cls.fit)
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        del args
-        refuse_foreign(cls, kwargs)
-        return super().__new__(cls)
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; those that scikit-learn alone has raise a `TypeError`."""

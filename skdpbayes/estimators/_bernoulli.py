@@ -91,7 +91,7 @@ class DPBetaBernoulli(FamilyEstimator):
         self.verbose = verbose
 
     _draws_name = "probability"
-    _estimated = ("probability",)
+    _estimated = _positive = ("probability",)
     _dims: ClassVar = {"probability": ("feature",)}
     _fitted = (*FamilyEstimator._fitted, "probability_")
 

@@ -97,7 +97,7 @@ class DPDirichletCategorical(FamilyEstimator):
         self.verbose = verbose
 
     _draws_name = "probability"
-    _estimated = ("probability",)
+    _estimated = _positive = ("probability",)
     _dims: ClassVar = {"probability": ("category",)}
     _fitted = (*FamilyEstimator._fitted, "probability_", "categories_")
     _declared = ("categories",)

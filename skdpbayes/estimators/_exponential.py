@@ -103,7 +103,7 @@ class DPGammaExponential(FamilyEstimator):
         self.verbose = verbose
 
     _draws_name = "rate"
-    _estimated = ("rate",)
+    _estimated = _positive = ("rate",)
     _dims: ClassVar = {"rate": ("feature",)}
     _fitted = (*FamilyEstimator._fitted, "rate_", "upper_")
 

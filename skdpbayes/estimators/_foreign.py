@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
@@ -105,6 +105,16 @@ FOREIGN: Mapping[str, Mapping[str, str]] = {
         "n_iter": "use n_steps: the number of rounds is fixed beforehand, since each costs budget",
         "learning_rate": "steps have the size that curvature gives them",
     },
+    "DPRandomizedSearchCV": {
+        "param_distributions": "use param_grid: candidates are a public grid",
+        "cv": "use test_size: each run is scored once, on a random part of the rows",
+        "refit": "the best run is the result, and is not fitted again",
+        "n_jobs": "runs follow each other, and each uses all cores",
+        "pre_dispatch": "runs follow each other",
+        "verbose": "what a run prints would tell the runs apart",
+        "error_score": "a run that fails has the worst score",
+        "return_train_score": "the best score alone is released",
+    },
 }
 """What to use instead, by the name of our class and of the parameter."""
 
@@ -128,6 +138,15 @@ def refuse_foreign(cls: type, names: Iterable[str]) -> None:
     ]
     if told:
         raise TypeError(" ".join(told))
+
+
+class WithoutForeign:
+    """Class whose constructor refuses parameters of scikit-learn's as `refuse_foreign` does."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        del args
+        refuse_foreign(cls, kwargs)
+        return super().__new__(cls)
 
 
 def refusing_foreign(own_fit: _Fit) -> _Fit:

@@ -177,6 +177,7 @@ class DPHierarchicalLogisticRegression(BayesianClassifierMixin, ProgramEstimator
         self.random_state = random_state
         self.verbose = verbose
 
+    _positive = ("group_scale",)
     _dims: ClassVar = {"weights": ("group", "column"), "effects": ("column", "group_feature")}
     _fitted = (
         *ProgramEstimator._fitted,

@@ -139,6 +139,7 @@ class DPBayesianLinearRegression(BayesianRegressorMixin, PosteriorEstimator):
 
     _dims: ClassVar = {"coef": ("feature",)}
     _estimated = ("coef", "intercept", "noise_std")
+    _positive = ("noise_std",)
     _linear = True
     _defaults = Defaults(schedules={"na-dpvi": (20, 2**17)}, curvature_every=2)
     _refused: ClassVar = {

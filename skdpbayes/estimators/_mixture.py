@@ -183,6 +183,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     (3, 2)
     """
 
+    _positive = ("weights", "std")
     _declared = ("bounds",)
     _automatic = ("auto",)
     _dims: ClassVar = {

@@ -187,7 +187,7 @@ class DPBayesianMLPRegressor(BayesianRegressorMixin, NetworkEstimator):
     _clips: ClassVar = {"dpvi": 10.0, "sgld": 10.0}
     _curvature = 100.0  # at a residual standard deviation of a tenth
     _opaque = False
-    _estimated = ("noise_std",)
+    _estimated = _positive = ("noise_std",)
     _fitted = (*NetworkEstimator._fitted, "noise_std_", "_scales")
 
     def fit(self, X: Any, y: Any, *, groups: Any = None) -> Self:

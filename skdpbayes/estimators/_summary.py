@@ -55,6 +55,8 @@ class SummaryMixin:
     _linear: ClassVar[bool] = False
     # Variables whose posterior means are attributes: that of "coef" is `coef_`.
     _estimated: ClassVar[tuple[str, ...]] = ()
+    # Variables that cannot be negative, so that their sign says nothing.
+    _positive: ClassVar[tuple[str, ...]] = ()
     _draws_name: str
     _dims: ClassVar[dict[str, tuple[str, ...]]]
 
@@ -109,7 +111,8 @@ class SummaryMixin:
               solver does;
             - the ends of the interval, such as ``5%`` and ``95%``;
             - ``p_direction``, the probability that the parameter has the sign of its posterior
-              median (1 for parameters that cannot be negative);
+              median; NaN for probabilities, rates, weights and standard deviations, which cannot be
+              negative (but not for sites of a NumPyro model, whose sign is not known beforehand);
             - ``noise_share``, the part of `sd` that is privacy noise: the posterior without it
               would have the standard deviation ``(1 - noise_share) * sd``. It is known for
               logistic and linear regression with "na-dpvi" (the noise of the scores) and for
@@ -141,7 +144,8 @@ class SummaryMixin:
         sd = draws.std(axis=1)
         tails = (1 - level) / 2, (1 + level) / 2
         ends = np.quantile(draws, tails, axis=1)
-        positive = np.mean(draws > 0, axis=1)
+        direction = np.maximum(np.mean(draws > 0, axis=1), np.mean(draws < 0, axis=1))
+        direction[[own.variable in self._positive for own in parameters]] = np.nan
         quiet = np.array([own.quiet for own in parameters])
         # Moments of draws have Monte Carlo errors: a share is not negative.
         share = np.clip(1 - quiet / np.where(sd > 0, sd, 1), 0, 1)
@@ -149,7 +153,7 @@ class SummaryMixin:
             "estimate": [own.estimate for own in parameters],
             "sd": sd,
             **{f"{100 * tail:.10g}%": end for tail, end in zip(tails, ends, strict=True)},
-            "p_direction": np.maximum(positive, np.mean(draws < 0, axis=1)),
+            "p_direction": direction,
             "noise_share": share,
         }
         return pd.DataFrame(table, index=pd.Index(self._row_names(parameters), name="parameter"))

@@ -162,7 +162,7 @@ class DPLatentDirichletAllocation(DecompositionEstimator):
     )
 
     _dims: ClassVar = {"topics": ("topic", "feature")}
-    _estimated = ("topics",)
+    _estimated = _positive = ("topics",)
     # `normalize` is an option, not metadata of rows, so it is not routed.
     __metadata_request__transform: ClassVar = {"normalize": UNUSED}
     _fitted = (

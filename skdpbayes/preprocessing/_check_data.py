@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import _num_samples
 
 from skdpbayes.cells import as_category
 from skdpbayes.declarations import Declared, schema_of
@@ -19,10 +20,12 @@ from skdpbayes.intake.labels import as_labels, codes
 from skdpbayes.intake.persons import codes_of_persons
 from skdpbayes.intake.rows import dense
 from skdpbayes.intake.tables import frame_of, is_sequence
-from skdpbayes.preprocessing._public import RawRows
+from skdpbayes.preprocessing._public import CategoryEncoder, RawRows
 
 Parameters: TypeAlias = Mapping[str, Any]
 Labels: TypeAlias = Iterable[object] | None
+
+_MISSING_AS_TEXT = {"nan", "None", "NaT", "<NA>"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def check_data(
     y : array-like of shape (n_samples,), optional
     estimator : estimator of this package, optional
         The data are compared with its ``classes``, ``data_norm``, ``bounds`` (or a `Schema` in
-        their place), ``max_rows_per_person`` and ``delta``.
+        their place), ``max_rows_per_person`` and ``delta``; with the ``categories`` of a
+        `CategoryEncoder`.
     groups : array-like of shape (n_samples,), optional
         Name of the person of each row, as `fit` takes it.
 
@@ -105,6 +109,21 @@ def check_data(
             "Check what the model is given: "
             "check_data(pipeline[:-1].transform(X), y, estimator=pipeline[-1])."
         )
+    person = None if groups is None else codes_of_persons(groups, _num_samples(X))
+    if isinstance(estimator, CategoryEncoder):
+        found = list(_categories(X, clone(estimator).fit(X)))
+    else:
+        found = list(_numbers(X, y, estimator, None if person is None else int(person.max()) + 1))
+    if person is not None:
+        most = getattr(estimator, "max_rows_per_person", None)
+        found += _persons(person, as_labels(groups), most)
+    return DataReport(tuple(found))
+
+
+def _numbers(
+    X: RawRows, y: Labels, estimator: BaseEstimator | None, n_persons: int | None
+) -> Iterator[str]:
+    """Faults of rows that are read as numbers."""
     parameters = {} if estimator is None else estimator.get_params(deep=False)
     frame = frame_of(X)
     parameters["names"] = [] if frame is None else list(frame.names)
@@ -126,17 +145,38 @@ def check_data(
         lengths = (len(row) for row in X if isinstance(row, list | tuple | np.ndarray))
         width = Counter(lengths).most_common(1)[0][0]
     rows = dense(numbers(X, schema, width)).astype(float)
-    person = None if groups is None else codes_of_persons(groups, len(rows))
-    parameters["n_records"] = len(rows) if person is None else int(person.max()) + 1
-    checks = (_cells, _norms, _bounds, _columns, _labels, _budget)
-    found = [finding for check in checks for finding in check(rows, y, parameters)]
-    if person is not None:
-        found += _persons(person, as_labels(groups), parameters.get("max_rows_per_person"))
-    return DataReport(tuple(found))
+    parameters["n_records"] = len(rows) if n_persons is None else n_persons
+    for check in (_cells, _norms, _bounds, _columns, _labels, _budget):
+        yield from check(rows, y, parameters)
+
+
+def _categories(X: RawRows, encoder: CategoryEncoder) -> Iterator[str]:
+    """Faults of cells that are read as categories."""
+    lists = encoder._lists()
+    names = encoder._names()
+    columns = zip(encoder._cells(X, reset=False), lists, encoder._dropped(lists), strict=True)
+    for j, (cells, own, dropped) in enumerate(columns):
+        name = repr(j if names is None else names[j])
+        code = codes(cells, own)
+        if (code < 0).any():
+            often = ", ".join(_most_frequent(cells[code < 0]))
+            instead = "their rows will be left out" if dropped >= 0 else "will be zeros"
+            yield (
+                f"{(code < 0).sum()} of {len(cells)} cells of column {name} are not among "
+                f"categories, and {instead}, such as {often}"
+            )
+        for k in np.flatnonzero(~np.isin(np.arange(len(own)), code)):
+            yield f"no cell of column {name} has the category {own[k]!r}"
+
+
+def _most_frequent(cells: np.ndarray) -> list[str]:
+    return [cell for cell, _ in Counter(map(repr, cells)).most_common(5)]
 
 
 def _cells(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     del y
+    if parameters.get("missing") is not None:  # which takes their place
+        return
     bad = ~np.isfinite(X).all(axis=1)
     if bad.any():
         yield (
@@ -211,10 +251,9 @@ def _labels(X: np.ndarray, y: Labels, parameters: Parameters) -> Iterator[str]:
     labels = as_labels(given)
     unknown = codes(labels, np.unique(np.asarray(classes))) < 0
     if unknown.any():
-        often = Counter(map(repr, labels[unknown])).most_common(5)
         yield (
             f"{unknown.sum()} of {len(labels)} labels are not among classes, and their rows will "
-            f"be left out, such as {', '.join(label for label, _ in often)}"
+            f"be left out, such as {', '.join(_most_frequent(labels[unknown]))}"
         )
     for label in classes:
         if not any(own == label for own in labels[~unknown]):
@@ -251,9 +290,26 @@ def _persons(person: np.ndarray, names: Any, most: int | None) -> Iterator[str]:
             f"{beyond.sum()} of {len(counts)} persons have more than max_rows_per_person={most} "
             f"rows (up to {counts.max()}): {(counts - most).clip(0).sum()} rows will be left out"
         )
-    texts = {str(name) for name in np.ravel(names) if isinstance(name, str)}
+    known = np.ravel(names)[~nobody]
+    texts = {str(name) for name in known if isinstance(name, str)}
+    if missing := sorted(texts & _MISSING_AS_TEXT):
+        yield (
+            f"persons are called {', '.join(missing)}, as astype(str) calls missing names: all "
+            "their rows count as one person's; put None in the place of these texts"
+        )
+    others = {_as_text(name) for name in known if not isinstance(name, str)}
+    if both := sorted(texts & others):
+        yield (
+            f"{len(both)} names are there as a text and as another type, and count as two persons "
+            f"each, such as {both[0]!r}: make texts of all"
+        )
     if alike := len(texts) - len({" ".join(text.split()).casefold() for text in texts}):
         yield (
             f"{alike} names equal another one but for case or blanks, and count as persons of "
             "their own"
         )
+
+
+def _as_text(name: object) -> str:
+    """A name as a text; a column of whole numbers with a missing one is read as floats."""
+    return str(int(name) if isinstance(name, float) and name.is_integer() else name)

@@ -172,7 +172,8 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
     ----------
     bounds : tuple (low, high), dict or Schema
         Numbers, or arrays with one for each column; for data frames also a dict from each column's
-        name to its pair; or a `Schema`, whose values for missing cells are used too.
+        name to its pair; or a `Schema`, whose values for missing cells are used too. There is no
+        default: `fit` refuses None.
     feature_range : tuple (low, high), default=(0, 1)
     missing : float, array-like of shape (n_features,), or dict, default=None
         Public value, in the units of the column, that replaces a cell that is not a number: a
@@ -195,7 +196,7 @@ class BoundedScaler(OneToOneFeatureMixin, _Public):
 
     def __init__(
         self,
-        bounds: DeclaredBounds = (0.0, 1.0),
+        bounds: DeclaredBounds | None = None,
         feature_range: tuple[float, float] = (0.0, 1.0),
         missing: ArrayLike | Mapping[str, float] | None = None,
     ) -> None:
@@ -290,7 +291,8 @@ class CategoryEncoder(_Public):
         Category of each column that gets no column of its own, so that an intercept is determined:
         the first that is declared, the first in columns of two categories, or one for each column
         (None: none), by name for data frames. Zeros then mean this category, so that any other cell
-        becomes NaN, and private estimators treat its row as absent.
+        becomes NaN: in a fit private estimators treat its row as absent, and they predict it as a
+        row of zeros, with a warning.
 
     Attributes
     ----------
@@ -407,18 +409,23 @@ class CategoryEncoder(_Public):
             out.append(ones)
             unknown.append(int((code < 0).sum()))
         if _TELLING.get() and any(unknown):
-            self._tell(unknown)
+            self._tell(unknown, self._dropped(lists))
         return np.concatenate(out, axis=1)
 
-    def _tell(self, unknown: list[int]) -> None:
+    def _tell(self, unknown: list[int], dropped: list[int]) -> None:
         """Warn of cells of rows to predict that hold no declared category."""
         known = self._names()
         names = [f"x{j}" for j in range(len(unknown))] if known is None else known
         counts = [f"{n} in {name!r}" for n, name in zip(unknown, names, strict=True) if n]
-        instead = "zeros" if self.drop is None else "zeros, or NaN where a category is left out"
+        instead = "Their columns are zeros."
+        if any(n and at >= 0 for n, at in zip(unknown, dropped, strict=True)):
+            instead = (
+                "Where drop leaves a category out, such a row is NaN, and predicted as a row of "
+                "zeros: as the categories left out, whatever its other columns hold."
+            )
         warn_user(
-            f"Rows to predict hold cells without a declared category: {', '.join(counts)}. Their "
-            f"columns are {instead}."
+            f"Rows to predict hold cells without a declared category: {', '.join(counts)}. "
+            + instead
         )
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> np.ndarray:

@@ -30,7 +30,8 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
     ----------
     bounds : tuple (low, high), dict or Schema
         Public bounds of the columns: numbers, or arrays with one entry for each column; for data
-        frames, a dict from column names to pairs, or a `Schema` with bounds.
+        frames, a dict from column names to pairs, or a `Schema` with bounds. There is no default:
+        `fit` refuses None.
     epsilon : float, default=1.0
         Privacy budget; ``float("inf")`` adds no noise.
     delta : float, default=1e-5
@@ -80,7 +81,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
 
     def __init__(
         self,
-        bounds: Any = (-1.0, 1.0),
+        bounds: Any = None,
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,

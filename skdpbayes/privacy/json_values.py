@@ -52,3 +52,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     return value
+
+
+def in_words(value: Any) -> str:
+    """Return values for readers, such as ``age (kind number, bounds [18, 100])`` for a column."""
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{key} {in_words(own)}" for key, own in value.items() if key != "name")
+        return f"{value.get('name', '')} ({inside})".lstrip()
+    if hasattr(value, "tolist"):
+        return in_words(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(in_words, value))}]"
+    return f"{value:.15g}" if isinstance(value, float) else str(value)

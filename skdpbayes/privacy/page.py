@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from skdpbayes.privacy.card import percent, rounded
+from skdpbayes.privacy.json_values import in_words
 from skdpbayes.privacy.report import PrivacySpent
 from skdpbayes.privacy.statements import MADE_WITH, attack_rates, largest_factor, neighbours
 
@@ -151,7 +152,7 @@ def _origin(record: Mapping[str, Any], spent: PrivacySpent) -> list[tuple[str, s
         ("date of the fit", spent.date or "not stated"),
         ("intended use", basic["intended_use"] or "not stated"),
         ("statement made", f"{record['made']}, {record['made_with']}"),
-        *((f"public: {name}", _words(value)) for name, value in spent.public.items()),
+        *((f"public: {name}", in_words(value)) for name, value in spent.public.items()),
     ]
 
 

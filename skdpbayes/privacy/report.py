@@ -20,7 +20,7 @@ from skdpbayes.privacy.accounting._steps import (
     check_epsilon,
 )
 from skdpbayes.privacy.card import rounded
-from skdpbayes.privacy.json_values import finite, positive, pure, texts
+from skdpbayes.privacy.json_values import finite, in_words, positive, pure, texts
 from skdpbayes.privacy.spent import Spent, Total, all_voids, least_secure
 from skdpbayes.privacy.steps_spent import StepsSpent
 
@@ -370,7 +370,8 @@ class PrivacySpent(StepsSpent):
         clip = "adaptive" if self.clipping_norm is None else f"{self.clipping_norm:.6g}"
         idealised = " (idealised)" if self.numerics == "fast" else f", grid {self.grid}"
         source = (self.random_source or "not stated") + (", seeded" if self.seeded else "")
-        public = ", ".join(f"{name}={value}" for name, value in self.public.items()) or "nothing"
+        told = (f"{name}={in_words(value)}" for name, value in self.public.items())
+        public = ", ".join(told) or "nothing"
         counts = [
             f"number of usable {self.unit}s, noise {c.noise_multiplier:.4g}" for c in self.along
         ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from skdpbayes._version import __version__
 from skdpbayes.privacy.accounting._steps import GaussianSteps
 from skdpbayes.privacy.card import rounded
-from skdpbayes.privacy.json_values import finite
+from skdpbayes.privacy.json_values import finite, in_words
 from skdpbayes.privacy.report import PrivacySpent, now
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Verdict(NamedTuple):
         head = "The statement follows." if self.follows else "The statement does NOT follow."
         lines = [f"problem: {text}" for text in self.problems]
         lines += [f"not compared: {text}" for text in self.notes]
-        lines.append(f"fields that agree: {len(self.checked)}")
+        lines += [f"fields that agree: {len(self.checked)}"] * bool(self.checked)
         lines += [f"computed: {self.claim}"] * bool(self.claim)
         # Names of a statement must not look like lines of this answer.
         return "\n".join([head, *(" ".join(line.split()) for line in lines)])
@@ -207,7 +207,7 @@ def _guarantee_fields(spent: PrivacySpent) -> Record:
     """Fields of the registry about the guarantee."""
     total, unit = spent.total, spent.unit
     change = neighbours(spent)
-    public = ", ".join(f"{name}: {value}" for name, value in spent.public.items())
+    public = ", ".join(f"{name}: {in_words(value)}" for name, value in spent.public.items())
     again = " It counts earlier fits of the same object too." if spent.cumulative else ""
     arithmetic = (
         "Sums and noise are integers, for which the guarantee is proved."
@@ -218,7 +218,7 @@ def _guarantee_fields(spent: PrivacySpent) -> Record:
         "dp_variant": {
             "variant_name": "Approximate DP",
             "data_domain": f"Tables of {unit}s. Public schema: "
-            + ("not declared" if spent.schema is None else json.dumps(spent.schema)),
+            + ("not declared" if spent.schema is None else in_words(spent.schema)),
             "unprotected_quantities": f"Taken as public: {public or 'nothing'}.",
         },
         "privacy_loss": {
@@ -443,8 +443,9 @@ def _compared(spent: PrivacySpent, record: Mapping[str, Any]) -> Iterator[tuple[
     more |= set(record["deployment"]) - _GROUPS
     yield "names of fields", f"it has the unknown fields {sorted(more)}." if more else ""
     total = spent.total
-    for name, value in (("epsilon", total.epsilon), ("delta", total.delta)):
-        yield _number(spent, f"privacy_parameters.{name}", stated[name], value)
+    if agrees:  # else it would be held against a number that is wrong itself
+        yield _number(spent, "privacy_parameters.epsilon", stated["epsilon"], total.epsilon)
+    yield _number(spent, "privacy_parameters.delta", stated["delta"], total.delta)
     for group, own in _meaning(spent).items():
         listed = record["meaning"][group]
         if len(listed) != len(own):

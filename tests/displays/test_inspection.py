@@ -102,8 +102,11 @@ def test_columns_and_classes_name_coefficients():
     )
     alone = PosteriorIntervalDisplay.from_estimator(Classifier(2).fit(X, Y), parameter="intercept")
     assert shown_names(alone) == ["intercept"]
-    with pytest.raises(ValueError, match=r"'weights' but of \['coef', 'intercept'\]"):
+    with pytest.raises(ValueError, match=r"'weights': pass as parameter one of \['coef', 'inter"):
         PosteriorIntervalDisplay.from_estimator(classifier, parameter="weights")
+    del classifier.posterior_samples_["coef"]
+    only = PosteriorIntervalDisplay.from_estimator(classifier)
+    assert only.ax_.get_xlabel() == "intercept"
 
 
 def test_a_pipeline_names_columns_by_its_steps():
@@ -125,6 +128,8 @@ def test_axes_are_named_by_what_they_stand_for():
     mixture = DPGaussianMixture(n_components=2, bounds=(-1, 1), solver="vips", random_state=0).fit(
         table
     )
+    with pytest.raises(ValueError, match=r"one of \['covariances', 'means', 'weights'\]"):
+        PosteriorIntervalDisplay.from_estimator(mixture)
     names = PosteriorIntervalDisplay.from_estimator(mixture, parameter="weights").names
     assert names == ["component 0", "component 1"]
     names = PosteriorIntervalDisplay.from_estimator(mixture, parameter="means").names

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.decomposition import LatentDirichletAllocation
 from sklearn.linear_model import BayesianRidge, LogisticRegression, Ridge
 from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.neural_network import BernoulliRBM, MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -30,6 +30,7 @@ from skdpbayes import (
     DPSigmoidBeliefNet,
 )
 from skdpbayes.estimators._foreign import FOREIGN
+from skdpbayes.model_selection import DPRandomizedSearchCV
 from skdpbayes.preprocessing import DPStandardScaler
 from skdpbayes.privacy import PrivacyLeakWarning
 
@@ -47,6 +48,15 @@ COUNTERPARTS = [
 ]
 
 
+@pytest.mark.parametrize("theirs", [GridSearchCV, RandomizedSearchCV])
+def test_parameters_of_searches_are_answered(theirs):
+    own = inspect.signature(DPRandomizedSearchCV).parameters
+    for name in inspect.signature(theirs).parameters:
+        if name not in own:
+            with pytest.raises(TypeError, match=f"^DPRandomizedSearchCV takes no '{name}': "):
+                DPRandomizedSearchCV(DPBetaBernoulli(), {}, **{name: 5})
+
+
 @pytest.mark.parametrize(("ours", "theirs"), COUNTERPARTS)
 def test_every_parameter_of_the_counterpart_is_answered(ours, theirs):
     own = inspect.signature(ours).parameters
@@ -60,7 +70,7 @@ def test_every_parameter_of_the_counterpart_is_answered(ours, theirs):
 
 
 def test_answers_name_parameters_that_there_are():
-    classes = {cls.__name__: cls for cls in public_estimators()}
+    classes = {cls.__name__: cls for cls in (*public_estimators(), DPRandomizedSearchCV)}
     used = 0
     for title, table in FOREIGN.items():
         below = [cls for cls in classes.values() if title in {b.__name__ for b in cls.__mro__}]

@@ -267,8 +267,26 @@ def test_an_error_of_the_model_is_the_users_own():
 
     with pytest.raises(KeyError, match="mine"):
         DPNumPyroModel(broken).fit(X, NUMBERS)
-    with pytest.raises(TypeError, match="argument"):
+    with pytest.raises(ValueError, match=r"'<lambda>' raises .* argument"):
         DPNumPyroModel(lambda x: None).fit(X, NUMBERS)
+
+
+def test_shapes_that_do_not_match_are_told_by_the_name_of_the_function():
+    def too_long(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal(x @ w, 1), obs=y)
+
+    def guide(x, y=None):
+        numpyro.sample("w", dist.Normal(jnp.zeros(2) + jnp.zeros(3), 1).to_event(1))
+
+    for given, name, shapes in (
+        ((too_long,), "too_long", r"\(2, 2\), \(2,\)"),
+        ((linear, guide), "guide", r"\(1, 2\), \(1,\)"),
+    ):
+        with pytest.raises(ValueError, match=f"'{name}' raises .* of shapes {shapes}: ") as told:
+            DPNumPyroModel(*given).fit(X, NUMBERS)
+        assert isinstance(told.value.__cause__, TypeError)
 
 
 @pytest.fixture(scope="module")

@@ -215,6 +215,8 @@ def test_a_tampered_statement_does_not_follow(told, what):
 def test_all_numbers_of_a_claim_tampered_alike_do_not_follow(told):
     """The rounds contradict them."""
     other = changed(told, ["spent", "epsilon"], lambda x: 0.5 * x)
+    assert len(verify_statement(other).problems) == 1
+    assert "fields that agree" not in str(verify_statement({"spent": other["spent"]}))
     path = ["deployment", "privacy_loss", "privacy_parameters", "epsilon"]
     other = changed(other, path, lambda x: 0.5 * x)
     (problem,) = verify_statement(other).problems

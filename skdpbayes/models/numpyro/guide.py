@@ -79,7 +79,10 @@ def read_guide(guide: Callable[..., Any], model: NumPyroModel) -> NumPyroGuide:
         If the guide has a site that the model has not, a latent site of single records, or one
         without a gradient; the message names it.
     """
-    sites = _trace(guide, model, jax.random.key(0), {})
+    try:
+        sites = _trace(guide, model, jax.random.key(0), {})
+    except (TypeError, ValueError) as error:
+        raise model.program.failed(guide, 1, error) from error
     known = {site.name for site in model.program.sites}
     for name, site in sites.items():
         if site["type"] != "sample":

@@ -155,6 +155,27 @@ class Program:
             first = next(iter(inspect.signature(self.model).parameters), "x")
         return f"numpyro.plate({name!r}, len({first}))"
 
+    def failed(self, function: Callable[..., Any], n: int, error: Exception) -> ValueError:
+        """Error of a model or guide that raises `error` when it is called with `n` records."""
+        shapes = ", ".join(
+            f"{(n, *shape)}" if name.isdigit() else f"{name} {(n, *shape)}"
+            for name, shape, _ in self.fields
+        )
+        name = getattr(function, "__name__", type(function).__name__)
+        return ValueError(
+            f"The function {name!r} raises an error if it is called with {n} made-up records, "
+            f"arrays of shapes {shapes}: {error}\n{self.hint}"
+        )
+
+    @property
+    def hint(self) -> str:
+        """What a user's function that fails may have missed."""
+        return (
+            "A plate of the records takes its size from an argument, as in "
+            f"`with {self.plate_line('data')}:`, and not the number of all records: batches are "
+            "smaller."
+        )
+
     def example(self, n: int) -> dict[str, Any]:
         """Batch of `n` made-up records: one half in float fields, zero in others."""
         return {

@@ -437,11 +437,9 @@ def _shapes(program, public, n) -> _Shapes:
         for name, args in found.plates.items():
             if _fits(program, public, n, name):
                 raise ValueError(_of_fixed_size(program, name, _places(args))) from error
-        error.add_note(
-            f"The model was called with {n} made-up records. A plate of the records takes its size "
-            f"from an argument, as in `with {program.plate_line('data')}:`, and not the number of "
-            "all records: batches are smaller."
-        )
+        if isinstance(error, TypeError | ValueError):  # of shapes, most of them
+            raise program.failed(program.model, n, error) from error
+        error.add_note(program.hint)
         raise
     return found
 
