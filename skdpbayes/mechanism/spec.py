@@ -168,7 +168,13 @@ class Mechanism(NamedTuple):
             return jnp.asarray(norm)
         # Without noise no statistic is shortened.
         statistic = jnp.where(jnp.asarray(self.sigmas)[0] > 0, 0.5, 1.0)
-        powers: dict[str, Any] = {"sum": 1.0, "whole": 1.0, "score": 0.5, "statistic": statistic, "mean": 0.0}
+        powers: dict[str, Any] = {
+            "sum": 1.0,
+            "whole": 1.0,
+            "score": 0.5,
+            "statistic": statistic,
+            "mean": 0.0,
+        }
         return jnp.asarray(norm) * jnp.power(self.most_rows, powers[together])
 
     def units(self, step: ArrayLike, share: float) -> jax.Array:

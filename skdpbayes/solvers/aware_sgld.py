@@ -211,7 +211,7 @@ class AwareSGLD:
             Round(
                 lambda state, key: within_reach(model, state.centre, _REACH).astype(jnp.float32),
                 lambda state, point: curvature_query(model, unravel(point), clip, persons),
-                lambda state: curvature_blocks(self.curvature_norm, persons),
+                lambda state: curvature_blocks(self.curvature_norm, clip, persons),
                 learn,
             ),
         )

@@ -336,8 +336,9 @@ class FullRank:
             # Where responses are known, a score is clipped at its typical length, and its curvature
             # is the product of both.
             ratio = FAIR_RATIO if knows_responses(model) else CURVATURE_RATIO
-            norm = jnp.minimum(self.curvature_bound, ratio * clip_of(model, state) ** 2)
-            return curvature_blocks(norm, mechanism.of_persons)
+            clip = clip_of(model, state)
+            norm = jnp.minimum(self.curvature_bound, ratio * clip**2)
+            return curvature_blocks(norm, clip, mechanism.of_persons)
 
         def update(state: Any, point: Draw, step: jax.Array, estimate: Sums, scales: Scales) -> Any:
             del point, step

@@ -155,13 +155,16 @@ class NADPVI:
         def unit(state: TraceState) -> jax.Array:
             return first * score_scale(model, unravel(state.theta.astype(jnp.float32)))
 
+        def row_norm(state: TraceState) -> jax.Array:
+            return self.clipping_norm * unit(state)
+
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
             view = _look(model, state)
             return view.point.astype(jnp.float32), view
 
         def score_of(state: TraceState, point: tuple[jax.Array, View]) -> Query:
-            theta, clip = unravel(point[0]), self.clipping_norm * unit(state)
+            theta, clip = unravel(point[0]), row_norm(state)
             return lambda record: {"score": weighted_score(model, theta, record, clip)[0]}
 
         def learn_score(
@@ -171,7 +174,7 @@ class NADPVI:
             estimate: Sums,
             scales: Scales,
         ) -> TraceState:
-            view, clip = point[1], self.clipping_norm * unit(state)
+            view, clip = point[1], row_norm(state)
             score = unbiased_total(model, unravel(point[0]), estimate["score"], clip) / view.factors
             noise = (scales["score"] / view.factors) ** 2
             subsampled = 1 / mechanism.rate - 1
@@ -204,7 +207,7 @@ class NADPVI:
             )
 
         def scores(state: TraceState) -> Mapping[str, Block]:
-            return {"score": Block(self.clipping_norm * unit(state), together="score")}
+            return {"score": Block(row_norm(state), together="score")}
 
         asked = Round(ask_score, score_of, scores, learn_score)
         if isinstance(model, HasInformation):
@@ -214,9 +217,11 @@ class NADPVI:
             Round(
                 lambda state, key: state.theta.astype(jnp.float32),
                 lambda state, point: curvature_query(
-                    model, unravel(point), self.clipping_norm * unit(state), persons
+                    model, unravel(point), row_norm(state), persons
                 ),
-                lambda state: curvature_blocks(self.curvature_norm * unit(state) ** 2, persons),
+                lambda state: curvature_blocks(
+                    self.curvature_norm * unit(state) ** 2, row_norm(state), persons
+                ),
                 learn_curvature,
             ),
         )
@@ -279,10 +284,8 @@ def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
         return state
     params = flat_start(model)[1](state.theta.astype(jnp.float32))
     matrix, spread = model.information(params, jnp.asarray(clip, jnp.float32))
-    traces = jnp.stack([jnp.trace(matrix), jnp.trace(spread)])
-    weights = jnp.concatenate([traces, jnp.diag(spread)])
     known = Curvature.none(len(matrix))._replace(
-        matrix=matrix, weights=weights, n=state.known.n + 1
+        matrix=matrix, covariances=jnp.diag(spread), n=state.known.n + 1
     )
     return state._replace(
         known=known, curvature=matrix.astype(jnp.float64), spread=spread.astype(jnp.float64)

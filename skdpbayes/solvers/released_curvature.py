@@ -1,8 +1,8 @@
 """Private curvature of the log-likelihood: what a round releases, and the average of the releases.
 
-A record contributes its curvature (negative Hessian) times the weight of its score, with norms and
-diagonals that give the mean weight, of all and of each coordinate. Shared by `dpvi` with a
-full-rank guide, by `na-dpvi` and by `sgld`.
+A record contributes its curvature (negative Hessian) times the weight of its score, and the
+variances of that weighted score. Shared by `dpvi` with a full-rank guide, by `na-dpvi` and by
+`sgld`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,10 @@ from skdpbayes.models.responses import fair_score, knows_responses
 from skdpbayes.solvers.base import Query, Scales, Sums
 
 _SMALL = 0.1  # edge of small noise's spectrum, over the mean eigenvalue
-WEIGHT_SHARE = 0.05  # budget share, in curvature rounds, of the weights
-_KEPT_ERRORS = 1.0  # standard errors by which the share that persons keep is shrunk towards 1
-_LEAST_KEPT = 0.05
+SIDE_SHARE = 0.05  # budget share, in curvature rounds, of each release beside the curvature
 _VARIED = 0.25  # relative spread of the weights of coordinates about the mean weight
 _LEAST_WEIGHT = 0.02
-_PARTS = 3**0.5  # by which each of three parts is shortened that share a norm
+_LEAST_KEPT = 0.05
 
 
 class Curvature(NamedTuple):
@@ -35,26 +33,25 @@ class Curvature(NamedTuple):
 
     matrix: jax.Array  # (P, P)
     variance: jax.Array  # noise variance of one off-diagonal entry
-    # Sums of the norms of the records' weighted curvatures, of these norms times the weights, and
-    # of the diagonals times the weights; (2 + P,).
-    weights: jax.Array
-    weights_variance: jax.Array  # noise variance of one of them
+    covariances: jax.Array  # diagonal of the covariance of the summed scores, (P,)
+    covariances_variance: jax.Array  # noise variance of one of them
+    # Sum of the norms of the curvatures of persons, and of what they keep when they are shortened.
+    norms: jax.Array
+    kept: jax.Array  # the share that they keep: `matrix` is the sum over it
     n: jax.Array  # number of releases
-    kept_norms: jax.Array  # sum of the norms that shortened persons keep
-    kept: jax.Array  # share of the curvature that they keep, by which `matrix` was divided
 
     @classmethod
     def none(cls, p: int) -> Curvature:
         """Before the first release."""
         zero = jnp.zeros((), jnp.float32)
         return cls(
-            jnp.zeros((p, p), jnp.float32),
-            zero,
-            jnp.zeros(2 + p, jnp.float32),
-            zero,
-            jnp.zeros((), jnp.int32),
-            zero,
-            zero + 1,
+            matrix=jnp.zeros((p, p), jnp.float32),
+            variance=zero,
+            covariances=jnp.zeros(p, jnp.float32),
+            covariances_variance=zero,
+            norms=jnp.zeros(2, jnp.float32),
+            kept=zero + 1,
+            n=jnp.zeros((), jnp.int32),
         )
 
     def after(self, estimate: Sums, scales: Scales) -> Curvature:
@@ -66,36 +63,39 @@ class Curvature(NamedTuple):
         edge = noise_edge(len(matrix), scales["curvature"] ** 2 / 2)
         lateness = jnp.where(edge > _SMALL * jnp.trace(matrix) / len(matrix), 1, 3)
         new = (lateness + 1) / (n.astype(jnp.float32) + lateness)
-        own = Curvature(
-            matrix=(1 - new) * self.kept * self.matrix + new * (matrix + matrix.T) / 2,
-            variance=(1 - new) ** 2 * self.kept**2 * self.variance
-            + new**2 * scales["curvature"] ** 2 / 2,
-            weights=(1 - new) * self.weights + new * estimate["weights"],
-            weights_variance=(1 - new) ** 2 * self.weights_variance
-            + new**2 * scales["weights"] ** 2,
+
+        def average(old: jax.Array, value: jax.Array) -> jax.Array:
+            return (1 - new) * old + new * value
+
+        def variance(old: jax.Array, value: jax.Array) -> jax.Array:
+            return (1 - new) ** 2 * old + new**2 * value
+
+        norms, kept = self.norms, self.kept
+        if "whole" in estimate:
+            norms = average(norms, jnp.stack([estimate["whole"], estimate["kept"]]))
+            error = jnp.sqrt(new) * scales["whole"]
+            # Shrunk towards 1 by its noise.
+            share = (norms[1] + error) / (norms[0] + error).clip(1e-30)
+            kept = share.clip(_LEAST_KEPT, 1)
+        return Curvature(
+            matrix=average(self.kept * self.matrix, (matrix + matrix.T) / 2) / kept,
+            variance=variance(self.kept**2 * self.variance, scales["curvature"] ** 2 / 2) / kept**2,
+            covariances=average(self.covariances, estimate["covariances"]),
+            covariances_variance=variance(self.covariances_variance, scales["covariances"] ** 2),
+            norms=norms,
+            kept=kept,
             n=n,
-            kept_norms=(1 - new) * self.kept_norms + new * estimate.get("kept", 0),
-            kept=self.kept,
         )
-        if "kept" not in estimate:
-            return own
-        error = _KEPT_ERRORS * own._error()
-        share = (own.kept_norms + error) / (_PARTS * own.weights[0] + error).clip(1e-30)
-        kept = share.clip(_LEAST_KEPT, 1)
-        return own._replace(matrix=own.matrix / kept, variance=own.variance / kept**2, kept=kept)
 
     def mean_weight(self, *, towards: float, errors: float, least: float) -> jax.Array:
-        """Mean weight of the records, shrunk `towards` a value and not below `least`.
+        """Mean ratio of covariance to curvature, which is the mean weight of the records.
 
-        Shrinkage is by `errors` standard errors of the norms' sum.
+        Shrunk `towards` a value by `errors` standard errors of the traces, and not below `least`.
         """
-        norms, weighted = self.weights[:2]
-        error = errors * self._error() + 1e-30
-        return ((weighted + towards * error) / (norms.clip(0) + error)).clip(least, 1)
-
-    def _error(self) -> jax.Array:
-        """Standard deviation of the noise in `weights`."""
-        return self.weights_variance**0.5
+        p = len(self.matrix)
+        error = errors * jnp.sqrt(p * (self.covariances_variance + 2 * self.variance)) + 1e-30
+        trace = jnp.trace(self.matrix).clip(0)
+        return ((jnp.sum(self.covariances) + towards * error) / (trace + error)).clip(least, 1)
 
 
 def sampling_weight(known: Curvature) -> jax.Array:
@@ -112,16 +112,16 @@ def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
     """
     mean = sampling_weight(known).astype(h.dtype)
     curvature = jnp.diag(known.matrix).astype(h.dtype).clip(0)
-    weighted = _PARTS * known.weights[2:].astype(h.dtype)
-    noise = _PARTS**2 * known._error() ** 2 + mean**2 * 2 * known.variance
+    noise = known.covariances_variance + mean**2 * 2 * known.variance
     varied = (_VARIED * mean) ** 2 * curvature
     gain = varied / (varied * curvature + noise.astype(h.dtype) + 1e-30)
-    ratio = jnp.clip(mean + gain * (weighted - mean * curvature), _LEAST_WEIGHT, 1)
+    ratio = mean + gain * (known.covariances.astype(h.dtype) - mean * curvature)
+    ratio = jnp.clip(ratio, _LEAST_WEIGHT, 1)
     return jnp.sqrt(ratio)[:, None] * h * jnp.sqrt(ratio)
 
 
 def curvature_query(model: Model, params: Params, clip: jax.Array, of_persons: bool) -> Query:
-    """Weighted curvature of one record, and the norms that give the mean weight.
+    """Weighted curvature of one record, and the diagonal of the covariance of its score.
 
     The weight is that of the record's score at norm `clip`. The curvature of a person is shortened
     if it is too long; the norms as they are, and as they are then, tell by how much.
@@ -135,12 +135,11 @@ def curvature_query(model: Model, params: Params, clip: jax.Array, of_persons: b
             own = like_vector(params, record)
             ratio = unbiased_weight(model, own, record, clip)
             weighted = scaled(curvature(model, own, record), ratio)
+        sums = {"curvature": weighted, "covariances": ratio * _diagonal(weighted)}
+        if not of_persons:
+            return sums
         norm = contribution_norm(weighted)
-        of_all = jnp.stack([norm, ratio * norm])
-        # Each of the three is at most as long as the curvature.
-        weights = jnp.concatenate([of_all, ratio * _diagonal(weighted)]) / _PARTS
-        sums = {"curvature": weighted, "weights": weights}
-        return sums | {"kept": norm} if of_persons else sums
+        return sums | {"whole": norm, "kept": norm}
 
     return one
 
@@ -152,10 +151,12 @@ def _diagonal(curvature: Contribution) -> jax.Array:
     return jnp.diag(curvature)
 
 
-def curvature_blocks(norm: Number, of_persons: bool) -> Mapping[str, Block]:
-    """Blocks of `curvature_query`."""
-    weights = {"weights": Block(norm, WEIGHT_SHARE, "whole")}
+def curvature_blocks(norm: Number, clip: Number, of_persons: bool) -> Mapping[str, Block]:
+    """Blocks of `curvature_query`, with curvatures of norm `norm` and scores of norm `clip`."""
+    # Scores no longer than the clipping norm have no larger variance than its square.
+    beside = {"covariances": Block(jnp.minimum(norm, clip**2), SIDE_SHARE, "whole")}
     if of_persons:
-        weights["kept"] = Block(norm, WEIGHT_SHARE, "sum")
-    rest = 1 - WEIGHT_SHARE * len(weights)
-    return {"curvature": Block(norm, rest, "statistic")} | weights
+        beside["whole"] = Block(norm, SIDE_SHARE, "whole")
+        beside["kept"] = Block(norm, SIDE_SHARE, "sum")
+    rest = 1 - SIDE_SHARE * len(beside)
+    return {"curvature": Block(norm, rest, "statistic")} | beside

@@ -138,7 +138,7 @@ def test_eigenvalues_that_noise_hides_are_known_by_their_mean_alone():
 def test_late_curvatures_weigh_more_the_more_so_with_little_noise(noise, power):
     known = Curvature.none(2)
     for k in range(1, 101):
-        estimate = {"curvature": k * jnp.eye(2), "weights": jnp.zeros(4)}
+        estimate = {"curvature": k * jnp.eye(2), "covariances": jnp.zeros(2)}
         known = known.after(estimate, dict.fromkeys(estimate, jnp.float32(noise)))
     weights = np.arange(1, 101.0) ** power
     weights /= weights.sum()
@@ -170,26 +170,26 @@ def released(formed, X):
     query = jax.vmap(lambda x: curvature_query(of, params, jnp.float64(1.0), False)({"x": x}))
     each = query(X)
     matrix = each["curvature"] if formed else each["curvature"].total().reshape(6, 6)
-    return jnp.sum(matrix, axis=0) if formed else matrix, each["weights"]
+    return jnp.sum(matrix, axis=0) if formed else matrix, each["covariances"]
 
 
 def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercept():
     """Exactly on the diagonal, with the correlations of the curvature beside it."""
     X = np.random.default_rng(0).normal(size=(4000, 3)) * [3.0, 1.0, 0.0] + [0.0, 0.0, 1.0]
-    matrix, weights = released(False, X)
+    matrix, covariances = released(False, X)
     formed, again = released(True, X)
     np.testing.assert_allclose(matrix, formed, rtol=1e-6)
-    np.testing.assert_allclose(weights, again, rtol=1e-6)
+    np.testing.assert_allclose(covariances, again, rtol=1e-6)
     w = np.minimum(1, 1 / np.linalg.norm(X, axis=1))
     length = np.linalg.norm([[2.0, 0.5], [0.5, 1.0]]) * w * np.linalg.norm(X, axis=1) ** 2
-    assert np.all(np.linalg.norm(weights, axis=1) <= length * (1 + 1e-6))
+    assert np.all(np.linalg.norm(covariances, axis=1) <= length * (1 + 1e-6))
 
     def covariance(variance):
         known = Curvature.none(6)._replace(
             matrix=matrix,
             variance=jnp.float64(variance),
-            weights=weights.sum(axis=0),
-            weights_variance=jnp.float64(38 * variance),
+            covariances=covariances.sum(axis=0),
+            covariances_variance=jnp.float64(variance),
         )
         return np.asarray(sampling_covariance(known, matrix))
 
@@ -210,7 +210,7 @@ def test_curvature_that_persons_lose_is_made_up_for(copies, kept):
     model, params = Rows(True), jnp.zeros((2, 3))
     query = curvature_query(model, params, jnp.float64(1.0), spec.of_persons)
     whole = float(jnp.linalg.norm(model.curvature(params, {"x": X[0]})))
-    blocks = curvature_blocks(whole, spec.of_persons)
+    blocks = curvature_blocks(whole, 1.0, spec.of_persons)
     assert sum(own.share for own in blocks.values()) == 1
     longer = blocks_of_persons(blocks, spec)
     rows = jnp.repeat(jnp.asarray(X)[:, None], copies, axis=1)
