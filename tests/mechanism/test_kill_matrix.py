@@ -13,6 +13,7 @@ from cases import BY_PERSON, every_fit
 from whitebox import SOLVERS, applies
 
 from skdpbayes import DPBayesianLogisticRegression, inference
+from skdpbayes.audit import runs
 from skdpbayes.intake import classified
 from skdpbayes.mechanism import draws
 from skdpbayes.mechanism import keys as random
@@ -64,8 +65,9 @@ def changed_keys(patch, change):
 
 
 def changed_draws(patch, change):
-    """What is drawn for a run."""
-    original = inference.draws_of_chain
+    """What is drawn for a run, and for the many runs of an audit."""
+    original, of_runs = inference.draws_of_chain, runs.resident
+    patch.setattr(runs, "resident", lambda *how: change(of_runs(*how)))
     patch.setattr(
         inference, "draws_of_chain", lambda *how: (change(part) for part in original(*how))
     )
