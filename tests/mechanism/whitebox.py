@@ -386,7 +386,8 @@ def one_program(most, padded=None):
     kept = []
 
     def run(keys, model, solver, spec, packed, **_):
-        state, releases = inference._run(keys, model, solver, spec, packed, most)
+        room = max(most, spec.n_steps)
+        state, releases = inference._run(keys, model, solver, spec, packed, room)
         kept.append((model, solver, spec, np.asarray(releases)[: spec.n_steps]))
         return state, None
 
