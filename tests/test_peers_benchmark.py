@@ -212,7 +212,7 @@ def test_every_peer_has_a_lock_of_hashes():
 @pytest.mark.slow
 def test_asv_benchmarks_run(monkeypatch):
     module = runpy.run_path(str(ROOT / "asv_bench" / "benchmarks" / "fit.py"))
-    monkeypatch.setattr(module["Step"], "many", 400)
+    monkeypatch.setattr(module["Step"], "many", 600)
     ran = 0
     for kind in [
         value

@@ -80,7 +80,7 @@ class Programs:
                 self.seen.append(event) if "backend_compile" in event else None
             )
         )
-        self.estimator, self.X, self.y = problem(solver, 2_000, 50)
+        self.estimator, self.X, self.y = problem(solver, 2_000, 500)
 
     def track_first_fit(self, solver):
         self.estimator.fit(self.X, self.y)
