@@ -89,7 +89,7 @@ class Programs:
     def track_second_fit(self, solver):
         self.estimator.fit(self.X, self.y)
         self.seen.clear()
-        self.estimator.set_params(epsilon=0.5, prior_scale=2.0).fit(self.X[:1_900], self.y[:1_900])
+        self.estimator.set_params(epsilon=7.0, prior_scale=2.0).fit(self.X[:1_900], self.y[:1_900])
         return len(self.seen)
 
 
