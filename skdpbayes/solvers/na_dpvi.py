@@ -284,8 +284,10 @@ def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
         return state
     params = flat_start(model)[1](state.theta.astype(jnp.float32))
     matrix, spread = model.information(params, jnp.asarray(clip, jnp.float32))
+    own = jnp.diag(spread)
+    variances = jnp.concatenate([jnp.sum(own, keepdims=True), own])
     known = Curvature.none(len(matrix))._replace(
-        matrix=matrix, covariances=jnp.diag(spread), n=state.known.n + 1
+        matrix=matrix, variances=variances, n=state.known.n + 1
     )
     return state._replace(
         known=known, curvature=matrix.astype(jnp.float64), spread=spread.astype(jnp.float64)

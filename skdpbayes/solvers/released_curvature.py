@@ -26,6 +26,7 @@ SIDE_SHARE = 0.05  # budget share, in curvature rounds, of each release beside t
 _VARIED = 0.25  # relative spread of the weights of coordinates about the mean weight
 _LEAST_WEIGHT = 0.02
 _LEAST_KEPT = 0.05
+_PARTS = 2**0.5  # by which two parts are shortened that share a norm
 
 
 class Curvature(NamedTuple):
@@ -33,8 +34,8 @@ class Curvature(NamedTuple):
 
     matrix: jax.Array  # (P, P)
     variance: jax.Array  # noise variance of one off-diagonal entry
-    covariances: jax.Array  # diagonal of the covariance of the summed scores, (P,)
-    covariances_variance: jax.Array  # noise variance of one of them
+    variances: jax.Array  # of the summed scores: their sum, and those of the coordinates, (1 + P,)
+    doubt: jax.Array  # noise variance of one of these
     # Sum of the norms of the curvatures of persons, and of what they keep when they are shortened.
     norms: jax.Array
     kept: jax.Array  # the share that they keep: `matrix` is the sum over it
@@ -47,8 +48,8 @@ class Curvature(NamedTuple):
         return cls(
             matrix=jnp.zeros((p, p), jnp.float32),
             variance=zero,
-            covariances=jnp.zeros(p, jnp.float32),
-            covariances_variance=zero,
+            variances=jnp.zeros(1 + p, jnp.float32),
+            doubt=zero,
             norms=jnp.zeros(2, jnp.float32),
             kept=zero + 1,
             n=jnp.zeros((), jnp.int32),
@@ -80,22 +81,21 @@ class Curvature(NamedTuple):
         return Curvature(
             matrix=average(self.kept * self.matrix, (matrix + matrix.T) / 2) / kept,
             variance=variance(self.kept**2 * self.variance, scales["curvature"] ** 2 / 2) / kept**2,
-            covariances=average(self.covariances, estimate["covariances"]),
-            covariances_variance=variance(self.covariances_variance, scales["covariances"] ** 2),
+            variances=average(self.variances, _PARTS * estimate["variances"]),
+            doubt=variance(self.doubt, (_PARTS * scales["variances"]) ** 2),
             norms=norms,
             kept=kept,
             n=n,
         )
 
     def mean_weight(self, *, towards: float, errors: float, least: float) -> jax.Array:
-        """Mean ratio of covariance to curvature, which is the mean weight of the records.
+        """Ratio of the traces of covariance and curvature, which is the mean weight of the records.
 
         Shrunk `towards` a value by `errors` standard errors of the traces, and not below `least`.
         """
-        p = len(self.matrix)
-        error = errors * jnp.sqrt(p * (self.covariances_variance + 2 * self.variance)) + 1e-30
+        error = errors * jnp.sqrt(self.doubt + 2 * len(self.matrix) * self.variance) + 1e-30
         trace = jnp.trace(self.matrix).clip(0)
-        return ((jnp.sum(self.covariances) + towards * error) / (trace + error)).clip(least, 1)
+        return ((self.variances[0] + towards * error) / (trace + error)).clip(least, 1)
 
 
 def sampling_weight(known: Curvature) -> jax.Array:
@@ -112,16 +112,16 @@ def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
     """
     mean = sampling_weight(known).astype(h.dtype)
     curvature = jnp.diag(known.matrix).astype(h.dtype).clip(0)
-    noise = known.covariances_variance + mean**2 * 2 * known.variance
+    noise = known.doubt + mean**2 * 2 * known.variance
     varied = (_VARIED * mean) ** 2 * curvature
     gain = varied / (varied * curvature + noise.astype(h.dtype) + 1e-30)
-    ratio = mean + gain * (known.covariances.astype(h.dtype) - mean * curvature)
+    ratio = mean + gain * (known.variances[1:].astype(h.dtype) - mean * curvature)
     ratio = jnp.clip(ratio, _LEAST_WEIGHT, 1)
     return jnp.sqrt(ratio)[:, None] * h * jnp.sqrt(ratio)
 
 
 def curvature_query(model: Model, params: Params, clip: jax.Array, of_persons: bool) -> Query:
-    """Weighted curvature of one record, and the diagonal of the covariance of its score.
+    """Weighted curvature of one record, and the variances of its score.
 
     The weight is that of the record's score at norm `clip`. The curvature of a person is shortened
     if it is too long; the norms as they are, and as they are then, tell by how much.
@@ -135,7 +135,9 @@ def curvature_query(model: Model, params: Params, clip: jax.Array, of_persons: b
             own = like_vector(params, record)
             ratio = unbiased_weight(model, own, record, clip)
             weighted = scaled(curvature(model, own, record), ratio)
-        sums = {"curvature": weighted, "covariances": ratio * _diagonal(weighted)}
+        of_each = ratio * _diagonal(weighted)
+        variances = jnp.concatenate([jnp.sum(of_each, keepdims=True), of_each]) / _PARTS
+        sums = {"curvature": weighted, "variances": variances}
         if not of_persons:
             return sums
         norm = contribution_norm(weighted)
@@ -153,8 +155,8 @@ def _diagonal(curvature: Contribution) -> jax.Array:
 
 def curvature_blocks(norm: Number, clip: Number, of_persons: bool) -> Mapping[str, Block]:
     """Blocks of `curvature_query`, with curvatures of norm `norm` and scores of norm `clip`."""
-    # Scores no longer than the clipping norm have no larger variance than its square.
-    beside = {"covariances": Block(jnp.minimum(norm, clip**2), SIDE_SHARE, "whole")}
+    # Of scores no longer than the clipping norm the variances have a sum of its square at most.
+    beside = {"variances": Block(jnp.minimum(norm, clip**2), SIDE_SHARE, "whole")}
     if of_persons:
         beside["whole"] = Block(norm, SIDE_SHARE, "whole")
         beside["kept"] = Block(norm, SIDE_SHARE, "sum")

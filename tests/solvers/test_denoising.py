@@ -138,7 +138,7 @@ def test_eigenvalues_that_noise_hides_are_known_by_their_mean_alone():
 def test_late_curvatures_weigh_more_the_more_so_with_little_noise(noise, power):
     known = Curvature.none(2)
     for k in range(1, 101):
-        estimate = {"curvature": k * jnp.eye(2), "covariances": jnp.zeros(2)}
+        estimate = {"curvature": k * jnp.eye(2), "variances": jnp.zeros(3)}
         known = known.after(estimate, dict.fromkeys(estimate, jnp.float32(noise)))
     weights = np.arange(1, 101.0) ** power
     weights /= weights.sum()
@@ -170,26 +170,26 @@ def released(formed, X):
     query = jax.vmap(lambda x: curvature_query(of, params, jnp.float64(1.0), False)({"x": x}))
     each = query(X)
     matrix = each["curvature"] if formed else each["curvature"].total().reshape(6, 6)
-    return jnp.sum(matrix, axis=0) if formed else matrix, each["covariances"]
+    return jnp.sum(matrix, axis=0) if formed else matrix, each["variances"]
 
 
 def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercept():
     """Exactly on the diagonal, with the correlations of the curvature beside it."""
     X = np.random.default_rng(0).normal(size=(4000, 3)) * [3.0, 1.0, 0.0] + [0.0, 0.0, 1.0]
-    matrix, covariances = released(False, X)
+    matrix, variances = released(False, X)
     formed, again = released(True, X)
     np.testing.assert_allclose(matrix, formed, rtol=1e-6)
-    np.testing.assert_allclose(covariances, again, rtol=1e-6)
+    np.testing.assert_allclose(variances, again, rtol=1e-6)
     w = np.minimum(1, 1 / np.linalg.norm(X, axis=1))
-    length = np.linalg.norm([[2.0, 0.5], [0.5, 1.0]]) * w * np.linalg.norm(X, axis=1) ** 2
-    assert np.all(np.linalg.norm(covariances, axis=1) <= length * (1 + 1e-6))
+    most = 3 * (w * np.linalg.norm(X, axis=1)) ** 2  # sum of the variances
+    assert np.all(np.linalg.norm(variances, axis=1) <= most * (1 + 1e-6))
 
     def covariance(variance):
         known = Curvature.none(6)._replace(
             matrix=matrix,
             variance=jnp.float64(variance),
-            covariances=covariances.sum(axis=0),
-            covariances_variance=jnp.float64(variance),
+            variances=2**0.5 * variances.sum(axis=0),
+            doubt=jnp.float64(variance),
         )
         return np.asarray(sampling_covariance(known, matrix))
 
