@@ -622,7 +622,8 @@ def check_noise_of(case):
         rounds.append([np.sum(noise**2, axis=(0, 2)), np.sum(found > 0, axis=(0, 2))])
         seed += 1
     drawn = np.concatenate(values)
-    for size, number in zip(*np.sum(rounds, axis=0), strict=True):  # of each round
+    sums = np.sum(rounds, axis=0)
+    for size, number in [*sums.T, sums.sum(axis=1)]:  # of each round, and of all
         tail = min(stats.chi2.cdf(size, number), stats.chi2.sf(size, number)) if number else 1
         assert tail > 1e-9, "variance of the noise"
     assert stats.kstest(drawn, "norm").pvalue > 1e-7, "noise is not normal"
