@@ -196,7 +196,7 @@ class AwareSGLD:
             # Only the last two are averaged: points of the others are too far from the optimum.
             nothing = Curvature.none(state.theta.size)
             before = jax.tree.map(lambda x, y: jnp.where(step == last, x, y), state.known, nothing)
-            known = before.after(estimate, scales)
+            known = before.after(estimate, scales, mechanism)
             longest = mechanism.norm_of_record(clip, "score")
             noise = mechanism.noise_multiplier(first).astype(jnp.float64) * longest / mechanism.rate
             subsampled = 1 / mechanism.rate - 1

@@ -342,7 +342,7 @@ class FullRank:
 
         def update(state: Any, point: Draw, step: jax.Array, estimate: Sums, scales: Scales) -> Any:
             del point, step
-            known = state.guide.curvature.after(estimate, scales)
+            known = state.guide.curvature.after(estimate, scales, mechanism)
             n = known.n
             # Positive definite as soon as the true curvature is, up to rare draws, in which the
             # last root stays.

@@ -201,7 +201,7 @@ class NADPVI:
             state: TraceState, point: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
         ) -> TraceState:
             del point, step
-            known = state.known.after(estimate, scales)
+            known = state.known.after(estimate, scales, mechanism)
             return state._replace(
                 known=known, curvature=_denoised(cautious_curvature, model, known)
             )

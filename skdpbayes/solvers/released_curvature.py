@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from skdpbayes.mechanism.contributions import Quadratic, contribution_norm, scaled
-from skdpbayes.mechanism.spec import Block
+from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import Model, curvature, like_vector, unbiased_weight
 from skdpbayes.models.denoising import noise_edge
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
@@ -25,7 +25,7 @@ _SMALL = 0.1  # edge of small noise's spectrum, over the mean eigenvalue
 SIDE_SHARE = 0.05  # budget share, in curvature rounds, of each release beside the curvature
 _VARIED = 0.25  # relative spread of the weights of coordinates about the mean weight
 _LEAST_WEIGHT = 0.02
-_LEAST_KEPT = 0.05
+_KEPT_ERRORS = 2.0  # standard errors by which the share that persons keep is shrunk
 _PARTS = 2**0.5  # by which two parts are shortened that share a norm
 
 
@@ -55,7 +55,7 @@ class Curvature(NamedTuple):
             n=jnp.zeros((), jnp.int32),
         )
 
-    def after(self, estimate: Sums, scales: Scales) -> Curvature:
+    def after(self, estimate: Sums, scales: Scales, mechanism: Mechanism) -> Curvature:
         """Average with one more release; late rounds, nearer the optimum, have larger weights."""
         matrix = estimate["curvature"].reshape(self.matrix.shape)
         n = self.n + 1
@@ -74,10 +74,10 @@ class Curvature(NamedTuple):
         norms, kept = self.norms, self.kept
         if "whole" in estimate:
             norms = average(norms, jnp.stack([estimate["whole"], estimate["kept"]]))
-            error = jnp.sqrt(new) * scales["whole"]
-            # Shrunk towards 1 by its noise.
+            # Shrunk towards 1 by its noise; rows that are alike keep the least.
+            error = _KEPT_ERRORS * jnp.sqrt(new) * scales["whole"]
             share = (norms[1] + error) / (norms[0] + error).clip(1e-30)
-            kept = share.clip(_LEAST_KEPT, 1)
+            kept = share.clip(1 / jnp.sqrt(mechanism.most_rows), 1)
         return Curvature(
             matrix=average(self.kept * self.matrix, (matrix + matrix.T) / 2) / kept,
             variance=variance(self.kept**2 * self.variance, scales["curvature"] ** 2 / 2) / kept**2,

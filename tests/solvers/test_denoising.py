@@ -136,10 +136,10 @@ def test_eigenvalues_that_noise_hides_are_known_by_their_mean_alone():
 
 @pytest.mark.parametrize(("noise", "power"), [(0.0, 3), (0.1, 3), (1000.0, 1)])
 def test_late_curvatures_weigh_more_the_more_so_with_little_noise(noise, power):
-    known = Curvature.none(2)
+    known, of_rows = Curvature.none(2), MechanismSpec((GaussianSteps(1.0, 1.0, 1),)).traced()
     for k in range(1, 101):
         estimate = {"curvature": k * jnp.eye(2), "variances": jnp.zeros(3)}
-        known = known.after(estimate, dict.fromkeys(estimate, jnp.float32(noise)))
+        known = known.after(estimate, dict.fromkeys(estimate, jnp.float32(noise)), of_rows)
     weights = np.arange(1, 101.0) ** power
     weights /= weights.sum()
     np.testing.assert_allclose(known.matrix[0, 0], weights @ np.arange(1, 101), rtol=0.02)
@@ -222,7 +222,7 @@ def test_curvature_that_persons_lose_is_made_up_for(copies, kept):
     estimate = {name: own.sum(axis=0) for name, own in of_each.items()}
     known = Curvature.none(6)
     for _ in range(3):
-        known = known.after(estimate, dict.fromkeys(blocks, jnp.float32(0)))
+        known = known.after(estimate, dict.fromkeys(blocks, jnp.float32(0)), spec)
     np.testing.assert_allclose(known.kept, kept, rtol=1e-4)
     truth = copies * np.kron([[2.0, 0.5], [0.5, 1.0]], X.T @ X)
     np.testing.assert_allclose(known.matrix, truth, rtol=1e-3, atol=1e-3)
