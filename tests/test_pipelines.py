@@ -65,7 +65,7 @@ def test_its_report_is_of_all_steps(fitted):
 
 def test_a_schema_is_told_in_words(fitted):
     schema = Schema(
-        {"age": {"bounds": [18, 1e6], "unit": "years"}, "ward": {"categories": ["A", "B"]}}
+        {"age": {"bounds": [18, 1e6], "unit": "years"}, "ward": {"categories": ["A", "B, or C"]}}
     )
     scaler = BoundedScaler(schema.select(["age"]), missing=np.array([40.5]))
     wards = CategoryEncoder(schema.select(["ward"]))
@@ -74,7 +74,7 @@ def test_a_schema_is_told_in_words(fitted):
     assert spent.public["a"] == (
         f"BoundedScaler (bounds (columns [{age}]), feature_range [0, 1], missing [40.5])"
     )
-    ward = "ward (kind category, categories [A, B])"
+    ward = "ward (kind category, categories [A, 'B, or C'])"
     assert spent.public["b"] == f"CategoryEncoder (categories (columns [{ward}]), drop None)"
     told = statement(replace(spent, schema=schema.to_dict()))["deployment"]["dp_variant"]
     assert told["data_domain"].endswith(f"Public schema: (columns [{age}, {ward}])")

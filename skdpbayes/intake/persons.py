@@ -57,6 +57,8 @@ def codes_of_persons(groups: Any, n_rows: int) -> np.ndarray:
         raise ValueError(
             f"groups has {len(names)} entries and X {n_rows} rows: name a person for each row."
         )
+    if names.dtype.names:  # of several fields: tuples, whose cells NumPy would compare
+        names = objects(names.tolist())
     if names.dtype.kind in "OT":  # a missing text may equal itself, or raise, in NumPy's arrays
         own = [_name(name) for name in names]
         known: dict[Hashable, int] = {}

@@ -41,7 +41,7 @@ def of_person(
     """Query of a record that may be a person: the sum, or mean, of its rows' contributions.
 
     Each row is clipped to the norm that a lone row would have, so that one outlier does not take
-    the place of a person's other rows. A row with a NaN or an infinity does not count.
+    the place of a person's other rows. A row does not count in a block in which it is not finite.
 
     Parameters
     ----------
@@ -90,7 +90,9 @@ def _shortened(
 ) -> dict[str, Contribution]:
     """Contribution of a person, with one factor for all sums so that each keeps to its norm."""
     weight = jnp.ones(())
-    shortened = {name: own for name, own in blocks.items() if own.together != "whole"}
+    shortened = {
+        name: own for name, own in blocks.items() if own.together in ("statistic", "weight")
+    }
     for name, block in shortened.items():
         norm, limit = contribution_norm(sums[name]), jnp.asarray(block.clipping_norm)
         weight = jnp.minimum(weight, jnp.where(norm > limit, limit / norm, 1))

@@ -20,7 +20,7 @@ MAX_SCHEDULE = 64
 LEAST_RATE = 1e-6
 """Smallest sampling rate: `poisson_sample`'s proof covers no smaller one."""
 
-Together: TypeAlias = Literal["sum", "whole", "score", "statistic", "mean"]
+Together: TypeAlias = Literal["sum", "score", "statistic", "weight", "mean"]
 """How the contributions of one person's rows add up (`Block`)."""
 
 # Grid steps in a clipping norm, where no noise says how fine a grid makes sense.
@@ -133,6 +133,13 @@ class MechanismSpec:
         )
 
 
+def growth(together: Together, noisy: bool) -> float:
+    """Power of the number of rows with which a clipping norm grows (`Block`)."""
+    if together == "statistic" and not noisy:  # nobody is shortened
+        return 1.0
+    return {"sum": 1.0, "weight": 1.0, "score": 0.5, "statistic": 0.5, "mean": 0.0}[together]
+
+
 class Mechanism(NamedTuple):
     """`MechanismSpec` as arrays: NumPy's, traced in the compiled loop (new values compile nothing).
 
@@ -166,16 +173,9 @@ class Mechanism(NamedTuple):
         """Clipping norm of a record's contribution, given that of a row's (`Block`)."""
         if not self.of_persons:
             return jnp.asarray(norm)
-        # Without noise no statistic is shortened.
-        statistic = jnp.where(jnp.asarray(self.sigmas)[0] > 0, 0.5, 1.0)
-        powers: dict[str, Any] = {
-            "sum": 1.0,
-            "whole": 1.0,
-            "score": 0.5,
-            "statistic": statistic,
-            "mean": 0.0,
-        }
-        return jnp.asarray(norm) * jnp.power(self.most_rows, powers[together])
+        exact, noisy = (growth(together, noise) for noise in (False, True))
+        power = jnp.where(jnp.asarray(self.sigmas)[0] > 0, noisy, exact)
+        return jnp.asarray(norm) * jnp.power(self.most_rows, power)
 
     def units(self, step: ArrayLike, share: float) -> jax.Array:
         """Length of a block's clipping norm in steps of the grid, on which noise is as drawn."""
@@ -195,12 +195,12 @@ class Block(NamedTuple):
         Traced.
     share : float
         Static; the shares of a round sum to at most one.
-    together : {"sum", "whole", "score", "statistic", "mean"}
+    together : {"sum", "score", "statistic", "weight", "mean"}
         How the rows of one person add up (`persons`). Sums of k rows are up to k times as long as
         one row, sums of scores about root k, since scores average out at the truth; a mean is no
-        longer. Rows of statistics are added like scores; a person whose sum is too long counts for
-        less in all blocks of the round, so that the ratios of the blocks stay. Only in a "whole"
-        sum each person counts fully.
+        longer. Statistics have the norm of scores. A person whose sum of them is too long counts
+        for less in all statistics and weights of the round, so that their ratios stay; weights
+        have the norm of a sum.
     """
 
     clipping_norm: ArrayLike

@@ -176,9 +176,9 @@ class Settings:
 
     def longest(self, norm: float, together: Together = "score") -> float:
         """Clipping norm of a record, given that of a row (`skdpbayes.mechanism.persons`)."""
-        statistic = 0.5 if self.private else 1.0
-        power = {"sum": 1.0, "whole": 1.0, "score": 0.5, "statistic": statistic, "mean": 0.0}
-        return norm * self.most_rows ** power[together]
+        from skdpbayes.mechanism.spec import growth
+
+        return norm * self.most_rows ** growth(together, self.private)
 
     def rate(self, n_records: int | None, expected_batch: int) -> float:
         """`sampling_rate`, or the rate at which `expected_batch` records are expected."""

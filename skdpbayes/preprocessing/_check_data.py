@@ -297,7 +297,7 @@ def _persons(person: np.ndarray, names: Any, most: int | None) -> Iterator[str]:
             f"persons are called {', '.join(missing)}, as astype(str) calls missing names: all "
             "their rows count as one person's; put None in the place of these texts"
         )
-    others = {_as_text(name) for name in known if not isinstance(name, str)}
+    others = {text for name in known if not isinstance(name, str) for text in _texts(name)}
     if both := sorted(texts & others):
         yield (
             f"{len(both)} names are there as a text and as another type, and count as two persons "
@@ -310,6 +310,10 @@ def _persons(person: np.ndarray, names: Any, most: int | None) -> Iterator[str]:
         )
 
 
-def _as_text(name: object) -> str:
-    """A name as a text; a column of whole numbers with a missing one is read as floats."""
-    return str(int(name) if isinstance(name, float) and name.is_integer() else name)
+def _texts(name: object) -> set[str]:
+    """A name as texts; a column of whole numbers with a missing one is read as floats."""
+    if isinstance(name, bytes):
+        return {name.decode(errors="replace")}
+    if isinstance(name, float) and name.is_integer():
+        return {str(name), str(int(name))}
+    return {str(name)}

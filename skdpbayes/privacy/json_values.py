@@ -57,10 +57,14 @@ def finite(value: Any) -> Any:
 def in_words(value: Any) -> str:
     """Return values for readers, such as ``age (kind number, bounds [18, 100])`` for a column."""
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{key} {in_words(own)}" for key, own in value.items() if key != "name")
-        return f"{value.get('name', '')} ({inside})".lstrip()
+        title = value.get("name") if isinstance(value.get("name"), str) else None
+        own = {key: item for key, item in value.items() if title is None or key != "name"}
+        inside = ", ".join(f"{key} {in_words(item)}" for key, item in own.items())
+        return f"({inside})" if title is None else f"{title} ({inside})"
     if hasattr(value, "tolist"):
         return in_words(value.tolist())
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(in_words, value))}]"
+    if isinstance(value, str) and set(value) & set(",()[]"):
+        return repr(value)
     return f"{value:.15g}" if isinstance(value, float) else str(value)

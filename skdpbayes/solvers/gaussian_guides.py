@@ -369,7 +369,8 @@ class FullRank:
         The covariance is ``(P + H ((1 + subsampling) omega H + privacy I)^-1 H)^-1``.
         """
         point, score = state.average
-        matrix, variance, *_ = state.guide.curvature
+        released = state.guide.curvature
+        matrix, variance = np.asarray(released.matrix), np.asarray(released.variance)
         factor = self.prior_factor(state.guide, state.averaged_noise, precision)
         corrected = corrected_prior(precision, state.guide.eigenvectors, factor)
         prior = np.asarray(_prior_score(model, point.astype(np.float32)), np.float64)

@@ -295,7 +295,7 @@ def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
     own = jnp.diag(spread)
     variances = jnp.concatenate([jnp.sum(own, keepdims=True), own])
     known = Curvature.none(len(matrix))._replace(
-        matrix=matrix, variances=variances, n=state.known.n + 1
+        kept_matrix=matrix, variances=variances, n=state.known.n + 1
     )
     return state._replace(
         known=known, curvature=matrix.astype(jnp.float64), spread=spread.astype(jnp.float64)

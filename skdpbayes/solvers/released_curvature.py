@@ -26,19 +26,21 @@ SIDE_SHARE = 0.05  # budget share, in curvature rounds, of each release beside t
 _VARIED = 0.25  # relative spread of the weights of coordinates about the mean weight
 _LEAST_WEIGHT = 0.02
 _KEPT_ERRORS = 2.0  # standard errors by which the share that persons keep is shrunk
-_PARTS = 2**0.5  # by which two parts are shortened that share a norm
+_ROOT_2 = 2**0.5  # two values, each at most the norm, are root 2 times the norm together
 
 
 class Curvature(NamedTuple):
-    """Average of the released curvatures."""
+    """Average of the released curvatures, and of what is released beside them.
 
-    matrix: jax.Array  # (P, P)
-    variance: jax.Array  # noise variance of one off-diagonal entry
+    A person whose curvature is too long is shortened. The norms tell which share is kept.
+    """
+
+    kept_matrix: jax.Array  # what persons keep of the curvature, (P, P)
+    kept_variance: jax.Array  # noise variance of one of its off-diagonal entries
     variances: jax.Array  # of the summed scores: their sum, and those of the coordinates, (1 + P,)
     doubt: jax.Array  # noise variance of one of these
-    # Sum of the norms of the curvatures of persons, and of what they keep when they are shortened.
-    norms: jax.Array
-    kept: jax.Array  # the share that they keep: `matrix` is the sum over it
+    kept: jax.Array  # the share
+    norms: jax.Array  # sums of the norms, whole and as they are kept
     n: jax.Array  # number of releases
 
     @classmethod
@@ -46,18 +48,28 @@ class Curvature(NamedTuple):
         """Before the first release."""
         zero = jnp.zeros((), jnp.float32)
         return cls(
-            matrix=jnp.zeros((p, p), jnp.float32),
-            variance=zero,
+            kept_matrix=jnp.zeros((p, p), jnp.float32),
+            kept_variance=zero,
             variances=jnp.zeros(1 + p, jnp.float32),
             doubt=zero,
-            norms=jnp.zeros(2, jnp.float32),
             kept=zero + 1,
+            norms=jnp.zeros(2, jnp.float32),
             n=jnp.zeros((), jnp.int32),
         )
 
+    @property
+    def matrix(self) -> jax.Array:
+        """Curvature, (P, P)."""
+        return self.kept_matrix / self.kept
+
+    @property
+    def variance(self) -> jax.Array:
+        """Noise variance of one off-diagonal entry of the curvature."""
+        return self.kept_variance / self.kept**2
+
     def after(self, estimate: Sums, scales: Scales, mechanism: Mechanism) -> Curvature:
         """Average with one more release; late rounds, nearer the optimum, have larger weights."""
-        matrix = estimate["curvature"].reshape(self.matrix.shape)
+        matrix = estimate["curvature"].reshape(self.kept_matrix.shape)
         n = self.n + 1
         # Long averages serve to reduce noise. Early points are far from the optimum, and where the
         # noise is small that is the larger error.
@@ -68,23 +80,23 @@ class Curvature(NamedTuple):
         def average(old: jax.Array, value: jax.Array) -> jax.Array:
             return (1 - new) * old + new * value
 
-        def variance(old: jax.Array, value: jax.Array) -> jax.Array:
+        def noise(old: jax.Array, value: jax.Array) -> jax.Array:
             return (1 - new) ** 2 * old + new**2 * value
 
         norms, kept = self.norms, self.kept
         if "whole" in estimate:
             norms = average(norms, jnp.stack([estimate["whole"], estimate["kept"]]))
             # Shrunk towards 1 by its noise; rows that are alike keep the least.
-            error = _KEPT_ERRORS * jnp.sqrt(new) * scales["whole"]
-            share = (norms[1] + error) / (norms[0] + error).clip(1e-30)
-            kept = share.clip(1 / jnp.sqrt(mechanism.most_rows), 1)
+            error = _KEPT_ERRORS * jnp.sqrt(new) * scales["whole"] + 1e-30
+            whole, short = norms.clip(0) + error
+            kept = (short / whole).clip(1 / jnp.sqrt(mechanism.most_rows), 1)
         return Curvature(
-            matrix=average(self.kept * self.matrix, (matrix + matrix.T) / 2) / kept,
-            variance=variance(self.kept**2 * self.variance, scales["curvature"] ** 2 / 2) / kept**2,
-            variances=average(self.variances, _PARTS * estimate["variances"]),
-            doubt=variance(self.doubt, (_PARTS * scales["variances"]) ** 2),
-            norms=norms,
+            kept_matrix=average(self.kept_matrix, (matrix + matrix.T) / 2),
+            kept_variance=noise(self.kept_variance, scales["curvature"] ** 2 / 2),
+            variances=average(self.variances, _ROOT_2 * estimate["variances"]),
+            doubt=noise(self.doubt, (_ROOT_2 * scales["variances"]) ** 2),
             kept=kept,
+            norms=norms,
             n=n,
         )
 
@@ -93,7 +105,7 @@ class Curvature(NamedTuple):
 
         Shrunk `towards` a value by `errors` standard errors of the traces, and not below `least`.
         """
-        error = errors * jnp.sqrt(self.doubt + 2 * len(self.matrix) * self.variance) + 1e-30
+        error = errors * jnp.sqrt(self.doubt + 2 * len(self.kept_matrix) * self.variance) + 1e-30
         trace = jnp.trace(self.matrix).clip(0)
         return ((self.variances[0] + towards * error) / (trace + error)).clip(least, 1)
 
@@ -136,7 +148,7 @@ def curvature_query(model: Model, params: Params, clip: jax.Array, of_persons: b
             ratio = unbiased_weight(model, own, record, clip)
             weighted = scaled(curvature(model, own, record), ratio)
         of_each = ratio * _diagonal(weighted)
-        variances = jnp.concatenate([jnp.sum(of_each, keepdims=True), of_each]) / _PARTS
+        variances = jnp.concatenate([jnp.sum(of_each, keepdims=True), of_each]) / _ROOT_2
         sums = {"curvature": weighted, "variances": variances}
         if not of_persons:
             return sums
@@ -156,9 +168,9 @@ def _diagonal(curvature: Contribution) -> jax.Array:
 def curvature_blocks(norm: Number, clip: Number, of_persons: bool) -> Mapping[str, Block]:
     """Blocks of `curvature_query`, with curvatures of norm `norm` and scores of norm `clip`."""
     # Of scores no longer than the clipping norm the variances have a sum of its square at most.
-    beside = {"variances": Block(jnp.minimum(norm, clip**2), SIDE_SHARE, "whole")}
+    beside = {"variances": Block(jnp.minimum(norm, clip**2), SIDE_SHARE)}
     if of_persons:
-        beside["whole"] = Block(norm, SIDE_SHARE, "whole")
-        beside["kept"] = Block(norm, SIDE_SHARE, "sum")
+        beside["whole"] = Block(norm, SIDE_SHARE)
+        beside["kept"] = Block(norm, SIDE_SHARE, "weight")
     rest = 1 - SIDE_SHARE * len(beside)
     return {"curvature": Block(norm, rest, "statistic")} | beside

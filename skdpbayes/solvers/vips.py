@@ -105,7 +105,7 @@ class OneRelease(OneKindOfRound):
     Attributes
     ----------
     clipping_norm : float
-        At least the model's bound on a record's statistic, so that nothing is clipped.
+        At least the model's bound on a row's statistic, so that no row is clipped.
     n_records : float
         Public number of records; if it is counted, the largest number of rows.
     unit : float or None

@@ -68,6 +68,8 @@ def test_rounding_does_not_grow_with_the_number_of_records():
 PLACES = np.arange(K) * 2
 STRUCTURES = {
     "dense": lambda r: r["left"],
+    "number": lambda r: r["left"][0],
+    "one value": lambda r: r["left"][:1],
     "rank one": lambda r: RankOne(r["left"], r["right"]),
     "quadratic": lambda r: Quadratic(r["weight"], r["right"]),
     "rank one and dense": lambda r: {"a": RankOne(r["left"], r["right"]), "b": r["weight"]},
@@ -88,7 +90,7 @@ def in_float64(name, record):
     rows = np.zeros((2 * K, K))
     rows[PLACES] = weight
     parts = {
-        "dense": [left], "rank one": [outer], "quadratic": [square], "rank one and dense": [outer, weight],
+        "dense": [left], "number": [left[:1]], "one value": [left[:1]], "rank one": [outer], "quadratic": [square], "rank one and dense": [outer, weight],
         "quadratic and dense": [square, left], "all": [outer, square, weight, right],
         "scattered": [rows], "scattered and dense": [rows, right],
     }  # fmt: skip

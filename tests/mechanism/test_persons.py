@@ -100,6 +100,8 @@ def test_names_of_any_kind_are_told_apart_and_missing_ones_are_nobodys():
     assert codes_of_persons([one, other, uuid.UUID(int=1), None], 4).tolist() == [0, 1, 0, -1]
     pairs = [("ward", 1), ("ward", 2), ("ward", np.int64(1)), ("ward", None), ("ward", Hostile())]
     assert codes_of_persons(objects(pairs), 5).tolist() == [0, 1, 0, -1, -1]
+    fields = np.array(pairs[:2] + pairs[:1] + pairs[3:4], [("a", object), ("b", object)])
+    assert codes_of_persons(fields, 4).tolist() == [0, 1, 0, -1]
     noon, east = datetime.datetime(2020, 1, 1, 12), datetime.timezone(datetime.timedelta(hours=2))
     moments = [noon, noon.replace(tzinfo=datetime.UTC), noon.replace(hour=14, tzinfo=east)]
     moments += [np.datetime64(noon), noon.replace(tzinfo=HostileZone())]
@@ -159,8 +161,8 @@ def test_a_person_with_too_long_statistics_counts_for_less_in_all_blocks():
     rows = jnp.array([[0.6, 0.8, 1.0], [0.6, 0.8, 1.0], [0.6, 0.8, 1.0], [np.nan, 0, 1.0]])
     blocks = {
         "x": Block(1.0, 0.5, "statistic"),
-        "n": Block(1.0, 0.3),
-        "all": Block(1.0, 0.2, "whole"),
+        "n": Block(1.0, 0.3, "weight"),
+        "all": Block(1.0, 0.2),
     }
 
     def query(record):
@@ -262,7 +264,7 @@ def test_norms_grow_as_the_rows_of_a_person_do():
     blocks = {kind: Block(2.0, together=kind) for kind in get_args(Together)}
     spec = DPBetaBernoulli(solver="dpvi", max_rows_per_person=9).plan(50, 2).spec
     longer = blocks_of_persons(blocks, spec.traced())
-    assert [float(longer[kind].clipping_norm) for kind in blocks] == [18, 18, 6, 6, 2]
+    assert [float(longer[kind].clipping_norm) for kind in blocks] == [18, 6, 6, 18, 2]
 
 
 @pytest.mark.parametrize("solver", ["vips", "dpvi", "na-dpvi", "sgld"])

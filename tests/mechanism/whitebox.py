@@ -612,18 +612,21 @@ def precisions(fit, releases, seed=0):
 def check_noise_of(case):
     """Null records release noise alone, normal and of the size that is accounted for, round by round."""
     fit, values, seed = fit_of(case, *case.null(case.least * case.rows_each)), [], 0
-    rounds = []
+    rounds, places = [], []
     while sum(map(len, values)) < 1000:
         releases = fit.run(seed)[1]
         found = precisions(fit, releases, seed)
         assert (found > 0).any(), "nothing is released"
         noise = releases * found / multipliers(fit)[:, None]
         values.append(noise[found > 0])
-        rounds.append([np.sum(noise**2, axis=(0, 2)), np.sum(found > 0, axis=(0, 2))])
+        squares, there = noise**2, found > 0
+        rounds.append([np.sum(squares, axis=(0, 2)), np.sum(there, axis=(0, 2))])
+        places.append([np.sum(squares, axis=(0, 1)), np.sum(there, axis=(0, 1))])
         seed += 1
     drawn = np.concatenate(values)
-    sums = np.sum(rounds, axis=0)
-    for size, number in [*sums.T, sums.sum(axis=1)]:  # of each round, and of all
+    of_rounds, of_places = np.sum(rounds, axis=0), np.sum(places, axis=0)
+    # Of each round, of each place in a release, and of all.
+    for size, number in [*of_rounds.T, *of_places.T, of_rounds.sum(axis=1)]:
         tail = min(stats.chi2.cdf(size, number), stats.chi2.sf(size, number)) if number else 1
         assert tail > 1e-9, "variance of the noise"
     assert stats.kstest(drawn, "norm").pvalue > 1e-7, "noise is not normal"

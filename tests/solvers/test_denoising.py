@@ -186,8 +186,8 @@ def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercep
 
     def covariance(variance):
         known = Curvature.none(6)._replace(
-            matrix=matrix,
-            variance=jnp.float64(variance),
+            kept_matrix=matrix,
+            kept_variance=jnp.float64(variance),
             variances=2**0.5 * variances.sum(axis=0),
             doubt=jnp.float64(variance),
         )
@@ -204,7 +204,7 @@ def test_the_sampling_covariance_knows_that_long_rows_say_little_of_the_intercep
 @pytest.mark.parametrize(("copies", "kept"), [(5, 5**-0.5), (1, 1.0)])
 def test_curvature_that_persons_lose_is_made_up_for(copies, kept):
     """The norms of the rows' curvatures, whole and as persons keep them, tell of its share."""
-    X = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32) + [0, 0, 1]
+    X = np.random.default_rng(0).normal([0, 0, 1], size=(200, 3)).astype(np.float32)
     X /= np.linalg.norm(X, axis=1, keepdims=True)  # each row has the whole norm
     spec = MechanismSpec((GaussianSteps(1.0, 1.0, 1),), most_rows=5).traced()
     model, params = Rows(True), jnp.zeros((2, 3))

@@ -442,7 +442,7 @@ def _shared(kind, d, k, radius):
     }
     costs = {"count": 1.0, "first": radius * math.sqrt(d), "second": radius**2 * costs[kind]}
     return {
-        name: Block(NORM, cost / sum(costs.values()), "sum" if name == "count" else "statistic")
+        name: Block(NORM, cost / sum(costs.values()), "weight" if name == "count" else "statistic")
         for name, cost in costs.items()
     }
 
