@@ -115,8 +115,8 @@ def check_data(
     else:
         found = list(_numbers(X, y, estimator, None if person is None else int(person.max()) + 1))
     if person is not None:
-        most = getattr(estimator, "max_rows_per_person", None)
-        found += _persons(person, as_labels(groups), most)
+        parameters = {} if estimator is None else estimator.get_params(deep=False)
+        found += _persons(person, as_labels(groups), parameters.get("max_rows_per_person"))
     return DataReport(tuple(found))
 
 
