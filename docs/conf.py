@@ -37,6 +37,7 @@ if links.ONLINE:
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 templates_path = ["_templates"]
+smartquotes = False  # docstrings quote values, such as "dpvi", which readers copy
 exclude_patterns = [
     "_build",
     "auto_examples/**/*.ipynb",
