@@ -161,7 +161,7 @@ class Mechanism(NamedTuple):
     most_rows: Any = None
 
     @property
-    def of_persons(self) -> bool:
+    def several_rows(self) -> bool:
         """Whether a record may have several rows; static."""
         return self.most_rows is not None
 
@@ -171,7 +171,7 @@ class Mechanism(NamedTuple):
 
     def norm_of_record(self, norm: ArrayLike, together: Together) -> jax.Array:
         """Clipping norm of a record's contribution, given that of a row's (`Block`)."""
-        if not self.of_persons:
+        if not self.several_rows:
             return jnp.asarray(norm)
         exact, noisy = (growth(together, noise) for noise in (False, True))
         power = jnp.where(jnp.asarray(self.sigmas)[0] > 0, noisy, exact)

@@ -110,26 +110,26 @@ def check_data(
             "check_data(pipeline[:-1].transform(X), y, estimator=pipeline[-1])."
         )
     person = None if groups is None else codes_of_persons(groups, _num_samples(X))
+    parameters = {} if estimator is None else estimator.get_params(deep=False)
     if isinstance(estimator, CategoryEncoder):
         found = list(_categories(X, clone(estimator).fit(X)))
     else:
-        found = list(_numbers(X, y, estimator, None if person is None else int(person.max()) + 1))
+        n_persons = None if person is None else int(person.max()) + 1
+        regression = isinstance(estimator, RegressorMixin)
+        found = list(_numbers(X, y, dict(parameters), regression, n_persons))
     if person is not None:
-        parameters = {} if estimator is None else estimator.get_params(deep=False)
         found += _persons(person, as_labels(groups), parameters.get("max_rows_per_person"))
     return DataReport(tuple(found))
 
 
 def _numbers(
-    X: RawRows, y: Labels, estimator: BaseEstimator | None, n_persons: int | None
+    X: RawRows, y: Labels, parameters: dict[str, Any], regression: bool, n_persons: int | None
 ) -> Iterator[str]:
     """Faults of rows that are read as numbers."""
-    parameters = {} if estimator is None else estimator.get_params(deep=False)
     frame = frame_of(X)
     parameters["names"] = [] if frame is None else list(frame.names)
     bounds = parameters.get("bounds")
     if bounds is not None:
-        regression = isinstance(estimator, RegressorMixin)
         parameters["bounds"] = (
             Declared.of_regression(bounds) if regression else Declared.of_columns(bounds)
         )

@@ -17,6 +17,7 @@ from skdpbayes.privacy import PrivacyLedger
 
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
+    from skdpbayes.preprocessing._public import DeclaredBounds
 
 
 class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
@@ -81,7 +82,7 @@ class DPStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator)
 
     def __init__(
         self,
-        bounds: Any = None,
+        bounds: DeclaredBounds | None = None,
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,

@@ -47,8 +47,7 @@ from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.normal_posterior import gained, within_reach
 from skdpbayes.solvers.released_curvature import (
     Curvature,
-    curvature_blocks,
-    curvature_query,
+    curvature_round,
     sampling_covariance,
 )
 from skdpbayes.solvers.sgld import chain_diagnostics
@@ -139,7 +138,7 @@ class AwareSGLD:
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[AwareState], ...]:
         """A Langevin step and a release of curvature."""
         unravel, centre = flat_start(model)[1], prior_mean(model)
-        clip, persons = jnp.asarray(self.clipping_norm, jnp.float32), mechanism.of_persons
+        clip = jnp.asarray(self.clipping_norm, jnp.float32)
         turns = jnp.asarray(self.turns)
         first, last = turns[-2] + 1, turns[-1]
 
@@ -208,11 +207,16 @@ class AwareSGLD:
 
         return (
             Round(at_draw, score_of, lambda state: {"score": Block(clip, together="score")}, move),
-            Round(
-                lambda state, key: within_reach(model, state.centre, _REACH).astype(jnp.float32),
-                lambda state, point: curvature_query(model, unravel(point), clip, persons),
-                lambda state: curvature_blocks(self.curvature_norm, clip, persons),
-                learn,
+            curvature_round(
+                model,
+                mechanism,
+                point=lambda state, key: within_reach(model, state.centre, _REACH).astype(
+                    jnp.float32
+                ),
+                params=unravel,
+                clip=lambda state: clip,
+                norm=lambda state: self.curvature_norm,
+                update=learn,
             ),
         )
 

@@ -9,7 +9,7 @@ solver key and public values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jax.scipy.linalg import solve_triangular
 
-from skdpbayes.mechanism.spec import Block, Mechanism
+from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import Model, double, flat_start, prior_score, score_scale, single
 from skdpbayes.models.denoising import (
     denoised,
@@ -31,8 +31,8 @@ from skdpbayes.models.denoising import (
 from skdpbayes.models.protocols import Array, Number
 from skdpbayes.models.responses import knows_responses
 from skdpbayes.posteriors.base import GaussianPosterior
-from skdpbayes.solvers.base import Query, Round, Scales, Sums
-from skdpbayes.solvers.released_curvature import Curvature, curvature_blocks, curvature_query
+from skdpbayes.solvers.base import Round, Scales, Sums
+from skdpbayes.solvers.released_curvature import Curvature, curvature_round
 
 CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square of the score's
 FAIR_RATIO = 2.0  # the same, where the model knows the responses of a record
@@ -328,17 +328,14 @@ class FullRank:
         """The curvature round."""
         unravel = flat_start(model)[1]
 
-        def query(state: GuidedState, point: Draw) -> Query:
-            clip = clip_of(model, state)
-            return curvature_query(model, unravel(point[0]), clip, mechanism.of_persons)
+        def clip(state: GuidedState) -> jax.Array:
+            return clip_of(model, state)
 
-        def blocks(state: GuidedState) -> Mapping[str, Block]:
+        def norm(state: GuidedState) -> jax.Array:
             # Where responses are known, a score is clipped at its typical length, and its curvature
             # is the product of both.
             ratio = FAIR_RATIO if knows_responses(model) else CURVATURE_RATIO
-            clip = clip_of(model, state)
-            norm = jnp.minimum(self.curvature_bound, ratio * clip**2)
-            return curvature_blocks(norm, clip, mechanism.of_persons)
+            return jnp.minimum(self.curvature_bound, ratio * clip(state) ** 2)
 
         def update(state: Any, point: Draw, step: jax.Array, estimate: Sums, scales: Scales) -> Any:
             del point, step
@@ -359,7 +356,17 @@ class FullRank:
             )
             return state._replace(guide=FullRankState(known, root, vectors, levels, old.square))
 
-        return (Round(draw, query, blocks, update),)
+        return (
+            curvature_round(
+                model,
+                mechanism,
+                point=draw,
+                params=lambda point: unravel(point[0]),
+                clip=clip,
+                norm=norm,
+                update=update,
+            ),
+        )
 
     def posterior(
         self, model: Model, state: GuidedState, precision: np.ndarray, noise: Noise

@@ -71,10 +71,10 @@ from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import (
     Curvature,
-    curvature_blocks,
-    curvature_query,
+    curvature_round,
     sampling_covariance,
     sampling_weight,
+    with_sum,
 )
 
 _BLOCKS = 32  # of rounds, over which averages are kept
@@ -152,7 +152,7 @@ class NADPVI:
     def rounds(self, model: Model, mechanism: Mechanism) -> tuple[Round[TraceState], ...]:
         """A score round and a curvature round."""
         unravel = flat_start(model)[1]
-        first, persons = score_unit(model), mechanism.of_persons
+        first = score_unit(model)
 
         def unit(state: TraceState) -> jax.Array:
             return first * score_scale(model, unravel(state.theta.astype(jnp.float32)))
@@ -161,7 +161,7 @@ class NADPVI:
             return self.clipping_norm * unit(state)
 
         # Where scores are as long as the norm as a rule, sums of shorter ones are rarely clipped.
-        room = _ROOM if persons and knows_responses(model) else 1
+        room = _ROOM if mechanism.several_rows and knows_responses(model) else 1
 
         def row_norm(state: TraceState) -> jax.Array:
             return room * norm(state)
@@ -222,15 +222,14 @@ class NADPVI:
             return (asked,)
         return (
             asked,
-            Round(
-                lambda state, key: state.theta.astype(jnp.float32),
-                lambda state, point: curvature_query(
-                    model, unravel(point), row_norm(state), persons
-                ),
-                lambda state: curvature_blocks(
-                    self.curvature_norm * unit(state) ** 2, row_norm(state), persons
-                ),
-                learn_curvature,
+            curvature_round(
+                model,
+                mechanism,
+                point=lambda state, key: state.theta.astype(jnp.float32),
+                params=unravel,
+                clip=row_norm,
+                norm=lambda state: self.curvature_norm * unit(state) ** 2,
+                update=learn_curvature,
             ),
         )
 
@@ -292,10 +291,8 @@ def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
         return state
     params = flat_start(model)[1](state.theta.astype(jnp.float32))
     matrix, spread = model.information(params, jnp.asarray(clip, jnp.float32))
-    own = jnp.diag(spread)
-    variances = jnp.concatenate([jnp.sum(own, keepdims=True), own])
     known = Curvature.none(len(matrix))._replace(
-        kept_matrix=matrix, variances=variances, n=state.known.n + 1
+        kept_matrix=matrix, variances=with_sum(jnp.diag(spread)), n=state.known.n + 1
     )
     return state._replace(
         known=known, curvature=matrix.astype(jnp.float64), spread=spread.astype(jnp.float64)

@@ -7,7 +7,7 @@ variances of that weighted score. Shared by `dpvi` with a full-rank guide, by `n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from skdpbayes.models.base import Model, curvature, like_vector, unbiased_weight
 from skdpbayes.models.denoising import noise_edge
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.models.responses import fair_score, knows_responses
-from skdpbayes.solvers.base import Query, Scales, Sums
+from skdpbayes.solvers.base import Point, Query, Round, Scales, State, Sums
 
 _SMALL = 0.1  # edge of small noise's spectrum, over the mean eigenvalue
 SIDE_SHARE = 0.05  # budget share, in curvature rounds, of each release beside the curvature
@@ -132,7 +132,7 @@ def sampling_covariance(known: Curvature, h: jax.Array) -> jax.Array:
     return jnp.sqrt(ratio)[:, None] * h * jnp.sqrt(ratio)
 
 
-def curvature_query(model: Model, params: Params, clip: jax.Array, of_persons: bool) -> Query:
+def curvature_query(model: Model, params: Params, clip: jax.Array, several_rows: bool) -> Query:
     """Weighted curvature of one record, and the variances of its score.
 
     The weight is that of the record's score at norm `clip`. The curvature of a person is shortened
@@ -147,15 +147,19 @@ def curvature_query(model: Model, params: Params, clip: jax.Array, of_persons: b
             own = like_vector(params, record)
             ratio = unbiased_weight(model, own, record, clip)
             weighted = scaled(curvature(model, own, record), ratio)
-        of_each = ratio * _diagonal(weighted)
-        variances = jnp.concatenate([jnp.sum(of_each, keepdims=True), of_each]) / _ROOT_2
+        variances = with_sum(ratio * _diagonal(weighted)) / _ROOT_2
         sums = {"curvature": weighted, "variances": variances}
-        if not of_persons:
+        if not several_rows:
             return sums
         norm = contribution_norm(weighted)
         return sums | {"whole": norm, "kept": norm}
 
     return one
+
+
+def with_sum(variances: jax.Array) -> jax.Array:
+    """Variances of the coordinates after their sum, (1 + P,)."""
+    return jnp.concatenate([jnp.sum(variances, keepdims=True), variances])
 
 
 def _diagonal(curvature: Contribution) -> jax.Array:
@@ -165,12 +169,44 @@ def _diagonal(curvature: Contribution) -> jax.Array:
     return jnp.diag(curvature)
 
 
-def curvature_blocks(norm: Number, clip: Number, of_persons: bool) -> Mapping[str, Block]:
+def curvature_blocks(norm: Number, clip: Number, several_rows: bool) -> Mapping[str, Block]:
     """Blocks of `curvature_query`, with curvatures of norm `norm` and scores of norm `clip`."""
     # Of scores no longer than the clipping norm the variances have a sum of its square at most.
     beside = {"variances": Block(jnp.minimum(norm, clip**2), SIDE_SHARE)}
-    if of_persons:
+    if several_rows:
         beside["whole"] = Block(norm, SIDE_SHARE)
         beside["kept"] = Block(norm, SIDE_SHARE, "weight")
     rest = 1 - SIDE_SHARE * len(beside)
     return {"curvature": Block(norm, rest, "statistic")} | beside
+
+
+def curvature_round(
+    model: Model,
+    mechanism: Mechanism,
+    *,
+    point: Callable[[State, jax.Array], Point],
+    params: Callable[[Point], Params],
+    clip: Callable[[State], jax.Array],
+    norm: Callable[[State], Number],
+    update: Callable[[State, Point, jax.Array, Sums, Scales], State],
+) -> Round[State]:
+    """Round that releases the curvature.
+
+    Parameters
+    ----------
+    model : Model
+    mechanism : Mechanism
+    point, update : callable
+        As `Round`'s.
+    params : callable
+        Parameters of the model at a point.
+    clip, norm : callable
+        Clipping norms of the score and of the curvature of a row, given the state.
+    """
+    several_rows = mechanism.several_rows
+    return Round(
+        point,
+        lambda state, at: curvature_query(model, params(at), clip(state), several_rows),
+        lambda state: curvature_blocks(norm(state), clip(state), several_rows),
+        update,
+    )

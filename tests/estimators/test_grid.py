@@ -63,7 +63,7 @@ def test_a_pair_plans_the_model_of_its_entry(case):
 
 
 @pytest.mark.filterwarnings("ignore:The chains have not mixed")  # nor could they in 20 steps
-@pytest.mark.filterwarnings("ignore:The law of x is not one")
+@pytest.mark.filterwarnings("ignore:The law of x is not one")  # so a density of points is biased
 @pytest.mark.parametrize("case", WORK)
 def test_a_pair_fits_and_spends_what_it_says(case):
     fitted = case.make(epsilon=1.0).fit(*case.data())

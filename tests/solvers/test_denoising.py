@@ -208,9 +208,9 @@ def test_curvature_that_persons_lose_is_made_up_for(copies, kept):
     X /= np.linalg.norm(X, axis=1, keepdims=True)  # each row has the whole norm
     spec = MechanismSpec((GaussianSteps(1.0, 1.0, 1),), most_rows=5).traced()
     model, params = Rows(True), jnp.zeros((2, 3))
-    query = curvature_query(model, params, jnp.float64(1.0), spec.of_persons)
+    query = curvature_query(model, params, jnp.float64(1.0), spec.several_rows)
     whole = float(jnp.linalg.norm(model.curvature(params, {"x": X[0]})))
-    blocks = curvature_blocks(whole, 1.0, spec.of_persons)
+    blocks = curvature_blocks(whole, 1.0, spec.several_rows)
     assert sum(own.share for own in blocks.values()) == 1
     longer = blocks_of_persons(blocks, spec)
     rows = jnp.repeat(jnp.asarray(X)[:, None], copies, axis=1)

@@ -207,6 +207,7 @@ def test_the_posterior_goes_to_the_prior_as_noise_grows(compiled_quickly):
 @pytest.mark.slow
 @pytest.mark.xfail(strict=True, reason="the noise of the scales is not in the posterior")
 def test_means_stay_where_there_is_only_noise(compiled_quickly):
+    """They should; their mean square is 0.23 of the prior's variance, and widths fall to 0.45."""
     means, widths, prior = near_the_prior(0.001, 40)
     assert widths.min() > 0.5 * prior
     assert np.mean(means**2) < 0.2 * prior**2
