@@ -1,6 +1,7 @@
 """Sphinx configuration: `make docs`."""
 
 import inspect
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -140,7 +141,13 @@ def _signature(app, what, name, obj, options, signature, returned):
     return None
 
 
+def _links_to_pages(app, what, name, obj, options, lines):
+    """Make links of the pages that docstrings name by their path in the repository."""
+    lines[:] = [re.sub(r"``docs/([\w/-]+)\.md``", r":doc:`/\1`", line) for line in lines]
+
+
 def setup(app):
-    """Register the renderer of formulas, and signatures."""
+    """Register the renderer of formulas, signatures, and links."""
+    app.connect("autodoc-process-docstring", _links_to_pages)
     app.connect("autodoc-process-signature", _signature)
     app.add_html_math_renderer("mathml", (_formula, None), (_displayed, None))

@@ -84,7 +84,7 @@ for name, found in draws.items():
 # Right posteriors lie on the diagonal; the band is the range of two hundred studies by chance, at
 # each level.
 
-fig, panels = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained")
+fig, panels = plt.subplots(1, 3, figsize=(13, 5), layout="constrained")
 for ax, (name, found) in zip(panels, draws.items(), strict=True):
     CoverageDisplay.from_coverage(tarp_coverage(found, truths, random_state=0), names=[name], ax=ax)
     ax.set_title(name)
@@ -99,13 +99,12 @@ fig.suptitle(f"{STUDIES} studies of {ROWS} rows, epsilon {EPSILON:g}")
 
 fig, panels = plt.subplots(1, 3, figsize=(13, 3.8), sharey=True, layout="constrained")
 for ax, (name, found) in zip(panels, draws.items(), strict=True):
-    RankDisplay.from_draws(found, truths, name="the first coefficient", ax=ax)
-    ax.set_title(name)
-    ax.set_ylim(0, 3)
+    RankDisplay.from_draws(found, truths, ax=ax)
+    ax.set(title=name, xlabel="rank of the first coefficient (as a fraction)", ylim=(0, 3))
+    ax.label_outer()
 plt.show()
 
 # %%
-# The naive reader is sure and often wrong. Intervals of `dpvi` at this budget are conservative.
-# Those of `na-dpvi` are narrower and have the better score, but miss a little more often than they
-# claim: the TARP curve runs along the lower edge of its band. Neither is exact, because both
-# approximate the effect of the noise.
+# The naive reader is sure and often wrong. Intervals of `dpvi` at this budget are too wide: its
+# histogram is a hill. Those of `na-dpvi` are narrower, have the better score and are nearer to what
+# they claim. Neither is exact, because both approximate the effect of the noise.

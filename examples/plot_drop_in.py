@@ -105,6 +105,8 @@ for ax, (name, model) in zip(panels, mixtures.items(), strict=True):
     )
     ax.plot(points[::5, 0], points[::5, 1], ".", ms=1.5, color="0.4")
     ax.set_title(name)
+    ax.set_xlabel("first column")
+panels[0].set_ylabel("second column")
 fig.colorbar(lines, ax=panels, label="negative log-likelihood")
 
 # %%

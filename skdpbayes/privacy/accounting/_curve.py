@@ -265,7 +265,7 @@ def compose(
     dominates it, and charges tails, the window of the FFT and its rounding to delta. `total_rdp`
     adds Renyi divergences, whose conversion is a bound at every order. The smaller of two upper
     bounds is one, and the larger of both directions is returned. Without sampling, the composition
-    is one Gaussian release, in closed form. QED (`docs/accounting.md` has the details.)
+    is one Gaussian release, in closed form. QED (``docs/accounting.md`` has the details.)
 
     ``tests/privacy/test_accounting.py``: `test_one_round_is_exact_from_above`,
     `test_two_different_rounds_never_below_the_truth` and
