@@ -55,7 +55,7 @@ numpydoc_show_class_members = False
 autodoc_typehints = "none"  # numpydoc says the types, with shapes
 numpydoc_xref_param_type = True  # which become links
 numpydoc_xref_aliases = {
-    **{name: name for name in ("bool", "dict", "float", "int", "list", "str", "tuple")},
+    **{name: name for name in "None bool dict float int list str tuple".split()},
     **{
         name.lower(): f"collections.abc.{name}"
         for name in ("Callable", "Iterable", "Iterator", "Mapping", "Sequence")

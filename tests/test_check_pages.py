@@ -47,6 +47,7 @@ def test_clean_page():
         ("<p>/home/somebody/skdpbayes/x.py</p>", "a path of this machine"),
         ("<p>see /root/x</p>", "a path of this machine"),
         (f"<p>{check_pages.ROOT}/skdpbayes/x.py:12</p>", "a path of this machine"),
+        ("<code>python:None</code>", "a name as only an inventory spells it"),
         (f"<p>{Path(tempfile.gettempdir(), 'x.png')}</p>", "a path of this machine"),
         (with_output("x.py:12: UserWarning: odd"), "a warning"),
         (with_output("x.py:12: PrivacyLeakWarning: random_state"), "a warning"),

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ANYWHERE = {
     "a traceback": re.compile(r"Traceback \(most recent call last\)"),
     "the address of an object": re.compile(r"\bat 0x[0-9a-fA-F]{6,}|\bobject at 0x"),
+    "a name as only an inventory spells it": re.compile(r"\b(?:python|numpy):[A-Za-z]\w*"),
     "a path of this machine": re.compile(
         "|".join(
             re.escape(str(folder)) + r"(?![\w-])"
