@@ -72,20 +72,20 @@ class LogisticRegression:
     def score(self, params: Params, record: Record) -> Contribution:
         """Gradient: residual times features."""
         x, label = record["x"], record["y"]
-        p = self._probabilities(self._logits(params, record))
+        p = self.probabilities(self._logits(params, record))
         residual = (label == self._row_classes()).astype(p.dtype) - p
         return RankOne(jnp.where(self._known(label), residual, 0), x, grid_of(record))
 
     def curvature(self, params: Params, record: Record) -> Contribution:
         """Negative Hessian: ``(diag(p) - p p') (x) x x'``."""
         x, label = record["x"], record["y"]
-        p = self._probabilities(self._logits(params, record))
+        p = self.probabilities(self._logits(params, record))
         weight = jnp.diag(p) - jnp.outer(p, p)
         return Quadratic(jnp.where(self._known(label), weight, 0), x)
 
     def score_bound(self, params: Params, record: Record) -> jax.Array:
         """Largest norm of a score over all labels, given covariates and parameters."""
-        p = self._probabilities(self._logits(params, record))
+        p = self.probabilities(self._logits(params, record))
         if self.n_rows == 1:
             residual = jnp.maximum(p, 1 - p)[0]
         else:  # |e_k - p|^2 = |p|^2 + 1 - 2 p_k
@@ -115,7 +115,7 @@ class LogisticRegression:
     def fitted(self, params: Params, record: Record) -> RankOne:
         """Label-free part of the score: ``(p - c) x'``; `score` is the difference."""
         x, known = record["x"], self._known(record["y"])
-        p = self._probabilities(self._logits(params, record))
+        p = self.probabilities(self._logits(params, record))
         return RankOne(jnp.where(known, p - 1 / self.n_classes, 0), x, grid_of(record))
 
     def known(self, record: Record) -> jax.Array:
@@ -163,7 +163,7 @@ class LogisticRegression:
         spread += (1e-8 + 1e-9 * jnp.trace(spread)) * jnp.eye(self.n_rows)
         nodes, weights = normal_nodes(self.n_rows)
         logits = params @ mean + nodes @ jnp.linalg.cholesky(spread).T
-        p = jax.vmap(self._probabilities)(logits)
+        p = jax.vmap(self.probabilities)(logits)
         return weights @ p, jnp.diag(weights @ p) - (p * weights[:, None]).T @ p
 
     def prior_degrees(self) -> Params | None:
@@ -191,7 +191,8 @@ class LogisticRegression:
     def _row_classes(self):
         return jnp.arange(1, 2) if self.n_rows == 1 else jnp.arange(self.n_classes)
 
-    def _probabilities(self, logits):
+    def probabilities(self, logits):
+        """Probabilities of the classes that have weights; logits are on the last axis."""
         return jax.nn.sigmoid(logits) if self.n_rows == 1 else jax.nn.softmax(logits)
 
     def _known(self, label):

@@ -30,6 +30,7 @@ from skdpbayes.privacy.accounting import (
 from skdpbayes.solvers.adam import Adam
 from skdpbayes.solvers.aware_sgld import AwareSGLD
 from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
+from skdpbayes.models.normal_rows import NormalRows, standard_rows
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.opened import Opened
 from skdpbayes.solvers.own_guide import OwnGuide
@@ -214,7 +215,11 @@ def plan_whitened(
     clip = whitened_clip(score_noise(settings, marginal, float(model.n_records)), p)
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))
-    return planned._replace(solver=Opened(planned.solver, np.int32(1)))
+    solver = planned.solver
+    if bounds.constant_column and settings.most_rows == 1:
+        rows = NormalRows(standard_rows(p), model.n_records)
+        solver = replace(solver, simulated=rows)
+    return planned._replace(solver=Opened(solver, np.int32(1)))
 
 
 def rescaling_shares(

@@ -55,7 +55,8 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
-from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
+from skdpbayes.models.denoising import cautious_curvature, estimated_curvature, share_told
+from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import (
     HasInformation,
     HasParameterBlocks,
@@ -80,6 +81,12 @@ from skdpbayes.solvers.released_curvature import (
 _BLOCKS = 32  # of rounds, over which averages are kept
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 _ROOM = 0.7  # norm of a row of a person, over that of a lone row
+_FACTOR = 0.01  # prior variance of the factor of simulated rows' curvatures
+_APART = 0.25  # relative difference of curvatures at which simulated rows are believed by half
+_SHOWN = 0.75  # of the square by which scores are not linear, what simulated rows explain
+_SWEEPS, _ARRIVED = 20, 0.01  # standard deviations
+_LONGEST_MOVE = 0.5
+_LEAST_EIGENVALUE = 1e-4
 
 
 class Averages(NamedTuple):
@@ -123,11 +130,14 @@ class NADPVI:
         weighted curvature, over the square of the unit.
     curvature_every : int
         Period of the curvature rounds.
+    simulated : NormalRows, optional
+        Rows that stand for the records where releases say little (`_foreseen`).
     """
 
     clipping_norm: Number
     curvature_norm: Number
     curvature_every: Number = 10
+    simulated: NormalRows | None = None
     clip_fraction: ClassVar[None] = None
 
     def init(self, model: Model, key: jax.Array) -> TraceState:
@@ -139,7 +149,7 @@ class NADPVI:
             theta=theta,
             covariance=jnp.linalg.inv(prior_matrix(model)),
             blocks=Averages(nothing, nothing, nothing, nothing, nothing[:, 0]),
-            known=Curvature.none(theta.size),
+            known=Curvature.none(theta.size, foreseen=self.simulated is not None),
             curvature=jnp.zeros((theta.size, theta.size)),
         )
         return _informed(model, state, self.clipping_norm)
@@ -208,8 +218,14 @@ class NADPVI:
         def learn_curvature(
             state: TraceState, point: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
         ) -> TraceState:
-            del point, step
-            known = state.known.after(estimate, scales, mechanism)
+            del step
+            foreseen = None
+            if self.simulated is not None:
+                kept = self.simulated.of(model).curvature(
+                    unravel(point), row_norm(state), self.curvature_norm
+                )
+                foreseen = kept.astype(jnp.float32)
+            known = state.known.after(estimate, scales, mechanism, foreseen)
             return state._replace(
                 known=known, curvature=_denoised(cautious_curvature, model, known)
             )
@@ -235,9 +251,7 @@ class NADPVI:
 
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
-        with jax.enable_x64(True):
-            mean, precision = _normal_posterior(model, state)
-        return GaussianPosterior.from_precision(np.asarray(mean), np.asarray(precision))
+        return GaussianPosterior.from_precision(*self._found(model, state)[:2])
 
     def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Posterior whose covariance leaves out the privacy noise of the scores.
@@ -253,9 +267,11 @@ class NADPVI:
         Scores were released at points that depend on the prior of the fit: it is quadratic about
         them.
         """
+        return NormalLikelihood(*self._found(model, state)[2:])
+
+    def _found(self, model: Model, state: TraceState) -> list[np.ndarray]:
         with jax.enable_x64(True):
-            found = _normal_likelihood(model, state)
-        return NormalLikelihood(*(np.asarray(x) for x in found))
+            return [np.asarray(x) for x in _found(self, model, state)]
 
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
@@ -263,26 +279,103 @@ class NADPVI:
         return {"mean_weight": float(sampling_weight(state.known))}
 
 
-def normal_posterior(model: Model, state: TraceState) -> tuple[jax.Array, jax.Array]:
-    """Mean and precision of the parameters.
-
-    The mean is that of the last round. A mean by the final estimate of the curvature would follow
-    the noise: it takes whole steps in directions of little curvature, where errors of the other
-    coefficients show.
-    """
-    unclear = _look(model, state).unclear
-    return state.theta, _given(model, state, _estimated(model, state), unclear)[1]
-
-
-_normal_posterior = jax.jit(normal_posterior, compiler_options=LITTLE_EFFORT)
-
-
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _normal_likelihood(model: Model, state: TraceState) -> tuple[jax.Array, ...]:
-    """Information and linear term of the last round, and the information that is reported."""
+def _found(solver: NADPVI, model: Model, state: TraceState) -> tuple[jax.Array, ...]:
+    """Mean and precision of the parameters, and the likelihood: `NormalLikelihood`.
+
+    The mean is that of the last round, unless rows are simulated. A mean by the final estimate of
+    the curvature would follow the noise: it takes whole steps in directions of little curvature,
+    where errors of the other coefficients show.
+    """
+    if solver.simulated is not None:
+        return _foreseen(solver, model, state)
     unclear = _look(model, state).unclear
+    precision = _given(model, state, _estimated(model, state), unclear)[1]
     information, linear = _learnt(model, state, _asked(model, state), unclear)
-    return information, linear, _learnt(model, state, _estimated(model, state), unclear)[0]
+    reported = _learnt(model, state, _estimated(model, state), unclear)[0]
+    return state.theta, precision, information, linear, reported
+
+
+def _foreseen(solver: NADPVI, model: Model, state: TraceState) -> tuple[jax.Array, ...]:
+    """As `_found`, with what simulated rows tell of the curvature and of non-linear scores.
+
+    The released curvature is that of the rows, times a factor, plus a difference of which as much
+    is believed as is no noise (`share_told`). The more the records differ from simulated rows, the
+    less is taken from these: then the released curvature alone counts, and scores are linear.
+    """
+    assert solver.simulated is not None
+    rows, clip = solver.simulated.of(model), solver.clipping_norm * score_unit(model)
+    unravel, p = flat_start(model)[1], state.theta.size
+    released, kept = state.known.matrix.astype(jnp.float64), state.known.foreseen
+    kept = kept.astype(jnp.float64)
+    variance = state.known.variance.astype(jnp.float64)
+    error = 2 * p * variance / jnp.trace(kept) ** 2  # variance of the factor
+    sure = _FACTOR / (_FACTOR + error)
+    factor = 1 + sure * (jnp.trace(released) / jnp.trace(kept) - 1)
+    difference = released - factor * kept
+    told = share_told(difference, variance)
+    apart = told * jnp.sum(difference**2) / jnp.sum(kept**2)
+    # Where logits are hardly known, one normal distribution is too little for curved scores.
+    clear = 1 / (1 + rows.unknown(state.covariance) ** 2)
+    alike = clear / (1 + apart / _APART**2)
+    asked_by, alone = _asked(model, state), _estimated(model, state)
+
+    # Points far from all others have hardly any weight; rows need not be simulated there.
+    blocks = state.blocks
+    points = jax.vmap(lambda x: unravel(x))(blocks.point)
+    weights = jax.vmap(lambda x: rows.weights(x, clip))(points)
+    asked = jax.vmap(rows.probabilities)(points)
+
+    def curvature(mean: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
+        like = factor * rows.curvature(unravel(mean), clip) + told * difference
+        values, vectors = jnp.linalg.eigh(alike * like + (1 - alike) * alone)
+        return values.clip(_LEAST_EIGENVALUE * values[-1]), vectors
+
+    def learnt(mean: jax.Array, covariance: jax.Array) -> tuple[jax.Array, ...]:
+        values, vectors = curvature(mean, asked_by)
+        h = (vectors * values) @ vectors.T
+        moved = (mean - blocks.point) @ h
+        found = rows.averaged(unravel(mean), covariance)
+        curved = factor * rows.scores(weights, asked, found) - moved
+        away = jnp.mean((1 - _SHOWN * alike) * curved**2, axis=1, keepdims=True)
+        seen = _average(
+            blocks._replace(
+                weight=blocks.weight / (1 + blocks.weight * away),
+                score=blocks.score - moved - alike * curved,
+                noise=blocks.noise + away,
+            )
+        )
+        noise = jnp.diag(seen.noise)
+
+        def spread(h: jax.Array) -> jax.Array:
+            own = state.known._replace(kept_matrix=h, kept=jnp.ones(()))
+            return noise + (1 + seen.subsampled) * sampling_covariance(own, h)
+
+        gain, information = gained(h, spread(h))
+        # Precision is about the square of the curvature: its errors make it too large.
+        values, vectors = curvature(mean, alone)
+        doubt = clear * ((1 - alike * (1 - told)) * 2 * variance / values**2 + sure * error)
+        short = (vectors * (values / jnp.sqrt(1 + 3 * doubt))) @ vectors.T
+        return information, gain @ (seen.score + h @ mean), gained(short, spread(short))[1]
+
+    def step(last: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        sweep, _, *at = last
+        information, linear, _ = learnt(*at)
+        mean, precision = normal_given(model, information, linear, (at[0], at[1]))
+        covariance = jnp.linalg.inv(precision)
+        move = mean - at[0]
+        size = jnp.sqrt(jnp.mean(move**2 / jnp.diag(covariance)))
+        move = move * jnp.minimum(1, _LONGEST_MOVE / jnp.linalg.norm(move).clip(1e-9))
+        return sweep + 1, size, within_reach(model, at[0] + move, REACH), covariance
+
+    _, _, *at = jax.lax.while_loop(
+        lambda last: (last[0] < _SWEEPS) & (last[1] > _ARRIVED),
+        step,
+        (jnp.zeros((), jnp.int32), jnp.ones(()), state.theta, state.covariance),
+    )
+    information, linear, reported = learnt(*at)
+    precision = normal_given(model, reported, linear, (at[0], at[1]))[1]
+    return at[0], precision, information, linear, reported
 
 
 def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:

@@ -42,9 +42,10 @@ class Curvature(NamedTuple):
     kept: jax.Array  # the share
     norms: jax.Array  # sums of the norms, whole and as they are kept
     n: jax.Array  # number of releases
+    foreseen: jax.Array | None = None  # what simulated rows keep of it at the same points, (P, P)
 
     @classmethod
-    def none(cls, p: int) -> Curvature:
+    def none(cls, p: int, *, foreseen: bool = False) -> Curvature:
         """Before the first release."""
         zero = jnp.zeros((), jnp.float32)
         return cls(
@@ -55,6 +56,7 @@ class Curvature(NamedTuple):
             kept=zero + 1,
             norms=jnp.zeros(2, jnp.float32),
             n=jnp.zeros((), jnp.int32),
+            foreseen=jnp.zeros((p, p), jnp.float32) if foreseen else None,
         )
 
     @property
@@ -67,7 +69,13 @@ class Curvature(NamedTuple):
         """Noise variance of one off-diagonal entry of the curvature."""
         return self.kept_variance / self.kept**2
 
-    def after(self, estimate: Sums, scales: Scales, mechanism: Mechanism) -> Curvature:
+    def after(
+        self,
+        estimate: Sums,
+        scales: Scales,
+        mechanism: Mechanism,
+        foreseen: jax.Array | None = None,
+    ) -> Curvature:
         """Average with one more release; late rounds, nearer the optimum, have larger weights."""
         matrix = estimate["curvature"].reshape(self.kept_matrix.shape)
         n = self.n + 1
@@ -98,6 +106,7 @@ class Curvature(NamedTuple):
             kept=kept,
             norms=norms,
             n=n,
+            foreseen=None if foreseen is None else average(self.foreseen, foreseen),
         )
 
     def mean_weight(self, *, towards: float, errors: float, least: float) -> jax.Array:

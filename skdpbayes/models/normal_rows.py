@@ -1,0 +1,151 @@
+"""What logistic regression expects of normal rows: scores and curvatures, clipping included.
+
+A released curvature says little of the directions in which it is small, clipping makes it too small
+in the others, and scores are not linear between the points where they were released. Rows that are
+normal, with the second moments by which the axes of `InCoordinates` were made, show all three:
+`na-dpvi` takes from them what the releases leave open (``docs/solvers/na-dpvi.md``). They are
+simulated from public draws and released axes, and cost no budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from skdpbayes.models.base import double
+from skdpbayes.models.protocols import Array, Number, Params
+from skdpbayes.models.quadrature import normal_nodes
+from skdpbayes.models.whitened import InCoordinates
+
+_LEAST_ROWS = 512  # and as many mirrored ones
+
+
+def standard_rows(n_columns: int) -> np.ndarray:
+    """Standard normal rows with mean zero and unit second moments, always the same."""
+    half = max(_LEAST_ROWS, 2 * n_columns)
+    rows = np.random.default_rng(0).standard_normal((half, n_columns))
+    root = np.linalg.cholesky(rows.T @ rows / half)
+    rows = np.linalg.solve(root, rows.T).T
+    return np.concatenate([rows, -rows]).astype(np.float32)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NormalRows:
+    """Simulated rows in place of `n_records` records.
+
+    Attributes
+    ----------
+    standard : array of shape (n, n_columns)
+        `standard_rows`.
+    n_records : float
+    """
+
+    standard: Array
+    n_records: Number
+
+    def of(self, model: InCoordinates) -> Expected:
+        """Rows in the coordinates of a model whose last column is constant."""
+        # The axes are known up to a factor: the constant column's second moment is 1.
+        p = self.standard.shape[1]
+        axes = double(model.axes)
+        constant = jnp.linalg.solve(axes, jnp.eye(p, dtype=axes.dtype)[-1])
+        unit = constant / jnp.linalg.norm(constant)
+        standard = double(self.standard)
+        rows = standard + (1 - standard @ unit)[:, None] * unit
+        rows = rows / jnp.linalg.norm(constant)
+        own = {"x": jnp.linalg.solve(axes.T, rows.T).T, "grid": None}
+        return Expected(
+            model,
+            rows,
+            jax.vmap(model.model.largest_weight, ({"x": 0, "grid": None},))(own),
+            self.n_records / len(rows),
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Expected:
+    """Sums over simulated rows, as they would be over the records.
+
+    Attributes
+    ----------
+    model : InCoordinates
+    rows : array of shape (n, p)
+        In its coordinates.
+    largest : array of shape (n,)
+        Largest weights of the rows.
+    share : float
+        Records for each row.
+    """
+
+    model: InCoordinates
+    rows: jax.Array
+    largest: jax.Array
+    share: jax.Array
+
+    def weights(self, params: Params, norm: Number) -> jax.Array:
+        """Weights of scores clipped to `norm`, (n,)."""
+        bound = jax.vmap(
+            lambda x: self.model.model.score_bound(params, {"x": x, "grid": None})
+        )(self.rows)
+        return jnp.minimum(norm / bound, self.largest)
+
+    def probabilities(self, params: Params) -> jax.Array:
+        """Of the classes that have weights, (n, n_rows)."""
+        return self.model.model.probabilities(self.rows @ params.T)
+
+    def curvature(
+        self, params: Params, norm: Number, longest: Number | None = None
+    ) -> jax.Array:
+        """Sum of weighted curvatures, each clipped to `longest`, (P, P)."""
+        p = self.probabilities(params)
+        weight = jax.vmap(jnp.diag)(p) - p[:, :, None] * p[:, None, :]
+        weight = weight * self.weights(params, norm)[:, None, None]
+        if longest is not None:
+            length = jnp.sqrt(jnp.sum(weight**2, (1, 2))) * jnp.sum(self.rows**2, axis=1)
+            weight = weight * jnp.minimum(1, longest / length)[:, None, None]
+        size = p.shape[1] * self.rows.shape[1]
+        one = jnp.einsum("nij,na,nb->iajb", weight, self.rows, self.rows, optimize="optimal")
+        return self.share * one.reshape(size, size)
+
+    def scores(self, weights: jax.Array, asked: jax.Array, found: jax.Array) -> jax.Array:
+        """Sums of scores at points with probabilities `asked`, labels having those `found`.
+
+        Parameters
+        ----------
+        weights : array of shape (points, n)
+        asked : array of shape (points, n, n_rows)
+        found : array of shape (n, n_rows)
+
+        Returns
+        -------
+        array of shape (points, P)
+        """
+        residuals = weights[:, :, None] * (found - asked)
+        sums = jnp.einsum("tni,na->tia", residuals, self.rows, optimize="optimal")
+        return self.share * sums.reshape(len(weights), -1)
+
+    def spread(self, covariance: jax.Array) -> jax.Array:
+        """Covariances of the rows' logits, given that of the parameters, (n, n_rows, n_rows)."""
+        k, p = self.model.model.n_rows, self.rows.shape[1]
+        blocks = covariance.reshape(k, p, k, p)
+        return jnp.einsum("iajb,na,nb->nij", blocks, self.rows, self.rows, optimize="optimal")
+
+    def unknown(self, covariance: jax.Array) -> jax.Array:
+        """Mean variance of a logit; of several, about their mean, which tells nothing."""
+        spread, k = jnp.mean(self.spread(covariance), axis=0), self.model.model.n_rows
+        return spread[0, 0] if k == 1 else (jnp.trace(spread) - spread.mean() * k) / (k - 1)
+
+    def averaged(self, params: Params, covariance: jax.Array) -> jax.Array:
+        """Probabilities averaged over normal parameters, (n, n_rows)."""
+        spread = self.spread(covariance)
+        # Rows of weights may be linearly dependent.
+        small = 1e-9 * (1 + jnp.trace(spread, axis1=1, axis2=2))
+        root = jnp.linalg.cholesky(spread + small[:, None, None] * jnp.eye(len(params)))
+        nodes, weights = normal_nodes(len(params), 33)
+        logits = self.rows @ params.T + jnp.einsum("nij,mj->mni", root, nodes)
+        return jnp.tensordot(weights, self.model.model.probabilities(logits), 1)
