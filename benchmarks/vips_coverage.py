@@ -22,7 +22,7 @@ from benchmarks._idealised import final_state
 from skdpbayes import DPBayesianLogisticRegression
 from skdpbayes.calibration import simulate
 from skdpbayes.mechanism.records import Records
-from skdpbayes.solvers import na_dpvi, vips_logistic
+from skdpbayes.solvers import vips_logistic
 from skdpbayes.solvers.opened import Opened
 
 Rows = Callable[[Any, int, int], Any]
@@ -83,7 +83,8 @@ def replicate(
         else:
             opened = isinstance(planned, Opened)
             own = model.marginal(state.params) if opened else model
-            mean, precision = na_dpvi.normal_posterior(own, state.solver if opened else state)
+            found = planned.solver.found(own, state.solver) if opened else planned.found(own, state)
+            mean, precision = found.mean, found.precision
             if opened:
                 back = jnp.linalg.inv(own.prior_axes())
                 mean, precision = own.prior_axes() @ mean, back.T @ precision @ back

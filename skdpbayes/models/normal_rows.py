@@ -15,12 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from skdpbayes.models.base import double
+from skdpbayes.models.base import Model, double
 from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.models.whitened import InCoordinates
 
 _LEAST_ROWS = 512  # and as many mirrored ones
+
+
+def coordinates(model: Model) -> InCoordinates:
+    """The model, of which normal rows can be simulated."""
+    assert isinstance(model, InCoordinates)
+    return model
 
 
 def standard_rows(n_columns: int) -> np.ndarray:
@@ -58,12 +64,8 @@ class NormalRows:
         rows = standard + (1 - standard @ unit)[:, None] * unit
         rows = rows / jnp.linalg.norm(constant)
         own = {"x": jnp.linalg.solve(axes.T, rows.T).T, "grid": None}
-        return Expected(
-            model,
-            rows,
-            jax.vmap(model.model.largest_weight, ({"x": 0, "grid": None},))(own),
-            self.n_records / len(rows),
-        )
+        largest = jax.vmap(model.model.largest_weight, ({"x": 0, "grid": None},))(own)
+        return Expected(model, rows, largest, jnp.asarray(self.n_records / len(rows)))
 
 
 @jax.tree_util.register_dataclass
@@ -89,18 +91,16 @@ class Expected:
 
     def weights(self, params: Params, norm: Number) -> jax.Array:
         """Weights of scores clipped to `norm`, (n,)."""
-        bound = jax.vmap(
-            lambda x: self.model.model.score_bound(params, {"x": x, "grid": None})
-        )(self.rows)
+        bound = jax.vmap(lambda x: self.model.model.score_bound(params, {"x": x, "grid": None}))(
+            self.rows
+        )
         return jnp.minimum(norm / bound, self.largest)
 
     def probabilities(self, params: Params) -> jax.Array:
         """Of the classes that have weights, (n, n_rows)."""
         return self.model.model.probabilities(self.rows @ params.T)
 
-    def curvature(
-        self, params: Params, norm: Number, longest: Number | None = None
-    ) -> jax.Array:
+    def curvature(self, params: Params, norm: Number, longest: Number | None = None) -> jax.Array:
         """Sum of weighted curvatures, each clipped to `longest`, (P, P)."""
         p = self.probabilities(params)
         weight = jax.vmap(jnp.diag)(p) - p[:, :, None] * p[:, None, :]

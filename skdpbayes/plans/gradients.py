@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from skdpbayes.mechanism.spec import MAX_SCHEDULE
+from skdpbayes.models.normal_rows import NormalRows, standard_rows
 from skdpbayes.models.rescaled import HALF, RescaledLinear
 from skdpbayes.models.whitened import WhitenedLogistic
 from skdpbayes.plans.settings import Bounds, Planned, Settings
@@ -30,7 +31,6 @@ from skdpbayes.privacy.accounting import (
 from skdpbayes.solvers.adam import Adam
 from skdpbayes.solvers.aware_sgld import AwareSGLD
 from skdpbayes.solvers.dpvi import DPVI, FullRank, MeanField
-from skdpbayes.models.normal_rows import NormalRows, standard_rows
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.opened import Opened
 from skdpbayes.solvers.own_guide import OwnGuide

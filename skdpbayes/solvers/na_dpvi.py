@@ -55,8 +55,8 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
-from skdpbayes.models.denoising import cautious_curvature, estimated_curvature, share_told
-from skdpbayes.models.normal_rows import NormalRows
+from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
+from skdpbayes.models.normal_rows import NormalRows, coordinates
 from skdpbayes.models.protocols import (
     HasInformation,
     HasParameterBlocks,
@@ -68,6 +68,7 @@ from skdpbayes.models.protocols import (
 from skdpbayes.models.responses import knows_responses
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
+from skdpbayes.solvers.averages import Averages, average
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import (
@@ -77,26 +78,11 @@ from skdpbayes.solvers.released_curvature import (
     sampling_weight,
     with_sum,
 )
+from skdpbayes.solvers.simulated_rows import Found, Start, found_with
 
 _BLOCKS = 32  # of rounds, over which averages are kept
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
 _ROOM = 0.7  # norm of a row of a person, over that of a lone row
-_FACTOR = 0.01  # prior variance of the factor of simulated rows' curvatures
-_APART = 0.25  # relative difference of curvatures at which simulated rows are believed by half
-_SHOWN = 0.75  # of the square by which scores are not linear, what simulated rows explain
-_SWEEPS, _ARRIVED = 20, 0.01  # standard deviations
-_LONGEST_MOVE = 0.5
-_LEAST_EIGENVALUE = 1e-4
-
-
-class Averages(NamedTuple):
-    """Weighted averages over rounds; in the state one for each block, on a leading axis."""
-
-    weight: jax.Array  # sums of weights, by coordinate (equal within a block of the curvature)
-    score: jax.Array  # weighted average of scores over their factors
-    point: jax.Array  # weighted average of the posterior means at which they were released
-    noise: jax.Array  # variance of the noise in the averaged score
-    subsampled: jax.Array  # variance due to subsampling, in units of the data's own
 
 
 class TraceState(NamedTuple):
@@ -131,7 +117,7 @@ class NADPVI:
     curvature_every : int
         Period of the curvature rounds.
     simulated : NormalRows, optional
-        Rows that stand for the records where releases say little (`_foreseen`).
+        Rows that stand for the records where releases say little (`simulated_rows`).
     """
 
     clipping_norm: Number
@@ -221,7 +207,7 @@ class NADPVI:
             del step
             foreseen = None
             if self.simulated is not None:
-                kept = self.simulated.of(model).curvature(
+                kept = self.simulated.of(coordinates(model)).curvature(
                     unravel(point), row_norm(state), self.curvature_norm
                 )
                 foreseen = kept.astype(jnp.float32)
@@ -251,7 +237,8 @@ class NADPVI:
 
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
-        return GaussianPosterior.from_precision(*self._found(model, state)[:2])
+        mean, precision, *_ = self._found(model, state)
+        return GaussianPosterior.from_precision(mean, precision)
 
     def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Posterior whose covariance leaves out the privacy noise of the scores.
@@ -269,6 +256,24 @@ class NADPVI:
         """
         return NormalLikelihood(*self._found(model, state)[2:])
 
+    def found(self, model: Model, state: TraceState) -> Found:
+        """Posterior and likelihood, to be traced.
+
+        The mean is that of the last round, unless rows are simulated. A mean by the final estimate
+        of the curvature would follow the noise: it takes whole steps in directions of little
+        curvature, where errors of the other coefficients show.
+        """
+        asked, estimated = _asked(model, state), _estimated(model, state)
+        if self.simulated is not None:
+            rows = self.simulated.of(coordinates(model))
+            start = Start(state.theta, state.covariance, asked, estimated)
+            return found_with(model, rows, self.clipping_norm, start, state.blocks, state.known)
+        unclear = _look(model, state).unclear
+        information, linear = _learnt(model, state, asked, unclear)
+        reported = _learnt(model, state, estimated, unclear)
+        precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
+        return Found(state.theta, precision, information, linear, reported[0])
+
     def _found(self, model: Model, state: TraceState) -> list[np.ndarray]:
         with jax.enable_x64(True):
             return [np.asarray(x) for x in _found(self, model, state)]
@@ -280,102 +285,8 @@ class NADPVI:
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _found(solver: NADPVI, model: Model, state: TraceState) -> tuple[jax.Array, ...]:
-    """Mean and precision of the parameters, and the likelihood: `NormalLikelihood`.
-
-    The mean is that of the last round, unless rows are simulated. A mean by the final estimate of
-    the curvature would follow the noise: it takes whole steps in directions of little curvature,
-    where errors of the other coefficients show.
-    """
-    if solver.simulated is not None:
-        return _foreseen(solver, model, state)
-    unclear = _look(model, state).unclear
-    precision = _given(model, state, _estimated(model, state), unclear)[1]
-    information, linear = _learnt(model, state, _asked(model, state), unclear)
-    reported = _learnt(model, state, _estimated(model, state), unclear)[0]
-    return state.theta, precision, information, linear, reported
-
-
-def _foreseen(solver: NADPVI, model: Model, state: TraceState) -> tuple[jax.Array, ...]:
-    """As `_found`, with what simulated rows tell of the curvature and of non-linear scores.
-
-    The released curvature is that of the rows, times a factor, plus a difference of which as much
-    is believed as is no noise (`share_told`). The more the records differ from simulated rows, the
-    less is taken from these: then the released curvature alone counts, and scores are linear.
-    """
-    assert solver.simulated is not None
-    rows, clip = solver.simulated.of(model), solver.clipping_norm * score_unit(model)
-    unravel, p = flat_start(model)[1], state.theta.size
-    released, kept = state.known.matrix.astype(jnp.float64), state.known.foreseen
-    kept = kept.astype(jnp.float64)
-    variance = state.known.variance.astype(jnp.float64)
-    error = 2 * p * variance / jnp.trace(kept) ** 2  # variance of the factor
-    sure = _FACTOR / (_FACTOR + error)
-    factor = 1 + sure * (jnp.trace(released) / jnp.trace(kept) - 1)
-    difference = released - factor * kept
-    told = share_told(difference, variance)
-    apart = told * jnp.sum(difference**2) / jnp.sum(kept**2)
-    # Where logits are hardly known, one normal distribution is too little for curved scores.
-    clear = 1 / (1 + rows.unknown(state.covariance) ** 2)
-    alike = clear / (1 + apart / _APART**2)
-    asked_by, alone = _asked(model, state), _estimated(model, state)
-
-    # Points far from all others have hardly any weight; rows need not be simulated there.
-    blocks = state.blocks
-    points = jax.vmap(lambda x: unravel(x))(blocks.point)
-    weights = jax.vmap(lambda x: rows.weights(x, clip))(points)
-    asked = jax.vmap(rows.probabilities)(points)
-
-    def curvature(mean: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
-        like = factor * rows.curvature(unravel(mean), clip) + told * difference
-        values, vectors = jnp.linalg.eigh(alike * like + (1 - alike) * alone)
-        return values.clip(_LEAST_EIGENVALUE * values[-1]), vectors
-
-    def learnt(mean: jax.Array, covariance: jax.Array) -> tuple[jax.Array, ...]:
-        values, vectors = curvature(mean, asked_by)
-        h = (vectors * values) @ vectors.T
-        moved = (mean - blocks.point) @ h
-        found = rows.averaged(unravel(mean), covariance)
-        curved = factor * rows.scores(weights, asked, found) - moved
-        away = jnp.mean((1 - _SHOWN * alike) * curved**2, axis=1, keepdims=True)
-        seen = _average(
-            blocks._replace(
-                weight=blocks.weight / (1 + blocks.weight * away),
-                score=blocks.score - moved - alike * curved,
-                noise=blocks.noise + away,
-            )
-        )
-        noise = jnp.diag(seen.noise)
-
-        def spread(h: jax.Array) -> jax.Array:
-            own = state.known._replace(kept_matrix=h, kept=jnp.ones(()))
-            return noise + (1 + seen.subsampled) * sampling_covariance(own, h)
-
-        gain, information = gained(h, spread(h))
-        # Precision is about the square of the curvature: its errors make it too large.
-        values, vectors = curvature(mean, alone)
-        doubt = clear * ((1 - alike * (1 - told)) * 2 * variance / values**2 + sure * error)
-        short = (vectors * (values / jnp.sqrt(1 + 3 * doubt))) @ vectors.T
-        return information, gain @ (seen.score + h @ mean), gained(short, spread(short))[1]
-
-    def step(last: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        sweep, _, *at = last
-        information, linear, _ = learnt(*at)
-        mean, precision = normal_given(model, information, linear, (at[0], at[1]))
-        covariance = jnp.linalg.inv(precision)
-        move = mean - at[0]
-        size = jnp.sqrt(jnp.mean(move**2 / jnp.diag(covariance)))
-        move = move * jnp.minimum(1, _LONGEST_MOVE / jnp.linalg.norm(move).clip(1e-9))
-        return sweep + 1, size, within_reach(model, at[0] + move, REACH), covariance
-
-    _, _, *at = jax.lax.while_loop(
-        lambda last: (last[0] < _SWEEPS) & (last[1] > _ARRIVED),
-        step,
-        (jnp.zeros((), jnp.int32), jnp.ones(()), state.theta, state.covariance),
-    )
-    information, linear, reported = learnt(*at)
-    precision = normal_given(model, reported, linear, (at[0], at[1]))[1]
-    return at[0], precision, information, linear, reported
+def _found(solver: NADPVI, model: Model, state: TraceState) -> Found:
+    return solver.found(model, state)
 
 
 def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
@@ -464,20 +375,7 @@ def _averaged(
     own = jax.tree.map(lambda x: x[at], blocks)
     both = jax.tree.map(lambda x, y: jnp.stack([x, y]), own, one)
     return state._replace(
-        blocks=jax.tree.map(lambda x, new: x.at[at].set(new), blocks, _average(both))
-    )
-
-
-def _average(parts: Averages) -> Averages:
-    """Average over the leading axis."""
-    total = jnp.sum(parts.weight, axis=0)
-    share = parts.weight / total.clip(1e-300)
-    return Averages(
-        weight=total,
-        score=jnp.sum(share * parts.score, axis=0),
-        point=jnp.sum(share * parts.point, axis=0),
-        noise=jnp.sum(share**2 * parts.noise, axis=0),
-        subsampled=jnp.sum(jnp.mean(share**2, axis=1) * parts.subsampled),
+        blocks=jax.tree.map(lambda x, new: x.at[at].set(new), blocks, average(both))
     )
 
 
@@ -489,11 +387,11 @@ def _combined(model: Model, state: TraceState) -> Averages:
     """
     blocks = state.blocks
     if isinstance(model, HasWorkingPoint):
-        return _average(blocks)
+        return average(blocks)
     moved = (state.theta - blocks.point) @ _asked(model, state)
     away = jax.vmap(lambda x: _shared(model, x))(moved**2)
     weight = blocks.weight / (1 + blocks.weight * away)
-    return _average(blocks._replace(weight=weight, noise=blocks.noise + away))
+    return average(blocks._replace(weight=weight, noise=blocks.noise + away))
 
 
 def _shared(model: Model, x: jax.Array) -> jax.Array:

@@ -106,7 +106,7 @@ class Curvature(NamedTuple):
             kept=kept,
             norms=norms,
             n=n,
-            foreseen=None if foreseen is None else average(self.foreseen, foreseen),
+            foreseen=jax.tree.map(average, self.foreseen, foreseen),
         )
 
     def mean_weight(self, *, towards: float, errors: float, least: float) -> jax.Array:

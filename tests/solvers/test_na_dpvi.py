@@ -13,7 +13,6 @@ from skdpbayes import DPBayesianLinearRegression, DPBayesianLogisticRegression, 
 from skdpbayes.calibration import simulate
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism.records import Records
-from skdpbayes.solvers.na_dpvi import normal_posterior
 
 N = 2000
 
@@ -50,7 +49,7 @@ def simulator_of(planned, draw):
         truth, place, records = draw(of_data)
         state = final_state(of_fit, Records(records, jnp.int32(N)), model, solver, spec)
         noiseless = state.blocks._replace(noise=jnp.zeros_like(state.blocks.noise))
-        posteriors = [normal_posterior(model, s) for s in (state, state._replace(blocks=noiseless))]
+        posteriors = [solver.found(model, s)[:2] for s in (state, state._replace(blocks=noiseless))]
         mean = jnp.stack([mean[place] for mean, _ in posteriors])
         std = jnp.stack(
             [jnp.linalg.inv(precision)[place, place] ** 0.5 for _, precision in posteriors]
