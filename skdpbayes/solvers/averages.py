@@ -1,0 +1,31 @@
+"""Weighted averages of the rounds of `na-dpvi`, which keep what the trace says of the optimum."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Averages(NamedTuple):
+    """Weighted averages over rounds; in the state one for each block, on a leading axis."""
+
+    weight: jax.Array  # sums of weights, by coordinate (equal within a block of the curvature)
+    score: jax.Array  # weighted average of scores over their factors
+    point: jax.Array  # weighted average of the posterior means at which they were released
+    noise: jax.Array  # variance of the noise in the averaged score
+    subsampled: jax.Array  # variance due to subsampling, in units of the data's own
+
+
+def average(parts: Averages) -> Averages:
+    """Average over the leading axis."""
+    total = jnp.sum(parts.weight, axis=0)
+    share = parts.weight / total.clip(1e-300)
+    return Averages(
+        weight=total,
+        score=jnp.sum(share * parts.score, axis=0),
+        point=jnp.sum(share * parts.point, axis=0),
+        noise=jnp.sum(share**2 * parts.noise, axis=0),
+        subsampled=jnp.sum(jnp.mean(share**2, axis=1) * parts.subsampled),
+    )

@@ -1,0 +1,172 @@
+"""Posterior of `na-dpvi` where simulated rows tell what the releases leave open.
+
+Three errors of the plain posterior (`na_dpvi`) are seen in simulations, and hide each other:
+
+* Curvatures of rows are clipped, so the released curvature is too small: by a quarter where a label
+  is uncertain, hardly where it is sure.
+* It is smallest, and known worst, in the direction of the coefficients themselves.
+* Scores are released at points that follow the noise. A logistic score bends between them and the
+  estimate, always in the same direction, which moves the intercepts of rare outcomes.
+
+`NormalRows` have the same errors, and say how large each is. As much is corrected as the released
+curvature looks like that of normal rows, and as the logits are known. Derivation and measurements:
+``docs/solvers/na-dpvi.md``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from skdpbayes.models.base import Model, flat_start
+from skdpbayes.models.denoising import share_told
+from skdpbayes.models.normal_rows import Expected
+from skdpbayes.models.protocols import Number
+from skdpbayes.solvers.averages import Averages, average
+from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
+from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
+
+_FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
+_APART = 0.25  # relative difference of both at which simulated rows are believed by half
+_BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
+_SWEEPS, _ARRIVED = 20, 0.01  # at most, and the last move in standard deviations
+_LONGEST_MOVE = 0.5
+_LEAST_EIGENVALUE = 1e-4  # over the largest
+
+Sweep = tuple[jax.Array, jax.Array, jax.Array, jax.Array]  # number, last move, mean, covariance
+
+
+class Found(NamedTuple):
+    """Posterior, and the quadratic likelihood that it comes from (`NormalLikelihood`)."""
+
+    mean: jax.Array
+    precision: jax.Array
+    information: jax.Array
+    linear: jax.Array
+    reported: jax.Array
+
+
+class Start(NamedTuple):
+    """What the rounds end with, and the released curvature denoised in two ways."""
+
+    mean: jax.Array
+    covariance: jax.Array
+    asked: jax.Array  # as it was used during the run
+    estimated: jax.Array  # as it is reported
+
+
+class Likeness(NamedTuple):
+    """The records' curvature beside that of simulated rows."""
+
+    factor: jax.Array  # of the simulated rows' curvature
+    difference: jax.Array  # of the records' from that, (P, P)
+    told: jax.Array  # share of the difference that is no noise
+    doubt: jax.Array  # relative variance of the factor
+    clear: jax.Array  # 1 where logits are known, 0 where they are not
+    alike: jax.Array  # share in which simulated rows are believed
+
+
+def likeness(known: Curvature, unknown: jax.Array) -> Likeness:
+    """Comparison of the released curvature with the one foreseen.
+
+    Parameters
+    ----------
+    known : Curvature
+        With ``foreseen``.
+    unknown : float
+        Variance of a logit, given the posterior.
+    """
+    assert known.foreseen is not None
+    released, foreseen, variance = (
+        x.astype(jnp.float64) for x in (known.matrix, known.foreseen, known.variance)
+    )
+    size = jnp.trace(foreseen)
+    error = 2 * len(released) * variance / size**2
+    sure = _FACTOR / (_FACTOR + error)
+    factor = 1 + sure * (jnp.trace(released) / size - 1)
+    difference = released - factor * foreseen
+    told = share_told(difference, variance)
+    apart = told * jnp.sum(difference**2) / jnp.sum(foreseen**2)
+    # Where logits are hardly known, a normal posterior is too little for scores that bend.
+    clear = 1 / (1 + unknown**2)
+    alike = clear / (1 + apart / _APART**2)
+    return Likeness(factor, difference, told, sure * error, clear, alike)
+
+
+def found_with(
+    model: Model, rows: Expected, clip: Number, start: Start, blocks: Averages, known: Curvature
+) -> Found:
+    """Posterior and likelihood at the fixed point of mean and covariance.
+
+    Parameters
+    ----------
+    model : Model
+    rows : Expected
+    clip : float
+        Clipping norm of the scores.
+    start : Start
+    blocks : Averages
+        Averages over blocks of rounds.
+    known : Curvature
+    """
+    unravel = flat_start(model)[1]
+    like = likeness(known, rows.unknown(start.covariance))
+    variance = known.variance.astype(jnp.float64)
+    points = jax.vmap(unravel)(blocks.point)
+    weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
+    asked = jax.vmap(rows.probabilities)(points)
+
+    def curvature(mean: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Eigenvalues and eigenvectors of the curvature at `mean`, which is not clipped."""
+        ours = like.factor * rows.curvature(unravel(mean), clip) + like.told * like.difference
+        values, vectors = jnp.linalg.eigh(like.alike * ours + (1 - like.alike) * alone)
+        return values.clip(_LEAST_EIGENVALUE * values[-1]), vectors
+
+    def learnt(mean: jax.Array, covariance: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Information, linear term, and the information that is reported."""
+        values, vectors = curvature(mean, start.asked)
+        h = (vectors * values) @ vectors.T
+        line = (blocks.point - mean) @ h  # by which scores differ from those at the mean, if linear
+        labels = rows.averaged(unravel(mean), covariance)
+        bend = like.factor * rows.scores(weights, asked, labels) + line
+        away = jnp.mean((1 - _BENT * like.alike) * bend**2, axis=1, keepdims=True)
+        seen = average(
+            blocks._replace(
+                weight=blocks.weight / (1 + blocks.weight * away),
+                score=blocks.score + line - like.alike * bend,
+                noise=blocks.noise + away,
+            )
+        )
+
+        def spread(h: jax.Array) -> jax.Array:
+            whole = known._replace(kept_matrix=h, kept=jnp.ones(()))
+            return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(whole, h)
+
+        gain, information = gained(h, spread(h))
+        # Precision is about the square of the curvature: its errors make it too large on average.
+        values, vectors = curvature(mean, start.estimated)
+        noisy = 1 - like.alike * (1 - like.told)
+        error = like.clear * (noisy * 2 * variance / values**2 + like.doubt)
+        short = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
+        return information, gain @ (seen.score + h @ mean), gained(short, spread(short))[1]
+
+    def step(last: Sweep) -> Sweep:
+        sweep, _, mean, covariance = last
+        information, linear, _ = learnt(mean, covariance)
+        new, precision = normal_given(model, information, linear, (mean, covariance))
+        covariance = jnp.linalg.inv(precision)
+        move = new - mean
+        moved = jnp.sqrt(jnp.mean(move**2 / jnp.diag(covariance)))
+        move = move * jnp.minimum(1, _LONGEST_MOVE / jnp.linalg.norm(move).clip(1e-9))
+        return sweep + 1, moved, within_reach(model, mean + move, REACH), covariance
+
+    def goes_on(last: Sweep) -> jax.Array:
+        return (last[0] < _SWEEPS) & (last[1] > _ARRIVED)
+
+    first = (jnp.zeros((), jnp.int32), jnp.ones(()), start.mean, start.covariance)
+    _, _, mean, covariance = jax.lax.while_loop(goes_on, step, first)
+    information, linear, reported = learnt(mean, covariance)
+    precision = normal_given(model, reported, linear, (mean, covariance))[1]
+    return Found(mean, precision, information, linear, reported)
