@@ -31,7 +31,7 @@ from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 _FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
 _APART = 0.25  # relative difference of both at which simulated rows are believed by half
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
-_SWEEPS, _ARRIVED = 20, 0.01  # at most, and the last move in standard deviations
+_SWEEPS, _ARRIVED = 20, 0.001  # at most, and the last move in standard deviations
 _LONGEST_MOVE = 0.5
 _LEAST_EIGENVALUE = 1e-4  # over the largest
 
