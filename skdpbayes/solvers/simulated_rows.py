@@ -131,7 +131,8 @@ def found_with(
         line = (blocks.point - mean) @ h  # by which scores differ from those at the mean, if linear
         labels = rows.averaged(unravel(mean), covariance)
         bend = like.factor * rows.scores(weights, asked, labels) + line
-        away = jnp.mean((1 - _BENT * like.alike) * bend**2, axis=1, keepdims=True)
+        missed = (1 - like.alike) * line**2 + like.alike * (1 - _BENT) * bend**2
+        away = jnp.mean(missed, axis=1, keepdims=True)
         seen = average(
             blocks._replace(
                 weight=blocks.weight / (1 + blocks.weight * away),
