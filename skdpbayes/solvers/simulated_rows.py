@@ -142,7 +142,9 @@ def found_with(
         )
 
         def spread(h: jax.Array) -> jax.Array:
-            whole = known._replace(kept_matrix=h, kept=jnp.ones(()))
+            # Released variances are those of whole curvatures: mean weights are their ratio.
+            whole = known.matrix + like.alike * (h - known.matrix)
+            whole = known._replace(kept_matrix=whole, kept=jnp.ones(()))
             return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(whole, h)
 
         gain, information = gained(h, spread(h))
