@@ -35,8 +35,6 @@ _SWEEPS, _ARRIVED = 20, 0.001  # at most, and the last move in standard deviatio
 _LONGEST_MOVE = 0.5
 _LEAST_EIGENVALUE = 1e-4  # over the largest
 
-Sweep = tuple[jax.Array, jax.Array, jax.Array, jax.Array]  # number, last move, mean, covariance
-
 
 class Found(NamedTuple):
     """Posterior, and the quadratic likelihood that it comes from (`NormalLikelihood`)."""
@@ -46,6 +44,24 @@ class Found(NamedTuple):
     information: jax.Array
     linear: jax.Array
     reported: jax.Array
+
+
+class Likelihood(NamedTuple):
+    """`NormalLikelihood`: information, linear term, and the information that is reported."""
+
+    information: jax.Array
+    linear: jax.Array
+    reported: jax.Array
+
+
+class Sweep(NamedTuple):
+    """Mean and covariance on their way to the fixed point."""
+
+    number: jax.Array
+    moved: jax.Array  # by the last sweep, in standard deviations
+    mean: jax.Array
+    covariance: jax.Array
+    likelihood: Likelihood
 
 
 class Start(NamedTuple):
@@ -124,8 +140,7 @@ def found_with(
         values, vectors = jnp.linalg.eigh(like.alike * ours + (1 - like.alike) * alone)
         return values.clip(_LEAST_EIGENVALUE * values[-1]), vectors
 
-    def learnt(mean: jax.Array, covariance: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Information, linear term, and the information that is reported."""
+    def learnt(mean: jax.Array, covariance: jax.Array) -> Likelihood:
         values, vectors = curvature(mean, start.asked)
         h = (vectors * values) @ vectors.T
         line = (blocks.point - mean) @ h  # by which scores differ from those at the mean, if linear
@@ -143,8 +158,8 @@ def found_with(
 
         def spread(h: jax.Array) -> jax.Array:
             # Released variances are those of whole curvatures: mean weights are their ratio.
-            whole = known.matrix + like.alike * (h - known.matrix)
-            whole = known._replace(kept_matrix=whole, kept=jnp.ones(()))
+            matrix = known.matrix + like.alike * (h - known.matrix)
+            whole = known._replace(kept_matrix=matrix, kept=jnp.ones(()))
             return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(whole, h)
 
         gain, information = gained(h, spread(h))
@@ -153,23 +168,26 @@ def found_with(
         noisy = 1 - like.alike * (1 - like.told)
         error = like.clear * (noisy * 2 * variance / values**2 + like.doubt)
         short = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
-        return information, gain @ (seen.score + h @ mean), gained(short, spread(short))[1]
+        reported = gained(short, spread(short))[1]
+        return Likelihood(information, gain @ (seen.score + h @ mean), reported)
 
     def step(last: Sweep) -> Sweep:
-        sweep, _, mean, covariance = last
-        information, linear, _ = learnt(mean, covariance)
-        new, precision = normal_given(model, information, linear, (mean, covariance))
+        number, _, mean, covariance, _ = last
+        likelihood = learnt(mean, covariance)
+        new, precision = normal_given(model, *likelihood[:2], (mean, covariance))
         covariance = jnp.linalg.inv(precision)
         move = new - mean
         moved = jnp.sqrt(jnp.mean(move**2 / jnp.diag(covariance)))
         move = move * jnp.minimum(1, _LONGEST_MOVE / jnp.linalg.norm(move).clip(1e-9))
-        return sweep + 1, moved, within_reach(model, mean + move, REACH), covariance
+        mean = within_reach(model, mean + move, REACH)
+        return Sweep(number + 1, moved, mean, covariance, likelihood)
 
     def goes_on(last: Sweep) -> jax.Array:
-        return (last[0] < _SWEEPS) & (last[1] > _ARRIVED)
+        return (last.number < _SWEEPS) & (last.moved > _ARRIVED)
 
-    first = (jnp.zeros((), jnp.int32), jnp.ones(()), start.mean, start.covariance)
-    _, _, mean, covariance = jax.lax.while_loop(goes_on, step, first)
-    information, linear, reported = learnt(mean, covariance)
-    precision = normal_given(model, reported, linear, (mean, covariance))[1]
-    return Found(mean, precision, information, linear, reported)
+    size, zero = start.mean.size, jnp.zeros(())
+    nothing = Likelihood(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros((size, size)))
+    first = Sweep(zero, zero + jnp.inf, start.mean, start.covariance, nothing)
+    _, _, mean, covariance, found = jax.lax.while_loop(goes_on, step, first)
+    precision = normal_given(model, found.reported, found.linear, (mean, covariance))[1]
+    return Found(mean, precision, *found)
