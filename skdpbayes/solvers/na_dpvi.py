@@ -281,7 +281,7 @@ class NADPVI:
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
         del posterior
-        return {"mean_weight": float(sampling_weight(state.known))}
+        return {"mean_weight": float(sampling_weight(jax.device_get(state.known)))}
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)

@@ -114,8 +114,9 @@ class Curvature(NamedTuple):
 
         Shrunk `towards` a value by `errors` standard errors of the traces, and not below `least`.
         """
-        error = errors * jnp.sqrt(self.doubt + 2 * len(self.kept_matrix) * self.variance) + 1e-30
-        trace = jnp.trace(self.matrix).clip(0)
+        # In operators and methods alone, so that arrays of NumPy are computed by NumPy.
+        error = errors * (self.doubt + 2 * len(self.kept_matrix) * self.variance) ** 0.5 + 1e-30
+        trace = self.matrix.trace().clip(0)
         return ((self.variances[0] + towards * error) / (trace + error)).clip(least, 1)
 
 
