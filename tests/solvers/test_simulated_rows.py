@@ -7,9 +7,14 @@ import pytest
 from scipy.special import expit
 
 from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes.models.base import prior_matrix
+from skdpbayes.models.logistic import LogisticRegression
+from skdpbayes.models.normal_rows import NormalRows, standard_rows
+from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.plans import gradients
+from skdpbayes.solvers.averages import Averages
 from skdpbayes.solvers.released_curvature import Curvature
-from skdpbayes.solvers.simulated_rows import likeness
+from skdpbayes.solvers.simulated_rows import Start, found_with, likeness
 
 P = 6
 
@@ -80,3 +85,68 @@ def test_intercepts_of_rare_outcomes_are_moved_less(monkeypatch):
     assert np.mean(with_rows - without) > 0.2
     assert (with_rows**2).mean() < 0.8 * (without**2).mean()
     assert np.mean(np.abs(with_rows) < 1.645) > 0.7
+
+
+def test_scores_that_bend_and_clipped_curvatures_are_undone():
+    """Scores and curvature of the simulated rows themselves give their truth, and its precision."""
+    p, clip, longest = 3, 1.2, 0.2
+    scales = np.ones(p, np.float32)
+    model = InCoordinates(LogisticRegression(p, 2, scales, row_norm=np.float32(9)), np.eye(p))
+    rows = NormalRows(standard_rows(p), 5000.0).of(model)
+    truth = jnp.array([[0.8, -0.5, -1.5]])
+    points = truth.ravel() + 0.4 * np.random.default_rng(0).normal(size=(32, p)) + 0.2
+    parts = points[:, None, :]
+    scores = rows.scores(
+        jax.vmap(lambda at: rows.weights(at, clip))(parts),
+        jax.vmap(rows.probabilities)(parts),
+        rows.probabilities(truth),
+    )
+    noise = jnp.full((32, p), 1.0)
+    blocks = Averages(1 / noise, scores, jnp.asarray(points), noise, jnp.zeros(32))
+    whole, kept = rows.curvature(truth, clip), rows.curvature(truth, clip, longest)
+    assert jnp.trace(kept) < 0.7 * jnp.trace(whole)
+    weights = np.average(np.asarray(rows.weights(truth, clip)))  # a rough mean weight
+    variances = weights * jnp.concatenate([jnp.trace(whole)[None], jnp.diag(whole)])
+    known = Curvature.none(p)._replace(
+        kept_matrix=kept, kept_variance=jnp.asarray(1e-6), variances=variances, foreseen=kept
+    )
+    start = Start(truth.ravel() + 0.3, 1e-4 * jnp.eye(p), kept, kept)
+    found = found_with(model, rows, clip, start, blocks, known)
+    sd = jnp.sqrt(jnp.diag(jnp.linalg.inv(found.precision)))
+    prior = prior_matrix(model)
+    # The prior pulls a little.
+    pulled = jnp.linalg.solve(found.precision, prior @ truth.ravel())
+    np.testing.assert_allclose(found.mean, truth.ravel() - pulled, atol=0.1 * sd.min())
+    expected = whole @ jnp.linalg.inv(weights * whole + jnp.eye(p) / 32) @ whole + prior
+    np.testing.assert_allclose(found.precision, expected, atol=0.03 * jnp.trace(expected))
+
+
+@pytest.mark.parametrize("kind", ["zero", "equal", "separable", "one class"])
+def test_no_release_is_too_odd_for_them(kind):
+    """The posterior is finite, with little noise and with much, whatever the records are."""
+    rng = np.random.default_rng(0)
+    X = {"zero": np.zeros((40, 2)), "equal": np.ones((40, 2))}.get(kind, rng.normal(size=(40, 2)))
+    y = np.zeros(40, int) if kind == "one class" else (X[:, 0] > np.median(X[:, 0])).astype(int)
+    for epsilon in (0.01, 1.0, 100.0):
+        model = DPBayesianLogisticRegression(
+            epsilon, classes=[0, 1], solver="na-dpvi", random_state=0
+        ).fit(X, y)
+        assert np.isfinite(model.posterior_.mean).all()
+        assert (model.posterior_.std < 5).all()
+        assert (model.posterior_.std > 0).all()
+
+
+def test_they_take_part_where_they_can():
+    """With an intercept, a public number of rows, and one row for each record."""
+
+    def simulated(**parameters):
+        plan = DPBayesianLogisticRegression(classes=[0, 1], solver="na-dpvi", **parameters).plan(
+            3000, 2
+        )
+        return getattr(plan.solver, "solver", plan.solver).simulated is not None
+
+    assert simulated()
+    assert not simulated(fit_intercept=False)
+    assert not simulated(max_rows_per_person=2)
+    assert not simulated(adjacency="add_remove", sampling_rate=1.0)
+    assert not simulated(epsilon=np.inf)
