@@ -111,6 +111,22 @@ def likeness(known: Curvature, unknown: jax.Array) -> Likeness:
     return Likeness(factor, difference, told, sure * error, clear, alike)
 
 
+def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Eigenvalues and eigenvectors of the records' curvature, which no clip has shortened.
+
+    Parameters
+    ----------
+    like : Likeness
+    simulated : array of shape (P, P)
+        Whole curvature of simulated rows.
+    alone : array of shape (P, P)
+        The released curvature by itself, which counts as far as the rows are not believed.
+    """
+    believed = like.factor * simulated + like.told * like.difference
+    values, vectors = jnp.linalg.eigh(like.alike * believed + (1 - like.alike) * alone)
+    return values.clip(_LEAST_EIGENVALUE * values[-1]), vectors
+
+
 def found_with(
     model: Model, rows: Expected, clip: Number, start: Start, blocks: Averages, known: Curvature
 ) -> Found:
@@ -134,14 +150,9 @@ def found_with(
     weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
     asked = jax.vmap(rows.probabilities)(points)
 
-    def curvature(mean: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Eigenvalues and eigenvectors of the curvature at `mean`, which is not clipped."""
-        ours = like.factor * rows.curvature(unravel(mean), clip) + like.told * like.difference
-        values, vectors = jnp.linalg.eigh(like.alike * ours + (1 - like.alike) * alone)
-        return values.clip(_LEAST_EIGENVALUE * values[-1]), vectors
-
     def learnt(mean: jax.Array, covariance: jax.Array) -> Likelihood:
-        values, vectors = curvature(mean, start.asked)
+        whole = rows.curvature(unravel(mean), clip)
+        values, vectors = spectrum(like, whole, start.asked)
         h = (vectors * values) @ vectors.T
         line = (blocks.point - mean) @ h  # by which scores differ from those at the mean, if linear
         labels = rows.averaged(unravel(mean), covariance)
@@ -159,12 +170,12 @@ def found_with(
         def spread(h: jax.Array) -> jax.Array:
             # Released variances are those of whole curvatures: mean weights are their ratio.
             matrix = known.matrix + like.alike * (h - known.matrix)
-            whole = known._replace(kept_matrix=matrix, kept=jnp.ones(()))
-            return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(whole, h)
+            own = known._replace(kept_matrix=matrix, kept=jnp.ones(()))
+            return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(own, h)
 
         gain, information = gained(h, spread(h))
         # Precision is about the square of the curvature: its errors make it too large on average.
-        values, vectors = curvature(mean, start.estimated)
+        values, vectors = spectrum(like, whole, start.estimated)
         noisy = 1 - like.alike * (1 - like.told)
         error = like.clear * (noisy * 2 * variance / values**2 + like.doubt)
         short = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T

@@ -13,8 +13,9 @@ from skdpbayes.models.normal_rows import NormalRows, standard_rows
 from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.plans import gradients
 from skdpbayes.solvers.averages import Averages
+from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.released_curvature import Curvature
-from skdpbayes.solvers.simulated_rows import Start, found_with, likeness
+from skdpbayes.solvers.simulated_rows import Likeness, Start, found_with, likeness, spectrum
 
 P = 6
 
@@ -59,6 +60,36 @@ def test_records_unlike_simulated_rows_are_told_from_them():
     assert float(likeness(known(np.diag(values), 200.0), 0.0).told) < 0.6  # noise hides it
 
 
+def test_curvatures_are_mixed_as_they_are_believed():
+    simulated, alone = np.diag([1.0, 2.0]), np.diag([9.0, 5.0])
+    like = Likeness(2.0, np.diag([3.0, 0.0]), 0.5, 0.0, 1.0, 1.0)
+    for alike, expected in ((1.0, [3.5, 4.0]), (0.0, [9.0, 5.0]), (0.5, [6.25, 4.5])):
+        values, vectors = spectrum(like._replace(alike=alike), simulated, alone)
+        np.testing.assert_allclose(
+            (vectors * values) @ vectors.T, np.diag(expected), rtol=1e-9, atol=1e-9
+        )
+
+
+def test_normal_records_are_like_simulated_rows(monkeypatch):
+    """The curvature that a fit foresees is the released one."""
+    seen, found = [], NADPVI._found
+
+    def kept(solver, model, state):
+        seen.append(state.known)
+        return found(solver, model, state)
+
+    monkeypatch.setattr(NADPVI, "_found", kept)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20_000, 2))
+    y = (rng.uniform(size=20_000) < expit(X @ [1.0, -0.5] + 0.5)).astype(int)
+    DPBayesianLogisticRegression(
+        3.0, classes=[0, 1], solver="na-dpvi", data_norm=4.0, random_state=0
+    ).fit(X, y)
+    like = likeness(jax.device_get(seen[0]), 0.0)
+    assert float(like.factor) == pytest.approx(1, abs=0.06)
+    assert float(like.alike) > 0.8
+
+
 def test_simulated_rows_are_not_believed_where_logits_are_unknown():
     likes = [likeness(known(100 * np.eye(P), 1.0), unknown) for unknown in (0.0, 1.0, 5.0)]
     assert [float(like.clear) for like in likes] == pytest.approx([1, 1 / 2, 1 / 26])
@@ -72,7 +103,7 @@ def test_intercepts_of_rare_outcomes_are_moved_less(monkeypatch):
         if not simulated:
             monkeypatch.setattr(gradients, "NormalRows", lambda *arguments: None)
         z[simulated] = []
-        for seed in range(20):
+        for seed in range(14):
             rng = np.random.default_rng(seed)
             X = np.clip(rng.normal(size=(3000, 10)), -2, 2)
             y = (rng.uniform(size=3000) < expit(X @ (0.4 * rng.normal(size=10)) - 4.2)).astype(int)
@@ -102,13 +133,15 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
         rows.probabilities(truth),
     )
     noise = jnp.full((32, p), 1.0)
+    scores = 1.3 * scores  # as if there were more records
+    whole, foreseen = rows.curvature(truth, clip), rows.curvature(truth, clip, longest)
+    whole, kept = 1.3 * whole, 1.3 * foreseen
     blocks = Averages(1 / noise, scores, jnp.asarray(points), noise, jnp.zeros(32))
-    whole, kept = rows.curvature(truth, clip), rows.curvature(truth, clip, longest)
     assert jnp.trace(kept) < 0.7 * jnp.trace(whole)
     weights = np.average(np.asarray(rows.weights(truth, clip)))  # a rough mean weight
     variances = weights * jnp.concatenate([jnp.trace(whole)[None], jnp.diag(whole)])
     known = Curvature.none(p)._replace(
-        kept_matrix=kept, kept_variance=jnp.asarray(1e-6), variances=variances, foreseen=kept
+        kept_matrix=kept, kept_variance=jnp.asarray(1e-6), variances=variances, foreseen=foreseen
     )
     start = Start(truth.ravel() + 0.3, 1e-4 * jnp.eye(p), kept, kept)
     found = found_with(model, rows, clip, start, blocks, known)
