@@ -112,6 +112,20 @@ class Expected:
         one = jnp.einsum("nij,na,nb->iajb", weight, self.rows, self.rows, optimize="optimal")
         return self.share * one.reshape(size, size)
 
+    def variances(self, params: Params, norm: Number, longest: Number | None = None) -> jax.Array:
+        """Sums of the variances of weighted scores: their sum, and by parameter, (1 + P,).
+
+        As released beside the curvature, and so clipped to `longest`.
+        """
+        p = self.probabilities(params)
+        parts = (p * (1 - p) * self.weights(params, norm)[:, None] ** 2)[:, :, None]
+        parts = (parts * self.rows[:, None] ** 2).reshape(len(p), -1)
+        parts = jnp.concatenate([jnp.sum(parts, axis=1, keepdims=True), parts], axis=1)
+        if longest is not None:
+            length = jnp.sqrt(jnp.sum(parts**2, axis=1, keepdims=True) / 2)
+            parts = parts * jnp.minimum(1, longest / length)
+        return self.share * jnp.sum(parts, axis=0)
+
     def scores(self, weights: jax.Array, asked: jax.Array, found: jax.Array) -> jax.Array:
         """Sums of scores at points with probabilities `asked`, labels having those `found`.
 

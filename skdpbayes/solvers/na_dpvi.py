@@ -73,6 +73,7 @@ from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import (
     Curvature,
+    Foreseen,
     curvature_round,
     sampling_covariance,
     sampling_weight,
@@ -207,10 +208,12 @@ class NADPVI:
             del step
             foreseen = None
             if self.simulated is not None:
-                kept = self.simulated.of(coordinates(model)).curvature(
-                    unravel(point), row_norm(state), self.curvature_norm
+                rows, at, clip = self.simulated.of(coordinates(model)), unravel(point), norm(state)
+                longest = self.curvature_norm
+                foreseen = Foreseen(
+                    rows.curvature(at, clip, longest),
+                    rows.variances(at, clip, jnp.minimum(longest, clip**2)),
                 )
-                foreseen = kept.astype(jnp.float32)
             known = state.known.after(estimate, scales, mechanism, foreseen)
             return state._replace(
                 known=known, curvature=_denoised(cautious_curvature, model, known)

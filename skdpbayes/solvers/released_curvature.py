@@ -29,6 +29,13 @@ _KEPT_ERRORS = 2.0  # standard errors by which the share that persons keep is sh
 _ROOT_2 = 2**0.5  # two values, each at most the norm, are root 2 times the norm together
 
 
+class Foreseen(NamedTuple):
+    """What simulated rows keep of the same, clipped as the records' is."""
+
+    matrix: jax.Array  # (P, P)
+    variances: jax.Array  # (1 + P,)
+
+
 class Curvature(NamedTuple):
     """Average of the released curvatures, and of what is released beside them.
 
@@ -42,7 +49,7 @@ class Curvature(NamedTuple):
     kept: jax.Array  # the share
     norms: jax.Array  # sums of the norms, whole and as they are kept
     n: jax.Array  # number of releases
-    foreseen: jax.Array | None = None  # what simulated rows keep of it at the same points, (P, P)
+    foreseen: Foreseen | None = None
 
     @classmethod
     def none(cls, p: int, *, foreseen: bool = False) -> Curvature:
@@ -56,7 +63,7 @@ class Curvature(NamedTuple):
             kept=zero + 1,
             norms=jnp.zeros(2, jnp.float32),
             n=jnp.zeros((), jnp.int32),
-            foreseen=jnp.zeros((p, p), jnp.float32) if foreseen else None,
+            foreseen=Foreseen(jnp.zeros((p, p)), jnp.zeros(1 + p)) if foreseen else None,
         )
 
     @property
@@ -74,7 +81,7 @@ class Curvature(NamedTuple):
         estimate: Sums,
         scales: Scales,
         mechanism: Mechanism,
-        foreseen: jax.Array | None = None,
+        foreseen: Foreseen | None = None,
     ) -> Curvature:
         """Average with one more release; late rounds, nearer the optimum, have larger weights."""
         matrix = estimate["curvature"].reshape(self.kept_matrix.shape)

@@ -96,7 +96,7 @@ def likeness(known: Curvature, unknown: jax.Array) -> Likeness:
     """
     assert known.foreseen is not None
     released, foreseen, variance = (
-        x.astype(jnp.float64) for x in (known.matrix, known.foreseen, known.variance)
+        x.astype(jnp.float64) for x in (known.matrix, known.foreseen.matrix, known.variance)
     )
     size = jnp.trace(foreseen)
     error = 2 * len(released) * variance / size**2
@@ -150,13 +150,17 @@ def found_with(
     weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
     asked = jax.vmap(rows.probabilities)(points)
 
+    assert known.foreseen is not None
+    seen_variances = known.foreseen.variances.clip(1e-9)
+
     def learnt(mean: jax.Array, covariance: jax.Array) -> Likelihood:
         whole = rows.curvature(unravel(mean), clip)
         values, vectors = spectrum(like, whole, start.asked)
         h = (vectors * values) @ vectors.T
         line = (blocks.point - mean) @ h  # by which scores differ from those at the mean, if linear
         labels = rows.averaged(unravel(mean), covariance)
-        bend = like.factor * rows.scores(weights, asked, labels) + line
+        bend = rows.scores(weights, asked, labels) + (blocks.point - mean) @ whole
+        bend = like.factor * bend
         missed = (1 - like.alike) * line**2 + like.alike * (1 - _BENT) * bend**2
         away = jnp.mean(missed, axis=1, keepdims=True)
         seen = average(
@@ -170,14 +174,16 @@ def found_with(
         def spread(h: jax.Array) -> jax.Array:
             # Released variances are those of whole curvatures: mean weights are their ratio.
             matrix = known.matrix + like.alike * (h - known.matrix)
-            own = known._replace(kept_matrix=matrix, kept=jnp.ones(()))
+            own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)
             return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(own, h)
 
+        clipped = rows.variances(unravel(mean), clip) / seen_variances
+        variances = known.variances * (1 + like.alike * (clipped - 1))
         gain, information = gained(h, spread(h))
         # Precision is about the square of the curvature: its errors make it too large on average.
         values, vectors = spectrum(like, whole, start.estimated)
         noisy = 1 - like.alike * (1 - like.told)
-        error = like.clear * (noisy * 2 * variance / values**2 + like.doubt)
+        error = like.clear * (noisy * 2 * variance / values**2 + like.doubt / like.factor**2)
         short = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
         reported = gained(short, spread(short))[1]
         return Likelihood(information, gain @ (seen.score + h @ mean), reported)
