@@ -11,6 +11,7 @@ from skdpbayes.models.base import unbiased_weight, weighted_score
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows, standard_rows
 from skdpbayes.models.whitened import InCoordinates
+from skdpbayes.solvers.released_curvature import curvature_query
 
 P, N_RECORDS, CLIP = 4, 3000.0, 0.8
 RNG = np.random.default_rng(0)
@@ -65,6 +66,16 @@ def test_sums_are_those_of_the_model(n_classes):
         whole = sum_over_rows(lambda x, longest=longest: curvature(x, longest or jnp.inf))
         np.testing.assert_allclose(found, whole * rows.share, rtol=1e-4, atol=1e-3)
     assert jnp.trace(found) < 0.9 * jnp.trace(rows.curvature(asked, CLIP))  # the clip bites
+
+    def variances(x, longest):
+        part = curvature_query(seen, asked, jnp.asarray(CLIP), False)({"x": x, "y": 0})["variances"]
+        return {"": 2**0.5 * part * jnp.minimum(1, longest / jnp.linalg.norm(part))}
+
+    for longest in (None, 0.05):
+        found = rows.variances(asked, CLIP, longest)
+        whole = sum_over_rows(lambda x, longest=longest: variances(x, longest or jnp.inf))
+        np.testing.assert_allclose(found, whole * rows.share, rtol=1e-4, atol=1e-3)
+    assert found[0] < 0.9 * rows.variances(asked, CLIP)[0]
 
     def score(x, y):
         record = {"x": x, "y": y}

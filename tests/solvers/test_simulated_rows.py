@@ -14,7 +14,7 @@ from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.plans import gradients
 from skdpbayes.solvers.averages import Averages
 from skdpbayes.solvers.na_dpvi import NADPVI
-from skdpbayes.solvers.released_curvature import Curvature
+from skdpbayes.solvers.released_curvature import Curvature, Foreseen
 from skdpbayes.solvers.simulated_rows import Likeness, Start, found_with, likeness, spectrum
 
 P = 6
@@ -27,7 +27,7 @@ def known(matrix, sd):
     return Curvature.none(P)._replace(
         kept_matrix=jnp.asarray(matrix + noise),
         kept_variance=jnp.asarray(sd**2),
-        foreseen=100 * jnp.eye(P),
+        foreseen=Foreseen(100 * jnp.eye(P), jnp.ones(1 + P)),
     )
 
 
@@ -83,8 +83,8 @@ def test_normal_records_are_like_simulated_rows(monkeypatch):
     X = rng.normal(size=(20_000, 2))
     y = (rng.uniform(size=20_000) < expit(X @ [1.0, -0.5] + 0.5)).astype(int)
     DPBayesianLogisticRegression(
-        3.0, classes=[0, 1], solver="na-dpvi", data_norm=4.0, random_state=0
-    ).fit(X, y)
+        3.0, classes=[0, 1], solver="na-dpvi", data_norm=4.0, clipping_norm=0.6, random_state=0
+    ).fit(X, y)  # a norm at which most curvatures are clipped
     like = likeness(jax.device_get(seen[0]), 0.0)
     assert float(like.factor) == pytest.approx(1, abs=0.06)
     assert float(like.alike) > 0.8
@@ -138,10 +138,14 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     whole, kept = 1.3 * whole, 1.3 * foreseen
     blocks = Averages(1 / noise, scores, jnp.asarray(points), noise, jnp.zeros(32))
     assert jnp.trace(kept) < 0.7 * jnp.trace(whole)
-    weights = np.average(np.asarray(rows.weights(truth, clip)))  # a rough mean weight
-    variances = weights * jnp.concatenate([jnp.trace(whole)[None], jnp.diag(whole)])
+    spread = 1.3 * rows.variances(truth, clip)
+    short = rows.variances(truth, clip, 0.3)
+    assert short[0] < 0.8 * spread[0] / 1.3
     known = Curvature.none(p)._replace(
-        kept_matrix=kept, kept_variance=jnp.asarray(1e-6), variances=variances, foreseen=foreseen
+        kept_matrix=kept,
+        kept_variance=jnp.asarray(1e-6),
+        variances=1.3 * short,
+        foreseen=Foreseen(foreseen, short),
     )
     start = Start(truth.ravel() + 0.3, 1e-4 * jnp.eye(p), kept, kept)
     found = found_with(model, rows, clip, start, blocks, known)
@@ -150,8 +154,10 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     # The prior pulls a little.
     pulled = jnp.linalg.solve(found.precision, prior @ truth.ravel())
     np.testing.assert_allclose(found.mean, truth.ravel() - pulled, atol=0.1 * sd.min())
-    expected = whole @ jnp.linalg.inv(weights * whole + jnp.eye(p) / 32) @ whole + prior
-    np.testing.assert_allclose(found.precision, expected, atol=0.03 * jnp.trace(expected))
+    root = jnp.sqrt(spread[1:] / jnp.diag(whole))  # of the mean weights of coordinates
+    sampling = root[:, None] * whole * root + jnp.eye(p) / 32
+    expected = whole @ jnp.linalg.inv(sampling) @ whole + prior
+    np.testing.assert_allclose(found.precision, expected, atol=0.02 * jnp.trace(expected))
 
 
 @pytest.mark.parametrize("kind", ["zero", "equal", "separable", "one class"])
