@@ -1,10 +1,10 @@
 """What logistic regression expects of normal rows: scores and curvatures, clipping included.
 
-A released curvature says little of the directions in which it is small, clipping makes it too small
-in the others, and scores are not linear between the points where they were released. Rows that are
-normal, with the second moments by which the axes of `InCoordinates` were made, show all three:
-`na-dpvi` takes from them what the releases leave open (``docs/solvers/na-dpvi.md``). They are
-simulated from public draws and released axes, and cost no budget.
+Of released curvatures, small ones are hidden by noise and large ones are clipped, and scores are
+not linear between the points of their release. Normal rows with the second moments by which the axes of
+`InCoordinates` were made show all three: `na-dpvi` takes from them what the releases leave open
+(``docs/solvers/na-dpvi.md``). They are simulated from public draws and released axes, and cost no
+budget.
 """
 
 from __future__ import annotations
@@ -23,14 +23,8 @@ from skdpbayes.models.whitened import InCoordinates
 _LEAST_ROWS = 512  # and as many mirrored ones
 
 
-def coordinates(model: Model) -> InCoordinates:
-    """The model, of which normal rows can be simulated."""
-    assert isinstance(model, InCoordinates)
-    return model
-
-
 def standard_rows(n_columns: int) -> np.ndarray:
-    """Standard normal rows with mean zero and unit second moments, always the same."""
+    """Standard normal rows with mean zero and unit second moments, from a fixed seed."""
     half = max(_LEAST_ROWS, 2 * n_columns)
     rows = np.random.default_rng(0).standard_normal((half, n_columns))
     root = np.linalg.cholesky(rows.T @ rows / half)
@@ -48,13 +42,16 @@ class NormalRows:
     standard : array of shape (n, n_columns)
         `standard_rows`.
     n_records : float
+        Public number of records.
     """
 
     standard: Array
     n_records: Number
 
-    def of(self, model: InCoordinates) -> Expected:
+    def of(self, model: Model) -> Expected:
         """Rows in the coordinates of a model whose last column is constant."""
+        if not isinstance(model, InCoordinates):
+            raise TypeError("Simulated rows need a model in whitened coordinates.")
         # The axes are known up to a factor: the constant column's second moment is 1.
         p = self.standard.shape[1]
         axes = double(model.axes)
@@ -81,7 +78,7 @@ class Expected:
     largest : array of shape (n,)
         Largest weights of the rows.
     share : float
-        Records for each row.
+        Records for each simulated row.
     """
 
     model: InCoordinates
@@ -143,20 +140,20 @@ class Expected:
         sums = jnp.einsum("tni,na->tia", residuals, self.rows, optimize="optimal")
         return self.share * sums.reshape(len(weights), -1)
 
-    def spread(self, covariance: jax.Array) -> jax.Array:
+    def logit_covariances(self, covariance: jax.Array) -> jax.Array:
         """Covariances of the rows' logits, given that of the parameters, (n, n_rows, n_rows)."""
         k, p = self.model.model.n_rows, self.rows.shape[1]
         blocks = covariance.reshape(k, p, k, p)
         return jnp.einsum("iajb,na,nb->nij", blocks, self.rows, self.rows, optimize="optimal")
 
-    def unknown(self, covariance: jax.Array) -> jax.Array:
-        """Mean variance of a logit; of several, about their mean, which tells nothing."""
-        spread, k = jnp.mean(self.spread(covariance), axis=0), self.model.model.n_rows
+    def logit_variance(self, covariance: jax.Array) -> jax.Array:
+        """Mean variance of a logit; with several classes, of its deviation from their mean."""
+        spread, k = jnp.mean(self.logit_covariances(covariance), axis=0), self.model.model.n_rows
         return spread[0, 0] if k == 1 else (jnp.trace(spread) - spread.mean() * k) / (k - 1)
 
-    def averaged(self, params: Params, covariance: jax.Array) -> jax.Array:
+    def mean_probabilities(self, params: Params, covariance: jax.Array) -> jax.Array:
         """Probabilities averaged over normal parameters, (n, n_rows)."""
-        spread = self.spread(covariance)
+        spread = self.logit_covariances(covariance)
         # Rows of weights may be linearly dependent.
         small = 1e-9 * (1 + jnp.trace(spread, axis1=1, axis2=2))
         root = jnp.linalg.cholesky(spread + small[:, None, None] * jnp.eye(len(params)))

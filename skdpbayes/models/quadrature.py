@@ -10,14 +10,14 @@ from scipy.stats import qmc
 
 
 @cache
-def normal_nodes(n_dimensions: int, in_one: int = 401) -> tuple[np.ndarray, np.ndarray]:
+def normal_nodes(n_dimensions: int, n_nodes: int = 401) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (n, n_dimensions) and weights of a quadrature for the standard normal distribution.
 
-    Of one dimension there are `in_one`: by default dense enough for logits with a standard
-    deviation of dozens, and 33 for one of five.
+    `n_nodes` is for one dimension, and ignored in more: 401 serve logits with standard deviations
+    of dozens, 33 of five.
     """
     if n_dimensions == 1:
-        nodes = np.linspace(-8, 8, in_one)
+        nodes = np.linspace(-8, 8, n_nodes)
         weights = np.exp(-(nodes**2) / 2)
         return nodes[:, None], weights / weights.sum()
     uniform = qmc.Sobol(n_dimensions, seed=0).random(256)

@@ -216,6 +216,7 @@ def plan_whitened(
     own = bounds._replace(score=clip, clip=clip, curvature=clip * p**0.5 / 4)
     planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))
     solver = planned.solver
+    # The constant column tells the scale of rows; rows of a person are not independent.
     if bounds.constant_column and settings.most_rows == 1:
         rows = NormalRows(standard_rows(p), model.n_records)
         solver = replace(solver, simulated=rows)

@@ -56,7 +56,7 @@ from skdpbayes.models.base import (
     weighted_score,
 )
 from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
-from skdpbayes.models.normal_rows import NormalRows, coordinates
+from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import (
     HasInformation,
     HasParameterBlocks,
@@ -118,7 +118,7 @@ class NADPVI:
     curvature_every : int
         Period of the curvature rounds.
     simulated : NormalRows, optional
-        Rows that stand for the records where releases say little (`simulated_rows`).
+        Rows that correct the final posterior (`simulated_rows`); None: no correction.
     """
 
     clipping_norm: Number
@@ -208,7 +208,7 @@ class NADPVI:
             del step
             foreseen = None
             if self.simulated is not None:
-                rows, at, clip = self.simulated.of(coordinates(model)), unravel(point), norm(state)
+                rows, at, clip = self.simulated.of(model), unravel(point), norm(state)
                 longest = self.curvature_norm
                 foreseen = Foreseen(
                     rows.curvature(at, clip, longest),
@@ -268,7 +268,7 @@ class NADPVI:
         """
         asked, estimated = _asked(model, state), _estimated(model, state)
         if self.simulated is not None:
-            rows = self.simulated.of(coordinates(model))
+            rows = self.simulated.of(model)
             start = Start(state.theta, state.covariance, asked, estimated)
             return found_with(model, rows, self.clipping_norm, start, state.blocks, state.known)
         unclear = _look(model, state).unclear

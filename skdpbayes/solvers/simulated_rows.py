@@ -1,6 +1,6 @@
 """Posterior of `na-dpvi` where simulated rows tell what the releases leave open.
 
-Three errors of the plain posterior (`na_dpvi`) are seen in simulations, and hide each other:
+Simulations show three errors of the plain posterior (`na_dpvi`), which hide each other:
 
 * Curvatures of rows are clipped, so the released curvature is too small: by a quarter where a label
   is uncertain, hardly where it is sure.
@@ -8,8 +8,8 @@ Three errors of the plain posterior (`na_dpvi`) are seen in simulations, and hid
 * Scores are released at points that follow the noise. A logistic score bends between them and the
   estimate, always in the same direction, which moves the intercepts of rare outcomes.
 
-`NormalRows` have the same errors, and say how large each is. As much is corrected as the released
-curvature looks like that of normal rows, and as the logits are known. Derivation and measurements:
+`NormalRows` have the same errors, and say how large each is. The correction is in proportion to the
+similarity of both curvatures, and to how well logits are known. Derivation and measurements:
 ``docs/solvers/na-dpvi.md``.
 """
 
@@ -31,8 +31,8 @@ from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 _FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
 _APART = 0.25  # relative difference of both at which simulated rows are believed by half
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
-_SWEEPS, _ARRIVED = 20, 0.001  # at most, and the last move in standard deviations
-_LONGEST_MOVE = 0.5
+_SWEEPS, _ARRIVED = 20, 0.001  # at most; the move that ends them, in posterior standard deviations
+_LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
 _LEAST_EIGENVALUE = 1e-4  # over the largest
 
 
@@ -65,12 +65,12 @@ class Sweep(NamedTuple):
 
 
 class Start(NamedTuple):
-    """What the rounds end with, and the released curvature denoised in two ways."""
+    """State after the rounds, and two estimates of the released curvature."""
 
-    mean: jax.Array
-    covariance: jax.Array
-    asked: jax.Array  # as it was used during the run
-    estimated: jax.Array  # as it is reported
+    mean: jax.Array  # (P,)
+    covariance: jax.Array  # (P, P)
+    curvature: jax.Array  # as it was used during the run, (P, P)
+    reported_curvature: jax.Array  # its best estimate, (P, P)
 
 
 class Likeness(NamedTuple):
@@ -79,20 +79,20 @@ class Likeness(NamedTuple):
     factor: jax.Array  # of the simulated rows' curvature
     difference: jax.Array  # of the records' from that, (P, P)
     told: jax.Array  # share of the difference that is no noise
-    doubt: jax.Array  # relative variance of the factor
-    clear: jax.Array  # 1 where logits are known, 0 where they are not
-    alike: jax.Array  # share in which simulated rows are believed
+    factor_variance: jax.Array
+    logits_known: jax.Array  # 1 where they are, 0 where they are not
+    trust: jax.Array  # share in which simulated rows are believed
 
 
-def likeness(known: Curvature, unknown: jax.Array) -> Likeness:
+def likeness(known: Curvature, logit_variance: jax.Array) -> Likeness:
     """Comparison of the released curvature with the one foreseen.
 
     Parameters
     ----------
     known : Curvature
         With ``foreseen``.
-    unknown : float
-        Variance of a logit, given the posterior.
+    logit_variance : float
+        Mean variance of a logit, given the posterior.
     """
     assert known.foreseen is not None
     released, foreseen, variance = (
@@ -106,9 +106,9 @@ def likeness(known: Curvature, unknown: jax.Array) -> Likeness:
     told = share_told(difference, variance)
     apart = told * jnp.sum(difference**2) / jnp.sum(foreseen**2)
     # Where logits are hardly known, a normal posterior is too little for scores that bend.
-    clear = 1 / (1 + unknown**2)
-    alike = clear / (1 + apart / _APART**2)
-    return Likeness(factor, difference, told, sure * error, clear, alike)
+    logits_known = 1 / (1 + logit_variance**2)
+    trust = logits_known / (1 + apart / _APART**2)
+    return Likeness(factor, difference, told, sure * error, logits_known, trust)
 
 
 def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -123,7 +123,7 @@ def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[ja
         The released curvature by itself, which counts as far as the rows are not believed.
     """
     believed = like.factor * simulated + like.told * like.difference
-    values, vectors = jnp.linalg.eigh(like.alike * believed + (1 - like.alike) * alone)
+    values, vectors = jnp.linalg.eigh(like.trust * believed + (1 - like.trust) * alone)
     return values.clip(_LEAST_EIGENVALUE * values[-1]), vectors
 
 
@@ -144,46 +144,46 @@ def found_with(
     known : Curvature
     """
     unravel = flat_start(model)[1]
-    like = likeness(known, rows.unknown(start.covariance))
+    like = likeness(known, rows.logit_variance(start.covariance))
     variance = known.variance.astype(jnp.float64)
     points = jax.vmap(unravel)(blocks.point)
     weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
     asked = jax.vmap(rows.probabilities)(points)
-
     assert known.foreseen is not None
     seen_variances = known.foreseen.variances.clip(1e-9)
 
     def learnt(mean: jax.Array, covariance: jax.Array) -> Likelihood:
         whole = rows.curvature(unravel(mean), clip)
-        values, vectors = spectrum(like, whole, start.asked)
+        values, vectors = spectrum(like, whole, start.curvature)
         h = (vectors * values) @ vectors.T
         line = (blocks.point - mean) @ h  # by which scores differ from those at the mean, if linear
-        labels = rows.averaged(unravel(mean), covariance)
-        bend = rows.scores(weights, asked, labels) + (blocks.point - mean) @ whole
-        bend = like.factor * bend
-        missed = (1 - like.alike) * line**2 + like.alike * (1 - _BENT) * bend**2
+        labels = rows.mean_probabilities(unravel(mean), covariance)
+        bend = like.factor * (rows.scores(weights, asked, labels) + (blocks.point - mean) @ whole)
+        missed = (1 - like.trust) * line**2 + like.trust * (1 - _BENT) * bend**2
         away = jnp.mean(missed, axis=1, keepdims=True)
         seen = average(
             blocks._replace(
                 weight=blocks.weight / (1 + blocks.weight * away),
-                score=blocks.score + line - like.alike * bend,
+                score=blocks.score + line - like.trust * bend,
                 noise=blocks.noise + away,
             )
         )
 
         def spread(h: jax.Array) -> jax.Array:
             # Released variances are those of whole curvatures: mean weights are their ratio.
-            matrix = known.matrix + like.alike * (h - known.matrix)
+            matrix = known.matrix + like.trust * (h - known.matrix)
             own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)
             return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(own, h)
 
         clipped = rows.variances(unravel(mean), clip) / seen_variances
-        variances = known.variances * (1 + like.alike * (clipped - 1))
+        variances = known.variances * (1 + like.trust * (clipped - 1))
         gain, information = gained(h, spread(h))
-        # Precision is about the square of the curvature: its errors make it too large on average.
-        values, vectors = spectrum(like, whole, start.estimated)
-        noisy = 1 - like.alike * (1 - like.told)
-        error = like.clear * (noisy * 2 * variance / values**2 + like.doubt / like.factor**2)
+        # Variances are about values**-2, whose mean over errors e is about 1 + 3 Var e as large.
+        values, vectors = spectrum(like, whole, start.reported_curvature)
+        noisy = 1 - like.trust * (1 - like.told)
+        error = like.logits_known * (
+            noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
+        )
         short = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
         reported = gained(short, spread(short))[1]
         return Likelihood(information, gain @ (seen.score + h @ mean), reported)

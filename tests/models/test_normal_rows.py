@@ -1,5 +1,7 @@
 """Simulated rows: moments as declared, and sums as the model's own over the same rows."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,7 +104,7 @@ def test_unknown_parameters_are_averaged_over(n_classes):
     draws = ravel_pytree(mean)[0] + RNG.normal(size=(4000, mean.size)) @ root.T
     some = rows.rows[:20]
     logits = np.einsum("tia,na->tni", draws.reshape(-1, *mean.shape), some)
-    found = rows.averaged(mean, root @ root.T)[:20]
+    found = rows.mean_probabilities(mean, root @ root.T)[:20]
     by_draws = np.asarray(seen.model.probabilities(jnp.asarray(logits))).mean(axis=0)
     np.testing.assert_allclose(found, by_draws, atol=0.04)
     assert np.abs(found - rows.probabilities(mean)[:20]).max() > 0.1
@@ -111,5 +113,5 @@ def test_unknown_parameters_are_averaged_over(n_classes):
         unknown = logits.var(axis=0).sum(axis=1).mean() / 2
     else:
         unknown = logits.var(axis=0).mean()
-    few = rows.__class__(seen, some, rows.largest[:20], rows.share)
-    assert float(few.unknown(root @ root.T)) == pytest.approx(unknown, rel=0.1)
+    few = replace(rows, rows=some, largest=rows.largest[:20])
+    assert float(few.logit_variance(root @ root.T)) == pytest.approx(unknown, rel=0.1)

@@ -40,19 +40,19 @@ def double_precision():
 def test_records_like_simulated_rows_differ_by_a_factor():
     like = likeness(known(130 * np.eye(P), 1.0), 0.0)
     assert float(like.factor) == pytest.approx(1.3, abs=0.02)
-    assert float(like.alike) > 0.95
+    assert float(like.trust) > 0.95
     assert float(like.told) < 0.5
-    assert float(like.doubt) < 1e-3
+    assert float(like.factor_variance) < 1e-3
     # A factor that noise hides is not believed.
     hidden = likeness(known(100 * np.eye(P), 150.0), 0.0)
     assert abs(float(hidden.factor) - 1) < 0.15
-    assert 0.004 < float(hidden.doubt) < 0.01
+    assert 0.004 < float(hidden.factor_variance) < 0.01
 
 
 def test_records_unlike_simulated_rows_are_told_from_them():
     values = np.array([30.0, 40.0, 60.0, 100.0, 160.0, 210.0])
     like = likeness(known(np.diag(values), 1.0), 0.0)
-    assert float(like.alike) < 0.2
+    assert float(like.trust) < 0.2
     assert float(like.told) > 0.95
     np.testing.assert_allclose(
         like.factor * 100 * np.eye(P) + like.difference, np.diag(values), atol=6
@@ -63,8 +63,8 @@ def test_records_unlike_simulated_rows_are_told_from_them():
 def test_curvatures_are_mixed_as_they_are_believed():
     simulated, alone = np.diag([1.0, 2.0]), np.diag([9.0, 5.0])
     like = Likeness(2.0, np.diag([3.0, 0.0]), 0.5, 0.0, 1.0, 1.0)
-    for alike, expected in ((1.0, [3.5, 4.0]), (0.0, [9.0, 5.0]), (0.5, [6.25, 4.5])):
-        values, vectors = spectrum(like._replace(alike=alike), simulated, alone)
+    for trust, expected in ((1.0, [3.5, 4.0]), (0.0, [9.0, 5.0]), (0.5, [6.25, 4.5])):
+        values, vectors = spectrum(like._replace(trust=trust), simulated, alone)
         np.testing.assert_allclose(
             (vectors * values) @ vectors.T, np.diag(expected), rtol=1e-9, atol=1e-9
         )
@@ -87,13 +87,13 @@ def test_normal_records_are_like_simulated_rows(monkeypatch):
     ).fit(X, y)  # a norm at which most curvatures are clipped
     like = likeness(jax.device_get(seen[0]), 0.0)
     assert float(like.factor) == pytest.approx(1, abs=0.06)
-    assert float(like.alike) > 0.8
+    assert float(like.trust) > 0.8
 
 
 def test_simulated_rows_are_not_believed_where_logits_are_unknown():
     likes = [likeness(known(100 * np.eye(P), 1.0), unknown) for unknown in (0.0, 1.0, 5.0)]
-    assert [float(like.clear) for like in likes] == pytest.approx([1, 1 / 2, 1 / 26])
-    assert float(likes[2].alike) < 0.05
+    assert [float(like.logits_known) for like in likes] == pytest.approx([1, 1 / 2, 1 / 26])
+    assert float(likes[2].trust) < 0.05
 
 
 def test_intercepts_of_rare_outcomes_are_moved_less(monkeypatch):
