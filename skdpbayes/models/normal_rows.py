@@ -1,10 +1,10 @@
 """What logistic regression expects of normal rows: scores and curvatures, clipping included.
 
 Of released curvatures, small ones are hidden by noise and large ones are clipped, and scores are
-not linear between the points of their release. Normal rows with the second moments by which the axes of
-`InCoordinates` were made show all three: `na-dpvi` takes from them what the releases leave open
-(``docs/solvers/na-dpvi.md``). They are simulated from public draws and released axes, and cost no
-budget.
+not linear between the points of their release. Normal rows with the second moments by which the
+axes of `InCoordinates` were made show all three: `na-dpvi` takes from them what the releases leave
+open (``docs/solvers/na-dpvi.md``). They are simulated from public draws and released axes, and cost
+no budget.
 """
 
 from __future__ import annotations
