@@ -33,7 +33,7 @@ _APART = 0.25  # relative difference of both at which simulated rows are believe
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
 _SWEEPS, _ARRIVED = 20, 0.001  # at most; the move that ends them, in posterior standard deviations
 _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
-_LEAST_EIGENVALUE = 1e-4  # over the largest
+_LEAST_EIGENVALUE = 1e-9  # over the largest: classes have directions without any curvature
 
 
 class Found(NamedTuple):
@@ -101,7 +101,7 @@ def likeness(known: Curvature, logit_variance: jax.Array) -> Likeness:
     size = jnp.trace(foreseen)
     error = 2 * len(released) * variance / size**2
     sure = _FACTOR / (_FACTOR + error)
-    factor = 1 + sure * (jnp.trace(released) / size - 1)
+    factor = (1 + sure * (jnp.trace(released) / size - 1)).clip(0)
     difference = released - factor * foreseen
     told = share_told(difference, variance)
     apart = told * jnp.sum(difference**2) / jnp.sum(foreseen**2)
@@ -124,7 +124,7 @@ def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[ja
     """
     believed = like.factor * simulated + like.told * like.difference
     values, vectors = jnp.linalg.eigh(like.trust * believed + (1 - like.trust) * alone)
-    return values.clip(_LEAST_EIGENVALUE * values[-1]), vectors
+    return values.clip(_LEAST_EIGENVALUE * values[-1].clip(1)), vectors
 
 
 def found_with(

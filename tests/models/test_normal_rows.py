@@ -108,6 +108,8 @@ def test_unknown_parameters_are_averaged_over(n_classes):
     by_draws = np.asarray(seen.model.probabilities(jnp.asarray(logits))).mean(axis=0)
     np.testing.assert_allclose(found, by_draws, atol=0.04)
     assert np.abs(found - rows.probabilities(mean)[:20]).max() > 0.1
+    known = rows.mean_probabilities(mean, np.zeros_like(root))
+    np.testing.assert_allclose(known, rows.probabilities(mean), atol=1e-3)
     if n_classes == 3:
         logits = logits - logits.mean(axis=2, keepdims=True)
         unknown = logits.var(axis=0).sum(axis=1).mean() / 2

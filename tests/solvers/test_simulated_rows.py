@@ -47,6 +47,8 @@ def test_records_like_simulated_rows_differ_by_a_factor():
     hidden = likeness(known(100 * np.eye(P), 150.0), 0.0)
     assert abs(float(hidden.factor) - 1) < 0.15
     assert 0.004 < float(hidden.factor_variance) < 0.01
+    # Records without curvature, such as those that count for nothing, have no negative one.
+    assert float(likeness(known(-5 * np.eye(P), 1.0), 0.0).factor) == 0
 
 
 def test_records_unlike_simulated_rows_are_told_from_them():
@@ -66,8 +68,10 @@ def test_curvatures_are_mixed_as_they_are_believed():
     for trust, expected in ((1.0, [3.5, 4.0]), (0.0, [9.0, 5.0]), (0.5, [6.25, 4.5])):
         values, vectors = spectrum(like._replace(trust=trust), simulated, alone)
         np.testing.assert_allclose(
-            (vectors * values) @ vectors.T, np.diag(expected), rtol=1e-9, atol=1e-9
+            (vectors * values) @ vectors.T, np.diag(expected), rtol=1e-9, atol=1e-8
         )
+    values, _ = spectrum(like._replace(trust=1.0), -simulated, alone)
+    assert (values > 0).all() and (values < 1e-8).all()
 
 
 def test_normal_records_are_like_simulated_rows(monkeypatch):
@@ -158,6 +162,19 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     sampling = root[:, None] * whole * root + jnp.eye(p) / 32
     expected = whole @ jnp.linalg.inv(sampling) @ whole + prior
     np.testing.assert_allclose(found.precision, expected, atol=0.02 * jnp.trace(expected))
+
+
+def test_what_classes_share_is_left_to_the_prior():
+    """Coefficients of all classes may move together, whatever the budget."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30_000, 2))
+    y = (X[:, :1] + rng.gumbel(size=(30_000, 3))).argmax(axis=1)
+    model = DPBayesianLogisticRegression(
+        30.0, classes=[0, 1, 2], solver="na-dpvi", prior_scale=30.0, prior_df=None, random_state=0
+    ).fit(X, y)
+    coef = model.posterior_samples_["coef"]
+    assert (coef.mean(axis=1).std(axis=0) > 0.6 * 30 / 3**0.5).all()
+    assert ((coef[:, 1] - coef[:, 0]).std(axis=0) < 0.1).all()
 
 
 @pytest.mark.parametrize("kind", ["zero", "equal", "separable", "one class"])
