@@ -52,6 +52,7 @@ from skdpbayes.models.base import (
     prior_matrix,
     score_scale,
     score_unit,
+    single,
     unbiased_total,
     weighted_score,
 )
@@ -210,9 +211,12 @@ class NADPVI:
             if self.simulated is not None:
                 rows, at, clip = self.simulated.of(model), unravel(point), norm(state)
                 longest = self.curvature_norm
-                foreseen = Foreseen(
-                    rows.curvature(at, clip, longest),
-                    rows.variances(at, clip, jnp.minimum(longest, clip**2)),
+                # Last bits of sums in double precision differ between one device and many.
+                foreseen = single(
+                    Foreseen(
+                        rows.curvature(at, clip, longest),
+                        rows.variances(at, clip, jnp.minimum(longest, clip**2)),
+                    )
                 )
             known = state.known.after(estimate, scales, mechanism, foreseen)
             return state._replace(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from skdpbayes.mechanism.contributions import Quadratic, contribution_norm, scaled
 from skdpbayes.mechanism.spec import Block, Mechanism
-from skdpbayes.models.base import Model, curvature, like_vector, unbiased_weight
+from skdpbayes.models.base import Model, curvature, like_vector, single, unbiased_weight
 from skdpbayes.models.denoising import noise_edge
 from skdpbayes.models.protocols import Contribution, Number, Params, Record
 from skdpbayes.models.responses import fair_score, knows_responses
@@ -63,7 +63,7 @@ class Curvature(NamedTuple):
             kept=zero + 1,
             norms=jnp.zeros(2, jnp.float32),
             n=jnp.zeros((), jnp.int32),
-            foreseen=Foreseen(jnp.zeros((p, p)), jnp.zeros(1 + p)) if foreseen else None,
+            foreseen=single(Foreseen(jnp.zeros((p, p)), jnp.zeros(1 + p))) if foreseen else None,
         )
 
     @property
