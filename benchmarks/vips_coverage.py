@@ -84,7 +84,7 @@ def replicate(
             opened = isinstance(planned, Opened)
             own = model.marginal(state.params) if opened else model
             found = planned.solver.found(own, state.solver) if opened else planned.found(own, state)
-            mean, precision = found.mean, found.precision
+            mean, precision, _ = found
             if opened:
                 back = jnp.linalg.inv(own.prior_axes())
                 mean, precision = own.prior_axes() @ mean, back.T @ precision @ back

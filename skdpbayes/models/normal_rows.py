@@ -10,12 +10,14 @@ no budget.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
-from skdpbayes.models.base import Model, double
+from skdpbayes.models.base import Model, double, unbiased_weight
 from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.models.whitened import InCoordinates
@@ -23,6 +25,7 @@ from skdpbayes.models.whitened import InCoordinates
 _LEAST_ROWS = 512  # and as many mirrored ones
 
 
+@cache
 def standard_rows(n_columns: int) -> np.ndarray:
     """Standard normal rows with mean zero and unit second moments, from a fixed seed."""
     half = max(_LEAST_ROWS, 2 * n_columns)
@@ -60,9 +63,8 @@ class NormalRows:
         standard = double(self.standard)
         rows = standard + (1 - standard @ unit)[:, None] * unit
         rows = rows / jnp.linalg.norm(constant)
-        own = {"x": jnp.linalg.solve(axes.T, rows.T).T, "grid": None}
-        largest = jax.vmap(model.model.largest_weight, ({"x": 0, "grid": None},))(own)
-        return Expected(model, rows, largest, jnp.asarray(self.n_records / len(rows)))
+        own = jnp.linalg.solve(axes.T, rows.T).T
+        return Expected(model, own, rows, jnp.asarray(self.n_records / len(rows)))
 
 
 @jax.tree_util.register_dataclass
@@ -73,31 +75,31 @@ class Expected:
     Attributes
     ----------
     model : InCoordinates
+    own : array of shape (n, p)
+        Rows as records have them.
     rows : array of shape (n, p)
-        In its coordinates.
-    largest : array of shape (n,)
-        Largest weights of the rows.
+        The same in the model's coordinates.
     share : float
         Records for each simulated row.
     """
 
     model: InCoordinates
+    own: jax.Array
     rows: jax.Array
-    largest: jax.Array
     share: jax.Array
 
     def weights(self, params: Params, norm: Number) -> jax.Array:
         """Weights of scores clipped to `norm`, (n,)."""
-        bound = jax.vmap(lambda x: self.model.model.score_bound(params, {"x": x, "grid": None}))(
-            self.rows
-        )
-        return jnp.minimum(norm / bound, self.largest)
+        clip = jnp.asarray(norm)
+        return jax.vmap(lambda x: unbiased_weight(self.model, params, {"x": x}, clip))(self.own)
 
     def probabilities(self, params: Params) -> jax.Array:
         """Of the classes that have weights, (n, n_rows)."""
         return self.model.model.probabilities(self.rows @ params.T)
 
-    def curvature(self, params: Params, norm: Number, longest: Number | None = None) -> jax.Array:
+    def curvature(
+        self, params: Params, norm: Number, longest: ArrayLike | None = None
+    ) -> jax.Array:
         """Sum of weighted curvatures, each clipped to `longest`, (P, P)."""
         p = self.probabilities(params)
         weight = jax.vmap(jnp.diag)(p) - p[:, :, None] * p[:, None, :]
@@ -109,7 +111,9 @@ class Expected:
         one = jnp.einsum("nij,na,nb->iajb", weight, self.rows, self.rows, optimize="optimal")
         return self.share * one.reshape(size, size)
 
-    def variances(self, params: Params, norm: Number, longest: Number | None = None) -> jax.Array:
+    def variances(
+        self, params: Params, norm: Number, longest: ArrayLike | None = None
+    ) -> jax.Array:
         """Sums of the variances of weighted scores: their sum, and by parameter, (1 + P,).
 
         As released beside the curvature, and so clipped to `longest`.

@@ -18,6 +18,12 @@ class Averages(NamedTuple):
     subsampled: jax.Array  # variance due to subsampling, in units of the data's own
 
 
+def doubted(blocks: Averages, away: jax.Array) -> Averages:
+    """Blocks whose scores may be wrong by the square root of `away`."""
+    weight = blocks.weight / (1 + blocks.weight * away)
+    return blocks._replace(weight=weight, noise=blocks.noise + away)
+
+
 def average(parts: Averages) -> Averages:
     """Average over the leading axis."""
     total = jnp.sum(parts.weight, axis=0)

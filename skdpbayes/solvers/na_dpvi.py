@@ -16,6 +16,8 @@ which is combined with the prior (`_given`): the usual posterior where nu is sma
 it is large. The next score is released at the posterior mean; there is no learning rate. As it
 nears t*, errors of H matter less and less.
 
+For logistic regression simulated rows correct the result (`simulated_rows`).
+
 Where we differ: the paper runs NUTS over the stored trace for t*, a diagonal H and the variance.
 
 * H is the full curvature, released privately in some rounds or predicted by the model.
@@ -35,12 +37,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import block_diag
 
@@ -69,18 +69,19 @@ from skdpbayes.models.protocols import (
 from skdpbayes.models.responses import knows_responses
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
-from skdpbayes.solvers.averages import Averages, average
+from skdpbayes.solvers.averages import Averages, average, doubted
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import (
     Curvature,
     Foreseen,
+    curvature_blocks,
     curvature_round,
     sampling_covariance,
     sampling_weight,
     with_sum,
 )
-from skdpbayes.solvers.simulated_rows import Found, Start, found_with
+from skdpbayes.solvers.simulated_rows import Found, Likelihood, Start, found_with
 
 _BLOCKS = 32  # of rounds, over which averages are kept
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
@@ -164,6 +165,9 @@ class NADPVI:
         def row_norm(state: TraceState) -> jax.Array:
             return room * norm(state)
 
+        def curvature_norm(state: TraceState) -> jax.Array:
+            return self.curvature_norm * unit(state) ** 2
+
         def ask_score(state: TraceState, key: jax.Array) -> tuple[jax.Array, View]:
             del key
             view = _look(model, state)
@@ -209,13 +213,13 @@ class NADPVI:
             del step
             foreseen = None
             if self.simulated is not None:
-                rows, at, clip = self.simulated.of(model), unravel(point), norm(state)
-                longest = self.curvature_norm
+                rows, at, clip = self.simulated.of(model), unravel(point), row_norm(state)
+                blocks = curvature_blocks(curvature_norm(state), clip, mechanism.several_rows)
                 # Last bits of sums in double precision differ between one device and many.
                 foreseen = single(
                     Foreseen(
-                        rows.curvature(at, clip, longest),
-                        rows.variances(at, clip, jnp.minimum(longest, clip**2)),
+                        rows.curvature(at, clip, blocks["curvature"].clipping_norm),
+                        rows.variances(at, clip, blocks["variances"].clipping_norm),
                     )
                 )
             known = state.known.after(estimate, scales, mechanism, foreseen)
@@ -237,15 +241,15 @@ class NADPVI:
                 point=lambda state, key: state.theta.astype(jnp.float32),
                 params=unravel,
                 clip=row_norm,
-                norm=lambda state: self.curvature_norm * unit(state) ** 2,
+                norm=curvature_norm,
                 update=learn_curvature,
             ),
         )
 
     def posterior(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Normal posterior."""
-        mean, precision, *_ = self._found(model, state)
-        return GaussianPosterior.from_precision(mean, precision)
+        found = self._found(model, state)
+        return GaussianPosterior.from_precision(found.mean, found.precision)
 
     def without_noise(self, model: Model, state: TraceState) -> GaussianPosterior:
         """Posterior whose covariance leaves out the privacy noise of the scores.
@@ -261,7 +265,7 @@ class NADPVI:
         Scores were released at points that depend on the prior of the fit: it is quadratic about
         them.
         """
-        return NormalLikelihood(*self._found(model, state)[2:])
+        return NormalLikelihood(*self._found(model, state).likelihood)
 
     def found(self, model: Model, state: TraceState) -> Found:
         """Posterior and likelihood, to be traced.
@@ -279,11 +283,12 @@ class NADPVI:
         information, linear = _learnt(model, state, asked, unclear)
         reported = _learnt(model, state, estimated, unclear)
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
-        return Found(state.theta, precision, information, linear, reported[0])
+        return Found(state.theta, precision, Likelihood(information, linear, reported[0]))
 
-    def _found(self, model: Model, state: TraceState) -> list[np.ndarray]:
+    def _found(self, model: Model, state: TraceState) -> Any:
+        """`found`, on the host."""
         with jax.enable_x64(True):
-            return [np.asarray(x) for x in _found(self, model, state)]
+            return jax.device_get(_compiled(self, model, state))
 
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
@@ -291,9 +296,7 @@ class NADPVI:
         return {"mean_weight": float(sampling_weight(jax.device_get(state.known)))}
 
 
-@partial(jax.jit, compiler_options=LITTLE_EFFORT)
-def _found(solver: NADPVI, model: Model, state: TraceState) -> Found:
-    return solver.found(model, state)
+_compiled = jax.jit(NADPVI.found, compiler_options=LITTLE_EFFORT)
 
 
 def _informed(model: Model, state: TraceState, clip: Number) -> TraceState:
@@ -396,9 +399,7 @@ def _combined(model: Model, state: TraceState) -> Averages:
     if isinstance(model, HasWorkingPoint):
         return average(blocks)
     moved = (state.theta - blocks.point) @ _asked(model, state)
-    away = jax.vmap(lambda x: _shared(model, x))(moved**2)
-    weight = blocks.weight / (1 + blocks.weight * away)
-    return average(blocks._replace(weight=weight, noise=blocks.noise + away))
+    return average(doubted(blocks, jax.vmap(lambda x: _shared(model, x))(moved**2)))
 
 
 def _shared(model: Model, x: jax.Array) -> jax.Array:

@@ -24,7 +24,7 @@ from skdpbayes.models.base import Model, flat_start
 from skdpbayes.models.denoising import share_told
 from skdpbayes.models.normal_rows import Expected
 from skdpbayes.models.protocols import Number
-from skdpbayes.solvers.averages import Averages, average
+from skdpbayes.solvers.averages import Averages, average, doubted
 from skdpbayes.solvers.normal_posterior import REACH, gained, normal_given, within_reach
 from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 
@@ -36,22 +36,20 @@ _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
 _LEAST_EIGENVALUE = 1e-9  # over the largest: classes have directions without any curvature
 
 
-class Found(NamedTuple):
-    """Posterior, and the quadratic likelihood that it comes from (`NormalLikelihood`)."""
-
-    mean: jax.Array
-    precision: jax.Array
-    information: jax.Array
-    linear: jax.Array
-    reported: jax.Array
-
-
 class Likelihood(NamedTuple):
     """`NormalLikelihood`: information, linear term, and the information that is reported."""
 
-    information: jax.Array
-    linear: jax.Array
-    reported: jax.Array
+    information: jax.Array  # (P, P)
+    linear: jax.Array  # (P,)
+    reported: jax.Array  # (P, P)
+
+
+class Found(NamedTuple):
+    """Posterior, and the likelihood that it comes from."""
+
+    mean: jax.Array  # (P,)
+    precision: jax.Array  # (P, P)
+    likelihood: Likelihood
 
 
 class Sweep(NamedTuple):
@@ -160,14 +158,8 @@ def found_with(
         labels = rows.mean_probabilities(unravel(mean), covariance)
         bend = like.factor * (rows.scores(weights, asked, labels) + (blocks.point - mean) @ whole)
         missed = (1 - like.trust) * line**2 + like.trust * (1 - _BENT) * bend**2
-        away = jnp.mean(missed, axis=1, keepdims=True)
-        seen = average(
-            blocks._replace(
-                weight=blocks.weight / (1 + blocks.weight * away),
-                score=blocks.score + line - like.trust * bend,
-                noise=blocks.noise + away,
-            )
-        )
+        corrected = blocks._replace(score=blocks.score + line - like.trust * bend)
+        seen = average(doubted(corrected, jnp.mean(missed, axis=1, keepdims=True)))
 
         def spread(h: jax.Array) -> jax.Array:
             # Released variances are those of whole curvatures: mean weights are their ratio.
@@ -207,4 +199,4 @@ def found_with(
     first = Sweep(zero, zero + jnp.inf, start.mean, start.covariance, nothing)
     _, _, mean, covariance, found = jax.lax.while_loop(goes_on, step, first)
     precision = normal_given(model, found.reported, found.linear, (mean, covariance))[1]
-    return Found(mean, precision, *found)
+    return Found(mean, precision, found)
