@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from skdpbayes.intake.tables import Numbers
-from skdpbayes.mechanism.grid import GRID, VECTOR, Grid, put_on_grid
+from skdpbayes.mechanism.grid import GRID, VECTOR, Grid, peaks, put_on_grid
 from skdpbayes.mechanism.records import NARROWEST, RaggedRows, Records, SparseRows, padded_size
 
 
@@ -46,7 +46,7 @@ def finite_rows(field: Numbers) -> np.ndarray:
         owner = np.repeat(np.arange(field.shape[0]), np.diff(field.indptr))
         fine[owner[~np.isfinite(field.data)]] = False
         return fine
-    return np.isfinite(field).reshape(len(field), -1).all(axis=1)
+    return np.isfinite(peaks(field.reshape(len(field), -1)))
 
 
 def _without_nulls(field: Numbers) -> np.ndarray:

@@ -16,6 +16,7 @@ from scipy import sparse
 
 from skdpbayes.intake.sources import RecordSource
 from skdpbayes.intake.tables import Numbers, as_table, frame_of, may_hold_numbers
+from skdpbayes.mechanism.grid import peaks
 
 _BLOCK = 2**13  # rows handled at a time, so that temporaries stay in cache
 
@@ -60,7 +61,7 @@ def bounded_rows(
             block = X[part].astype(
                 dtype, order="C", copy=True
             )  # else a lone row is added up in another order
-            peak = np.abs(block).max(axis=1)
+            peak = peaks(block)
             far = np.flatnonzero(peak > short)
             null[part] = ~np.isfinite(peak)  # NaN is the largest of numbers
             block[null[part]] = 0
@@ -74,7 +75,7 @@ def bounded_rows(
 
 def _shortened(block: np.ndarray, bound: float) -> np.ndarray:
     """Rows scaled down to norm `bound` where they exceed it."""
-    peak = np.abs(block).max(axis=1).astype(np.float64)
+    peak = peaks(block).astype(np.float64)
     with np.errstate(under="ignore"):
         direction = block / _or_one(peak)[:, None]
         # The largest entry of a row as long as the bound: norms themselves could overflow.

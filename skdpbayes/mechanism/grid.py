@@ -19,6 +19,7 @@ import numpy as np
 _BITS = 16
 _LEAST = np.float32(2.0**-100)  # largest entry of a vector that is not taken for zero
 _BLOCK = 2**13  # vectors at a time, so that they stay in cache
+_NARROW = 64  # NumPy takes maxima of shorter rows one number at a time, of columns several
 
 
 VECTOR, GRID = "x", "grid"  # fields of a record: its vector, and the vector's `Grid`
@@ -44,6 +45,19 @@ def grid_of(record: Any) -> Grid | None:
     """Grid of a record's own vector; None if it has none."""
     grid = record.get(GRID) if isinstance(record, Mapping) else None
     return grid if isinstance(grid, Grid) else None
+
+
+def peaks(vectors: np.ndarray) -> np.ndarray:
+    """Largest absolute entry of each vector: not finite where an entry is not."""
+    n, d = vectors.shape
+    if d > _NARROW:
+        out: np.ndarray = np.abs(vectors).max(axis=1, initial=0)
+        return out
+    out = np.empty(n, vectors.dtype)
+    for start in range(0, n, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        np.abs(vectors[part].T, order="C").max(axis=0, initial=0, out=out[part])
+    return out
 
 
 @np.errstate(all="ignore")  # what a vector holds raises nothing, whatever NumPy is told
@@ -79,7 +93,7 @@ def put_on_grid(vectors: np.ndarray) -> Grid:
     for start in range(0, n, _BLOCK):
         part = slice(start, start + _BLOCK)
         block = vectors[part]
-        peak = np.abs(block).max(axis=1, initial=0)
+        peak = peaks(block)
         infinite, small = ~np.isfinite(peak), ~(peak >= _LEAST)
         block[infinite | small] = 0
         peak[infinite | small] = 1

@@ -11,7 +11,7 @@ from whitebox import drawn
 from skdpbayes.intake.packing import pack_records
 from skdpbayes.mechanism import private_sum as mechanism
 from skdpbayes.mechanism.contributions import RankOne
-from skdpbayes.mechanism.grid import Grid, put_on_grid
+from skdpbayes.mechanism.grid import Grid, peaks, put_on_grid
 from skdpbayes.mechanism.private_sum import partial_sums
 from skdpbayes.mechanism.spec import Block, MechanismSpec
 from skdpbayes.privacy import GaussianSteps
@@ -147,3 +147,16 @@ def test_sums_are_those_of_vectors_that_were_rounded_before():
     exact = (y * np.minimum(1, 2 / norm)[:, None]).T @ X
     np.testing.assert_allclose(summed(True), exact, atol=2e-3)
     np.testing.assert_allclose(summed(False), exact, atol=2e-3)
+
+
+@pytest.mark.parametrize("d", [0, 1, 20, 64, 65])
+def test_peaks_of_narrow_and_of_wide_vectors(d: int) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((9000, d)).astype(np.float32)
+    if d:
+        places = rng.integers(0, d, 3000)
+        vectors[np.arange(3000), places] = rng.choice([np.nan, np.inf, -np.inf], 3000)
+    found = peaks(vectors)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, np.abs(vectors).max(axis=1, initial=0))
+    np.testing.assert_array_equal(np.isfinite(found), np.isfinite(vectors).all(axis=1))
