@@ -47,6 +47,7 @@ def grid_of(record: Any) -> Grid | None:
     return grid if isinstance(grid, Grid) else None
 
 
+@np.errstate(all="ignore")  # what a vector holds raises nothing, whatever NumPy is told
 def peaks(vectors: np.ndarray) -> np.ndarray:
     """Largest absolute entry of each vector: not finite where an entry is not."""
     n, d = vectors.shape
@@ -60,7 +61,7 @@ def peaks(vectors: np.ndarray) -> np.ndarray:
     return out
 
 
-@np.errstate(all="ignore")  # what a vector holds raises nothing, whatever NumPy is told
+@np.errstate(all="ignore")
 def put_on_grid(vectors: np.ndarray) -> Grid:
     """Round vectors, in place, each by itself.
 
