@@ -285,11 +285,10 @@ class NADPVI:
         precision = normal_given(model, *reported, (state.theta, state.covariance))[1]
         return Found(state.theta, precision, Likelihood(information, linear, reported[0]))
 
-    def _found(self, model: Model, state: TraceState) -> Found:
-        """`found`, on the host."""
+    def _found(self, model: Model, state: TraceState) -> Any:
+        """`Found` with arrays of NumPy."""
         with jax.enable_x64(True):
-            found: Found = jax.device_get(_compiled(self, model, state))
-            return found
+            return jax.device_get(_compiled(self, model, state))
 
     def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
