@@ -387,7 +387,7 @@ ENTRIES = [
     Entry(
         "hierarchical",
         DPHierarchicalLogisticRegression,
-        {"dpvi": "Reduced", "na-dpvi": "NumPyroModel", "sgld": "Reduced"},
+        "Reduced",
         {"groups": 3, "classes": [0, 1]},
         number_and_group,
         supervised=True,

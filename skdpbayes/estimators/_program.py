@@ -93,10 +93,8 @@ class ProgramEstimator(PosteriorEstimator):
             return Task(start, Bounds(clip=norm), voided_by, costly=True)
         if not math.isfinite(self.epsilon):  # nothing is clipped: the likelihood as it is
             model = replace(model, program=replace(model.program, weighed=False, censored=False))
-        # In reduced coordinates, na-dpvi would treat flat directions as known, and its intervals
-        # would be too narrow.
-        whole = callable(self._parameters()["guide"]) or self.solver == "na-dpvi"
-        learnt = model if whole else reduced(model)
+        whole = callable(self._parameters()["guide"])
+        learnt = model if whole else reduced(model, hyper=self.solver != "sgld")
         # The Fisher information of scores of this norm replaces the curvature that limits steps.
         bounds = Bounds(
             typical=(norm, (FAIR_RATIO if learnt.one_response else CURVATURE_RATIO) * norm**2),

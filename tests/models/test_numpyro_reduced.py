@@ -83,7 +83,8 @@ def test_sites_that_are_not_normal_stay_as_they_are():
 @pytest.mark.parametrize(
     "function",
     [
-        level(spread=positive("tau")),  # what is between levels is not linear
+        level(spread=lambda effects: positive("tau", jnp.exp(effects[0, 0]))(effects)),
+        level(spread=lambda effects: numpyro.sample("tau", dist.HalfNormal(1).expand([3, 2]))),
         level(mean=lambda effects: jnp.asarray(TABLE) @ effects**2),
         level(mean=lambda effects: jnp.asarray(TABLE) @ jnp.maximum(effects, 0)),
         level(spread=lambda effects: jnp.exp(effects[0])),
@@ -97,7 +98,8 @@ def test_sites_that_are_not_normal_stay_as_they_are():
         level(seen=True),  # records tell of effects themselves
     ],
     ids=[
-        "random spread",
+        "spread that tells of the effects",
+        "more spreads than can be covered",
         "square",
         "kink",
         "spread of effects",
@@ -108,6 +110,36 @@ def test_sites_that_are_not_normal_stay_as_they_are():
     ],
 )
 def test_other_models_keep_all_coordinates(function):
+    model = read(function)
+    assert reduced(model) is model
+
+
+def test_a_learnt_spread_is_left_out_too():
+    model = read(level(spread=positive("tau"), noise=positive("sigma")))
+    small = reduced(model)
+    assert small.basis.shape == (12, 7)  # six weights and the noise
+    assert reduced(model, hyper=False) is model
+    # Rounds have a wide prior: the spread is above its median.
+    assert small.offset[small.parts.hyper[0]] > 0.5
+    own = jnp.asarray(np.random.default_rng(0).normal(size=7), jnp.float32)
+    whole = flat_start(model)[1](small.offset + small.basis @ own)
+    np.testing.assert_allclose(
+        small.log_likelihood(own, RECORD), model.log_likelihood(whole, RECORD), rtol=1e-5
+    )
+    flat = jax.grad(small.log_prior)(own)
+    np.testing.assert_allclose(flat[:6], -own[:6], rtol=1e-4)
+
+
+def test_noise_that_sets_the_spread_is_no_hyper_parameter():
+    def function(x, group, y=None):
+        sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+        with numpyro.plate("groups", 3):
+            w = numpyro.sample("w", dist.Normal(jnp.zeros(2), sigma).to_event(1))
+        tau = numpyro.sample("tau", dist.HalfNormal(1))
+        del tau
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("y", dist.Normal((x * w[group]).sum(-1), sigma), obs=y)
+
     model = read(function)
     assert reduced(model) is model
 
@@ -214,3 +246,49 @@ def test_the_posterior_of_all_levels_is_exact_without_noise(solver):
     found = np.concatenate([draws["effects"].reshape(-1, 4), draws["w"].reshape(-1, 6)], axis=1)
     np.testing.assert_allclose((found.mean(axis=0) - mean) / std, 0, atol=0.1)
     np.testing.assert_allclose(found.std(axis=0) / std, 1, atol=0.1)
+
+
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
+def test_a_learnt_spread_has_its_exact_posterior_without_noise(solver):
+    rng = np.random.default_rng(1)
+    n = 600
+    x, group = rng.normal(size=(n, 2)), rng.integers(0, 3, n)
+    table = np.asarray(TABLE, float)
+    w = table @ rng.normal(size=(2, 2)) + 0.4 * rng.normal(size=(3, 2))
+    y = (x * w[group]).sum(axis=1) + 0.5 * rng.normal(size=n)
+    model = DPNumPyroModel(
+        level(spread=positive("tau")),
+        epsilon=np.inf,
+        solver=solver,
+        sampling_rate=1.0,
+        n_posterior_samples=20_000,
+    )
+    draws = model.fit({"x": x, "group": group, "y": y}).posterior_samples_
+
+    # All but the spread is integrated out, on a grid of it; weights by rows.
+    design = np.zeros((n, 6))
+    design[np.arange(n), 2 * group], design[np.arange(n), 2 * group + 1] = x.T
+    about = np.kron(table, np.eye(2))
+    told, linear = design.T @ design / 0.25, design.T @ y / 0.25
+    spreads = np.linspace(1e-3, 4, 2000)
+    logs, means, variances = [], [], []
+    for tau in spreads:
+        prior = tau**2 * np.eye(6) + 4 * about @ about.T
+        covariance = np.linalg.inv(np.linalg.inv(prior) + told)
+        both = np.eye(6) + prior @ told
+        logs.append(linear @ covariance @ linear / 2 - np.linalg.slogdet(both)[1] / 2 - tau**2 / 2)
+        back = 4 * about.T @ np.linalg.inv(prior)  # effects given weights
+        means.append(np.append(back @ covariance @ linear, covariance @ linear))
+        rest = 4 * np.eye(4) - 4 * back @ about + back @ covariance @ back.T
+        variances.append(np.append(np.diag(rest), np.diag(covariance)))
+    share = np.exp(np.array(logs) - np.max(logs))
+    share /= share.sum()
+    mean = share @ means
+    std = np.sqrt(share @ (np.array(variances) + np.square(means)) - mean**2)
+
+    found = np.concatenate([draws["effects"].reshape(-1, 4), draws["w"].reshape(-1, 6)], axis=1)
+    np.testing.assert_allclose((found.mean(axis=0) - mean) / std, 0, atol=0.1)
+    np.testing.assert_allclose(found.std(axis=0) / std, 1, atol=0.1)
+    levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
+    exact = spreads[np.searchsorted(np.cumsum(share), levels)]
+    np.testing.assert_allclose(np.quantile(draws["tau"], levels), exact, rtol=0.06)

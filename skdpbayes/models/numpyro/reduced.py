@@ -4,12 +4,17 @@ In a hierarchy the likelihood depends on the lowest level alone. If the hierarch
 linear, that level is a linear function of the standard normal coordinates, and the directions
 orthogonal to it keep their prior exactly. A score without these directions has fewer entries, and
 less privacy noise.
+
+If the slopes depend on hyper-parameters, such as a learnt spread, these are fixed in the rounds, in
+which they only set the prior. The final posterior has the others integrated out, given each of
+them (`skdpbayes.posteriors.hierarchy`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +28,14 @@ from skdpbayes.models.base import flat_start
 from skdpbayes.models.numpyro.predict import at_draw
 from skdpbayes.models.numpyro.program import NumPyroModel, log_probability
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record, Response
+from skdpbayes.posteriors.base import DrawsPosterior, GaussianPosterior, Posterior
+from skdpbayes.posteriors.hierarchy import Levels, with_hyper_parameters
 
 _MOST_COORDINATES = 2000
+_MOST_HYPER = 5  # which importance sampling can cover
 _POINTS = 50  # points at which linearity is checked
+_WIDE = 0.95  # quantile of the widths of priors: that of the rounds
+_CHUNK = 100  # hyper-parameters at which levels are computed together
 
 
 @jax.tree_util.register_dataclass
@@ -37,12 +47,17 @@ class Reduced:
     ----------
     model : NumPyroModel
     basis : array of shape (n_coordinates, n_left)
-        Orthonormal columns.
+        Orthonormal columns: those of `seen` first.
+    offset : array of shape (n_coordinates,)
+        Hyper-parameters in the rounds; zero elsewhere.
+    parts : Parts
     score_unit : float
     """
 
     model: NumPyroModel
     basis: Array
+    offset: Array
+    parts: Parts = field(metadata={"static": True})
     score_unit: Number = 1.0
 
     @property
@@ -95,52 +110,106 @@ class Reduced:
         """Ones."""
         return jnp.ones_like(self.init())
 
-    def natural(self, posterior):
+    def natural(self, posterior: GaussianPosterior | DrawsPosterior) -> Posterior:
         """Posterior of all coordinates: those left out have their prior."""
-        return posterior.among_others(np.asarray(self.basis, np.float64))
+        if not self.parts.hyper:
+            return posterior.among_others(np.asarray(self.basis, np.float64))
+        assert isinstance(posterior, GaussianPosterior)  # `reduced` for `sgld` has hyper=False
+        parts, size = self.parts, len(self.offset)
+        normal, hyper, rest = (np.array(p, int) for p in parts[2:])
+        n_values = self.basis.shape[1] - len(rest)
+        own = np.asarray(self.offset, np.float64)[hyper]
+        fixed = _levels(self.model, parts, own[None])
+        scale = fixed.slope[0] @ np.asarray(self.basis, np.float64)[normal, :n_values]
+
+        def levels(at: np.ndarray) -> Levels:
+            found = _levels(self.model, parts, at)
+            centre = np.linalg.solve(scale, (found.centre - fixed.centre).T).T
+            return Levels(centre, np.linalg.solve(scale, found.slope), found.log_prior)
+
+        order = np.empty(size, int)
+        order[np.concatenate([hyper, normal, rest])] = np.arange(size)
+        return with_hyper_parameters(posterior, levels, n_values, len(hyper), order)
 
     def _all(self, params):
-        return flat_start(self.model)[1](self.basis @ params)
+        return flat_start(self.model)[1](self.offset + self.basis @ params)
 
 
-def reduced(model: NumPyroModel) -> NumPyroModel | Reduced:
+class Parts(NamedTuple):
+    """Coordinates of a model, as `ravel_pytree` has them.
+
+    Attributes
+    ----------
+    read : tuple of str
+        Sites that the likelihood reads.
+    seen : tuple of str
+        Those of them that are normal.
+    normal, hyper, rest : tuples of int
+        Places of normal coordinates, of others that the likelihood does not read, and of others.
+    """
+
+    read: tuple[str, ...]
+    seen: tuple[str, ...]
+    normal: tuple[int, ...]
+    hyper: tuple[int, ...]
+    rest: tuple[int, ...]
+
+
+def reduced(model: NumPyroModel, *, hyper: bool = True) -> NumPyroModel | Reduced:
     """The model without the directions that the likelihood ignores, where they are found.
 
     They are the directions of normal coordinates orthogonal to the slopes of the normal sites that
-    the likelihood reads. The values it reads, and the prior, are compared with and without them at
-    random points.
+    the likelihood reads, and the sites that are not normal and that it does not read. What is
+    assumed of the values read and of the prior is checked at random points.
+
+    Parameters
+    ----------
+    model : NumPyroModel
+    hyper : bool
+        Whether slopes may depend on the sites that are not normal and not read.
     """
     size = sum(int(np.prod(site.shape)) for site in model.program.sites)
     if size > _MOST_COORDINATES:
         return model
     read, of_normal = _read_sites(model), {site.name for site in model.program.sites if site.normal}
-    seen = tuple(sorted(read & of_normal))
-    if not seen or of_normal <= read:  # most models; nothing is compiled
+    if not read & of_normal or read == {site.name for site in model.program.sites}:
+        return model  # most models; nothing is compiled
+    parts = _parts(model, read)
+    if len(parts.hyper) > (_MOST_HYPER if hyper else 0):
         return model
-    normal = np.concatenate([np.full(int(np.prod(s.shape)), s.normal) for s in _in_order(model)])
-    slope = np.asarray(_slope(model, seen), np.float64) * normal
-    kept = len(slope) + np.count_nonzero(~normal)
+    offset = _usual(model, parts)
+    slope = _levels(model, parts, offset[None, list(parts.hyper)]).slope[0]
+    kept = len(slope) + len(parts.rest)
     if kept >= size or np.linalg.matrix_rank(slope, rtol=1e-4) < len(slope):
         return model
     # The polar factor: each coordinate is near one of the values read.
-    basis = np.concatenate([polar(slope.T)[0], np.eye(size)[:, ~normal]], axis=1).astype(np.float32)
-    # Points far from the centre vary the normal coordinates alone.
-    scales = np.where(normal, np.geomspace(0.1, 10, _POINTS)[:, None], 1)
-    points = (scales * np.random.default_rng(0).standard_normal(scales.shape)).astype(np.float32)
-    told, without, prior, own_prior = jax.device_get(
-        _told(model, tuple(sorted(read)), basis, points)
-    )
-    unseen = np.allclose(told, without, rtol=0, atol=1e-4 * np.abs(told).max(axis=0))
-    return (
-        Reduced(model, basis)
-        if unseen and np.allclose(prior, own_prior, rtol=1e-3, atol=1e-3)
-        else model
-    )
+    basis = np.zeros((size, kept), np.float32)
+    basis[list(parts.normal), : len(slope)] = polar(slope.T)[0]
+    basis[list(parts.rest), range(len(slope), kept)] = 1
+    return Reduced(model, basis, offset, parts) if _as_assumed(model, parts) else model
 
 
-def _in_order(model):
-    """Sites as `ravel_pytree` has them."""
-    return sorted(model.program.sites, key=lambda site: site.name)
+def _parts(model, read):
+    """`Parts`, given the sites that are read."""
+    sites = sorted(model.program.sites, key=lambda site: site.name)
+    sizes = [int(np.prod(site.shape)) for site in sites]
+    of = np.repeat(np.arange(len(sites)), sizes)
+    normal = np.array([site.normal for site in sites])[of]
+    seen = np.array([site.name in read for site in sites])[of]
+    places = (np.flatnonzero(x).tolist() for x in (normal, ~normal & ~seen, ~normal & seen))
+    names = tuple(site.name for site in sites if site.name in read)
+    of_normal = tuple(site.name for site in sites if site.name in read and site.normal)
+    return Parts(names, of_normal, *map(tuple, places))
+
+
+def _usual(model, parts):
+    """Hyper-parameters whose prior of the values read is as wide as most, among zeros."""
+    offset = np.zeros(flat_start(model)[0].size, np.float32)
+    if parts.hyper:
+        draws = np.random.default_rng(0).standard_normal((_CHUNK, len(parts.hyper)))
+        widths = np.square(_levels(model, parts, draws).slope).sum(axis=(1, 2))
+        offset[list(parts.hyper)] = draws[np.argsort(widths)[int(_WIDE * _CHUNK)]]
+    return offset
 
 
 def _read_sites(model):
@@ -163,24 +232,73 @@ def _read_sites(model):
 def _values(model, names, x):
     """Values of sites at given coordinates, ravelled."""
     sites = model.values(flat_start(model)[1](x))
-    return ravel_pytree([sites[name] for name in names])[0]
+    return ravel_pytree([sites[name] for name in names])[0] if names else jnp.zeros(0)
+
+
+def _levels(model, parts, hyper):
+    """`Levels` of the values read, at hyper-parameters of shape (n, k), others at their centre."""
+    n_chunks, k = -(-len(hyper) // _CHUNK), hyper.shape[1]
+    padded = np.zeros((n_chunks * _CHUNK, k), np.float32)
+    padded[: len(hyper)] = hyper
+    chunks = padded.reshape(n_chunks, _CHUNK, k)
+    found = zip(*(jax.device_get(_levels_of(model, parts, x)) for x in chunks), strict=True)
+    return Levels(*(np.concatenate(x)[: len(hyper)].astype(np.float64) for x in found))
 
 
 @partial(jax.jit, static_argnums=1)
-def _slope(model, names):
-    """Slope of the values of sites at the centre of the prior."""
-    return jax.jacobian(partial(_values, model, names))(flat_start(model)[0])
+def _levels_of(model, parts, hyper):
+    start, unravel = flat_start(model)
+    normal = jnp.array(parts.normal)
+
+    def one(own):
+        at = start.at[jnp.array(parts.hyper, int)].set(own)
+
+        def values(z):
+            return _values(model, parts.seen, at.at[normal].set(z))
+
+        zero = jnp.zeros(len(normal), jnp.float32)
+        return values(zero), jax.jacobian(values)(zero), model.log_prior(unravel(at))
+
+    return jax.lax.map(one, hyper)
+
+
+def _as_assumed(model, parts):
+    """Whether values read are linear in the normal coordinates, given hyper-parameters alone.
+
+    And whether log priors are sums: of the normal coordinates' own, of the hyper-parameters' and of
+    the others'.
+    """
+    size = flat_start(model)[0].size
+    # Points far from the centre vary the normal coordinates alone.
+    scales = np.ones((_POINTS, size))
+    scales[:, list(parts.normal)] = np.geomspace(0.1, 10, _POINTS)[:, None]
+    points = (scales * np.random.default_rng(0).standard_normal(scales.shape)).astype(np.float32)
+    told, expected, priors, sums = jax.device_get(_told(model, parts, points))
+    close = np.allclose(told, expected, rtol=0, atol=1e-4 * np.abs(told).max(axis=0))
+    return close and np.allclose(priors, sums, rtol=1e-3, atol=1e-3)
 
 
 @partial(jax.jit, static_argnums=1)
-def _told(model, names, basis, points):
-    """Values of sites and log priors at points, with and without the other directions."""
-    unravel = flat_start(model)[1]
+def _told(model, parts, points):
+    """Values read, and log priors over those at the centre, at points; and as they should be."""
+    start, unravel = flat_start(model)
+    normal, hyper, rest = (jnp.array(places, int) for places in parts[2:])
+    others = tuple(name for name in parts.read if name not in parts.seen)
 
     def at(x):
-        without = basis @ (x @ basis)
-        prior = model.log_prior(unravel(x)) - model.log_prior(unravel(without))
-        values, values_without = _values(model, names, x), _values(model, names, without)
-        return values, values_without, prior, -jnp.sum((x - without) ** 2) / 2
+        z, own = x[normal], start.at[hyper].set(x[hyper])
+
+        def seen(z):
+            return _values(model, parts.seen, own.at[normal].set(z))
+
+        def log_prior(x):
+            return model.log_prior(unravel(x)) - model.log_prior(unravel(start))
+
+        kept = start.at[rest].set(x[rest])
+        centre, slope = seen(jnp.zeros_like(z)), jax.jacobian(seen)(jnp.zeros_like(z))
+        told = _values(model, parts.seen, x), _values(model, others, x)
+        expected = centre + slope @ z, _values(model, others, kept)
+        sums = log_prior(own) + log_prior(kept) - jnp.sum(z**2) / 2
+        return jnp.concatenate(told), jnp.concatenate(expected), log_prior(x), sums
 
     return jax.lax.map(at, points)

@@ -1,0 +1,220 @@
+"""Posterior of a hierarchy whose spreads are learnt: a mixture of normal posteriors over them.
+
+Given hyper-parameters h (spreads, say), the values u that records tell of are ``c(h) + G(h) z``,
+with z standard normal. If the likelihood of u is normal, with information L and linear term l, then
+the posterior of z given h is normal with precision ``K = I + G'LG`` and mean ``K^-1 b``, where
+``b = G'(l - Lc)``, and the evidence of h is
+
+    log p(releases | h) = l'c - c'Lc / 2 - log det(K) / 2 + b'K^-1 b / 2.
+
+The posterior of h is not normal: spreads are skewed, and may be zero. Adaptive importance sampling
+finds it (Cornuet, Marin, Mira and Robert 2012). All this is a function of releases and of public
+values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+from scipy.linalg import solve_triangular
+
+from skdpbayes.posteriors.base import GaussianPosterior, SampledPosterior
+
+Array = NDArray[np.float64]
+
+_ROUNDS = 6
+_MOST_HALVINGS = 20  # of the logarithms of weights
+_OF_A_ROUND = 100  # draws of hyper-parameters, for each of them
+_WIDE, _SHARE = 2.0, 0.2  # standard deviation of wide proposals, and their share in later rounds
+_DEGREES, _INFLATED = 4.0, 1.3  # degrees of freedom and variance of the others
+_ERROR = 0.02  # variance of means where there is no information, in that of the prior
+_FEWEST_NODES, _MOST_NODES, _MOST_ENTRIES = 20, 200, 4_000_000
+
+
+class Levels(NamedTuple):
+    """Values that records tell of, ``centre + slope z``, given each of n hyper-parameters.
+
+    Attributes
+    ----------
+    centre : array of shape (n, m)
+    slope : array of shape (n, m, q)
+    log_prior : array of shape (n,)
+        Log density of the hyper-parameters, up to a constant.
+    """
+
+    centre: Array
+    slope: Array
+    log_prior: Array
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Normal likelihood of u."""
+
+    information: Array
+    linear: Array
+
+    def given(self, centre: Array, slope: Array) -> tuple[Array, Array, float]:
+        """Mean of z given hyper-parameters, Cholesky factor of its precision, and evidence."""
+        told = self.information @ slope
+        root: Array = np.linalg.cholesky(np.eye(slope.shape[1]) + slope.T @ told)
+        half = solve_triangular(root, slope.T @ self.linear - told.T @ centre, lower=True)
+        log = centre @ (self.linear - self.information @ centre / 2) + half @ half / 2
+        mean: Array = solve_triangular(root, half, lower=True, trans="T")
+        return mean, root, float(log - np.log(np.diag(root)).sum())
+
+
+@dataclass(frozen=True, repr=False)
+class HierarchyPosterior(SampledPosterior):
+    """Mixture of normal posteriors, one for each of n equally probable hyper-parameters.
+
+    Attributes
+    ----------
+    hyper : array of shape (n, k)
+    means : array of shape (n, q)
+        Of z.
+    roots : array of shape (n, q, q)
+        Lower Cholesky factors of the precisions of z.
+    others : GaussianPosterior
+        Of the r other parameters, less what they have in common with u.
+    shifts : array of shape (n, r)
+        What they have in common with ``c(h)``,
+    turns : array of shape (n, r, q)
+        and their slopes in z.
+    order : array of shape (k + q + r,)
+        Place of each parameter among hyper-parameters, z and others.
+    """
+
+    hyper: Array
+    means: Array
+    roots: Array
+    others: GaussianPosterior
+    shifts: Array
+    turns: Array
+    order: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        k = self.hyper.shape[1]
+        return f"HierarchyPosterior({len(self.order)} parameters, {k} of them hyper-parameters)"
+
+    def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
+        """Draws, of shape (n, n_parameters)."""
+        nodes = (rng.permutation(n) + rng.integers(len(self.hyper))) % len(self.hyper)
+        noise = rng.standard_normal((n, self.means.shape[1]))
+        z, others = np.empty_like(noise), self.others.sample(rng, n) + self.shifts[nodes]
+        for node in np.unique(nodes):
+            own = nodes == node
+            away = solve_triangular(self.roots[node], noise[own].T, lower=True, trans="T")
+            z[own] = self.means[node] + away.T
+            others[own] += z[own] @ self.turns[node].T
+        return np.concatenate([self.hyper[nodes], z, others], axis=1)[:, self.order]
+
+
+def with_hyper_parameters(
+    found: GaussianPosterior,
+    levels: Callable[[Array], Levels],
+    n_values: int,
+    n_hyper: int,
+    order: NDArray[np.int64],
+) -> HierarchyPosterior:
+    """Posterior with hyper-parameters, given one without them.
+
+    Parameters
+    ----------
+    found : GaussianPosterior
+        Of u under a standard normal prior, and of other parameters, which come last.
+    levels : callable
+        From hyper-parameters, of shape (n, k). Their priors are about standard normal.
+    n_values, n_hyper : int
+        Numbers of entries of u and of hyper-parameters.
+    order : array
+        As in `HierarchyPosterior`.
+    """
+    precision = np.linalg.inv(found.covariance)
+    linear = precision @ found.mean
+    u, rest = slice(n_values), slice(n_values, None)
+    information = precision[u, u] - np.eye(n_values)
+    # The others are integrated out.
+    turn = -np.linalg.solve(precision[rest, rest], precision[rest, u])
+    others = GaussianPosterior.from_precision(
+        np.linalg.solve(precision[rest, rest], linear[rest]), precision[rest, rest]
+    )
+    values, vectors = np.linalg.eigh(information + precision[u, rest] @ turn)
+    values = values.clip(0)
+    # A mean where there is no information is an error of the solver, and no sign of a wide prior.
+    along = (linear[u] + turn.T @ linear[rest]) @ vectors * values / (values + _ERROR)
+    told = _Told((vectors * values) @ vectors.T, vectors @ along)
+
+    def given(at: Levels) -> list[tuple[Array, Array, float]]:
+        return [told.given(c, g) for c, g in zip(at.centre, at.slope, strict=True)]
+
+    def log_density(hyper: Array) -> Array:
+        at = levels(hyper)
+        return at.log_prior + np.array([log for _, _, log in given(at)])
+
+    n = int(np.clip(_MOST_ENTRIES // len(order) ** 2, _FEWEST_NODES, _MOST_NODES))
+    hyper = _draws(log_density, n_hyper, n)
+    at = levels(hyper)
+    means, roots, _ = (np.array(x) for x in zip(*given(at), strict=True))
+    return HierarchyPosterior(
+        hyper, means, roots, others, at.centre @ turn.T, turn @ at.slope, order
+    )
+
+
+def _draws(log_density: Callable[[Array], Array], k: int, n: int) -> Array:
+    """Draws of a density in k dimensions, of shape (n, k), by adaptive importance sampling.
+
+    The first round proposes from a wide normal law, later ones from a mixture of it and of a
+    Student t law with the moments of all earlier points. Weights are over the mean of all
+    proposals.
+    """
+    rng = np.random.default_rng(0)
+    wide = stats.multivariate_normal(np.zeros(k), _WIDE**2 * np.eye(k))
+    size = _OF_A_ROUND * k
+    points = wide.rvs(size, rng).reshape(size, k)
+    logs, proposed = log_density(points), [wide.logpdf]
+    for _ in range(_ROUNDS - 1):
+        weight = _weights(logs, points, proposed, 10 * k)
+        mean = weight @ points
+        away = points - mean
+        spread = _INFLATED * (away * weight[:, None]).T @ away + 1e-9 * np.eye(k)
+        near = stats.multivariate_t(mean, spread, df=_DEGREES, seed=rng)
+        laws = [wide.rvs(size, rng), near.rvs(size)]
+        from_wide = rng.random(size) < _SHARE
+        new = np.where(from_wide[:, None], *(x.reshape(size, k) for x in laws))
+        points, logs = np.concatenate([points, new]), np.append(logs, log_density(new))
+        proposed.append(partial(_of_both, wide, near))
+    order = np.lexsort(points.T)
+    shares = np.cumsum(_weights(logs, points, proposed)[order])
+    at = np.searchsorted(shares, (np.arange(n) + 0.5) / n)  # systematic resampling
+    return points[order[np.minimum(at, len(order) - 1)]]
+
+
+def _of_both(wide: Any, near: Any, points: Array) -> Array:
+    """Log density of later proposals."""
+    return special.logsumexp(
+        [wide.logpdf(points), near.logpdf(points)], axis=0, b=[[_SHARE], [1 - _SHARE]]
+    )
+
+
+def _weights(
+    logs: Array, points: Array, proposed: list[Callable[[Array], Array]], least: float = 1.0
+) -> Array:
+    """Importance weights, of sum one.
+
+    They are taken to a power at which they are worth at least `least` equal ones: fewer points
+    would have no spread.
+    """
+    log = logs - special.logsumexp([law(points) for law in proposed], axis=0)
+    log = np.where(np.isfinite(log), log, -np.inf)
+    for halvings in range(_MOST_HALVINGS):
+        weights: Array = special.softmax(log / 2**halvings)
+        if 1 / np.square(weights).sum() >= least:
+            break
+    return weights
