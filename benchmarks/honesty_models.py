@@ -223,15 +223,15 @@ def _rare(p: float, n: int, solver: str) -> Cell:
     return Cell(estimator, n, truths, 1)
 
 
-def _hierarchy(n: int, groups: int, solver: str) -> Cell:
-    """A learnt spread, at epsilon 8; truths of the prior, three columns and a feature of groups."""
+def _hierarchy(n: int, groups: int, epsilon: float, solver: str) -> Cell:
+    """A learnt spread; truths of the prior, three columns and a feature of groups."""
 
     def estimator() -> Any:
         from skdpbayes import DPHierarchicalLogisticRegression
 
         features = np.linspace(-1.0, 1.0, groups)[:, None]
         return DPHierarchicalLogisticRegression(
-            groups, features, epsilon=8.0, group_scale=None, classes=[0, 1], solver=solver
+            groups, features, epsilon=epsilon, group_scale=None, classes=[0, 1], solver=solver
         )
 
     return Cell(estimator, n, None, 3)
@@ -260,8 +260,15 @@ def cells() -> dict[str, Cell]:
         for solver in SOLVERS
     }
     return found | {
-        f"hierarchy-{groups}x{n}-{solver}": _hierarchy(n, groups, solver)
-        for n, groups in ((5_000, 8), (20_000, 20))
+        f"hierarchy-{groups}x{n}-{epsilon:g}-{solver}": _hierarchy(n, groups, epsilon, solver)
+        for n, groups, epsilon in (
+            (1_000, 5, 1.0),
+            (3_000, 8, 0.5),
+            (3_000, 8, 2.0),
+            (5_000, 8, 8.0),
+            (10_000, 30, 2.0),
+            (20_000, 20, 8.0),
+        )
         for solver in GRADIENT
     }
 

@@ -60,13 +60,13 @@ class _Told:
     information: Array
     linear: Array
 
-    def given(self, centre: Array, slope: Array) -> tuple[Array, Array, float]:
+    def given(self, centre: Array, slope: Array) -> tuple[Array, NDArray[np.floating], float]:
         """Mean of z given hyper-parameters, Cholesky factor of its precision, and evidence."""
         told = self.information @ slope
-        root: Array = np.linalg.cholesky(np.eye(slope.shape[1]) + slope.T @ told)
+        root = np.linalg.cholesky(np.eye(slope.shape[1]) + slope.T @ told)
         half = solve_triangular(root, slope.T @ self.linear - told.T @ centre, lower=True)
         log = centre @ (self.linear - self.information @ centre / 2) + half @ half / 2
-        mean: Array = solve_triangular(root, half, lower=True, trans="T")
+        mean = solve_triangular(root, half, lower=True, trans="T")
         return mean, root, float(log - np.log(np.diag(root)).sum())
 
 
@@ -151,7 +151,7 @@ def with_hyper_parameters(
     along = (linear[u] + turn.T @ linear[rest]) @ vectors * values / (values + _ERROR)
     told = _Told((vectors * values) @ vectors.T, vectors @ along)
 
-    def given(at: Levels) -> list[tuple[Array, Array, float]]:
+    def given(at: Levels) -> list[tuple[Array, NDArray[np.floating], float]]:
         return [told.given(c, g) for c, g in zip(at.centre, at.slope, strict=True)]
 
     def log_density(hyper: Array) -> Array:
