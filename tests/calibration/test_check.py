@@ -16,6 +16,7 @@ from skdpbayes import (
     DPHierarchicalLogisticRegression,
     DPNumPyroModel,
     DPSigmoidBeliefNet,
+    LongFitWarning,
 )
 from skdpbayes.calibration import _model_check, check, marginal_coverage, tarp_coverage
 from skdpbayes.calibration._model_check import _names, _ravelled
@@ -346,3 +347,10 @@ def test_display_has_a_point_for_each_coordinate(found):
     np.testing.assert_array_equal(display.points_.lines[0].get_xdata(), found.coverage.coverage)
     assert [label.get_text() for label in display.ax_.get_yticklabels()] == list(found.names)
     pyplot.close("all")
+
+
+def test_a_long_check_says_so_once(monkeypatch):
+    monkeypatch.setattr(_base, "_LONG", 0.0)
+    with pytest.warns(LongFitWarning) as said:
+        check(DPBetaBernoulli(epsilon=1.0), 100, n_features=1, n_fits=3, random_state=0)
+    assert sum(w.category is LongFitWarning for w in said) == 1
