@@ -197,6 +197,18 @@ def test_a_guide_of_ones_own_has_all_coordinates():
     assert model.fit(records).posterior_.sample(rng, 3).shape == (3, 10)
 
 
+def test_draws_of_a_chain_keep_a_learnt_spread_as_a_coordinate():
+    fields = {"x": np.zeros((100, 2)), "group": np.zeros(100, int), "y": np.zeros(100)}
+    function = level(spread=positive("tau"))
+    kinds = {
+        solver: type(
+            DPNumPyroModel(function, solver=solver).plan(100, fields=fields).model.model
+        ).__name__
+        for solver in ("sgld", "dpvi", "na-dpvi")
+    }
+    assert kinds == {"sgld": "NumPyroModel", "dpvi": "Reduced", "na-dpvi": "Reduced"}
+
+
 def test_what_is_left_out_has_its_prior():
     small = reduced(read(level()))
     basis = np.asarray(small.basis, float)
