@@ -109,7 +109,7 @@ class Drawn:
 
 def test_what_is_not_simulated_is_named(monkeypatch):
     """A design, and arrays as long as a table, whether the model or `public` holds them."""
-    monkeypatch.setattr(_model_check, "_fitted", lambda own, rows, seed: (Drawn(), 0.0))
+    monkeypatch.setattr(_model_check, "_fitted", lambda *_, **__: (Drawn(), 0.0))
     table = jnp.ones((150, 2))
 
     def own(x, y=None, *, offset=0.0):
@@ -138,7 +138,7 @@ def test_labels_of_simulated_rows_stay_with_a_clone(monkeypatch):
         def sample_posterior(self, n, rng):
             return {"coef": rng.normal(size=(n, 1, 2)), "intercept": rng.normal(size=(n, 1))}
 
-    monkeypatch.setattr(_model_check, "_fitted", lambda own, rows, seed: (Fitted(), 0.0))
+    monkeypatch.setattr(_model_check, "_fitted", lambda *_, **__: (Fitted(), 0.0))
     model = DPBayesianLogisticRegression()
     check(model, 50, n_fits=1, n_draws=20, reference=False)
     assert model.classes is None
