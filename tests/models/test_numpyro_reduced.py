@@ -114,8 +114,13 @@ def test_other_models_keep_all_coordinates(function):
     assert reduced(model) is model
 
 
-def test_a_learnt_spread_is_left_out_too():
-    model = read(level(spread=positive("tau"), noise=positive("sigma")))
+def log_normal(name):
+    return lambda effects: numpyro.sample(name, dist.LogNormal(0, 0.5))
+
+
+@pytest.mark.parametrize("law", [positive, log_normal])
+def test_a_learnt_spread_is_left_out_too(law):
+    model = read(level(spread=law("tau"), noise=law("sigma")))
     small = reduced(model)
     assert small.basis.shape == (12, 7)  # six weights and the noise
     assert reduced(model, hyper=False) is model
@@ -304,3 +309,21 @@ def test_a_learnt_spread_has_its_exact_posterior_without_noise(solver):
     levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
     exact = spreads[np.searchsorted(np.cumsum(share), levels)]
     np.testing.assert_allclose(np.quantile(draws["tau"], levels), exact, rtol=0.06)
+
+
+def test_a_hyper_parameter_may_shift_the_values_read():
+    rng = np.random.default_rng(1)
+    n = 600
+    x, group = rng.normal(size=(n, 2)), rng.integers(0, 3, n)
+    w = 1.5 + rng.normal(size=(3, 2))
+    y = (x * w[group]).sum(axis=1) + 0.5 * rng.normal(size=n)
+
+    def mean(effects):
+        shifts = numpyro.sample("shift", dist.LogNormal(0, 0.5))  # of each group
+        return jnp.asarray(TABLE) @ effects + shifts[:, None]
+
+    model = DPNumPyroModel(level(mean=mean), epsilon=np.inf, sampling_rate=1.0)
+    draws = model.fit({"x": x, "group": group, "y": y}).posterior_samples_
+    assert type(model.posterior_).__name__ == "HierarchyPosterior"
+    fits = [np.linalg.lstsq(x[group == g], y[group == g], rcond=None)[0] for g in range(3)]
+    np.testing.assert_allclose(draws["w"].mean(axis=0), fits, atol=0.03)

@@ -146,6 +146,7 @@ class Parts(NamedTuple):
         Those of them that are normal.
     normal, hyper, rest : tuples of int
         Places of normal coordinates, of others that the likelihood does not read, and of others.
+        Sites that are functions of normal numbers, as log-normal ones, are among the others.
     """
 
     read: tuple[str, ...]
@@ -175,7 +176,7 @@ def reduced(model: NumPyroModel, *, hyper: bool = True) -> NumPyroModel | Reduce
     if not read & of_normal or read == {site.name for site in model.program.sites}:
         return model  # most models; nothing is compiled
     parts = _parts(model, read)
-    if len(parts.hyper) > (_MOST_HYPER if hyper else 0):
+    if not parts.seen or len(parts.hyper) > (_MOST_HYPER if hyper else 0):
         return model
     offset = _usual(model, parts)
     slope = _levels(model, parts, offset[None, list(parts.hyper)]).slope[0]
@@ -192,14 +193,31 @@ def reduced(model: NumPyroModel, *, hyper: bool = True) -> NumPyroModel | Reduce
 def _parts(model, read):
     """`Parts`, given the sites that are read."""
     sites = sorted(model.program.sites, key=lambda site: site.name)
+    linear = {name for name, bend in jax.device_get(_bends(model)).items() if bend < 1e-4}
     sizes = [int(np.prod(site.shape)) for site in sites]
     of = np.repeat(np.arange(len(sites)), sizes)
-    normal = np.array([site.normal for site in sites])[of]
+    normal = np.array([site.name in linear for site in sites])[of]
     seen = np.array([site.name in read for site in sites])[of]
     places = (np.flatnonzero(x).tolist() for x in (normal, ~normal & ~seen, ~normal & seen))
     names = tuple(site.name for site in sites if site.name in read)
-    of_normal = tuple(site.name for site in sites if site.name in read and site.normal)
+    of_normal = tuple(name for name in names if name in linear)
     return Parts(names, of_normal, *map(tuple, places))
+
+
+@jax.jit
+def _bends(model):
+    """How far normal sites are from linear in their own coordinates, as log-normal ones are."""
+    start = model.init()
+
+    def value(name, shift):
+        return model.values(start | {name: start[name] + shift})[name]
+
+    def bend(name):
+        low, middle, high = (value(name, shift) for shift in (-1, 0, 1))
+        size = jnp.max(jnp.abs(high - low), initial=0) + 1e-30
+        return jnp.max(jnp.abs(high + low - 2 * middle), initial=0) / size
+
+    return {site.name: bend(site.name) for site in model.program.sites if site.normal}
 
 
 def _usual(model, parts):
