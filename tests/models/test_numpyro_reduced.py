@@ -85,6 +85,7 @@ def test_sites_that_are_not_normal_stay_as_they_are():
     [
         level(spread=lambda effects: positive("tau", jnp.exp(effects[0, 0]))(effects)),
         level(spread=lambda effects: numpyro.sample("tau", dist.HalfNormal(1).expand([3, 2]))),
+        level(spread=positive("tau"), noise=positive("sigma")),
         level(mean=lambda effects: jnp.asarray(TABLE) @ effects**2),
         level(mean=lambda effects: jnp.asarray(TABLE) @ jnp.maximum(effects, 0)),
         level(spread=lambda effects: jnp.exp(effects[0])),
@@ -100,6 +101,7 @@ def test_sites_that_are_not_normal_stay_as_they_are():
     ids=[
         "spread that tells of the effects",
         "more spreads than can be covered",
+        "a spread and a noise",
         "square",
         "kink",
         "spread of effects",
@@ -120,13 +122,13 @@ def log_normal(name):
 
 @pytest.mark.parametrize("law", [positive, log_normal])
 def test_a_learnt_spread_is_left_out_too(law):
-    model = read(level(spread=law("tau"), noise=law("sigma")))
+    model = read(level(spread=law("tau")))
     small = reduced(model)
-    assert small.basis.shape == (12, 7)  # six weights and the noise
+    assert small.basis.shape == (11, 6)  # six weights
     assert reduced(model, hyper=False) is model
     # Rounds have a wide prior: the spread is above its median.
     assert small.offset[small.parts.hyper[0]] > 0.5
-    own = jnp.asarray(np.random.default_rng(0).normal(size=7), jnp.float32)
+    own = jnp.asarray(np.random.default_rng(0).normal(size=6), jnp.float32)
     whole = flat_start(model)[1](small.offset + small.basis @ own)
     np.testing.assert_allclose(
         small.log_likelihood(own, RECORD), model.log_likelihood(whole, RECORD), rtol=1e-5

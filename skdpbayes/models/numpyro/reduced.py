@@ -178,6 +178,8 @@ def reduced(model: NumPyroModel, *, hyper: bool = True) -> NumPyroModel | Reduce
     parts = _parts(model, read)
     if not parts.seen or len(parts.hyper) > (_MOST_HYPER if hyper else 0):
         return model
+    if parts.hyper and parts.rest:
+        return model  # under a wide prior, rounds find a noise and weights together too slowly
     offset = _usual(model, parts)
     slope = _levels(model, parts, offset[None, list(parts.hyper)]).slope[0]
     kept = len(slope) + len(parts.rest)
