@@ -83,7 +83,7 @@ class GaussianPosterior(IndependentDraws):
     def from_precision(cls, mean: np.ndarray, precision: np.ndarray) -> GaussianPosterior:
         """Posterior with a given precision, of shape (n_parameters, n_parameters)."""
         values, vectors = np.linalg.eigh(precision)
-        return cls(mean, vectors / np.sqrt(values.clip(1e-16 * values.max(initial=0))))
+        return cls(mean, vectors / np.sqrt(values.clip(1e-16 * values[-1])))
 
     def __repr__(self) -> str:
         kind = "diagonal" if self.factor.ndim == 1 else "full rank"

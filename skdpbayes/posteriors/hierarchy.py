@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,22 +80,13 @@ class HierarchyPosterior(SampledPosterior):
         Of z.
     roots : array of shape (n, q, q)
         Lower Cholesky factors of the precisions of z.
-    others : GaussianPosterior
-        Of the r other parameters, less what they have in common with u.
-    shifts : array of shape (n, r)
-        What they have in common with ``c(h)``,
-    turns : array of shape (n, r, q)
-        and their slopes in z.
-    order : array of shape (k + q + r,)
-        Place of each parameter among hyper-parameters, z and others.
+    order : array of shape (k + q,)
+        Place of each parameter among hyper-parameters and z.
     """
 
     hyper: Array
     means: Array
     roots: Array
-    others: GaussianPosterior
-    shifts: Array
-    turns: Array
     order: NDArray[np.int64]
 
     def __repr__(self) -> str:
@@ -107,19 +97,17 @@ class HierarchyPosterior(SampledPosterior):
         """Draws, of shape (n, n_parameters)."""
         nodes = (rng.permutation(n) + rng.integers(len(self.hyper))) % len(self.hyper)
         noise = rng.standard_normal((n, self.means.shape[1]))
-        z, others = np.empty_like(noise), self.others.sample(rng, n) + self.shifts[nodes]
+        z = np.empty_like(noise)
         for node in np.unique(nodes):
             own = nodes == node
             away = solve_triangular(self.roots[node], noise[own].T, lower=True, trans="T")
             z[own] = self.means[node] + away.T
-            others[own] += z[own] @ self.turns[node].T
-        return np.concatenate([self.hyper[nodes], z, others], axis=1)[:, self.order]
+        return np.concatenate([self.hyper[nodes], z], axis=1)[:, self.order]
 
 
 def with_hyper_parameters(
     found: GaussianPosterior,
     levels: Callable[[Array], Levels],
-    n_values: int,
     n_hyper: int,
     order: NDArray[np.int64],
 ) -> HierarchyPosterior:
@@ -128,27 +116,18 @@ def with_hyper_parameters(
     Parameters
     ----------
     found : GaussianPosterior
-        Of u under a standard normal prior, and of other parameters, which come last.
+        Of u under a standard normal prior.
     levels : callable
         From hyper-parameters, of shape (n, k). Their priors are about standard normal.
-    n_values, n_hyper : int
-        Numbers of entries of u and of hyper-parameters.
+    n_hyper : int
     order : array
         As in `HierarchyPosterior`.
     """
     precision = np.linalg.inv(found.covariance)
-    linear = precision @ found.mean
-    u, rest = slice(n_values), slice(n_values, None)
-    information = precision[u, u] - np.eye(n_values)
-    # The others are integrated out.
-    turn = -np.linalg.solve(precision[rest, rest], precision[rest, u])
-    others = GaussianPosterior.from_precision(
-        np.linalg.solve(precision[rest, rest], linear[rest]), precision[rest, rest]
-    )
-    values, vectors = np.linalg.eigh(information + precision[u, rest] @ turn)
+    values, vectors = np.linalg.eigh(precision - np.eye(len(precision)))
     values = values.clip(0)
     # A mean where there is no information is an error of the solver, and no sign of a wide prior.
-    along = (linear[u] + turn.T @ linear[rest]) @ vectors * values / (values + _ERROR)
+    along = precision @ found.mean @ vectors * values / (values + _ERROR)
     told = _Told((vectors * values) @ vectors.T, vectors @ along)
 
     def given(at: Levels) -> list[tuple[Array, NDArray[np.floating], float]]:
@@ -162,9 +141,7 @@ def with_hyper_parameters(
     hyper = _draws(log_density, n_hyper, n)
     at = levels(hyper)
     means, roots, _ = (np.array(x) for x in zip(*given(at), strict=True))
-    return HierarchyPosterior(
-        hyper, means, roots, others, at.centre @ turn.T, turn @ at.slope, order
-    )
+    return HierarchyPosterior(hyper, means, roots, order)
 
 
 def _draws(log_density: Callable[[Array], Array], k: int, n: int) -> Array:
@@ -178,40 +155,42 @@ def _draws(log_density: Callable[[Array], Array], k: int, n: int) -> Array:
     wide = stats.multivariate_normal(np.zeros(k), _WIDE**2 * np.eye(k))
     size = _OF_A_ROUND * k
     points = wide.rvs(size, rng).reshape(size, k)
-    logs, proposed = log_density(points), [wide.logpdf]
+    logs, laws, shares = log_density(points), [wide], [1.0]
     for _ in range(_ROUNDS - 1):
-        weight = _weights(logs, points, proposed, 10 * k)
+        weight = _weights(logs, points, laws, shares, 10 * k)
         mean = weight @ points
         away = points - mean
         spread = _INFLATED * (away * weight[:, None]).T @ away + 1e-9 * np.eye(k)
         near = stats.multivariate_t(mean, spread, df=_DEGREES, seed=rng)
-        laws = [wide.rvs(size, rng), near.rvs(size)]
+        both = (wide.rvs(size, rng), near.rvs(size))
         from_wide = rng.random(size) < _SHARE
-        new = np.where(from_wide[:, None], *(x.reshape(size, k) for x in laws))
+        new = np.where(from_wide[:, None], *(x.reshape(size, k) for x in both))
         points, logs = np.concatenate([points, new]), np.append(logs, log_density(new))
-        proposed.append(partial(_of_both, wide, near))
+        laws, shares = [*laws, near], [*shares, 1 - _SHARE]
+        shares[0] += _SHARE
     order = np.lexsort(points.T)
-    shares = np.cumsum(_weights(logs, points, proposed)[order])
-    at = np.searchsorted(shares, (np.arange(n) + 0.5) / n)  # systematic resampling
+    cumulated = np.cumsum(_weights(logs, points, laws, shares)[order])
+    at = np.searchsorted(cumulated, (np.arange(n) + 0.5) / n)  # systematic resampling
     return points[order[np.minimum(at, len(order) - 1)]]
 
 
-def _of_both(wide: Any, near: Any, points: Array) -> Array:
-    """Log density of later proposals."""
-    return special.logsumexp(
-        [wide.logpdf(points), near.logpdf(points)], axis=0, b=[[_SHARE], [1 - _SHARE]]
-    )
+class _Law(Protocol):
+    """Law that points are drawn from."""
+
+    def logpdf(self, x: Array) -> Array:
+        """Log densities."""
 
 
 def _weights(
-    logs: Array, points: Array, proposed: list[Callable[[Array], Array]], least: float = 1.0
+    logs: Array, points: Array, laws: list[_Law], shares: list[float], least: float = 1.0
 ) -> Array:
     """Importance weights, of sum one.
 
     They are taken to a power at which they are worth at least `least` equal ones: fewer points
     would have no spread.
     """
-    log = logs - special.logsumexp([law(points) for law in proposed], axis=0)
+    proposed = [law.logpdf(points) for law in laws]
+    log = logs - special.logsumexp(proposed, axis=0, b=np.array(shares)[:, None])
     log = np.where(np.isfinite(log), log, -np.inf)
     for halvings in range(_MOST_HALVINGS):
         weights: Array = special.softmax(log / 2**halvings)

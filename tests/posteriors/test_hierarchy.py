@@ -7,9 +7,9 @@ from scipy import stats
 from skdpbayes.posteriors import GaussianPosterior
 from skdpbayes.posteriors.hierarchy import Levels, with_hyper_parameters
 
-M, Q, R = 3, 4, 2  # values that records tell of, normal coordinates, others
+M, Q = 3, 4  # values that records tell of, normal coordinates
 SLOPE = np.random.default_rng(0).normal(size=(M, Q))
-ORDER = np.array([3, 0, 1, 2, 4, 5, 6])  # of draws of hyper-parameter, z and others
+ORDER = np.array([3, 0, 1, 2, 4])  # of draws of hyper-parameter and z
 
 
 def levels(hyper):
@@ -20,28 +20,24 @@ def levels(hyper):
 
 def found(scale=0.3):
     rng = np.random.default_rng(1)
-    root = rng.normal(size=(M + R, M + R))
-    precision = np.diag([1.0] * M + [0.5] * R) + root @ root.T / scale**2
-    return GaussianPosterior.from_precision(rng.normal(size=M + R) / 2, precision)
+    root = rng.normal(size=(M, M))
+    precision = np.eye(M) + root @ root.T / scale**2
+    return GaussianPosterior.from_precision(rng.normal(size=M) / 2, precision)
 
 
 def on_a_grid(gaussian):
-    """Means and covariance of hyper-parameter, z and others, in this order."""
+    """Means and covariance of hyper-parameter and z, in this order."""
     precision = np.linalg.inv(gaussian.covariance)
     linear = precision @ gaussian.mean
-    precision[:M, :M] -= np.eye(M)
+    precision -= np.eye(M)
     grid = np.linspace(-5, 3, 4000)[:, None]
     at = levels(grid)
     logs, means, squares = [], [], []
     for centre, slope, log_prior in zip(*at, strict=True):
-        # (u, others) = shift + turn (z, others)
-        turn = np.zeros((M + R, Q + R))
-        turn[:M, :Q], turn[M:, Q:] = slope, np.eye(R)
-        shift = np.append(centre, np.zeros(R))
-        own = turn.T @ precision @ turn + np.diag([1.0] * Q + [0.0] * R)
-        b = turn.T @ (linear - precision @ shift)
+        own = slope.T @ precision @ slope + np.eye(Q)
+        b = slope.T @ (linear - precision @ centre)
         mean = np.linalg.solve(own, b)
-        log = shift @ linear - shift @ precision @ shift / 2 + b @ mean / 2
+        log = centre @ linear - centre @ precision @ centre / 2 + b @ mean / 2
         logs.append(log - np.linalg.slogdet(own)[1] / 2 + log_prior)
         means.append(mean)
         squares.append(np.linalg.inv(own) + np.outer(mean, mean))
@@ -54,11 +50,11 @@ def on_a_grid(gaussian):
 
 def test_moments_are_those_of_a_grid():
     exact = found()
-    posterior = with_hyper_parameters(exact, levels, M, 1, ORDER)
+    posterior = with_hyper_parameters(exact, levels, 1, ORDER)
     draws = posterior.sample(np.random.default_rng(0), 100_000)
     back = np.empty(len(ORDER), int)
     back[ORDER] = np.arange(len(ORDER))
-    draws = draws[:, back]  # hyper-parameter, z, others
+    draws = draws[:, back]  # hyper-parameter, z
     mean, spread, covariance = on_a_grid(exact)
     std = np.append(spread, np.sqrt(np.diag(covariance)))
     np.testing.assert_allclose((draws.mean(axis=0) - mean) / std, 0, atol=0.1)
@@ -71,7 +67,7 @@ def test_moments_are_those_of_a_grid():
 def test_without_information_hyper_parameters_keep_their_prior(std):
     """A mean that is only the solver's error would otherwise be a sign of an endless spread."""
     nothing = GaussianPosterior(np.array([0.4, -0.3, 0.2]), np.full(3, std))
-    posterior = with_hyper_parameters(nothing, levels, M, 1, np.arange(1 + Q))
+    posterior = with_hyper_parameters(nothing, levels, 1, np.arange(1 + Q))
     np.testing.assert_allclose(posterior.hyper.mean(), 0, atol=0.1)
     np.testing.assert_allclose(posterior.hyper.std(), 1, atol=0.1)
     np.testing.assert_allclose(posterior.std[1:], 1, atol=0.05)
@@ -80,12 +76,12 @@ def test_without_information_hyper_parameters_keep_their_prior(std):
 
 def test_hardly_any_information_gives_no_endless_spread():
     little = GaussianPosterior(np.full(3, 0.3), np.full(3, 0.999))
-    posterior = with_hyper_parameters(little, levels, M, 1, np.arange(1 + Q))
+    posterior = with_hyper_parameters(little, levels, 1, np.arange(1 + Q))
     assert np.abs(posterior.hyper).max() < 4
 
 
 def test_draws_have_each_hyper_parameter_equally_often():
-    posterior = with_hyper_parameters(found(), levels, M, 1, np.arange(1 + Q + R))
+    posterior = with_hyper_parameters(found(), levels, 1, np.arange(1 + Q))
     n = len(posterior.hyper)
     draws = posterior.sample(np.random.default_rng(0), 3 * n)[:, 0]
     assert (np.unique(draws, return_counts=True)[1] % 3 == 0).all()
@@ -108,7 +104,7 @@ def test_hyper_parameters_far_from_their_prior_are_found(k):
     u = np.exp(np.repeat(truth, 40)) * np.random.default_rng(0).normal(size=size)
     told = 1e4
     known = GaussianPosterior(u * told / (told + 1), np.full(size, (told + 1) ** -0.5))
-    posterior = with_hyper_parameters(known, spreads, size, k, np.arange(k + size))
+    posterior = with_hyper_parameters(known, spreads, k, np.arange(k + size))
     grid = np.linspace(-5, 5, 4000)[:, None]
     square = np.square(u).reshape(k, 40).sum(axis=1)
     logs = stats.norm.logpdf(grid) - 40 * grid - square * np.exp(-2 * grid) / 2

@@ -116,11 +116,10 @@ class Reduced:
             return posterior.among_others(np.asarray(self.basis, np.float64))
         assert isinstance(posterior, GaussianPosterior)  # `reduced` for `sgld` has hyper=False
         parts, size = self.parts, len(self.offset)
-        normal, hyper, rest = (np.array(p, int) for p in parts[2:])
-        n_values = self.basis.shape[1] - len(rest)
+        normal, hyper = list(parts.normal), list(parts.hyper)
         own = np.asarray(self.offset, np.float64)[hyper]
         fixed = _levels(self.model, parts, own[None])
-        scale = fixed.slope[0] @ np.asarray(self.basis, np.float64)[normal, :n_values]
+        scale = fixed.slope[0] @ np.asarray(self.basis, np.float64)[normal]
 
         def levels(at: np.ndarray) -> Levels:
             found = _levels(self.model, parts, at)
@@ -128,8 +127,8 @@ class Reduced:
             return Levels(centre, np.linalg.solve(scale, found.slope), found.log_prior)
 
         order = np.empty(size, int)
-        order[np.concatenate([hyper, normal, rest])] = np.arange(size)
-        return with_hyper_parameters(posterior, levels, n_values, len(hyper), order)
+        order[hyper + normal] = np.arange(size)
+        return with_hyper_parameters(posterior, levels, len(hyper), order)
 
     def _all(self, params):
         return flat_start(self.model)[1](self.offset + self.basis @ params)
