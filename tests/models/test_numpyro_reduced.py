@@ -238,14 +238,19 @@ def test_what_is_left_out_has_its_prior():
     assert np.abs((natural.draws - again.draws) @ others).max() > 0.1  # another fit, other noise
 
 
+def regressions(weights):
+    """Columns, groups and responses of 600 records, with `weights` drawn for each group."""
+    rng = np.random.default_rng(1)
+    x, group = rng.normal(size=(600, 2)), rng.integers(0, 3, 600)
+    return x, group, (x * weights(rng)[group]).sum(axis=1) + 0.5 * rng.normal(size=600)
+
+
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
 def test_the_posterior_of_all_levels_is_exact_without_noise(solver):
-    rng = np.random.default_rng(1)
-    n = 600
-    x, group = rng.normal(size=(n, 2)), rng.integers(0, 3, n)
-    table = np.asarray(TABLE, float)
-    w = table @ rng.normal(size=(2, 2)) + 0.5 * rng.normal(size=(3, 2))
-    y = (x * w[group]).sum(axis=1) + 0.5 * rng.normal(size=n)
+    x, group, y = regressions(
+        lambda rng: TABLE @ rng.normal(size=(2, 2)) + 0.5 * rng.normal(size=(3, 2))
+    )
+    n, table = len(y), np.asarray(TABLE, float)
     model = DPNumPyroModel(
         level(), epsilon=np.inf, solver=solver, sampling_rate=1.0, n_posterior_samples=20_000
     )
@@ -269,12 +274,10 @@ def test_the_posterior_of_all_levels_is_exact_without_noise(solver):
 
 @pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
 def test_a_learnt_spread_has_its_exact_posterior_without_noise(solver):
-    rng = np.random.default_rng(1)
-    n = 600
-    x, group = rng.normal(size=(n, 2)), rng.integers(0, 3, n)
-    table = np.asarray(TABLE, float)
-    w = table @ rng.normal(size=(2, 2)) + 0.4 * rng.normal(size=(3, 2))
-    y = (x * w[group]).sum(axis=1) + 0.5 * rng.normal(size=n)
+    x, group, y = regressions(
+        lambda rng: TABLE @ rng.normal(size=(2, 2)) + 0.4 * rng.normal(size=(3, 2))
+    )
+    n, table = len(y), np.asarray(TABLE, float)
     model = DPNumPyroModel(
         level(spread=positive("tau")),
         epsilon=np.inf,
@@ -314,11 +317,7 @@ def test_a_learnt_spread_has_its_exact_posterior_without_noise(solver):
 
 
 def test_a_hyper_parameter_may_shift_the_values_read():
-    rng = np.random.default_rng(1)
-    n = 600
-    x, group = rng.normal(size=(n, 2)), rng.integers(0, 3, n)
-    w = 1.5 + rng.normal(size=(3, 2))
-    y = (x * w[group]).sum(axis=1) + 0.5 * rng.normal(size=n)
+    x, group, y = regressions(lambda rng: 1.5 + rng.normal(size=(3, 2)))
 
     def mean(effects):
         shifts = numpyro.sample("shift", dist.LogNormal(0, 0.5))  # of each group
