@@ -8,7 +8,9 @@ run the program that is already compiled.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -19,15 +21,24 @@ from jax.flatten_util import ravel_pytree
 
 from skdpbayes.compilation import IN_ONE_PIECE, LITTLE_EFFORT, without_collection
 from skdpbayes.mechanism.checkpoint import Checkpoint
-from skdpbayes.mechanism.draws import Draw, Draws, Sampler, draws_of_chain, windows_of_chain
+from skdpbayes.mechanism.draws import (
+    Draw,
+    Draws,
+    Sampler,
+    draws_of_chain,
+    noise_at,
+    windows_of_chain,
+)
 from skdpbayes.mechanism.integer_noise import MOST_VALUES
 from skdpbayes.mechanism.keys import FitKeys
+from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.mechanism.persons import blocks_of_persons, of_person
 from skdpbayes.mechanism.private_sum import (
     noise_scales,
     noisy_release,
     partial_sums,
     private_sum,
+    slots_at_once,
     zero_sums,
 )
 from skdpbayes.mechanism.records import Records
@@ -109,10 +120,9 @@ def run(
 
 def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, checkpoint=None):
     """`run`, with room for so many releases."""
-    # Positions in a sample and integer sums need 64 bits; everything else names its dtype.
-    with jax.enable_x64(True):
+    with arithmetic():
         mechanism = jax.device_put(spec.traced())
-        records = placed(records)
+        records, on_device = _suited(placed(records), spec.sampling_rate)
         of_steps = sizes_of_steps(model, solver, mechanism, records.shaped, spec.n_steps)
         n_steps = max(spec.n_steps, part_of)
         kinds = _kinds_if_few(model, solver, mechanism, n_steps, int(of_steps.max()))
@@ -125,25 +135,52 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, ch
 
         def chain(i):
             told = None if watch is None else lambda steps: watch(i * spec.n_steps + steps)
-            how = (keys.chain(i), model, solver, mechanism, kinds, spec, of_steps)
+            how = (keys.chain(i), model, solver, mechanism, kinds, spec, of_steps, on_device)
             own = None if kept is None else kept.copy()
             return _private_chain(*how, records, own, _Journal(i, told, checkpoint))
 
         return _stacked([chain(i) for i in range(spec.n_chains)])
 
 
-def _private_chain(keys, model, solver, mechanism, kinds, spec, sizes, records, kept, journal):
+@contextmanager
+def arithmetic() -> Iterator[None]:
+    """Context in which rounds are traced, compiled and run.
+
+    Positions in a sample and integer sums need 64 bits; everything else names its dtype. Products
+    of matrices have the precision of their numbers, which accelerators do not give by default.
+    """
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        yield
+
+
+def _suited(records, rate):
+    """Records as the platform processes them, and whether it draws the noise itself."""
+    own = records.records if isinstance(records, Shards) else records
+    if isinstance(records, Shards):
+        platform = records.mesh.devices.flat[0].platform
+    else:  # where JAX puts arrays
+        platform = next(iter(jnp.zeros(()).devices())).platform
+    if platform == "cpu":
+        return records, False
+    own = replace(own, slots=slots_at_once(rate * own.n_slots, own.slots))
+    return (replace(records, records=own) if isinstance(records, Shards) else own), True
+
+
+def _private_chain(
+    keys, model, solver, mechanism, kinds, spec, sizes, on_device, records, kept, journal
+):
     """One chain, of records in memory, divided over devices, or stored."""
     sampling, noise, key = keys.sampling[0], keys.noise[0], keys.solver[0]
     first, state = journal.start(_start(key, model, solver))
     how = (key, model, solver, mechanism, kinds)
     if isinstance(records, Records):
         bounds = records.bounds()
-        draws = draws_of_chain(sampling, noise, spec, sizes, bounds, records.n_slots, first)
+        of_chain = (sampling, noise, spec, sizes, bounds, records.n_slots, first)
+        draws = draws_of_chain(*of_chain, on_device=on_device)
         done = _chain(*how, with_draws(records, draws), state, kept, journal)
         return journal.over(*done)
     sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
-    windows = windows_of_chain(noise, spec, sizes, sampler, first)
+    windows = windows_of_chain(noise, spec, sizes, sampler, first, on_device=on_device)
     if isinstance(records, Shards):
         sources = shards(records, sampler, windows)
         done = _chain(*how, sources, state, kept, journal, records.mesh)
@@ -175,7 +212,7 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
         One record of zeros, for its shapes.
     """
     releases = np.asarray(releases if spec.n_chains > 1 else releases[None])
-    with jax.enable_x64(True):
+    with arithmetic():
         mechanism = jax.device_put(spec.traced())
         kinds = _kinds_if_few(model, solver, mechanism, spec.n_steps, releases.shape[-1])
 
@@ -269,10 +306,11 @@ def _by_pieces(
         for step in range(max(window.first, journal.first), window.stop):
             kind = int(_kind(solver, np.int32(step), n_kinds) if kinds is None else kinds[step])
             own, how = (kind, key, np.int32(step)), (model, solver, mechanism, state)
-            noise, sums = window.noise[step - window.first], None
-            parts = pieces(records, sampler, window, step)
-            for part, indices, starts in ahead(parts):
-                drawn: tuple[Any, ...] = (indices, starts, noise[:0])
+            noise, sums = noise_at(window, step), None
+            # Of the noise, which is added once, a piece needs to know the kind.
+            kind_of_noise = noise if isinstance(noise, DeviceNoise) else noise[:0]
+            for part, indices, starts in ahead(pieces(records, sampler, step)):
+                drawn: tuple[Any, ...] = (indices, starts, kind_of_noise)
                 draw = jax.device_put(Draw(*drawn))
                 # Else pieces that were read would wait in memory; the next one is read meanwhile.
                 sums = jax.block_until_ready(piece(*own, part, draw, *how, sums))

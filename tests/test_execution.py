@@ -425,8 +425,8 @@ def test_a_checkpoint_is_of_one_fit(tmp_path, monkeypatch):
     other, label = X.copy(), y.copy()
     other[17, 2] += 1e-3
     label[3] = 1 - label[3]
-    ran, noise = [], draws.noise_source
-    monkeypatch.setattr(draws, "noise_source", lambda *how: ran.append(how) or noise(*how))
+    ran, noise = [], draws.noise_of_steps
+    monkeypatch.setattr(draws, "noise_of_steps", lambda *how: ran.append(how) or noise(*how))
     for change in (
         {"X": other}, {"y": label}, {"X": X[:-1], "y": y[:-1]}, {"prior_scale": 3.0},
         {"sampling_rate": 0.21}, {"n_steps": 13}, {"solver": "na-dpvi"},

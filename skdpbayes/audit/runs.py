@@ -126,7 +126,7 @@ def runs(
     kept : array of shape (n_runs, n_steps, size)
         Releases, ravelled and padded to the longest, or what `observe` returned (size 1).
     """
-    with jax.enable_x64(True):
+    with inference.arithmetic():
         mechanism = jax.device_put(spec.traced())
         sizes = inference.sizes_of_steps(model, solver, mechanism, records, spec.n_steps)
         width = int(sizes.max())

@@ -2,25 +2,28 @@
 
 They are drawn outside the compiled loop, by the secret keys' stream cipher and integer arithmetic,
 for as many steps at a time as memory allows. The loop gets arrays whose shapes do not depend on the
-number of steps.
+number of steps. An accelerator draws the noise itself, the same integers (`on_device`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from skdpbayes.mechanism.integer_noise import integer_noise
-from skdpbayes.mechanism.keys import Stream
+from skdpbayes.mechanism.integer_noise import WORDS, integer_noise
+from skdpbayes.mechanism.keys import Blocks, Stream
+from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.mechanism.spec import MechanismSpec
 
 _MOST_NOISE, _MOST_STEPS = 2**18, 2**9  # that are drawn at a time
 _HITS = 2**16  # records that are sampled in a window or in one of its blocks, about
 _ROOM = _HITS + 2**13  # for them: 32 standard deviations more
+_AT_ONCE = 2**13  # noise variables that are made together, so that their bits stay in cache
 
 # Relative margin of the sampler's rate below the rate that is charged (`poisson_sample`).
 _RATE_MARGIN = 2.0**-20
@@ -36,7 +39,7 @@ class Draw(NamedTuple):
 
     indices: jax.Array
     starts: jax.Array
-    noise: jax.Array
+    noise: jax.Array | DeviceNoise
 
 
 class Draws(NamedTuple):
@@ -51,7 +54,7 @@ class Draws(NamedTuple):
     starts : int array of shape (n, n_groups + 1)
         Where in `indices` the part of a step begins that belongs to each group of records, and
         where the last one ends. Steps that have all records share theirs.
-    noise : array of shape (n, width)
+    noise : array of shape (n, width), or DeviceNoise
         Integers of standard deviation ``Mechanism.noise_std``, or for idealised arithmetic standard
         normal numbers. A release takes the first that it needs; those that were not drawn are
         `undrawn`, and make it not a number.
@@ -61,12 +64,11 @@ class Draws(NamedTuple):
     stop: jax.Array
     indices: jax.Array
     starts: jax.Array
-    noise: jax.Array
+    noise: jax.Array | DeviceNoise
 
     def at(self, step: jax.Array) -> Draw:
         """Of one step."""
-        i = step - self.first
-        return Draw(self.indices, self.starts[i], self.noise[i])
+        return Draw(self.indices, self.starts[step - self.first], noise_at(self, step))
 
 
 def poisson_sample(stream: Stream, rate: float, length: int) -> np.ndarray:
@@ -139,26 +141,28 @@ class Sampler:
         self._key, self.rate, self.stride = key, rate, int(stride)
         self.hits = max(_HITS, math.ceil(rate * stride))  # in a window, about
         self.block = 1 << max(0, math.ceil(math.log2(_HITS / rate)))
-        self.window = _MOST_STEPS if rate == 1 else max(1, int(_HITS / (rate * self.stride)))
+        most = _MOST_STEPS if rate == 1 else int(_HITS / (rate * self.stride))
+        self.window = min(_MOST_STEPS, max(1, most))
 
-    def sample(self, window: int, steps: int, first: int, stop: int) -> np.ndarray:
-        """Which records from `first` to `stop` are in the steps at the beginning of a window.
+    def sample(self, step: int, n_steps: int, first: int, stop: int) -> np.ndarray:
+        """Which records from `first` to `stop` are in some steps of a window.
 
         Returns
         -------
         places : int64 array
-            ``step * stride + record``, in increasing order; steps count from the window's first.
+            ``i * stride + record`` for the i-th of these steps, in increasing order.
         """
-        parts = [np.zeros(0, np.int64)]
+        window, before = divmod(step, self.window)
+        n_steps, parts = before + n_steps, [np.zeros(0, np.int64)]
         for block in range(first // self.block, -(-stop // self.block)):
             # A window has several steps only where there is but one block.
             low = block * self.block
-            length = min(self.block, steps * self.stride - low)
+            length = min(self.block, n_steps * self.stride - low)
             stream = Stream(self._key, window << 32 | block)
             parts.append(low + poisson_sample(stream, self.rate, length))
-        places = np.concatenate(parts)
+        places = np.concatenate(parts) - before * self.stride
         record = self.record(places)
-        return places[(record >= first) & (record < stop)]
+        return places[(places >= 0) & (record >= first) & (record < stop)]
 
     def record(self, places: np.ndarray) -> np.ndarray:
         """Which record each place is of."""
@@ -173,8 +177,8 @@ class Sampler:
         return starts
 
 
-def noise_source(key: bytes, levels: int | None, lane: int = 0) -> Callable[[int], np.ndarray]:
-    """Function from a number to as many noise variables, new ones in each call.
+def noise_of_steps(key: bytes, levels: int | None, first: int, sizes: Iterable[int]) -> np.ndarray:
+    """Noise variables of consecutive steps, one after the other.
 
     Parameters
     ----------
@@ -182,14 +186,32 @@ def noise_source(key: bytes, levels: int | None, lane: int = 0) -> Callable[[int
     levels : int or None
         Of `integer_noise`; None asks for standard normal numbers in single precision, by a
         generator that is fast and not cryptographic.
-    lane : int
-        Of the stream: other lanes of a key have other noise.
+    first : int
+        The first of these steps.
+    sizes : iterable of int
+        Number of variables of each.
+
+    Notes
+    -----
+    Each step has a lane of its own of the key's cipher, and each variable a block of it: the noise
+    of a step does not depend on what it is drawn with.
     """
+    sizes = [int(size) for size in sizes]
     if levels is None:
-        fast = np.random.Generator(np.random.SFC64([*key, lane]))
-        return lambda size: np.asarray(fast.standard_normal(size, np.float32))
-    stream = Stream(key, lane)
-    return lambda size: integer_noise(stream, size, levels)
+        fast = np.random.Generator(np.random.SFC64([*key, first]))
+        return np.asarray(fast.standard_normal(sum(sizes), np.float32))
+    blocks, words = Blocks(key), np.empty((min(_AT_ONCE, sum(sizes)), WORDS), np.uint64)
+    noise, made, filled = np.empty(sum(sizes), np.int64), 0, 0
+    for step, left in enumerate(sizes, first):
+        blocks.begin(step)
+        while left:
+            some = min(left, len(words) - filled)
+            blocks.fill(words[filled : filled + some])
+            left, filled = left - some, filled + some
+            if filled == len(words) or made + filled == len(noise):
+                noise[made : made + filled] = integer_noise(words[:filled], levels)
+                made, filled = made + filled, 0
+    return noise
 
 
 class Window(NamedTuple):
@@ -197,18 +219,21 @@ class Window(NamedTuple):
 
     Attributes
     ----------
-    number : int
-        Lane of their noise and samples.
     first, stop : int
         Steps.
-    noise : array of shape (n, width)
+    noise : array of shape (n, width), or DeviceNoise
         As in `Draws`.
     """
 
-    number: int
     first: int
     stop: int
-    noise: np.ndarray
+    noise: np.ndarray | DeviceNoise
+
+
+def noise_at(drawn: Draws | Window, step: Any) -> Any:
+    """Noise of a step."""
+    noise = drawn.noise
+    return noise.at(step) if isinstance(noise, DeviceNoise) else noise[step - drawn.first]
 
 
 def windows_of_chain(
@@ -219,11 +244,11 @@ def windows_of_chain(
     first: int = 0,
     *,
     padded: bool = True,
+    on_device: bool = False,
 ) -> Iterator[Window]:
     """Windows of a chain, from the one on that has the step `first`.
 
-    A window is the same whenever it is drawn: its length depends on public numbers alone, and its
-    noise on them, the key and its number.
+    A window is the same whenever it is drawn: its length depends on public numbers alone.
 
     Parameters
     ----------
@@ -235,21 +260,29 @@ def windows_of_chain(
     first : int
     padded : bool
         Whether all windows of all runs have the same shape.
+    on_device : bool
+        Whether noise is drawn there.
     """
     width = int(np.max(sizes, initial=1))
-    rows = min(_MOST_STEPS, max(1, _MOST_NOISE // width))
-    most = min(rows, sampler.window)
-    for number in range(first // most, -(-spec.n_steps // most)):
-        start, stop = number * most, min((number + 1) * most, spec.n_steps)
+    rows = sampler.window if on_device else min(sampler.window, max(1, _MOST_NOISE // width))
+    of_device = jax.device_put(DeviceNoise.of(noise_key, spec.levels)) if on_device else None
+    of_sampler = range(0, spec.n_steps, sampler.window)
+    edges = [low for own in of_sampler for low in range(own, own + sampler.window, rows)]
+    for start, stop in pairwise([*(low for low in edges if low < spec.n_steps), spec.n_steps]):
+        if stop <= first:
+            continue
+        if of_device is not None:
+            yield Window(start, stop, of_device)
+            continue
         needed = np.asarray(sizes[start:stop])
-        values = noise_source(noise_key, spec.levels, number)(int(needed.sum()))
+        values = noise_of_steps(noise_key, spec.levels, start, needed)
         length = rows if padded else stop - start
         if stop - start == length and (needed == width).all():
             noise = values.reshape(length, width)
         else:
             noise = np.full((length, width), undrawn(values.dtype))
             noise[: stop - start][np.arange(width) < needed[:, None]] = values
-        yield Window(number, start, stop, noise)
+        yield Window(start, stop, noise)
 
 
 def draws_of_chain(
@@ -260,6 +293,8 @@ def draws_of_chain(
     bounds: Sequence[int],
     stride: int,
     first: int = 0,
+    *,
+    on_device: bool = False,
 ) -> Iterator[Draws]:
     """Batches and noise of one chain, some steps at a time, of records that are in memory.
 
@@ -275,9 +310,11 @@ def draws_of_chain(
         As `Sampler`'s.
     first : int
         Windows before the one that has this step are left out.
+    on_device : bool
+        As of `windows_of_chain`.
     """
     sampler = Sampler(sampling_key, spec.sampling_rate, stride)
-    for window in windows_of_chain(noise_key, spec, sizes, sampler, first):
+    for window in windows_of_chain(noise_key, spec, sizes, sampler, first, on_device=on_device):
         yield resident(sampler, window, np.asarray(bounds, np.int64))
 
 
@@ -291,12 +328,17 @@ def resident(sampler: Sampler, window: Window, bounds: np.ndarray) -> Draws:
         indices = np.arange(room(sampler), dtype=np.int32)
         starts = np.tile(bounds - low, (steps, 1))
     else:
-        places = sampler.sample(window.number, steps, low, int(bounds[-1]))
+        places = sampler.sample(window.first, steps, low, int(bounds[-1]))
         starts = sampler.starts(places, steps, bounds)
         indices = np.zeros(room(sampler, len(places)), np.int32)
         indices[: len(places)] = sampler.record(places) - low
-    starts = np.pad(starts, ((0, len(window.noise) - steps), (0, 0)))
+    starts = np.pad(starts, ((0, rows_of(sampler, window) - steps), (0, 0)))
     return drawn(window, indices, starts, window.noise)
+
+
+def rows_of(sampler: Sampler, window: Window) -> int:
+    """Rows for the steps of a window: the same for all but the windows of unpadded noise."""
+    return sampler.window if isinstance(window.noise, DeviceNoise) else len(window.noise)
 
 
 def drawn(window: Window, *arrays: Any) -> Draws:

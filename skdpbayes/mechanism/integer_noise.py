@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from skdpbayes.mechanism.keys import Stream
-
 LEVELS = 4
 """Most base variables in a noise variable."""
+
+WORDS = 2 * LEVELS
+"""Words of 64 bits for a noise variable: a block of the stream cipher."""
 
 MOST_UNITS = 2.0**43
 """Most grid steps in a clipping norm: the sum over a chunk then is exact in double precision."""
@@ -24,26 +25,25 @@ MOST_UNITS = 2.0**43
 MOST_VALUES = 2**32
 """Values that the releases of one fit may have in all: `overhead` counts so many."""
 
-_RADIX, _BASE = 2**10, 2**11
-_ENTRIES = 2**16  # of the table: 16 standard deviations on either side
+RADIX, _BASE = 2**10, 2**11
+ENTRIES = 2**16  # of the table: 16 standard deviations on either side
 _BITS = 128  # a column's share of the mass is 2^-16, told in units of 2^-128
-_AT_ONCE = 2**14  # variables drawn at a time, so that they stay in cache
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """Columns of the alias method.
 
     A column stands for itself below its threshold (of 64 and 48 bits), else for its alias.
     """
 
-    high: np.ndarray
-    low: np.ndarray
-    alias: np.ndarray
+    high: Any
+    low: Any
+    alias: Any
 
 
 def masses() -> list[int]:
     """Mass of each entry of the table, as integers that sum to ``2**128``."""
-    unit, half = 2**200, _ENTRIES // 2
+    unit, half = 2**200, ENTRIES // 2
     step = _fixed_exp(-1 / _BASE**2, unit)  # exact arguments: powers of two
     ratio, value, weights = _fixed_exp(-0.5 / _BASE**2, unit), unit, [unit]
     for _ in range(half):
@@ -67,9 +67,10 @@ def _fixed_exp(x: float, unit: int) -> int:
 
 
 @cache
-def _table() -> _Table:
-    capacity = (1 << _BITS) // _ENTRIES
-    mass, alias = masses(), np.arange(_ENTRIES)
+def table() -> Table:
+    """The table, made once (arrays of shape (2^16,))."""
+    capacity = (1 << _BITS) // ENTRIES
+    mass, alias = masses(), np.arange(ENTRIES)
     small = [i for i, m in enumerate(mass) if m < capacity]
     large = [i for i, m in enumerate(mass) if m >= capacity]
     while small and large:
@@ -83,12 +84,12 @@ def _table() -> _Table:
     shift = _BITS - 16 - 64
     high = np.array([t >> shift for t in thresholds], np.uint64)
     low = np.array([t & (2**shift - 1) for t in thresholds], np.uint64)
-    return _Table(high, low, alias - _ENTRIES // 2)
+    return Table(high, low, alias - ENTRIES // 2)
 
 
 def noise_std(levels: int) -> float:
-    """Standard deviation of the noise: a little above ``_BASE * _RADIX ** (levels - 1)``."""
-    return _BASE * math.sqrt(sum(_RADIX ** (2 * i) for i in range(levels)))
+    """Standard deviation of the noise: a little above ``_BASE * RADIX ** (levels - 1)``."""
+    return _BASE * math.sqrt(sum(RADIX ** (2 * i) for i in range(levels)))
 
 
 def levels_for(noise_multiplier: float) -> int:
@@ -136,30 +137,30 @@ def overhead(levels: int, epsilon: float) -> tuple[float, float]:
     return MOST_VALUES * ratio, MOST_VALUES * distance * grows
 
 
-def integer_noise(stream: Stream, size: int, levels: int) -> np.ndarray:
+def integer_noise(words: np.ndarray, levels: int) -> np.ndarray:
     """Independent discrete normal variables of standard deviation `noise_std(levels)`.
 
     Parameters
     ----------
-    stream : Stream
-        Source of random bytes.
-    size, levels : int
+    words : uint64 array of shape (n, WORDS)
+        Random bits of each variable: two words for each level, one after the other.
+    levels : int
 
     Returns
     -------
-    noise : int64 array of shape (size,)
+    noise : int64 array of shape (n,)
 
     Notes
     -----
     **Formal guarantee.** The variables are independent, and the law of each is within ``levels *
     (4 exp(-8 pi^2) + 2^-112)``, some 1e-33, in total variation of the discrete normal law of
-    parameter `noise_std(levels)`, if the stream's integers are uniform, independent and secret.
+    parameter `noise_std(levels)`, if the words are uniform, independent and secret.
 
     *Proof.* A base variable k_j has the discrete normal law of parameter `_BASE`, drawn from a
-    table by Walker's alias method: 16 bits choose a column, 112 more are compared with its
+    table by Walker's alias method: 16 bits choose a column, the 112 others are compared with its
     threshold. The table's masses are integers that sum to 2^128, and within 2^-112 of the law in
     total variation; its 16 standard deviations leave out 1e-57. The variables are weighted by
-    powers of `_RADIX`,
+    powers of `RADIX`,
 
         x = k_0 + R k_1 + R^2 k_2 + R^3 k_3,
 
@@ -174,19 +175,20 @@ def integer_noise(stream: Stream, size: int, levels: int) -> np.ndarray:
     die at another table, law or weight, `test_a_draw_compares_all_bits_of_the_threshold` if bits
     of the threshold are dropped.
     """
-    table, out = _table(), np.zeros(size, np.int64)
-    for first in range(0, size, _AT_ONCE):
-        part = out[first : first + _AT_ONCE]
-        shape = (levels, len(part))
-        high = stream.integers(np.uint64, shape)
-        column = stream.integers(np.uint16, shape).astype(np.intp)
-        threshold = table.high[column]
-        own = high < threshold
-        ties = np.nonzero(high == threshold)
-        if len(ties[0]):  # once in 2^64: the other 48 bits decide
-            rest = stream.integers(np.uint64, len(ties[0])) >> np.uint64(16)
-            own[ties] = rest < table.low[column[ties]]
-        for values in np.where(own, column - _ENTRIES // 2, table.alias[column]):
-            part *= _RADIX
-            part += values
+    out = np.zeros(len(words), np.int64)
+    for level in range(levels):
+        out *= RADIX
+        out += _base(words[:, 2 * level], words[:, 2 * level + 1])
     return out
+
+
+def _base(high: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Base variables, of 128 bits each: 64; 48 that are seldom looked at, and the column."""
+    known, column = table(), (rest & np.uint64(ENTRIES - 1)).astype(np.intp)
+    threshold = known.high[column]
+    below = high < threshold
+    ties = np.nonzero(high == threshold)[0]
+    if len(ties):  # once in 2^64: the other bits decide
+        below[ties] = rest[ties] >> np.uint64(16) < known.low[column[ties]]
+    values: np.ndarray = np.where(below, column - ENTRIES // 2, known.alias[column])
+    return values

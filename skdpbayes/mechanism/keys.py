@@ -53,6 +53,26 @@ class Stream:
         return np.frombuffer(self._encrypt(bytes(n_bytes)), dtype).reshape(shape)
 
 
+class Blocks:
+    """Blocks of 512 random bits of a secret key: of any lane, and of each lane in order.
+
+    Parameters
+    ----------
+    key : bytes of length 32
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+    def begin(self, lane: int) -> None:
+        """Go to the first block of a lane, below 2^64."""
+        self._cipher.reset_nonce(bytes(8) + lane.to_bytes(8, "little"))
+
+    def fill(self, out: np.ndarray) -> None:
+        """Write the next blocks of the lane, which has 2^32, to an array."""
+        self._cipher.update_into(bytes(out.nbytes), out.data.cast("B"))
+
+
 class FitKeys(NamedTuple):
     """Independent keys of a fit and of its chains. Only the solver's may be released.
 

@@ -41,17 +41,19 @@ from skdpbayes.mechanism.contributions import (
     squares,
     sum_of,
 )
-from skdpbayes.mechanism.draws import Draw, noise_source, undrawn
+from skdpbayes.mechanism.draws import Draw, noise_of_steps, undrawn
 from skdpbayes.mechanism.grid import VECTOR, grid_of
 from skdpbayes.mechanism.integer_noise import levels_for, noise_std
+from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.mechanism.records import Group, Records, Tree
 from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
 from skdpbayes.privacy.count import NoisyCount
 
 CHUNK = 384
-"""Batch slots processed at a time: a multiple of 64.
+"""Batch slots whose sum is one of floating-point numbers: a multiple of 64.
 
-Larger chunks waste slots, smaller ones cost launches.
+A processor takes one chunk at a time: larger ones would waste slots, smaller ones cost launches. An
+accelerator takes many at once.
 """
 
 _SHARE_ERROR = 2.0**-48  # of sums of budget shares, within the margin of `_clipped_sum`
@@ -59,6 +61,8 @@ _SHARE_ERROR = 2.0**-48  # of sums of budget shares, within the margin of `_clip
 # For `RaggedRows`: listed columns in a chunk; for persons, whose contributions are formed: numbers
 # in a chunk. The fewest slots, of which those for persons are a multiple.
 _LISTED, _FORMED, _FEWEST = 2**13, 2**22, 8
+_MOST_CHUNKS = 2**12  # that an accelerator processes at once
+_FORMED_AT_ONCE = 2**26  # numbers in contributions that an accelerator forms at once
 
 Release: TypeAlias = dict[str, Any]
 """For each block, a pytree of arrays with the shapes of one contribution."""
@@ -323,22 +327,30 @@ def partial_sums(
     double = exact and _multiplies_own_vectors(query, records)
 
     def over(i: int, group: Group, sums: Release) -> Release:
-        slots, stop = _slots(query, records, group), draw.starts[i + 1]
+        chunks, slots = _slots(query, records, group)
+        stop = draw.starts[i + 1]
 
-        def next_chunk(carry: tuple[jax.Array, Release]) -> tuple[jax.Array, Release]:
+        def next_chunks(carry: tuple[jax.Array, Release]) -> tuple[jax.Array, Release]:
             place, sums = carry
-            places = place + jnp.arange(slots)
+            places = place + jnp.arange(chunks * slots)
             included = places < stop
             indices = draw.indices.at[jnp.where(included, places, 0)].get(mode="promise_in_bounds")
             batch = records.take(indices, group.width)
             if double:  # as they are gathered, which costs nothing
                 batch = {**batch, VECTOR: batch[VECTOR].astype(float)}
-            chunk = _chunk_sums(query, blocks, units, exact, batch, included)
-            return place + slots, jax.tree.map(jnp.add, sums, chunk)
+            summed = partial(_chunk_sums, query, blocks, units, exact)
+            if chunks == 1:
+                chunk = summed(batch, included)
+            else:
+                cut = jax.tree.map(
+                    lambda x: x.reshape(chunks, slots, *x.shape[1:]), (batch, included)
+                )
+                chunk = jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(summed)(*cut))
+            return place + chunks * slots, jax.tree.map(jnp.add, sums, chunk)
 
         start = (draw.starts[i], sums)
         summed: Release
-        _, summed = jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunk, start)
+        _, summed = jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunks, start)
         return summed
 
     # Sums of floats in double precision: in single, rounding ten million would carry a record
@@ -364,7 +376,7 @@ def _multiplies_own_vectors(query: Query, records: Records) -> bool:
 def noisy_release(
     blocks: Mapping[str, Block],
     mechanism: Mechanism,
-    drawn: jax.Array,
+    drawn: jax.Array | DeviceNoise,
     step: ArrayLike,
     sums: Release,
 ) -> Release:
@@ -374,7 +386,7 @@ def noisy_release(
     ----------
     blocks, mechanism, step
         As `private_sum`'s.
-    drawn : array
+    drawn : array or DeviceNoise
         Noise of this step.
     sums : dict
         `partial_sums`, added up over all parts of the records.
@@ -387,7 +399,10 @@ def noisy_release(
     # Fail closed, should less noise have been drawn than is needed. A kind of round that is
     # compiled and never run may need more than any that runs.
     size, nothing = sum(leaf.size for leaf in jax.tree.leaves(sums)), undrawn(drawn.dtype)
-    noise = jnp.pad(drawn, (0, max(0, size - drawn.size)), constant_values=nothing)
+    if isinstance(drawn, DeviceNoise):
+        noise = drawn.values(size)
+    else:
+        noise = jnp.pad(drawn, (0, max(0, size - drawn.size)), constant_values=nothing)
     missing = noise[size - 1] == nothing
     noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, noise, 0), sums)
     spacing = {
@@ -400,24 +415,42 @@ def noisy_release(
     }
 
 
-def _exact(noise: jax.Array) -> bool:
+def _exact(noise: jax.Array | DeviceNoise) -> bool:
     exact = jnp.issubdtype(noise.dtype, jnp.integer)
     if exact and jnp.zeros(0, int).dtype != jnp.int64:
         raise TypeError("Integer sums need 64 bits: call this under jax.enable_x64(True).")
     return exact
 
 
-def _slots(query: Query, records: Records, group: Group) -> int:
-    """Batch slots processed at a time, from shapes alone."""
-    if group.width is None:
-        slots = records.slots or CHUNK
-    else:
+def _slots(query: Query, records: Records, group: Group) -> tuple[int, int]:
+    """Chunks processed at a time, and batch slots of each: from shapes alone."""
+    slots = min(records.slots or CHUNK, CHUNK)
+    if group.width is not None:
         slots = min(CHUNK, _LISTED // group.width)
-    if records.most_rows > 1:
+    chunks = max(1, (records.slots or 0) // CHUNK)
+    if records.most_rows > 1 or chunks > 1:
         formed = jax.tree.leaves(jax.eval_shape(jax.vmap(query), records.one()))
         size = sum(math.prod(leaf.shape[1:]) for leaf in formed)
-        slots = min(slots // records.most_rows, _FORMED // size)
-    return max(_FEWEST, slots // _FEWEST * _FEWEST)
+        if records.most_rows > 1:
+            slots = min(slots // records.most_rows, _FORMED // size)
+        chunks = max(1, min(chunks, _FORMED_AT_ONCE // (size * slots or 1)))
+    return chunks, max(_FEWEST, slots // _FEWEST * _FEWEST)
+
+
+def slots_at_once(expected: float, slots: int | None) -> int | None:
+    """Batch slots that an accelerator processes at a time: all of nearly any batch, or many.
+
+    Parameters
+    ----------
+    expected : float
+        Number of records in a batch.
+    slots : int or None
+        Of `Records`, as planned for a processor.
+    """
+    most, chunks = expected + 8 * math.sqrt(expected), 1
+    while chunks * (slots or CHUNK) < most and chunks < _MOST_CHUNKS:
+        chunks *= 2
+    return slots if chunks == 1 else chunks * CHUNK
 
 
 def noisy_count(
@@ -463,8 +496,8 @@ def noisy_count(
     if sigma == 0:
         return NoisyCount(float(number), 0.0)
     if spec.numerics == "fast":
-        return NoisyCount(number + sigma * float(noise_source(key, None)(1)[0]), sigma)
+        return NoisyCount(number + sigma * float(noise_of_steps(key, None, 0, [1])[0]), sigma)
     levels = levels_for(sigma)
     units = math.floor(noise_std(levels) / sigma)
-    noise = int(noise_source(key, levels)(1)[0])
+    noise = int(noise_of_steps(key, levels, 0, [1])[0])
     return NoisyCount((number * units + noise) / units, noise_std(levels) / units)

@@ -156,9 +156,10 @@ class Records:
     The number of records is a traced value and the arrays are padded to one of a few sizes, so that
     folds of a cross-validation share one compiled program. Where there are `RaggedRows`, `widths`
     has the width of each group and `ends` where it ends. `slots` of a batch are processed at a time
-    (None: as many as suit cheap records). `places` says where the rows are, in the order in which
-    they were given (None: in that order). `axis` names the devices over which records are divided,
-    each of which has a part of them (None: all are here).
+    (None: as many as suit cheap records), in several chunks if a chunk has fewer. `places` says
+    where the rows are, in the order in which they were given (None: in that order). `axis` names
+    the devices over which records are divided, each of which has a part of them (None: all are
+    here).
     """
 
     fields: Tree

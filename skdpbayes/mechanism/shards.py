@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn, room
+from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn, room, rows_of
 from skdpbayes.mechanism.records import Persons, RaggedRows, Records, SparseRows, padded_size
 from skdpbayes.mechanism.stored import StoredRecords
 
@@ -213,14 +213,14 @@ class Shards:
         edges = first + self._edges
         n_room = self._length if sampler.rate == 1 else room(sampler)
         for window in windows:
-            steps, rows = window.stop - window.first, len(window.noise)
+            steps, rows = window.stop - window.first, rows_of(sampler, window)
             indices = np.zeros((self.devices.n_local, n_room), np.int32)
             starts = np.zeros((self.devices.n_local, rows, 2), np.int64)
             if sampler.rate == 1:
                 indices[:] = np.arange(n_room)
                 starts[:, :steps, 1] = np.diff(edges)[:, None]
             else:
-                places = sampler.sample(window.number, steps, int(edges[0]), int(edges[-1]))
+                places = sampler.sample(window.first, steps, int(edges[0]), int(edges[-1]))
                 record = sampler.record(places)
                 for i, (low, high) in enumerate(itertools.pairwise(edges)):
                     mine = (record >= low) & (record < high)

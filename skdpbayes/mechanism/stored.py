@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn
+from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.mechanism.records import Records, Tree, padded_size
 
 _MOST_BYTES = 3 * 2**26  # of packed records that are read together; twice as many are in memory
@@ -174,7 +175,7 @@ def _batch(
     records: StoredRecords, sampler: Sampler, windows: list[Window]
 ) -> tuple[Records, list[Draws]]:
     places = [
-        sampler.sample(own.number, own.stop - own.first, 0, records.n_records) for own in windows
+        sampler.sample(own.first, own.stop - own.first, 0, records.n_records) for own in windows
     ]
     record = sampler.record(np.concatenate(places))
     order = np.argsort(record)
@@ -187,12 +188,13 @@ def _batch(
         indices[: len(chosen)] = rank[low : low + len(chosen)]
         low += len(chosen)
         starts = sampler.starts(chosen, steps, np.array([0, records.n_records]))
-        draws.append(drawn(own, indices, starts, own.noise[:steps].copy()))
+        noise = own.noise if isinstance(own.noise, DeviceNoise) else own.noise[:steps].copy()
+        draws.append(drawn(own, indices, starts, noise))
     return rows, draws
 
 
 def pieces(
-    records: StoredRecords, sampler: Sampler, window: Window, step: int
+    records: StoredRecords, sampler: Sampler, step: int
 ) -> Iterator[tuple[Records, np.ndarray, np.ndarray]]:
     """All records that one step samples, some at a time.
 
@@ -200,8 +202,6 @@ def pieces(
     ----------
     records : StoredRecords
     sampler : Sampler
-    window : Window
-        The step's.
     step : int
 
     Returns
@@ -211,15 +211,13 @@ def pieces(
     """
     most = max(1, int(records.most / (4 * sampler.rate)))  # no pass is saved by larger pieces
     width = most // sampler.block * sampler.block or most
-    place = step - window.first
     for low in range(0, records.n_records, width):
         high = min(low + width, records.n_records)
         if sampler.rate == 1:
             places: Places = slice(low, high)
             n, size = high - low, min(width, padded_size(records.n_records))
         else:
-            so_far = sampler.sample(window.number, place + 1, low, high)
-            places = so_far[so_far >= place * sampler.stride] - place * sampler.stride
+            places = sampler.sample(step, 1, low, high)
             n = len(places)
             size = _size(n, int(sampler.rate * width))
         yield records.read(places, size), np.arange(size, dtype=np.int32), np.array([0, n])

@@ -1,13 +1,24 @@
-"""Rounds as an accelerator would get them: none of them calls the host."""
+"""Rounds as an accelerator runs them: it draws the noise, takes many chunks at once, and never calls the host.
+
+These tests run on whichever platform JAX has; on an accelerator they say that its arithmetic is exact.
+"""
+
+import itertools
+from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CASES
 from jax import export
+from scipy import stats
 from whitebox import fit_of
 
 from skdpbayes import inference
+from skdpbayes.mechanism.draws import Draw, noise_of_steps
+from skdpbayes.mechanism.on_device import DeviceNoise, chacha20
+from skdpbayes.mechanism.private_sum import CHUNK, partial_sums, slots_at_once
 
 
 class Stopped(Exception):
@@ -33,7 +44,17 @@ def calls_of_the_host(text):
     return [line for line in text.splitlines() if "callback" in line or "outfeed" in line]
 
 
-@pytest.mark.usefixtures("in_a_loop")
+@pytest.fixture
+def as_on_an_accelerator(monkeypatch):
+    """Noise is drawn in the program, and many chunks are taken at once."""
+
+    def suited(records, rate):
+        return replace(records, slots=4 * CHUNK), True
+
+    monkeypatch.setattr(inference, "_suited", suited)
+
+
+@pytest.mark.usefixtures("in_a_loop", "as_on_an_accelerator")
 @pytest.mark.parametrize(
     "case",
     [
@@ -54,3 +75,109 @@ def test_the_check_sees_a_call_of_the_host():
     assert calls_of_the_host(jax.jit(noisy).lower(np.float32(1)).as_text())
     with pytest.raises(ValueError, match="platform"):  # and no such program can be exported
         export.export(jax.jit(noisy), platforms=["cuda"])(np.float32(1))
+
+
+def test_the_cipher_is_that_of_rfc_8439():
+    """Section 2.3.2."""
+    key = jnp.asarray(np.frombuffer(bytes(range(32)), np.uint32))
+    nonce = np.frombuffer(bytes.fromhex("000000090000004a00000000"), np.uint32)
+    words = jax.jit(chacha20)(key, jnp.array([1, 2], jnp.uint32), tuple(map(jnp.uint32, nonce)))
+    block = np.array([word[0] for word in words], "<u4").tobytes()
+    assert block.hex() == (
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 4])
+def test_the_device_draws_the_integers_of_the_host(levels):
+    key = bytes(range(1, 33))
+    with jax.enable_x64(True):
+        own = DeviceNoise.of(key, levels)
+        drawn = jax.jit(lambda noise, step: noise.at(step).values(30_000))
+        for step in (0, 3, 2**31 - 1):
+            expected = noise_of_steps(key, levels, step, [30_000])
+            np.testing.assert_array_equal(drawn(own, np.int32(step)), expected)
+
+
+def test_fast_noise_of_a_device_is_normal_and_of_its_step_and_key():
+    with jax.enable_x64(True):
+        drawn = [
+            np.asarray(DeviceNoise.of(bytes([k]) * 32, None).at(step).values(50_000))
+            for k, step in [(1, 0), (1, 1), (2, 0)]
+        ]
+    for noise in drawn:
+        assert noise.dtype == np.float32 and stats.kstest(noise, "norm").pvalue > 1e-6
+    assert np.abs(np.corrcoef(drawn) - np.eye(3)).max() < 6 / len(noise) ** 0.5
+
+
+@pytest.mark.parametrize("numerics", ["secure", "fast"])
+@pytest.mark.usefixtures("in_a_loop")
+def test_a_fit_releases_the_same_whoever_draws_the_noise(numerics, monkeypatch):
+    case = next(case for case in CASES if case.id == "logistic")
+    X, y = case.data(160)
+    fit = fit_of(case, X, y, **case.quick, numerics=numerics)
+    host = fit.run(0)[1]
+    monkeypatch.setattr(inference, "_suited", lambda records, rate: (records, True))
+    device = fit.run(0)[1]
+    assert (host == device).all() == (numerics == "secure")
+    assert np.isfinite(device).all()
+
+
+def sums_of(fit, order, slots):
+    """Integer sums over all records, taken in an order, of each kind of round."""
+    with inference.arithmetic():
+        mechanism = jax.device_put(fit.spec.traced())
+        records = jax.device_put(replace(fit.records, slots=slots))
+        key = fit.keys(0).solver[0]
+
+        @jax.jit
+        def every(records, order, mechanism, model, solver):
+            state = inference.start(key, model, solver)
+            starts = jnp.asarray([0, *(group.stop for group in records.groups())])
+            draw = Draw(order, starts, jnp.zeros(1, jnp.int64))
+
+            def of(round_):
+                query, blocks = inference._asked(round_, mechanism, state, round_.point(state, key))
+                return partial_sums(query, blocks, mechanism, draw, jnp.int32(0), records)
+
+            return [of(round_) for round_ in solver.rounds(model, mechanism)]
+
+        return jax.device_get(every(records, order, mechanism, fit.model, fit.solver))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[] if case.id == "logistic" else [pytest.mark.slow], id=case.id)
+        for case in CASES
+        if not case.id.startswith("documents")
+    ],
+)
+def test_records_do_not_see_where_they_stand_nor_how_many_are_taken_at_once(case):
+    """To the last bit: the sum is that of the records, in any order, chunk by chunk or all at once."""
+    X, y = case.data(5 * CHUNK // 2)
+    fit = fit_of(case, X, y, **case.quick)
+    n, rng = int(fit.records.n_records), np.random.default_rng(0)
+    order = np.zeros(fit.records.n_slots, np.int32)
+    order[:n] = np.arange(n)
+    bounds = fit.records.bounds()
+    shuffled = order.copy()
+    for low, high in itertools.pairwise(bounds):
+        shuffled[low:high] = rng.permutation(order[low:high])
+    many = 4 * CHUNK
+    one, other = sums_of(fit, order, many), sums_of(fit, shuffled, many)
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(one)) > 2**20
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.dtype == np.int64
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_accelerator_takes_nearly_any_batch_at_once():
+    assert slots_at_once(100, None) is None and slots_at_once(100, 256) == 256
+    for expected in (1e3, 1e4, 1e5):
+        slots = slots_at_once(expected, None)
+        assert expected + 8 * expected**0.5 <= slots < 2.5 * expected + 2 * CHUNK
+        assert slots % CHUNK == 0
+    assert slots_at_once(300, 256) == 2 * CHUNK
+    assert slots_at_once(1e9, None) == slots_at_once(1e8, None)  # as much as memory holds

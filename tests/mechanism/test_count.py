@@ -62,14 +62,14 @@ def check_noise():
 
 def check_grid():
     """Before it becomes a floating-point number the release is a sum of integers, on the fine grid of the noise."""
-    drawn, original = [], mechanism.noise_source
+    drawn, original = [], mechanism.noise_of_steps
     with pytest.MonkeyPatch.context() as patch:
 
-        def source(key, levels):
-            of = original(key, levels)
-            return lambda size: drawn.append(of(size)) or drawn[-1]
+        def kept(*how):
+            drawn.append(original(*how))
+            return drawn[-1]
 
-        patch.setattr(mechanism, "noise_source", source)
+        patch.setattr(mechanism, "noise_of_steps", kept)
         counts = [noisy_count(k, np.ones(50, bool), spec()) for k in KEYS[:50]]
     units = math.floor(lattice.noise_std(4) / SIGMA)
     for count, noise in zip(counts, drawn, strict=True):
@@ -88,17 +88,15 @@ def test_contract(check):
 
 def scaled(factor):
     def change(patch):
-        original = mechanism.noise_source
-        patch.setattr(
-            mechanism, "noise_source", lambda *how: lambda size: factor * original(*how)(size)
-        )
+        original = mechanism.noise_of_steps
+        patch.setattr(mechanism, "noise_of_steps", lambda *how: factor * original(*how))
 
     return change
 
 
 def one_key(patch):
-    original = mechanism.noise_source
-    patch.setattr(mechanism, "noise_source", lambda key, levels: original(bytes(32), levels))
+    original = mechanism.noise_of_steps
+    patch.setattr(mechanism, "noise_of_steps", lambda key, *how: original(bytes(32), *how))
 
 
 def counted_twice(patch):
@@ -106,12 +104,8 @@ def counted_twice(patch):
 
 
 def rounded(patch):
-    original = mechanism.noise_source
-
-    def source(key, levels):
-        return lambda size: original(key, levels)(size) // 2**11 * 2**11
-
-    patch.setattr(mechanism, "noise_source", source)
+    original = mechanism.noise_of_steps
+    patch.setattr(mechanism, "noise_of_steps", lambda *how: original(*how) // 2**11 * 2**11)
 
 
 def more_units(patch):

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from skdpbayes.mechanism import draws
-from skdpbayes.mechanism.draws import Sampler, draws_of_chain, noise_source, poisson_sample
+from skdpbayes.mechanism.draws import Sampler, draws_of_chain, noise_of_steps, poisson_sample
 from skdpbayes.mechanism.keys import Stream
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.privacy import GaussianSteps
@@ -136,7 +136,9 @@ def test_batches_and_noise_of_many_segments(rate, monkeypatch):
     assert len(np.unique(np.concatenate(noise))) == sizes.sum()
     used = np.arange(20) < sizes[:35, None]
     assert (found[0].noise[~used] == np.iinfo(np.int64).min).all()
-    np.testing.assert_array_equal(found[0].noise[used], noise_source(OTHER, 4)(used.sum()))
+    np.testing.assert_array_equal(
+        found[0].noise[used], noise_of_steps(OTHER, 4, 0, used.sum(axis=1))
+    )
 
 
 def test_groups_share_one_sample():
@@ -160,7 +162,7 @@ def test_groups_share_one_sample():
 
 def test_large_samples_come_few_steps_at_a_time():
     sampler = Sampler(KEY, 0.5, 10**6)
-    assert sampler.window == 1 and Sampler(KEY, 1e-3, 1000).window == 2**16
+    assert sampler.window == 1 and Sampler(KEY, 1e-3, 1000).window == 2**9
     (part,) = draws_of_chain(KEY, OTHER, spec_of(0.5, 1), np.ones(1, int), [0, 10**6], 10**6)
     assert abs(part.starts[0, 1] - 5e5) < 4000 and part.starts[0, 0] == 0
     batch = part.indices[: part.starts[0, 1]]
@@ -201,18 +203,22 @@ def test_whoever_samples_a_range_finds_the_same_records(hits, monkeypatch):
     """However records are divided, and whichever window comes first."""
     monkeypatch.setattr(draws, "_HITS", hits)
     stride, steps = 1000, 1 if hits == 32 else 20
-    whole = {w: Sampler(KEY, 0.3, stride).sample(w, steps, 0, 990) for w in (0, 1)}
+    own = Sampler(KEY, 0.3, stride).window
+    whole = {w: Sampler(KEY, 0.3, stride).sample(w * own, steps, 0, 990) for w in (0, 1)}
     assert len(np.intersect1d(*whole.values())) < len(whole[0])
     for window in (1, 0):  # in another order
         for edges in ([0, 990], [0, 1, 500, 640, 990], [0, 128, 256, 990]):
             sampler = Sampler(KEY, 0.3, stride)
             parts = [
-                sampler.sample(window, steps, low, high) for low, high in itertools.pairwise(edges)
+                sampler.sample(window * own, steps, low, high)
+                for low, high in itertools.pairwise(edges)
             ]
             found = np.sort(np.concatenate(parts))
             np.testing.assert_array_equal(found, whole[window])
-    fewer = Sampler(KEY, 0.3, stride).sample(1, 1, 0, 990)
-    np.testing.assert_array_equal(fewer, whole[1][whole[1] < stride])
+    for step in range(steps):  # by itself, or with others
+        alone = Sampler(KEY, 0.3, stride).sample(own + step, 1, 0, 990)
+        mine = whole[1] // stride == step
+        np.testing.assert_array_equal(alone, whole[1][mine] - step * stride)
 
 
 def test_a_fit_that_goes_on_draws_what_it_would_have_drawn(monkeypatch):
@@ -240,7 +246,7 @@ def test_batches_that_could_overflow_are_refused():
 
 
 def test_fast_noise_is_normal_in_single_precision():
-    noise = noise_source(KEY, None)(50_000)
+    noise = noise_of_steps(KEY, None, 0, [50_000])
     assert noise.dtype == np.float32
     assert stats.kstest(noise, "norm").pvalue > 1e-6
 

@@ -3,13 +3,16 @@
 import math
 from fractions import Fraction
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
 from skdpbayes.mechanism import integer_noise as lattice
+from skdpbayes.mechanism.draws import noise_of_steps
 from skdpbayes.mechanism.integer_noise import integer_noise, levels_for, noise_std, overhead
-from skdpbayes.mechanism.keys import Stream
+from skdpbayes.mechanism.on_device import integer_noise_of
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +22,7 @@ def mass():
 
 def test_masses_are_those_of_the_discrete_normal_law(mass):
     """To 2^-112 in all, where a double has 2^-53: exact ratios of neighbours tell what a float cannot."""
-    half = lattice._ENTRIES // 2
+    half = lattice.ENTRIES // 2
     assert sum(mass) == 2**128 and len(mass) == 2 * half
     assert mass[half + 1 :] == mass[half - 1 : 0 : -1]
     decimal = pytest.importorskip("decimal")
@@ -36,30 +39,28 @@ def test_masses_are_those_of_the_discrete_normal_law(mass):
 
 def test_the_table_stands_for_the_masses(mass):
     """Each entry's own columns and those that name it as alias add up to its mass, exactly."""
-    table, capacity = lattice._table(), 2**112
-    total = [0] * lattice._ENTRIES
+    table, capacity = lattice.table(), 2**112
+    total = [0] * lattice.ENTRIES
     for i, (high, low, alias) in enumerate(zip(table.high, table.low, table.alias, strict=True)):
         threshold = (int(high) << 48) | int(low)
         total[i] += threshold
-        total[int(alias) + lattice._ENTRIES // 2] += capacity - threshold
+        total[int(alias) + lattice.ENTRIES // 2] += capacity - threshold
     assert total == mass
 
 
-class Words:
-    """A stream that hands out given integers, by type."""
-
-    def __init__(self, **given):
-        self.given = {name: list(values) for name, values in given.items()}
-
-    def integers(self, dtype, shape):
-        size = math.prod(np.atleast_1d(shape).tolist())
-        name = np.dtype(dtype).name
-        values, self.given[name] = self.given[name][:size], self.given[name][size:]
-        return np.array(values, dtype).reshape(shape)
+def made(words, levels):
+    """A variable of given words, by the host; a device makes the same."""
+    words = np.array([*words, *[0] * (8 - len(words))], np.uint64)
+    (noise,) = integer_noise(words[None], levels)
+    with jax.enable_x64(True):
+        halves = jnp.asarray(words.view(np.uint32)[:, None])
+        known = jax.tree.map(jnp.asarray, lattice.table())
+        assert integer_noise_of(tuple(halves), jnp.int32(levels), known) == noise
+    return noise
 
 
 def test_a_draw_compares_all_bits_of_the_threshold():
-    table, half = lattice._table(), lattice._ENTRIES // 2
+    table, half = lattice.table(), lattice.ENTRIES // 2
     column = int(
         np.flatnonzero(
             (table.alias != np.arange(-half, half)) & (table.low > 5) & (table.high > 5)
@@ -67,29 +68,29 @@ def test_a_draw_compares_all_bits_of_the_threshold():
     )
     high, low, own = int(table.high[column]), int(table.low[column]), column - half
 
-    def drawn(word, *ties):
-        return integer_noise(Words(uint64=[word, *ties], uint16=[column]), 1, levels=1)[0]
+    def drawn(word, rest):
+        return made([word, rest << 16 | column], levels=1)
 
-    assert drawn(high - 1) == own != table.alias[column]
-    assert drawn(high + 1) == table.alias[column]
-    assert drawn(high, (low - 1) << 16 | 0xFFFF) == own
-    assert drawn(high, low << 16) == table.alias[column]
+    most = 2**48 - 1
+    assert drawn(high - 1, most) == own != table.alias[column]
+    assert drawn(high + 1, 0) == table.alias[column]
+    assert drawn(high, low - 1) == own
+    assert drawn(high, low) == table.alias[column]
 
 
 def test_levels_are_digits_of_their_own():
     """Each has its own column and its own word, some above and some below the column's threshold."""
-    table, half = lattice._table(), lattice._ENTRIES // 2
+    table, half = lattice.table(), lattice.ENTRIES // 2
     other = np.flatnonzero((table.alias != np.arange(-half, half)) & (table.high > 0))[
         [10, 200, 3000, 30_000]
     ]
     below = np.array([True, False, True, False])
-    words = np.where(below, 0, np.iinfo(np.uint64).max)
-    given = Words(uint64=words, uint16=other)
-    digits = np.where(below, other - half, table.alias[other])
-    assert integer_noise(given, 1, levels=4)[0] == sum(
-        int(k) * 2 ** (10 * (3 - i)) for i, k in enumerate(digits)
-    )
-    assert len(given.given["uint64"]) == len(given.given["uint16"]) == 0
+    high = np.where(below, np.uint64(0), np.iinfo(np.uint64).max)
+    words = [int(x) for pair in zip(high, other, strict=True) for x in pair]
+    digits = [int(k) for k in np.where(below, other - half, table.alias[other])]
+    for levels in (1, 2, 3, 4):
+        expected = sum(k * 2 ** (10 * (levels - 1 - i)) for i, k in enumerate(digits[:levels]))
+        assert made(words, levels) == expected
 
 
 def test_convolutions_are_discrete_normal():
@@ -109,12 +110,12 @@ def test_convolutions_are_discrete_normal():
     assert np.ptp(log) < bound + 1e-12
     wide = 4 * math.exp(-2 * math.pi**2 * 4)  # as in use: the base is two radices wide
     assert wide < 1e-33
-    assert lattice._BASE == 2 * lattice._RADIX
+    assert lattice._BASE == 2 * lattice.RADIX
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 4])
 def test_noise_is_normal_in_its_bulk_tails_and_last_digits(levels):
-    noise = integer_noise(Stream(b"n" * 32), 400_000, levels)
+    noise = noise_of_steps(b"n" * 32, levels, 0, [400_000])
     scale = noise_std(levels)
     squares = np.sum((noise / scale) ** 2)
     assert 1e-7 < stats.chi2.cdf(squares, noise.size) < 1 - 1e-7

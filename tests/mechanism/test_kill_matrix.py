@@ -69,7 +69,9 @@ def changed_draws(patch, change):
     original, of_runs = inference.draws_of_chain, runs.resident
     patch.setattr(runs, "resident", lambda *how: change(of_runs(*how)))
     patch.setattr(
-        inference, "draws_of_chain", lambda *how: (change(part) for part in original(*how))
+        inference,
+        "draws_of_chain",
+        lambda *how, **where: (change(part) for part in original(*how, **where)),
     )
 
 
@@ -372,7 +374,7 @@ def noise_lacks_its_last_level(patch):
     patch.setattr(
         draws,
         "integer_noise",
-        lambda stream, size, levels: 2**10 * original(stream, size, levels - 1),
+        lambda words, levels: 2**10 * original(words, levels - 1),
     )
 
 

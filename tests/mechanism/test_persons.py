@@ -471,7 +471,7 @@ def rows_clipped_instead_of_persons(patch):
         return original(query, blocks, units, exact, batch, included)
 
     patch.setattr(mechanism, "_chunk_sums", chunk_sums)
-    patch.setattr(mechanism, "_slots", lambda query, records, group: 64)
+    patch.setattr(mechanism, "_slots", lambda query, records, group: (1, 64))
     patch.setattr(inference, "of_person", lambda query, *_: query)
 
 

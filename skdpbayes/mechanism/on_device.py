@@ -1,0 +1,131 @@
+"""Noise that an accelerator draws for itself: the integers that the host would have drawn.
+
+Nothing is sent to the device in a round, and releases of millions of values need no memory for
+noise that waits. The key is there while the fit runs, as the records are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from skdpbayes.mechanism.integer_noise import ENTRIES, LEVELS, RADIX, WORDS, Table, table
+from skdpbayes.mechanism.threefry import wrap_keys
+
+Words: TypeAlias = tuple[jax.Array, ...]
+
+_CONSTANTS = np.frombuffer(b"expand 32-byte k", np.uint32)
+_COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
+_DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
+
+
+def chacha20(key: jax.Array, counter: jax.Array, nonce: Words) -> Words:
+    """Blocks of ChaCha20 (RFC 8439, section 2.3).
+
+    Parameters
+    ----------
+    key : uint32 array of shape (8,)
+    counter : uint32 array of shape (n,)
+        Which blocks.
+    nonce : three uint32 numbers
+
+    Returns
+    -------
+    words : 16 uint32 arrays of shape (n,)
+    """
+    fixed = (*map(jnp.uint32, _CONSTANTS), *key, None, *nonce)
+    start = tuple(counter if x is None else jnp.broadcast_to(x, counter.shape) for x in fixed)
+
+    def two_rounds(_: int, words: Words) -> Words:
+        x = list(words)
+        for a, b, c, d in (*_COLUMNS, *_DIAGONALS):
+            for i, j, k, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+                x[i] = x[i] + x[j]
+                mixed = x[k] ^ x[i]
+                x[k] = mixed << jnp.uint32(turn) | mixed >> jnp.uint32(32 - turn)
+        return tuple(x)
+
+    words: Words = jax.lax.fori_loop(0, 10, two_rounds, start)
+    return tuple(x + y for x, y in zip(words, start, strict=True))
+
+
+def integer_noise_of(words: Words, levels: jax.Array, known: Table) -> jax.Array:
+    """What `integer_noise` makes of the same bits.
+
+    Parameters
+    ----------
+    words : 16 uint32 arrays
+        Halves of the words of 64 bits, the lower one first.
+    levels : int
+        A traced number, for which nothing is compiled anew.
+    known : Table
+        On the device.
+    """
+    pairs = zip(words[::2], words[1::2], strict=True)
+    wide = [low.astype(jnp.uint64) | high.astype(jnp.uint64) << 32 for low, high in pairs]
+    out = jnp.zeros(words[0].shape, jnp.int64)
+    for level in range(LEVELS):
+        high, rest = wide[2 * level], wide[2 * level + 1]
+        column = (rest & jnp.uint64(ENTRIES - 1)).astype(jnp.int32)
+        threshold, low = known.high[column], known.low[column]
+        below = (high < threshold) | ((high == threshold) & (rest >> jnp.uint64(16) < low))
+        value = jnp.where(below, column - ENTRIES // 2, known.alias[column])
+        out = jnp.where(level < levels, out * RADIX + value.astype(jnp.int64), out)
+    return out
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DeviceNoise:
+    """Noise of a chain, drawn where it is added.
+
+    Attributes
+    ----------
+    key : uint32 array of shape (8,)
+        The chain's secret noise key.
+    levels : int or None
+        Of `integer_noise`; None: standard normal numbers in single precision.
+    known : Table or None
+    step : int
+        Whose noise this is.
+    """
+
+    key: ArrayLike
+    levels: ArrayLike | None
+    known: Table | None
+    step: ArrayLike
+
+    @classmethod
+    def of(cls, key: bytes, levels: int | None) -> DeviceNoise:
+        """Of a secret key."""
+        words = np.frombuffer(key, np.uint32)
+        if levels is None:
+            return cls(words, None, None, np.int32(0))
+        return cls(words, np.int32(levels), table(), np.int32(0))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Integers or floating-point numbers."""
+        return np.dtype(np.float32 if self.levels is None else np.int64)
+
+    def at(self, step: ArrayLike) -> DeviceNoise:
+        """Of a step."""
+        return replace(self, step=step)
+
+    def values(self, size: int) -> jax.Array:
+        """So many noise variables, always the same ones: to be taken once."""
+        key, step = jnp.asarray(self.key), jnp.asarray(self.step).astype(jnp.uint32)
+        if self.levels is None or self.known is None:
+            own = jax.random.fold_in(wrap_keys(key[:2]), step)
+            return jax.random.normal(own, (size,), jnp.float32)
+        nothing = jnp.uint32(0)
+        words = chacha20(key, jnp.arange(size, dtype=jnp.uint32), (nothing, step, nothing))
+        return integer_noise_of(words, jnp.asarray(self.levels), self.known)
+
+
+assert WORDS * 8 == 16 * 4  # a variable takes a block
