@@ -17,6 +17,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,16 +96,15 @@ def table(name: str, platform: str) -> Iterator[tuple[str, float]]:
         model.fit(X, y)
 
     for numerics in ("secure", "fast"):
-        few, many = (65, 105) if n < 10**6 or platform != "cpu" else (65, 69)
+        few, many = (2, 6) if platform == "cpu" else (100, 100 + 10**9 // (n * d))
+        if n < 10**6:
+            few, many = (100, 200) if platform == "cpu" else (1000, 3000)
         how: dict[str, Any] = {"solver": "dpvi", "numerics": numerics}
         fit(few, **how)  # compiles
-        if platform == "cpu" and n > 10**6:
-            fewer, more = (_fastest(lambda k=k: fit(k, **how), 1) for k in (few, many))  # type: ignore[misc] # noqa: B023
-        else:
-            fewer, more = (_fastest(lambda k=k: fit(k, **how), 3) for k in (few, many))  # type: ignore[misc] # noqa: B023
+        fewer, more = (_fastest(partial(fit, k, **how), 2) for k in (few, many))
         yield f"dpvi {numerics}", 1e3 * (more - fewer) / (many - few)
     yield "default, first fit", 1e3 * _fastest(fit, 1)
-    yield "default", 1e3 * _fastest(fit, 2)
+    yield "default", 1e3 * _fastest(fit, 1)
 
 
 def _measured(part: str, platform: str) -> dict[str, float]:

@@ -12,15 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from jaxlib.version import __version_info__ as jaxlib_version
+
 IN_ONE_PIECE: dict[str, bool | int] = {"xla_cpu_parallel_codegen_split_count": 1}
 """XLA option of programs that release a round: by default they are cut, and each piece costs time.
 
 Not of programs in `LITTLE_EFFORT`, whose last bits it changes.
 """
 
-LITTLE_EFFORT: dict[str, bool | int] = {
+# XLA's older code generator, which compiles sooner; later versions have the newer one alone.
+OLDER_GENERATOR: dict[str, bool | int] = (
+    {"xla_cpu_use_fusion_emitters": False} if jaxlib_version < (0, 11, 1) else {}
+)
+
+LITTLE_EFFORT: dict[str, bool | int] = OLDER_GENERATOR | {
     "xla_backend_optimization_level": 0,
-    "xla_cpu_use_fusion_emitters": False,
     "xla_llvm_disable_expensive_passes": True,
 }
 """XLA options of programs that run a few hundred times at most.

@@ -19,7 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from skdpbayes.compilation import IN_ONE_PIECE, LITTLE_EFFORT, without_collection
+from skdpbayes.compilation import (
+    IN_ONE_PIECE,
+    LITTLE_EFFORT,
+    OLDER_GENERATOR,
+    without_collection,
+)
 from skdpbayes.mechanism.checkpoint import Checkpoint
 from skdpbayes.mechanism.draws import (
     Draw,
@@ -68,11 +73,10 @@ More rounds run in a loop that is compiled as a whole, and so do fewer with many
 _VERY_FEW, _FEW_NUMBERS = 64, 2**18  # rounds that always count as few; released numbers of others
 
 # Programs that add up records. A record's integers are the same in all of a kind, to the last bit.
-_OF_FEW_ROUNDS = IN_ONE_PIECE | {
-    "xla_backend_optimization_level": 1,
-    "xla_cpu_use_fusion_emitters": False,
-}
-_OF_LOOPS = {"xla_backend_optimization_level": 1}  # compile a quarter faster than level 3
+# Level 1 compiles a quarter faster than level 3. On accelerators too, a record's integers must not
+# depend on how the sums of a product were cut.
+_OF_LOOPS = {"xla_backend_optimization_level": 1, "xla_gpu_deterministic_ops": True}
+_OF_FEW_ROUNDS = IN_ONE_PIECE | OLDER_GENERATOR | _OF_LOOPS
 
 
 def run(

@@ -27,6 +27,7 @@ from skdpbayes.mechanism.draws import (
     windows_of_chain,
 )
 from skdpbayes.mechanism.keys import FitKeys
+from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.mechanism.private_sum import CHUNK, Query, Release, private_sum
 from skdpbayes.mechanism.records import Records, Tree, padded_size
 from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
@@ -62,7 +63,7 @@ def _some_steps(
         key: jax.Array,
         indices: jax.Array,
         starts: jax.Array,
-        noise: jax.Array,
+        noise: jax.Array | DeviceNoise,
         state: Tree,
         kept: jax.Array,
     ) -> tuple[Tree, jax.Array]:
@@ -176,7 +177,7 @@ def _slots(records: Records, rate: float) -> int:
 
 def _stacked(samplers: Sequence[Sampler], windows: Sequence[Window], bounds: np.ndarray) -> Draws:
     """Draws of one window of all runs, as far as they are needed."""
-    noise, sampler = np.stack([own.noise for own in windows]), samplers[0]
+    noise, sampler = np.stack([np.asarray(own.noise) for own in windows]), samplers[0]
     if sampler.rate == 1:  # all runs take all records
         own = resident(sampler, windows[0], bounds)
         return drawn(windows[0], own.indices[: padded_size(int(bounds[-1]))], own.starts, noise)

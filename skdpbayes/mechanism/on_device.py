@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from skdpbayes.mechanism.integer_noise import ENTRIES, LEVELS, RADIX, WORDS, Table, table
-from skdpbayes.mechanism.threefry import wrap_keys
+from skdpbayes.mechanism.integer_noise import ENTRIES, LEVELS, RADIX, WORDS, table
 
 Words: TypeAlias = tuple[jax.Array, ...]
+"""Words of 32 bits, of many blocks or of all."""
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", np.uint32)
 _COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
@@ -38,23 +38,32 @@ def chacha20(key: jax.Array, counter: jax.Array, nonce: Words) -> Words:
     -------
     words : 16 uint32 arrays of shape (n,)
     """
-    fixed = (*map(jnp.uint32, _CONSTANTS), *key, None, *nonce)
-    start = tuple(counter if x is None else jnp.broadcast_to(x, counter.shape) for x in fixed)
-
-    def two_rounds(_: int, words: Words) -> Words:
-        x = list(words)
-        for a, b, c, d in (*_COLUMNS, *_DIAGONALS):
-            for i, j, k, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
-                x[i] = x[i] + x[j]
-                mixed = x[k] ^ x[i]
-                x[k] = mixed << jnp.uint32(turn) | mixed >> jnp.uint32(32 - turn)
-        return tuple(x)
-
-    words: Words = jax.lax.fori_loop(0, 10, two_rounds, start)
+    start = (*map(jnp.uint32, _CONSTANTS), *key, counter, *nonce)
+    # All ten in one kernel would take many seconds to compile, each in its own much memory traffic.
+    words = _two_rounds(0, start)
+    words = jax.lax.fori_loop(0, 8, _two_rounds, words, unroll=4)
+    words = _two_rounds(0, words)
     return tuple(x + y for x, y in zip(words, start, strict=True))
 
 
-def integer_noise_of(words: Words, levels: jax.Array, known: Table) -> jax.Array:
+def _two_rounds(_: int, words: Words) -> Words:
+    x = list(words)
+    for a, b, c, d in (*_COLUMNS, *_DIAGONALS):
+        for i, j, k, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+            x[i] = x[i] + x[j]
+            mixed = x[k] ^ x[i]
+            x[k] = mixed << jnp.uint32(turn) | mixed >> jnp.uint32(32 - turn)
+    return tuple(x)
+
+
+def columns() -> np.ndarray:
+    """The table of `integer_noise`: what belongs to a column lies together, (2^16, 2)."""
+    known = table()
+    alias = (known.alias + ENTRIES // 2).astype(np.uint64)
+    return np.stack([known.high, known.low << np.uint64(16) | alias], axis=1)
+
+
+def integer_noise_of(words: Words, levels: jax.Array, known: jax.Array) -> jax.Array:
     """What `integer_noise` makes of the same bits.
 
     Parameters
@@ -63,8 +72,8 @@ def integer_noise_of(words: Words, levels: jax.Array, known: Table) -> jax.Array
         Halves of the words of 64 bits, the lower one first.
     levels : int
         A traced number, for which nothing is compiled anew.
-    known : Table
-        On the device.
+    known : array of shape (2^16, 2)
+        `columns`.
     """
     pairs = zip(words[::2], words[1::2], strict=True)
     wide = [low.astype(jnp.uint64) | high.astype(jnp.uint64) << 32 for low, high in pairs]
@@ -72,9 +81,12 @@ def integer_noise_of(words: Words, levels: jax.Array, known: Table) -> jax.Array
     for level in range(LEVELS):
         high, rest = wide[2 * level], wide[2 * level + 1]
         column = (rest & jnp.uint64(ENTRIES - 1)).astype(jnp.int32)
-        threshold, low = known.high[column], known.low[column]
-        below = (high < threshold) | ((high == threshold) & (rest >> jnp.uint64(16) < low))
-        value = jnp.where(below, column - ENTRIES // 2, known.alias[column])
+        threshold, more = (
+            known.at[column, i].get(mode="promise_in_bounds") for i in range(known.shape[1])
+        )
+        tie = (high == threshold) & (rest >> jnp.uint64(16) < more >> jnp.uint64(16))
+        alias = (more & jnp.uint64(ENTRIES - 1)).astype(jnp.int32)
+        value = jnp.where((high < threshold) | tie, column, alias) - ENTRIES // 2
         out = jnp.where(level < levels, out * RADIX + value.astype(jnp.int64), out)
     return out
 
@@ -90,14 +102,15 @@ class DeviceNoise:
         The chain's secret noise key.
     levels : int or None
         Of `integer_noise`; None: standard normal numbers in single precision.
-    known : Table or None
+    known : array of shape (2^16, 2), or None
+        `columns`.
     step : int
         Whose noise this is.
     """
 
     key: ArrayLike
     levels: ArrayLike | None
-    known: Table | None
+    known: ArrayLike | None
     step: ArrayLike
 
     @classmethod
@@ -106,7 +119,7 @@ class DeviceNoise:
         words = np.frombuffer(key, np.uint32)
         if levels is None:
             return cls(words, None, None, np.int32(0))
-        return cls(words, np.int32(levels), table(), np.int32(0))
+        return cls(words, np.int32(levels), columns(), np.int32(0))
 
     @property
     def dtype(self) -> np.dtype:
@@ -121,11 +134,13 @@ class DeviceNoise:
         """So many noise variables, always the same ones: to be taken once."""
         key, step = jnp.asarray(self.key), jnp.asarray(self.step).astype(jnp.uint32)
         if self.levels is None or self.known is None:
-            own = jax.random.fold_in(wrap_keys(key[:2]), step)
+            # JAX's own generator: a branch, as `threefry` has one, would wait for the host.
+            own = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), step)
             return jax.random.normal(own, (size,), jnp.float32)
         nothing = jnp.uint32(0)
         words = chacha20(key, jnp.arange(size, dtype=jnp.uint32), (nothing, step, nothing))
-        return integer_noise_of(words, jnp.asarray(self.levels), self.known)
+        levels, known = jnp.asarray(self.levels), jnp.asarray(self.known)
+        return integer_noise_of(words, levels, known)
 
 
 assert WORDS * 8 == 16 * 4  # a variable takes a block

@@ -349,6 +349,8 @@ def partial_sums(
             return place + chunks * slots, jax.tree.map(jnp.add, sums, chunk)
 
         start = (draw.starts[i], sums)
+        if 1 < chunks and records.n_slots <= chunks * slots:
+            return next_chunks(start)[1]  # a loop would have the device wait for the host
         summed: Release
         _, summed = jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunks, start)
         return summed

@@ -12,7 +12,7 @@ from scipy import stats
 from skdpbayes.mechanism import integer_noise as lattice
 from skdpbayes.mechanism.draws import noise_of_steps
 from skdpbayes.mechanism.integer_noise import integer_noise, levels_for, noise_std, overhead
-from skdpbayes.mechanism.on_device import integer_noise_of
+from skdpbayes.mechanism.on_device import columns, integer_noise_of
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def made(words, levels):
     (noise,) = integer_noise(words[None], levels)
     with jax.enable_x64(True):
         halves = jnp.asarray(words.view(np.uint32)[:, None])
-        known = jax.tree.map(jnp.asarray, lattice.table())
+        known = jnp.asarray(columns())
         assert integer_noise_of(tuple(halves), jnp.int32(levels), known) == noise
     return noise
 
