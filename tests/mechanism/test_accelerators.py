@@ -154,26 +154,26 @@ def sums_of(fit, order, slots):
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("case", "chunks"),
     [
-        pytest.param(case, marks=[] if case.id == "logistic" else [pytest.mark.slow], id=case.id)
+        pytest.param(case, chunks, marks=marks, id=f"{case.id}, {chunks}")
         for case in CASES
-        if not case.id.startswith("documents")
+        for chunks, marks in (
+            [(2, []), (4, [])] if case.id == "logistic" else [(4, pytest.mark.slow)]
+        )
     ],
 )
-def test_records_do_not_see_where_they_stand_nor_how_many_are_taken_at_once(case):
-    """To the last bit: the sum is that of the records, in any order, chunk by chunk or all at once."""
+def test_records_do_not_see_where_they_stand(case, chunks):
+    """To the last bit: the sum is that of the records, in any order, all at once or in two parts."""
     X, y = case.data(5 * CHUNK // 2)
     fit = fit_of(case, X, y, **case.quick)
     n, rng = int(fit.records.n_records), np.random.default_rng(0)
     order = np.zeros(fit.records.n_slots, np.int32)
     order[:n] = np.arange(n)
-    bounds = fit.records.bounds()
     shuffled = order.copy()
-    for low, high in itertools.pairwise(bounds):
+    for low, high in itertools.pairwise(fit.records.bounds()):
         shuffled[low:high] = rng.permutation(order[low:high])
-    many = 4 * CHUNK
-    one, other = sums_of(fit, order, many), sums_of(fit, shuffled, many)
+    one, other = sums_of(fit, order, chunks * CHUNK), sums_of(fit, shuffled, chunks * CHUNK)
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(one)) > 2**20
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         assert a.dtype == np.int64
