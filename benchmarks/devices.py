@@ -37,6 +37,13 @@ def _fastest(run: Callable[[], object], times: int) -> float:
     return min(seconds)
 
 
+def _slope(fit: Callable[[int], object], few: int, many: int) -> float:
+    """Seconds of a round, of fits of so many."""
+    fit(many)  # compiles
+    fewer, more = (_fastest(partial(fit, k), 2) for k in (few, many))
+    return (more - fewer) / (many - few)
+
+
 def noise(platform: str) -> Iterator[tuple[str, float]]:
     """Nanoseconds for a variable of the noise of one release of a million values."""
     import jax
@@ -72,11 +79,7 @@ def autoencoder(platform: str) -> Iterator[tuple[str, float]]:
         def fit(n_steps: int, numerics: str = numerics) -> None:
             private(images, 0.5, n_steps, BATCH, numerics=numerics, **PAPER)
 
-        few, many = (1, 1 + epoch) if platform != "cpu" else (1, 1 + epoch // 8)
-        fit(many)  # compiles
-        fewer, more = _fastest(lambda: fit(few), 2), _fastest(lambda: fit(many), 2)  # noqa: B023
-        yield numerics, (more - fewer) / (many - few) * epoch
-        yield f"{numerics}, an epoch and what comes before", more
+        yield numerics, _slope(fit, 100, 160 if platform == "cpu" else 100 + 6 * epoch) * epoch
 
 
 def table(name: str, platform: str) -> Iterator[tuple[str, float]]:
@@ -100,21 +103,18 @@ def table(name: str, platform: str) -> Iterator[tuple[str, float]]:
         if n < 10**6:
             few, many = (100, 200) if platform == "cpu" else (1000, 3000)
         how: dict[str, Any] = {"solver": "dpvi", "numerics": numerics}
-        fit(few, **how)  # compiles
-        fewer, more = (_fastest(partial(fit, k, **how), 2) for k in (few, many))
-        yield f"dpvi {numerics}", 1e3 * (more - fewer) / (many - few)
+        yield f"dpvi {numerics}", 1e3 * _slope(partial(fit, **how), few, many)
     yield "default, first fit", 1e3 * _fastest(fit, 1)
     yield "default", 1e3 * _fastest(fit, 1)
 
 
-def _measured(part: str, platform: str) -> dict[str, float]:
+def _measured(part: str, platform: str) -> Iterator[tuple[str, float]]:
     warnings.simplefilter("ignore")
     own: dict[str, Callable[[str], Iterator[tuple[str, float]]]] = {
         "noise": noise,
         "autoencoder": autoencoder,
     }
-    found = own[part](platform) if part in own else table(part, platform)
-    return dict(found)
+    return own[part](platform) if part in own else table(part, platform)
 
 
 def main() -> None:
@@ -125,11 +125,12 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     own = parser.parse_args()
     if own.one:
-        print(json.dumps(_measured(*own.one)))
+        for found in _measured(*own.one):
+            print(json.dumps(found), flush=True)
         return
     units = {"noise": "ns a variable", "autoencoder": "s an epoch"}
     for part in own.parts:
-        found = {}
+        of_part = {}
         for platform in own.platforms:
             command = [sys.executable, "-m", "benchmarks.devices", "--one", part, platform]
             environment = {**os.environ, "JAX_PLATFORMS": platform}
@@ -137,15 +138,15 @@ def main() -> None:
             if done.returncode:
                 print(f"{part} on {platform} failed: {done.stderr[-3000:]}", flush=True)
                 continue
-            found[platform] = json.loads(done.stdout.splitlines()[-1])
-        names = list(dict.fromkeys(name for of in found.values() for name in of))
+            of_part[platform] = dict(json.loads(line) for line in done.stdout.splitlines())
+        names = list(dict.fromkeys(name for of in of_part.values() for name in of))
         rows = [
-            [name, *(f"{of[name]:.4g}" if name in of else "" for of in found.values())]
+            [name, *(f"{of[name]:.4g}" if name in of else "" for of in of_part.values())]
             for name in names
         ]
         title = f"{part}, {units.get(part, 'ms')}"
-        print(_log.table([title, *found], rows), flush=True)
-        _log.append("devices", {"part": part, **found})
+        print(_log.table([title, *of_part], rows), flush=True)
+        _log.append("devices", {"part": part, **of_part})
 
 
 if __name__ == "__main__":
