@@ -11,6 +11,7 @@ CALIBRATION_ARGS ?=
 COVERAGE_ARGS ?=
 HONESTY_ARGS ?=
 LARGE_ARGS ?=
+DEVICES_ARGS ?=
 SPHINX_ARGS ?=
 
 PY := $(VENV)/bin/python
@@ -27,7 +28,7 @@ MOST_MEMORY ?= inf
 PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY) -m pytest -n $(TEST_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-study bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large pictures lint docs lock clean env env-dev python
+.PHONY: help demo test test-slow test-data fuzz bench bench-speed bench-study bench-utility bench-coverage bench-honesty bench-na-dpvi bench-calibration bench-mixture bench-peers bench-private-peers bench-d3p-mixture bench-d3p-hierarchical bench-topics bench-belief-net bench-autoencoder bench-dp-sgld bench-pictures bench-vips-coverage bench-vips-accounting bench-participation bench-choice bench-persons bench-for-whom bench-papers bench-large bench-devices pictures lint docs lock clean env env-dev python
 
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
@@ -64,6 +65,9 @@ bench-large: env ## tables larger than memory: seconds of a round and peak memor
 
 bench-utility: env ## utility on Adult and on the peers' tasks, beside the peers' figures
 	$(PY) -m benchmarks.utility $(UTILITY_ARGS)
+
+bench-devices: env ## rounds on an accelerator, beside the processor of the same machine (minutes; DEVICES_ARGS="--parts noise")
+	$(PY) -m benchmarks.devices $(DEVICES_ARGS)
 
 bench-coverage: env ## how often credible intervals cover the truth, on simulated data
 	$(PY) -m benchmarks.coverage
