@@ -126,7 +126,7 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, ch
     """`run`, with room for so many releases."""
     with arithmetic():
         mechanism = jax.device_put(spec.traced())
-        records, on_device = _suited(placed(records), spec.sampling_rate)
+        records, on_device = _suited(placed(records), spec)
         of_steps = sizes_of_steps(model, solver, mechanism, records.shaped, spec.n_steps)
         n_steps = max(spec.n_steps, part_of)
         kinds = _kinds_if_few(model, solver, mechanism, n_steps, int(of_steps.max()))
@@ -157,17 +157,18 @@ def arithmetic() -> Iterator[None]:
         yield
 
 
-def _suited(records, rate):
+def _suited(records, spec):
     """Records as the platform processes them, and whether it draws the noise itself."""
-    own = records.records if isinstance(records, Shards) else records
-    if isinstance(records, Shards):
-        platform = records.mesh.devices.flat[0].platform
-    else:  # where JAX puts arrays
-        platform = next(iter(jnp.zeros(()).devices())).platform
-    if platform == "cpu":
+    divided = isinstance(records, Shards)
+    devices = [*records.mesh.devices.flat] if divided else [*jnp.zeros(()).devices()]
+    if devices[0].platform == "cpu":
         return records, False
-    own = replace(own, slots=slots_at_once(rate * own.n_slots, own.slots))
-    return (replace(records, records=own) if isinstance(records, Shards) else own), True
+    if spec.n_records is None:  # a program must not tell of a private number
+        return records, True
+    own = records.records if divided else records
+    expected = spec.sampling_rate * spec.n_records / len(devices)
+    own = replace(own, slots=slots_at_once(expected, own.slots))
+    return (replace(records, records=own) if divided else own), True
 
 
 def _private_chain(

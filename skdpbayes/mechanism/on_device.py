@@ -6,7 +6,7 @@ noise that waits. The key is there while the fit runs, as the records are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import jax
@@ -109,9 +109,9 @@ class DeviceNoise:
         Whose noise this is.
     """
 
-    key: ArrayLike
+    key: ArrayLike = field(repr=False)
     levels: ArrayLike | None
-    known: ArrayLike | None
+    known: ArrayLike | None = field(repr=False)
     step: ArrayLike
 
     @classmethod
@@ -132,16 +132,27 @@ class DeviceNoise:
         return replace(self, step=step)
 
     def values(self, size: int) -> jax.Array:
-        """So many noise variables, always the same ones: to be taken once."""
+        """So many noise variables, always the same ones: to be taken once.
+
+        Raises
+        ------
+        TypeError
+            If the table has lost bits, as where an array was made without 64 bits.
+        """
         key, step = jnp.asarray(self.key), jnp.asarray(self.step).astype(jnp.uint32)
-        if self.levels is None or self.known is None:
+        if self.levels is None:
             # JAX's own generator: a branch, as `threefry` has one, would wait for the host.
             own = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), step)
             return jax.random.normal(own, (size,), jnp.float32)
         nothing = jnp.uint32(0)
         words = chacha20(key, jnp.arange(size, dtype=jnp.uint32), (nothing, step, nothing))
-        levels, known = jnp.asarray(self.levels), jnp.asarray(self.known)
-        return integer_noise_of(words, levels, known)
+        known = jnp.asarray(self.known)
+        if known.dtype != jnp.uint64 or key.dtype != jnp.uint32:
+            raise TypeError(
+                f"The noise's table and key are of {known.dtype} and {key.dtype}: 64 bits are "
+                "needed, jax.enable_x64(True)."
+            )
+        return integer_noise_of(words, jnp.asarray(self.levels), known)
 
 
 assert WORDS * 8 == 16 * 4  # a variable takes a block

@@ -340,13 +340,13 @@ def partial_sums(
                 batch = {**batch, VECTOR: batch[VECTOR].astype(float)}
             summed = partial(_chunk_sums, query, blocks, units, exact)
             if chunks == 1:
-                chunk = summed(batch, included)
+                sums = jax.tree.map(jnp.add, sums, summed(batch, included))
             else:
                 cut = jax.tree.map(
                     lambda x: x.reshape(chunks, slots, *x.shape[1:]), (batch, included)
                 )
-                chunk = jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(summed)(*cut))
-            return place + chunks * slots, jax.tree.map(jnp.add, sums, chunk)
+                sums = jax.tree.map(_add_all, sums, jax.vmap(summed)(*cut))
+            return place + chunks * slots, sums
 
         start = (draw.starts[i], sums)
         if 1 < chunks and records.n_slots <= chunks * slots:
@@ -364,6 +364,10 @@ def partial_sums(
     for i, group in enumerate(records.groups()):
         sums = over(i, group, sums)
     return sums
+
+
+def _add_all(total: jax.Array, chunks: jax.Array) -> jax.Array:
+    return total + jnp.sum(chunks, axis=0, dtype=total.dtype)
 
 
 def _multiplies_own_vectors(query: Query, records: Records) -> bool:

@@ -44,6 +44,8 @@ class MechanismSpec:
         Release of the number of usable records, by `noisy_count`; None if there is none.
     most_rows : int
         Largest number of rows of a record: above one where records are persons.
+    n_records : int or None
+        Public number of records, of all processes; None if it is private.
     """
 
     steps: tuple[GaussianSteps, ...]
@@ -51,6 +53,7 @@ class MechanismSpec:
     numerics: str = "secure"
     count: GaussianSteps | None = None
     most_rows: int = 1
+    n_records: int | None = None
 
     @property
     def n_steps(self) -> int:

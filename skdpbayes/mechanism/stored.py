@@ -128,11 +128,16 @@ def with_draws(records: Records, draws: Iterable[Draws]) -> Iterator[tuple[Recor
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
     """Items of an iterable; while one is in use, the next one is made by another thread."""
-    iterator = iter(items)
+    iterator, wide = iter(items), jax.config.jax_enable_x64
+
+    def made() -> Item | None:
+        with jax.enable_x64(wide):  # each thread has a setting of its own
+            return next(iterator, None)
+
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, iterator, None)
+        coming = thread.submit(made)
         while (item := coming.result()) is not None:  # which no item is
-            coming = thread.submit(next, iterator, None)
+            coming = thread.submit(made)
             yield item
 
 

@@ -6,6 +6,7 @@ These tests run on whichever platform JAX has; on an accelerator they say that i
 import itertools
 from dataclasses import replace
 
+import divided
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +17,7 @@ from scipy import stats
 from whitebox import fit_of
 
 from skdpbayes import inference
+from skdpbayes.mechanism import stored
 from skdpbayes.mechanism.draws import Draw, noise_of_steps
 from skdpbayes.mechanism.on_device import DeviceNoise, chacha20
 from skdpbayes.mechanism.private_sum import CHUNK, partial_sums, slots_at_once
@@ -48,7 +50,7 @@ def calls_of_the_host(text):
 def as_on_an_accelerator(monkeypatch):
     """Noise is drawn in the program, and many chunks are taken at once."""
 
-    def suited(records, rate):
+    def suited(records, spec):
         return replace(records, slots=4 * CHUNK), True
 
     monkeypatch.setattr(inference, "_suited", suited)
@@ -117,18 +119,68 @@ def released(fit, patch, suited):
     return fit.run(0)[1]
 
 
-@pytest.mark.parametrize("numerics", ["secure", "fast"])
+@pytest.mark.parametrize("numerics", ["secure", pytest.param("fast", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("in_a_loop")
 def test_a_fit_releases_the_same_whoever_draws_the_noise(numerics, monkeypatch):
     case = next(case for case in CASES if case.id == "logistic")
     X, y = case.data(160)
     fit = fit_of(case, X, y, **case.quick, numerics=numerics)
     host, device = (
-        released(fit, monkeypatch, lambda records, rate, where=where: (records, where))
+        released(fit, monkeypatch, lambda records, spec, where=where: (records, where))
         for where in (False, True)
     )
     assert (host == device).all() == (numerics == "secure")
     assert np.isfinite(device).all()
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.3], ids=["batches", "pieces"])
+def test_stored_rows_get_the_noise_of_rows_in_memory(rate, monkeypatch, tmp_path):
+    """They are read, and draws are made, by a thread that has no 64 bits unless it is told to."""
+    monkeypatch.setattr(stored, "_MOST_BYTES", 2**12)
+    X, y = divided.table()
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    on_disk = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in "Xy")
+    how = {"sampling_rate": rate, "n_steps": 12}
+    expected = divided.digest(divided.fitted("dpvi", how, X, y))  # with the host's noise
+    monkeypatch.setattr(inference, "_suited", lambda records, spec: (records, True))
+    assert divided.digest(divided.fitted("dpvi", how, *on_disk)) == expected
+
+
+def test_noise_without_64_bits_is_refused():
+    with jax.enable_x64(True):
+        noise = DeviceNoise.of(bytes(32), 4)
+        narrow = replace(noise, known=noise.known.astype(np.uint32))
+        with pytest.raises(TypeError, match="64 bits"):
+            narrow.values(8)
+        with pytest.raises(TypeError, match="64 bits"):
+            replace(noise, key=noise.key.astype(np.int64)).values(8)
+    assert "key" not in repr(noise)
+
+
+def test_no_program_tells_of_a_private_number_of_rows(monkeypatch):
+    """How many chunks an accelerator takes at once depends on public numbers alone."""
+
+    class Accelerator:
+        platform = "cuda"
+
+    class Zeros:
+        def devices(self):
+            return {Accelerator()}
+
+    case = next(case for case in CASES if case.id == "logistic")
+    settings = {**case.quick, "sampling_rate": 0.5}
+    of = {}
+    for adjacency in ("zero_out", "add_remove"):
+        for n in (1000, 2000):
+            fit = fit_of(case, *case.data(n), **settings, adjacency=adjacency)
+            with monkeypatch.context() as patch:
+                patch.setattr(inference.jnp, "zeros", lambda shape: Zeros())
+                records, on_device = inference._suited(fit.records, fit.spec)
+            assert on_device
+            of[adjacency, n] = records.slots
+    assert of["zero_out", 1000] < of["zero_out", 2000]
+    assert of["add_remove", 1000] is of["add_remove", 2000] is None
 
 
 def sums_of(fit, order, slots):
@@ -174,10 +226,13 @@ def test_records_do_not_see_where_they_stand(case, chunks):
     for low, high in itertools.pairwise(fit.records.bounds()):
         shuffled[low:high] = rng.permutation(order[low:high])
     one, other = sums_of(fit, order, chunks * CHUNK), sums_of(fit, shuffled, chunks * CHUNK)
-    assert max(np.abs(leaf).max(initial=0) for leaf in jax.tree.leaves(one)) > 2**20
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+    most = max(np.abs(leaf).max(initial=0) for leaf in jax.tree.leaves(one))
+    assert most > 2**20
+    by_one = sums_of(fit, order, None)  # by a program whose floating-point numbers may be others
+    for a, b, c in zip(*map(jax.tree.leaves, (one, other, by_one)), strict=True):
         assert a.dtype == np.int64
         np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, c, rtol=0, atol=1e-4 * most)
 
 
 def test_an_accelerator_takes_nearly_any_batch_at_once():
