@@ -153,6 +153,8 @@ class Sampler:
             ``i * stride + record`` for the i-th of these steps, in increasing order.
         """
         window, before = divmod(step, self.window)
+        if before + n_steps > self.window:
+            raise ValueError(f"{n_steps} steps from {step} on are not of one window.")
         n_steps, parts = before + n_steps, [np.zeros(0, np.int64)]
         for block in range(first // self.block, -(-stop // self.block)):
             # A window has several steps only where there is but one block.

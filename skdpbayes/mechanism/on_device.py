@@ -22,7 +22,7 @@ Words: TypeAlias = tuple[jax.Array, ...]
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", np.uint32)
 _COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
 _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
-_MANY = 2**16  # blocks for which long kernels pay
+MANY = 2**16  # blocks for which long kernels pay
 
 
 def chacha20(key: jax.Array, counter: jax.Array, nonce: Words) -> Words:
@@ -42,7 +42,7 @@ def chacha20(key: jax.Array, counter: jax.Array, nonce: Words) -> Words:
     start = (*map(jnp.uint32, _CONSTANTS), *key, counter, *nonce)
     words = _two_rounds(0, start)
     # What a kernel leaves goes through memory, and a long kernel takes seconds to compile.
-    words = jax.lax.fori_loop(0, 8, _two_rounds, words, unroll=4 if counter.size > _MANY else 1)
+    words = jax.lax.fori_loop(0, 8, _two_rounds, words, unroll=4 if counter.size > MANY else 1)
     words = _two_rounds(0, words)
     return tuple(x + y for x, y in zip(words, start, strict=True))
 

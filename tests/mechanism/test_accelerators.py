@@ -19,8 +19,8 @@ from whitebox import fit_of
 from skdpbayes import inference
 from skdpbayes.mechanism import stored
 from skdpbayes.mechanism.draws import Draw, noise_of_steps
-from skdpbayes.mechanism.on_device import DeviceNoise, chacha20
-from skdpbayes.mechanism.private_sum import CHUNK, partial_sums, slots_at_once
+from skdpbayes.mechanism.on_device import MANY, DeviceNoise, chacha20
+from skdpbayes.mechanism.private_sum import CHUNK, _slots, partial_sums, slots_at_once
 
 
 class Stopped(Exception):
@@ -92,15 +92,21 @@ def test_the_cipher_is_that_of_rfc_8439():
     )
 
 
-@pytest.mark.parametrize("levels", [1, 2, 3, 4])
-def test_the_device_draws_the_integers_of_the_host(levels):
+@pytest.mark.parametrize("size", [30_000, MANY + 1000])  # each with a program of the cipher
+def test_the_device_draws_the_integers_of_the_host(size):
     key = bytes(range(1, 33))
     with jax.enable_x64(True):
-        own = DeviceNoise.of(key, levels)
-        drawn = jax.jit(lambda noise, step: noise.at(step).values(30_000))
-        for step in (0, 3, 2**31 - 1):
-            expected = noise_of_steps(key, levels, step, [30_000])
-            np.testing.assert_array_equal(drawn(own, np.int32(step)), expected)
+        drawn = jax.jit(lambda noise, step: noise.at(step).values(size))
+        for levels, step in itertools.product([1, 2, 3, 4], [0, 3, 2**31 - 1]):
+            expected = noise_of_steps(key, levels, step, [size])
+            np.testing.assert_array_equal(drawn(DeviceNoise.of(key, levels), step), expected)
+        assert drawn._cache_size() == 1
+
+
+def test_a_program_does_not_hold_the_key():
+    with jax.enable_x64(True):
+        one, other = (DeviceNoise.of(bytes([k]) * 32, 4) for k in (1, 2))
+        assert jax.tree.structure(one) == jax.tree.structure(other)
 
 
 def test_fast_noise_of_a_device_is_normal_and_of_its_step_and_key():
@@ -233,6 +239,25 @@ def test_records_do_not_see_where_they_stand(case, chunks):
         assert a.dtype == np.int64
         np.testing.assert_array_equal(a, b)
         np.testing.assert_allclose(a, c, rtol=0, atol=1e-4 * most)
+
+
+def test_a_chunk_is_never_longer_than_its_sum_is_exact():
+    """2^9 contributions of at most 2^43 steps: whatever an accelerator takes at once."""
+    case = next(case for case in CASES if case.id == "logistic")
+    fit = fit_of(case, *case.data(1000), **case.quick)
+    (group,) = fit.records.groups()
+    for at_once in (64, CHUNK, 4 * CHUNK, 64 * CHUNK):
+        records = jax.device_put(replace(fit.records, slots=at_once))
+        chunks, slots = _slots(lambda record: {"x": record["x"]}, records, group)
+        assert slots == min(at_once, CHUNK) < 2**9 and chunks == max(1, at_once // CHUNK)
+
+
+def test_products_are_as_precise_as_their_numbers_and_operations_in_one_order():
+    with inference.arithmetic():
+        text = jax.jit(jnp.dot).lower(*[np.ones((2, 2), np.float32)] * 2).as_text()
+    assert "HIGHEST" in text
+    for options in (inference._OF_LOOPS, inference._OF_FEW_ROUNDS):
+        assert options["xla_gpu_deterministic_ops"]
 
 
 def test_an_accelerator_takes_nearly_any_batch_at_once():

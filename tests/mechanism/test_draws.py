@@ -5,10 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from scipy import stats
 
 from skdpbayes.mechanism import draws
 from skdpbayes.mechanism.draws import Sampler, draws_of_chain, noise_of_steps, poisson_sample
+from skdpbayes.mechanism.integer_noise import WORDS, integer_noise
 from skdpbayes.mechanism.keys import Stream
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.privacy import GaussianSteps
@@ -245,10 +247,28 @@ def test_batches_that_could_overflow_are_refused():
         spec_of(1.0, noise=0.26).check_records(2 * 10**6)
 
 
-def test_fast_noise_is_normal_in_single_precision():
-    noise = noise_of_steps(KEY, None, 0, [50_000])
+def test_fast_noise_is_normal_in_single_precision_and_of_its_steps():
+    noise, later = (noise_of_steps(KEY, None, first, [50_000]) for first in (0, 1))
     assert noise.dtype == np.float32
     assert stats.kstest(noise, "norm").pvalue > 1e-6
+    assert abs(np.corrcoef(noise, later)[0, 1]) < 6 / len(noise) ** 0.5
+
+
+@pytest.mark.parametrize("step", [0, 1, 512, 2**16, 2**31 - 1])
+def test_each_step_has_a_lane_of_the_cipher(step):
+    """Its number is the last half of the nonce; the blocks of a lane are its variables."""
+    lane = bytes(8) + step.to_bytes(8, "little")
+    cipher = Cipher(algorithms.ChaCha20(KEY, lane), mode=None).encryptor()
+    words = np.frombuffer(cipher.update(bytes(64 * 300)), np.uint64).reshape(300, WORDS)
+    drawn = noise_of_steps(KEY, 4, step, [100, 200])[:100]
+    np.testing.assert_array_equal(drawn, integer_noise(words, 4)[:100])
+
+
+def test_steps_that_are_sampled_together_are_of_one_window():
+    sampler = Sampler(KEY, 0.5, 1000)
+    sampler.sample(sampler.window, sampler.window, 0, 1000)
+    with pytest.raises(ValueError, match="one window"):
+        sampler.sample(sampler.window - 1, 2, 0, 1000)
 
 
 def test_plans_of_noise_count_their_levels():
