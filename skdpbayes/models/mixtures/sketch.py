@@ -18,8 +18,10 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 N_FREQUENCIES = 256
-# Starts, gradient steps from each, and damped Gauss-Newton steps from the best.
+# Starts, gradient steps from each, and damped Gauss-Newton steps from the better half of them: what
+# is best before those is often at an optimum that is not the best.
 _RESTARTS, _SCREEN, _POLISH = 24, 150, 40
+_NUMBERS = 2**11  # parameters of all mixtures that are polished: fewer of large ones
 
 
 class Sketch(NamedTuple):
@@ -70,53 +72,80 @@ def expected_features(frequencies, weights, means, factors):
 def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
     """Mixture of k components fitted to a sketch with noise of standard deviation `noise`."""
     m, d = sketch.frequencies.shape
-    size, lower = _size(d, k), jnp.tri(d, k=-1)
+    size, below = _size(d, k), np.tril_indices(d, -1)
     # Sampling variance: each record adds about 1 / (2 m) to an entry.
     std = jnp.sqrt(noise**2 + sketch.total / (2 * m))
+    n_lower = len(below[0]) if kind in ("full", "tied") else 0
+    # Vague priors: standard deviations of the parameters.
+    vague = {
+        "log_std": jnp.full((k, d), 0.5),
+        "logits": jnp.ones(k),
+        "lower": jnp.full((k, n_lower), 0.5),
+        "means": jnp.full((k, d), 1.2),
+    }
+    precision, unravel = ravel_pytree(jax.tree.map(lambda x: x**-2, vague))
 
-    def mixture(theta):
-        log_std = theta["log_std"]
+    def factor(own):
+        log_std = own["log_std"]
         if kind == "spherical":
-            log_std = jnp.broadcast_to(log_std.mean(axis=1, keepdims=True), (k, d))
-        factors = size * jnp.exp(log_std)[:, :, None] * jnp.eye(d)
-        if kind in ("full", "tied"):
-            factors = factors + size * theta["lower"] * lower
-        return jax.nn.softmax(theta["logits"]), theta["means"], factors
+            log_std = jnp.full(d, log_std.mean())
+        root = jnp.diag(jnp.exp(log_std))
+        return size * (root.at[below].set(own["lower"]) if n_lower else root)
 
-    def residuals(theta):  # half their squared norm is minus the log posterior, with vague priors
-        error = sketch.value - sketch.total * expected_features(sketch.frequencies, *mixture(theta))
-        prior = [
-            theta["logits"],
-            theta["means"] / 1.2,
-            theta["log_std"] / 0.5,
-            theta["lower"] / 0.5,
-        ]
-        return jnp.concatenate([error / std, *(x.ravel() for x in prior)])
+    def of_component(own):
+        one = jnp.ones(1)
+        return expected_features(sketch.frequencies, one, own["means"][None], factor(own)[None])
 
-    def loss(theta):
-        return jnp.sum(residuals(theta) ** 2) / 2
+    def missed(weights, values):
+        return (sketch.value - sketch.total * weights @ values) / std
 
-    shapes = {"log_std": (k, d), "logits": (k,), "lower": (k, d, d), "means": (k, d)}
-    zero, unravel = ravel_pytree({name: jnp.zeros(shape) for name, shape in shapes.items()})
+    def parts(x):
+        theta = unravel(x)
+        return jax.nn.softmax(theta.pop("logits")), theta
+
+    def loss(x):  # minus the log posterior
+        weights, own = parts(x)
+        error = missed(weights, jax.vmap(of_component)(own))
+        return (error @ error + precision @ x**2) / 2
+
+    def normal_equations(x):
+        weights, own = parts(x)
+        values, slopes = jax.vmap(lambda one: (of_component(one), jax.jacfwd(of_component)(one)))(
+            own
+        )
+        error = missed(weights, values)
+        # Of the sum over components; the features' axis goes first.
+        of_sum = {n: jnp.einsum("k,km...->mk...", weights, slopes[n]) for n in own}
+        of_sum["logits"] = (values - weights @ values).T * weights
+        jacobian = jax.vmap(lambda row: ravel_pytree(row)[0])(of_sum) * (-sketch.total / std)
+        matrix = jacobian.T @ jacobian + jnp.diag(precision)
+        return error @ error + precision @ x**2, matrix, error @ jacobian + precision * x
+
     starts = (
-        jnp.zeros((_RESTARTS, zero.size))
+        jnp.zeros((_RESTARTS, precision.size))
         .at[:, -k * d :]
         .set(jax.random.normal(key, (_RESTARTS, k * d)))
     )  # means
-    losses, found = _adam(lambda v: loss(unravel(v)), starts, _SCREEN)
+    losses, found = _adam(loss, starts, _SCREEN)
+    few = min(_RESTARTS // 2, max(1, _NUMBERS // precision.size))
+    found = found[jnp.argsort(jnp.nan_to_num(losses, nan=jnp.inf))[:few]]
+    losses, found, covariances = jax.vmap(lambda x: _gauss_newton(normal_equations, x, _POLISH))(
+        found
+    )
     best = jnp.argmin(jnp.nan_to_num(losses, nan=jnp.inf))
-    flat, covariance = _gauss_newton(lambda v: residuals(unravel(v)), found[best], _POLISH)
-    theta, variance = unravel(flat), unravel(jnp.diag(covariance))
-    weights, means, factors = mixture(theta)
+    (weights, own), covariance = parts(found[best]), covariances[best]
+    variance = unravel(jnp.diag(covariance))
+    factors = jax.vmap(factor)(own)
     scale = jnp.exp(jnp.mean(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), axis=1))
     slope = jnp.diag(weights) - jnp.outer(weights, weights)  # of the weights in the logits
-    logits = unravel(jnp.arange(flat.size, dtype=flat.dtype))["logits"].astype(int)
+    logits = unravel(jnp.arange(precision.size, dtype=precision.dtype))["logits"].astype(int)
     errors = [
         sketch.total**2
         * jnp.einsum("ij,jl,il->i", slope, covariance[jnp.ix_(logits, logits)], slope),
         variance["means"].mean(axis=1) / scale**2,
         4 * variance["log_std"].mean(axis=1),
     ]
+    means = own["means"]
     return SketchFit(weights, means, factors @ jnp.swapaxes(factors, 1, 2), jnp.stack(errors))
 
 
@@ -135,19 +164,14 @@ def _adam(loss, starts, n_steps, rate=0.1):
     return values, x
 
 
-def _gauss_newton(residuals, x, n_steps):
-    """Least squares by Levenberg and Marquardt; also the inverse of the last ``J'J``."""
-
-    def with_value(x):
-        value = residuals(x)
-        return value, value
+def _gauss_newton(normal_equations, x, n_steps):
+    """Least squares by Levenberg and Marquardt: sum of squares, point, inverse of ``J'J``."""
 
     def step(_, carry):
         x, damping, least, matrix, slope = carry
         factor = jnp.linalg.cholesky(matrix + damping * jnp.diag(jnp.diag(matrix)))
         trial = x - jax.scipy.linalg.cho_solve((factor, True), slope)
-        jacobian, value = jax.jacfwd(with_value, has_aux=True)(trial)
-        new = trial, damping / 3, value @ value, jacobian.T @ jacobian, jacobian.T @ value
+        new = trial, damping / 3, *normal_equations(trial)
         better = new[2] < least
         old = x, damping * 4, least, matrix, slope
         x, damping, *rest = (jnp.where(better, *pair) for pair in zip(new, old, strict=True))
@@ -156,7 +180,6 @@ def _gauss_newton(residuals, x, n_steps):
     # The first step looks around where it is.
     damping, least = jnp.asarray([0.03, jnp.inf], x.dtype)
     start = x, damping, least, jnp.eye(x.size, dtype=x.dtype), jnp.zeros_like(x)
-    x, _, _, matrix, _ = jax.lax.fori_loop(0, n_steps + 1, step, start)
-    return x, jax.scipy.linalg.cho_solve(
-        (jnp.linalg.cholesky(matrix), True), jnp.eye(x.size, dtype=x.dtype)
-    )
+    x, _, least, matrix, _ = jax.lax.fori_loop(0, n_steps + 1, step, start)
+    eye = jnp.eye(x.size, dtype=x.dtype)
+    return least, x, jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(matrix), True), eye)
