@@ -274,3 +274,35 @@ def test_a_mixture_is_found_from_its_sketch():
             np.testing.assert_allclose(fit.means[order], means, atol=0.03)
             np.testing.assert_allclose(fit.covariances[order], roots @ roots.mT, atol=0.03)
     assert (errors[100.0] > 3 * errors[1.0]).all(), "more noise, larger errors"
+
+
+@pytest.mark.slow
+@jax.enable_x64(True)
+def test_the_best_of_many_fits_to_a_sketch_is_found():
+    """Five components, of which the fit that is best before it is polished often misses one."""
+    rng = np.random.default_rng(5)
+    weights, means = rng.dirichlet(np.full(5, 3.0)), 1.5 * rng.normal(size=(5, 2))
+    std, omega = np.exp(rng.normal(-0.3, 0.4, (5, 2))), np.float64(frequencies(2, 5))
+    spread = np.sqrt(weights @ (means**2 + std**2) - (weights @ means) ** 2)
+    roots = std[:, :, None] / spread[:, None] * np.eye(2)
+    value = 2e4 * expected_features(omega, weights, (means - weights @ means) / spread, roots)
+    fit = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 2e4), 1.0, 5, "diag"))
+    for i in range(6):
+        found = fit(jax.random.key(i))
+        np.testing.assert_allclose(np.sort(found.weights), np.sort(weights), atol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["spherical", "diag"])
+def test_rows_are_whitened_so_that_components_stay_of_their_kind(kind):
+    sketched = dict(frequencies=frequencies(D, K), means=None, weights=None)
+    m, rng = model(kind=kind, whole_radius=f32(9), **sketched), np.random.default_rng(7)
+    rows = rng.normal(size=(4000, D)) * [1.0, 0.1]
+    one, scales = m.openings()[0], {"count": 1e-3, "first": 1e-3, "second": 1e-3}
+    shares = jax.vmap(one.statistics(m.init()))({"x": rows.astype(f32)})
+    sums = {name: leaf.sum(axis=0) for name, leaf in shares.items()}
+    spread = np.asarray(one.update(m.init(), sums, scales, None).spread)
+    assert abs(spread[0, 1]) < 1e-4
+    if kind == "spherical":
+        assert spread[0, 0] == pytest.approx(spread[1, 1]) == pytest.approx(0.505, rel=0.1)
+    else:
+        assert spread[0, 0] > 50 * spread[1, 1]

@@ -209,6 +209,8 @@ class GaussianMixture:
         second = jnp.diag(second) if self._whole_kind == "diag" else (second + second.T) / 2
         least = jnp.maximum(scales["second"] * math.sqrt(2 * d) / n, 1e-6)
         spread = floored(second / n - jnp.outer(centre, centre), least) * self.whole_radius**2
+        if self.kind == "spherical":  # whitened by one number, components stay spherical
+            spread = restricted(self.kind, spread[None])[0]
         params = params._replace(centre=centre * self.whole_radius, spread=spread, total=n)
         if self.frequencies is None:
             params = self._started(params, self._given(params))
