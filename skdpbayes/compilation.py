@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
-
-from jaxlib.version import __version_info__ as jaxlib_version
 
 IN_ONE_PIECE: dict[str, bool | int] = {"xla_cpu_parallel_codegen_split_count": 1}
 """XLA option of programs that release a round: by default they are cut, and each piece costs time.
@@ -21,8 +21,9 @@ Not of programs in `LITTLE_EFFORT`, whose last bits it changes.
 """
 
 # XLA's older code generator, which compiles sooner; later versions have the newer one alone.
+_JAXLIB = tuple(map(int, re.findall(r"\d+", version("jaxlib"))[:3]))
 OLDER_GENERATOR: dict[str, bool | int] = (
-    {"xla_cpu_use_fusion_emitters": False} if jaxlib_version < (0, 11, 1) else {}
+    {"xla_cpu_use_fusion_emitters": False} if _JAXLIB < (0, 11, 1) else {}
 )
 
 LITTLE_EFFORT: dict[str, bool | int] = OLDER_GENERATOR | {

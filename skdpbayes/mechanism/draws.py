@@ -266,7 +266,8 @@ def windows_of_chain(
         Whether noise is drawn there.
     """
     width = int(np.max(sizes, initial=1))
-    rows = sampler.window if on_device else min(sampler.window, max(1, _MOST_NOISE // width))
+    most = _MOST_STEPS if on_device else min(_MOST_STEPS, max(1, _MOST_NOISE // width))
+    rows = min(sampler.window, most)
     of_device = jax.device_put(DeviceNoise.of(noise_key, spec.levels)) if on_device else None
     of_sampler = range(0, spec.n_steps, sampler.window)
     edges = [low for own in of_sampler for low in range(own, own + sampler.window, rows)]
@@ -278,7 +279,7 @@ def windows_of_chain(
             continue
         needed = np.asarray(sizes[start:stop])
         values = noise_of_steps(noise_key, spec.levels, start, needed)
-        length = rows if padded else stop - start
+        length = most if padded else stop - start
         if stop - start == length and (needed == width).all():
             noise = values.reshape(length, width)
         else:
@@ -334,13 +335,13 @@ def resident(sampler: Sampler, window: Window, bounds: np.ndarray) -> Draws:
         starts = sampler.starts(places, steps, bounds)
         indices = np.zeros(room(sampler, len(places)), np.int32)
         indices[: len(places)] = sampler.record(places) - low
-    starts = np.pad(starts, ((0, rows_of(sampler, window) - steps), (0, 0)))
+    starts = np.pad(starts, ((0, rows_of(window) - steps), (0, 0)))
     return drawn(window, indices, starts, window.noise)
 
 
-def rows_of(sampler: Sampler, window: Window) -> int:
+def rows_of(window: Window) -> int:
     """Rows for the steps of a window: the same for all but the windows of unpadded noise."""
-    return sampler.window if isinstance(window.noise, DeviceNoise) else len(window.noise)
+    return _MOST_STEPS if isinstance(window.noise, DeviceNoise) else len(window.noise)
 
 
 def drawn(window: Window, *arrays: Any) -> Draws:

@@ -213,7 +213,7 @@ class Shards:
         edges = first + self._edges
         n_room = self._length if sampler.rate == 1 else room(sampler)
         for window in windows:
-            steps, rows = window.stop - window.first, rows_of(sampler, window)
+            steps, rows = window.stop - window.first, rows_of(window)
             indices = np.zeros((self.devices.n_local, n_room), np.int32)
             starts = np.zeros((self.devices.n_local, rows, 2), np.int64)
             if sampler.rate == 1:

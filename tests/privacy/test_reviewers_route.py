@@ -37,6 +37,7 @@ HANDED_ON = {
     "inference.py": {
         "run",
         "_run",
+        "_suited",
         "chain",
         "_private_chain",
         "_chain",
@@ -70,6 +71,7 @@ HANDED_TO = {
     *(
         "isinstance",
         "placed",
+        "_suited",
         "with_draws",
         "shards",
         "batches",
