@@ -159,16 +159,16 @@ def arithmetic() -> Iterator[None]:
 
 def _suited(records, spec):
     """Records as the platform processes them, and whether it draws the noise itself."""
-    divided = isinstance(records, Shards)
-    devices = [*records.mesh.devices.flat] if divided else [*jnp.zeros(()).devices()]
+    if isinstance(records, Shards):
+        devices = [*records.mesh.devices.flat]
+    else:  # where JAX puts arrays
+        devices = [*jnp.zeros(()).devices()]
     if devices[0].platform == "cpu":
         return records, False
     if spec.n_records is None:  # a program must not tell of a private number
         return records, True
-    own = records.records if divided else records
     expected = spec.sampling_rate * spec.n_records / len(devices)
-    own = replace(own, slots=slots_at_once(expected, own.slots))
-    return (replace(records, records=own) if divided else own), True
+    return replace(records, slots=slots_at_once(expected, records.slots)), True
 
 
 def _private_chain(

@@ -143,11 +143,14 @@ class Shards:
         Of this process, in memory.
     counts : tuple of int
         Numbers of records of all processes.
+    slots : int or None
+        As in `Records`, of each device.
     """
 
     devices: Devices
     records: Records
     counts: tuple[int, ...]
+    slots: int | None = None
 
     @classmethod
     def of(cls, devices: Devices, records: Records | StoredRecords) -> Shards:
@@ -162,7 +165,8 @@ class Shards:
             whole = records.read(slice(0, records.n_records), records.n_slots)
             records = replace(whole, fields=jax.device_get(whole.fields))
         refuse_undivided(records)
-        return cls(devices, records, tuple(devices.numbers(int(records.n_records))))
+        counts = tuple(devices.numbers(int(records.n_records)))
+        return cls(devices, records, counts, records.slots)
 
     @property
     def shaped(self) -> Records:
@@ -205,7 +209,8 @@ class Shards:
 
         n = np.full(self.devices.n_local, length, np.int32)
         fields = jax.tree.map(divided, self.records.fields)
-        return replace(self.records, fields=fields, n_records=self._put(n), axis=AXIS, usable=None)
+        own = replace(self.records, fields=fields, n_records=self._put(n), slots=self.slots)
+        return replace(own, axis=AXIS, usable=None)
 
     def draws(self, sampler: Sampler, windows: Iterator[Window]) -> Iterator[Draws]:
         """Batches of all devices, and their noise, window by window."""

@@ -128,7 +128,7 @@ def with_draws(records: Records, draws: Iterable[Draws]) -> Iterator[tuple[Recor
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
     """Items of an iterable; while one is in use, the next one is made by another thread."""
-    iterator, wide = iter(items), jax.config.jax_enable_x64
+    iterator, wide = iter(items), jax.dtypes.canonicalize_dtype(np.int64) == np.int64
 
     def made() -> Item | None:
         with jax.enable_x64(wide):  # each thread has a setting of its own

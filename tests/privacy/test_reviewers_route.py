@@ -220,6 +220,7 @@ ASKED = {
     ("rows", "facts"),  # public
     ("records", "shaped"),  # the same
     ("records", "mesh"),  # names of devices
+    ("records", "slots"),  # planned from public numbers
     ("records", "n_slots"),  # sizes that `intake.packing` has rounded up
     ("records", "one"),  # a record of zeros
     ("named", "keys"),  # names of arguments
