@@ -195,7 +195,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     _defaults = Defaults(
         schedules={"dpvi": (60, 2**16), "na-dpvi": (20, 2**17), "sgld": (2000, 2**16)},
         rounds=(6, 6),
-        opening_shares=(0.05, 0.4),  # for moments and sketch
+        opening_shares=(0.05, 0.35, 0.1),  # for moments, sketch and choice
         learning_rates=(0.05, 0.05),
     )
     _fitted = (

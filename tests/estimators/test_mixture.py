@@ -101,7 +101,7 @@ def test_the_mixture_is_found_without_a_start(fitted):
     np.testing.assert_allclose(model.covariances_[order], ROOTS @ ROOTS.mT, atol=0.08)
     Z = rows(1, 20_000)
     assert truth(Z).mean() - model.score(Z) < 0.02
-    assert model.converged_ is True and model.n_iter_ == 8
+    assert model.converged_ is True and model.n_iter_ == 9
     assert model.diagnostics_["n_records"] == pytest.approx(N, rel=0.02)
 
 
@@ -327,10 +327,10 @@ REFUSED = [
         "step_schedule='decreasing' needs solver='sgld'",
     ),
     (
-        {"n_steps": 2, "solver": "sgld"},
-        "n_steps=2 is too few: 2 go into the start. Take at least 3",
+        {"n_steps": 3, "solver": "sgld"},
+        "n_steps=3 is too few: 3 go into the start. Take at least 4",
     ),
-    ({"n_steps": 3, "solver": "na-dpvi"}, "too few: the first round releases curvature"),
+    ({"n_steps": 4, "solver": "na-dpvi"}, "too few: the first round releases curvature"),
     ({"bounds": (1, 0)}, "bounds must be a pair .* low below high"),
     ({"bounds": ((0, 0, 0), 1)}, "bounds must be a pair .* for each of the 2 columns"),
     ({"means_init": [[0, 0]]}, r"means_init must be finite numbers of shape \(3, 2\)"),
@@ -338,7 +338,7 @@ REFUSED = [
     ({"weights_init": [0.2, 0.3, 0.5]}, "weights_init needs means_init"),
     ({"covariance_prior": -np.eye(2)}, "covariance_prior must be positive definite"),
     ({"degrees_of_freedom_prior": 0.5}, r"degrees_of_freedom_prior must be a number in \(1, "),
-    ({"n_steps": 2}, "n_steps=2 is too few: 2 go into the start. Take at least 3"),
+    ({"n_steps": 3}, "n_steps=3 is too few: 3 go into the start. Take at least 4"),
     (
         {"adjacency": "add_remove", "sampling_rate": 1.0, "solver": "sgld"},
         "learning_rate=None takes the number",

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import integrate, optimize, stats
+from scipy import integrate, optimize, special, stats
 from sklearn.mixture import BayesianGaussianMixture
 
 from skdpbayes.models.mixtures.gaussian import (
@@ -242,7 +242,7 @@ def test_features_have_norm_one_and_the_mean_that_is_expected():
         values.mean(axis=0), expected_features(omega, weights, means, roots), atol=2e-3
     )
     m = model(frequencies=omega, means=None, weights=None)
-    assert len(m.openings()) == 2
+    assert len(m.openings()) == 3
     for opening in m.openings():
         null = opening.statistics(m.init())({"x": jnp.array([jnp.nan, 0.0])})
         assert all(np.isnan(x).any() for x in null.values()), (
@@ -266,7 +266,8 @@ def test_a_mixture_is_found_from_its_sketch():
     )
     for noise in (1.0, 100.0):
         value = 10_000 * expected_features(omega, weights, means, roots)
-        fit = fit_once(value, noise)
+        fits = fit_once(value, noise)
+        fit = jax.tree.map(lambda x: x[0], fits)
         order = np.argsort(fit.weights)
         errors[noise] = np.asarray(fit.errors)[:, order]
         if noise == 1:
@@ -289,7 +290,36 @@ def test_the_best_of_many_fits_to_a_sketch_is_found():
     fit = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 2e4), 1.0, 5, "diag"))
     for i in range(6):
         found = fit(jax.random.key(i))
-        np.testing.assert_allclose(np.sort(found.weights), np.sort(weights), atol=0.05)
+        np.testing.assert_allclose(np.sort(found.weights[0]), np.sort(weights), atol=0.05)
+        assert found.log_posterior.argmax() == 0
+
+
+@jax.enable_x64(True)
+@pytest.mark.parametrize(("noise", "chosen"), [(1e-3, 1), (1e6, 0)], ids=["rows", "sketch"])
+def test_rows_choose_the_start_unless_their_ratios_are_noise(noise, chosen):
+    m = model(frequencies=frequencies(D, K), means=None, weights=None)
+    rng, truth = np.random.default_rng(8), np.array([[-1.0, 0], [1, 0], [0, 2]])
+    rows = truth[rng.choice(K, 3000, p=[0.2, 0.3, 0.5])] + 0.5 * rng.normal(size=(3000, D))
+    means = np.stack([truth[::-1], truth, truth[::-1], truth[::-1]])
+    count = np.tile(3000 * np.array([0.2, 0.3, 0.5]), (4, 1))
+    rivals = Start(count, means, np.tile(0.25 * np.eye(D), (4, K, 1, 1)), np.ones((4, 3, K)))
+    params = m.init()._replace(
+        rivals=jax.tree.map(f32, rivals), support=f32([0, -5, -1, -1]), total=f32(3000)
+    )
+    choice = m.openings()[2]
+    ratios = jax.vmap(choice.statistics(params))({"x": rows.astype(f32)})["ratios"]
+    shortened = ratios / np.maximum(1, np.linalg.norm(ratios, axis=1, keepdims=True))
+    after = choice.update(params, {"ratios": shortened.sum(axis=0)}, {"ratios": noise}, None)
+    np.testing.assert_array_equal(after.start.mean, rivals.mean[chosen].astype(f32))
+    np.testing.assert_array_equal(after.mean, after.start.mean)
+    # A row's share is the log-likelihood ratio, up to its unit.
+    log = [
+        special.logsumexp(
+            -0.5 * ((rows[:, None] - means[i]) ** 2 / 0.25).sum(axis=2), axis=1, b=[0.2, 0.3, 0.5]
+        )
+        for i in (0, 1)
+    ]
+    np.testing.assert_allclose(np.corrcoef(ratios[:, 0], log[1] - log[0])[0, 1], 1, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["spherical", "diag"])

@@ -22,11 +22,14 @@ from scipy import stats
 from skdpbayes.mechanism.spec import Block
 from skdpbayes.models.base import NORM, Opening, double, single
 from skdpbayes.models.mixtures.marginal import MarginalMixture
-from skdpbayes.models.mixtures.sketch import Sketch, features, fit_sketch
+from skdpbayes.models.mixtures.sketch import N_FITS, Sketch, features, fit_sketch
 from skdpbayes.models.protocols import Array, Contribution, Number, Record
 from skdpbayes.posteriors.mixture import MixturePosterior
 
 _LEAST = 0.125  # least factor of a variance in one round, with noise
+# Clipping norm of a row's log density ratios, and the usual size of their sums: noise beyond it
+# makes them count for less than the sketch.
+_RATIO, _USUAL = 0.3, 10.0
 
 
 class Start(NamedTuple):
@@ -59,6 +62,8 @@ class MixtureParams(NamedTuple):
     spread: jax.Array  # (d, d): their covariance
     total: jax.Array  # their number
     start: Start
+    rivals: Start  # starts among which the rows choose, with an axis in front
+    support: jax.Array  # (N_FITS,): log posterior of each
 
 
 @jax.tree_util.register_dataclass
@@ -122,6 +127,7 @@ class GaussianMixture:
         eye = jnp.eye(d, dtype=jnp.float32)
         eyes = jnp.broadcast_to(eye, (k, d, d))
         start = Start(zeros(k), zeros(k, d), eyes, zeros(3, k))
+        rivals = jax.tree.map(lambda x: jnp.broadcast_to(x, (N_FITS, *x.shape)), start)
         return MixtureParams(
             concentration=zeros(k) + 1,
             precision=zeros(k) + 1,
@@ -134,6 +140,8 @@ class GaussianMixture:
             spread=eye,
             total=zeros(),
             start=start,
+            rivals=rivals,
+            support=zeros(N_FITS),
         )
 
     def statistics(self, params: MixtureParams) -> Callable[[Record], Mapping[str, Contribution]]:
@@ -177,7 +185,7 @@ class GaussianMixture:
     # ------------------------------------------------------------ releases that lead to a start
 
     def openings(self) -> tuple[Opening, ...]:
-        """The moments of all records, and their sketch unless the start is given."""
+        """The moments of all records; their sketch and a choice, unless the start is given."""
         kind, one = self._whole_kind, np.ones(1, np.float32)
         moments = Opening(
             statistics=lambda params: (
@@ -187,7 +195,9 @@ class GaussianMixture:
             update=self._after_moments,
         )
         sketch = Opening(self._sketch, {"sketch": Block(NORM)}, self._after_sketch)
-        return (moments,) if self.frequencies is None else (moments, sketch)
+        block = {"ratios": Block(NORM)}
+        choice = Opening(self._log_ratios, block, self._after_choice)
+        return (moments,) if self.frequencies is None else (moments, sketch, choice)
 
     @property
     def _whole_kind(self):
@@ -244,13 +254,44 @@ class GaussianMixture:
         sketch = Sketch(frequencies, double(sums["sketch"]), params.total)
         fit = fit_sketch(key, sketch, double(scales["sketch"]), self.n_components, self.kind)
         scale = jnp.linalg.cholesky(params.spread)
-        start = Start(
+        covariances = jnp.einsum("ij,ckjl,ml->ckim", scale, fit.covariances, scale)
+        rivals = Start(
             fit.weights * params.total,
             params.centre + fit.means @ scale.T,
-            jnp.einsum("ij,kjl,ml->kim", scale, fit.covariances, scale),
+            jax.vmap(lambda x: restricted(self.kind, x))(covariances),
             fit.errors,
         )
-        return single(self._started(params, start))
+        return single(params._replace(rivals=rivals, support=fit.log_posterior))
+
+    def _log_ratios(self, params):
+        """Log densities of one record under each rival, less that under the first."""
+        rivals = double(params.rivals)
+        factor = jax.vmap(inverse_factor)(rivals.covariance)
+        log_det = jnp.log(jnp.diagonal(factor, axis1=2, axis2=3)).sum(axis=2)
+        log_weight = jnp.log(rivals.count) - jnp.log(rivals.count.sum(axis=1, keepdims=True))
+        factor, offset, mean = single((factor, log_det + log_weight, rivals.mean))
+
+        def of_record(record):
+            y = jnp.einsum("ckij,ckj->cki", factor, record["x"] - mean)
+            log = jax.nn.logsumexp(offset - jnp.sum(y**2, axis=2) / 2, axis=1)
+            return {"ratios": (log[1:] - log[0]) / _RATIO}
+
+        return of_record
+
+    def _after_choice(
+        self,
+        params: MixtureParams,
+        sums: Mapping[str, Any],
+        scales: Mapping[str, jax.Array],
+        key: jax.Array,
+    ) -> MixtureParams:
+        """Start that rows and sketch support best."""
+        del key
+        params, ratios = double(params), double(sums["ratios"]) * _RATIO
+        share = 1 / (1 + (double(scales["ratios"]) * _RATIO / _USUAL) ** 2)
+        support = params.support + share * jnp.concatenate([jnp.zeros(1), ratios])
+        best = jnp.argmax(support)
+        return single(self._started(params, jax.tree.map(lambda x: x[best], params.rivals)))
 
     def _started(self, params, start):
         start = start._replace(covariance=restricted(self.kind, start.covariance))

@@ -22,6 +22,10 @@ N_FREQUENCIES = 256
 # is best before those is often at an optimum that is not the best.
 _RESTARTS, _SCREEN, _POLISH = 24, 150, 40
 _NUMBERS = 2**11  # parameters of all mixtures that are polished: fewer of large ones
+_SAME = 0.1  # difference of log posteriors below which two fits are at one optimum
+
+N_FITS = 4
+"""Number of optima that are kept."""
 
 
 class Sketch(NamedTuple):
@@ -33,9 +37,13 @@ class Sketch(NamedTuple):
 
 
 class SketchFit(NamedTuple):
-    """Mixture fitted to a sketch; `errors` are as `mixture.Start.errors`."""
+    """Mixtures fitted to a sketch, the best optimum first; `errors` are as `Start.errors`.
 
-    weights: jax.Array
+    Where there are fewer optima than `N_FITS`, the best one is repeated.
+    """
+
+    log_posterior: jax.Array  # (N_FITS,)
+    weights: jax.Array  # (N_FITS, K), and so on
     means: jax.Array
     covariances: jax.Array
     errors: jax.Array
@@ -70,7 +78,7 @@ def expected_features(frequencies, weights, means, factors):
 
 
 def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
-    """Mixture of k components fitted to a sketch with noise of standard deviation `noise`."""
+    """Mixtures of k components fitted to a sketch with noise of standard deviation `noise`."""
     m, d = sketch.frequencies.shape
     size, below = _size(d, k), np.tril_indices(d, -1)
     # Sampling variance: each record adds about 1 / (2 m) to an entry.
@@ -132,21 +140,30 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
     losses, found, covariances = jax.vmap(lambda x: _gauss_newton(normal_equations, x, _POLISH))(
         found
     )
-    best = jnp.argmin(jnp.nan_to_num(losses, nan=jnp.inf))
-    (weights, own), covariance = parts(found[best]), covariances[best]
-    variance = unravel(jnp.diag(covariance))
-    factors = jax.vmap(factor)(own)
-    scale = jnp.exp(jnp.mean(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), axis=1))
-    slope = jnp.diag(weights) - jnp.outer(weights, weights)  # of the weights in the logits
+    losses = jnp.nan_to_num(losses / 2, nan=jnp.inf)
+    order = jnp.argsort(losses)
+    known = jnp.diff(losses[order], prepend=-jnp.inf) < _SAME
+    chosen = jnp.argsort(jnp.where(known, jnp.inf, losses[order]))[:N_FITS]
+    chosen = order[jnp.where(known[chosen], 0, chosen)]
+    chosen = jnp.pad(chosen, (0, N_FITS - len(chosen)), constant_values=order[0])
+
     logits = unravel(jnp.arange(precision.size, dtype=precision.dtype))["logits"].astype(int)
-    errors = [
-        sketch.total**2
-        * jnp.einsum("ij,jl,il->i", slope, covariance[jnp.ix_(logits, logits)], slope),
-        variance["means"].mean(axis=1) / scale**2,
-        4 * variance["log_std"].mean(axis=1),
-    ]
-    means = own["means"]
-    return SketchFit(weights, means, factors @ jnp.swapaxes(factors, 1, 2), jnp.stack(errors))
+
+    def fit(loss, x, covariance):
+        (weights, own), variance = parts(x), unravel(jnp.diag(covariance))
+        factors, means = jax.vmap(factor)(own), own["means"]
+        scale = jnp.exp(jnp.mean(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), axis=1))
+        slope = jnp.diag(weights) - jnp.outer(weights, weights)  # of the weights in the logits
+        errors = [
+            sketch.total**2
+            * jnp.einsum("ij,jl,il->i", slope, covariance[jnp.ix_(logits, logits)], slope),
+            variance["means"].mean(axis=1) / scale**2,
+            4 * variance["log_std"].mean(axis=1),
+        ]
+        covariances = factors @ jnp.swapaxes(factors, 1, 2)
+        return SketchFit(-loss, weights, means, covariances, jnp.stack(errors))
+
+    return jax.vmap(fit)(losses[chosen], found[chosen], covariances[chosen])
 
 
 def _adam(loss, starts, n_steps, rate=0.1):
