@@ -37,8 +37,8 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     """Bayesian Gaussian mixture, under (epsilon, delta)-differential privacy.
 
     Replaces `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The starting values
-    come from two releases, the moments of all rows and a sketch of them
-    (``docs/solvers/vips-mixtures.md``). After that, a fixed number of rounds releases sums of
+    come from three releases: the moments of all rows, a sketch of them, and a choice among the
+    mixtures that fit the sketch (``docs/solvers/vips-mixtures.md``). After that, a fixed number of rounds releases sums of
     expected statistics, or of gradients. The guarantee is that of `DPBayesianLogisticRegression`.
 
     Parameters
@@ -99,14 +99,15 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
     reg_covar : float, default=1e-6
         Added to variances in each round of "vips".
     means_init : array-like of shape (n_components, n_features), default=None
-        Public starting means. With them, or with one component, nothing is spent on a sketch.
+        Public starting means. With them, or with one component, nothing is spent on a sketch and a
+        choice.
     weights_init : array-like of shape (n_components,), default=None
         Public starting weights; they need `means_init`. None: equal weights.
     sampling_rate : float, default=None
         Probability with which each row enters a round. None: 1 with "vips"; otherwise a rate at
         which 65 536 rows ("na-dpvi": 131 072) are expected.
     n_steps : int, default=None
-        Number of releases, including the two for the starting values (one without a sketch). None:
+        Number of releases, including the three for the starting values (one without a sketch). None:
         these and 6 ("vips"), 60 ("dpvi"), 20 ("na-dpvi") or 2000 ("sgld") rounds.
     clipping_norm : float, default=None
         l2 bound on a row's gradient, in coordinates in which components are roughly standard

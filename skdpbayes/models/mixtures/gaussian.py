@@ -2,8 +2,8 @@
 
 A record's statistic is taken in coordinates of each component: with ``y_k`` its distance from the
 component's mean in units of `radius` standard deviations, ``r_k (1, y_k, y_k y_k')``, of norm ``|r|
-sqrt(3)`` at most. Two releases come first: the moments of all records, and a sketch, to which a
-mixture is fitted as a start (``models/mixtures/sketch.py``).
+sqrt(3)`` at most. Three releases come first: the moments of all records, a sketch, to which
+mixtures are fitted (``models/mixtures/sketch.py``), and the records' choice among these as a start.
 """
 
 from __future__ import annotations
