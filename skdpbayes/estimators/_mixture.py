@@ -38,8 +38,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
 
     Replaces `sklearn.mixture.GaussianMixture` and `BayesianGaussianMixture`. The starting values
     come from three releases: the moments of all rows, a sketch of them, and a choice among the
-    mixtures that fit the sketch (``docs/solvers/vips-mixtures.md``). After that, a fixed number of rounds releases sums of
-    expected statistics, or of gradients. The guarantee is that of `DPBayesianLogisticRegression`.
+    mixtures that fit the sketch (``docs/solvers/vips-mixtures.md``). After that, a fixed number of
+    rounds releases sums of expected statistics, or of gradients. The guarantee is that of
+    `DPBayesianLogisticRegression`.
 
     Parameters
     ----------
@@ -107,8 +108,8 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         Probability with which each row enters a round. None: 1 with "vips"; otherwise a rate at
         which 65 536 rows ("na-dpvi": 131 072) are expected.
     n_steps : int, default=None
-        Number of releases, including the three for the starting values (one without a sketch). None:
-        these and 6 ("vips"), 60 ("dpvi"), 20 ("na-dpvi") or 2000 ("sgld") rounds.
+        Number of releases, including the three for the starting values (one without a sketch).
+        None: these and 6 ("vips"), 60 ("dpvi"), 20 ("na-dpvi") or 2000 ("sgld") rounds.
     clipping_norm : float, default=None
         l2 bound on a row's gradient, in coordinates in which components are roughly standard
         normal; not for "vips". None: the typical norm of a gradient. The bias of clipping is
