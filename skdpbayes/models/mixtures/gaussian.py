@@ -29,7 +29,7 @@ from skdpbayes.posteriors.mixture import MixturePosterior
 _LEAST = 0.125  # least factor of a variance in one round, with noise
 # Clipping norm of a row's log density ratios, and the usual size of their sums: noise beyond it
 # makes them count for less than the sketch.
-_RATIO, _USUAL = 0.3, 10.0
+_RATIO_NORM, _USUAL_GAP = 0.3, 10.0
 
 
 class Start(NamedTuple):
@@ -63,7 +63,7 @@ class MixtureParams(NamedTuple):
     total: jax.Array  # their number
     start: Start
     rivals: Start  # starts among which the rows choose, with an axis in front
-    support: jax.Array  # (N_FITS,): log posterior of each
+    log_posterior: jax.Array  # (N_FITS,): of each, given the sketch
 
 
 @jax.tree_util.register_dataclass
@@ -141,7 +141,7 @@ class GaussianMixture:
             total=zeros(),
             start=start,
             rivals=rivals,
-            support=zeros(N_FITS),
+            log_posterior=zeros(N_FITS),
         )
 
     def statistics(self, params: MixtureParams) -> Callable[[Record], Mapping[str, Contribution]]:
@@ -219,8 +219,8 @@ class GaussianMixture:
         second = jnp.diag(second) if self._whole_kind == "diag" else (second + second.T) / 2
         least = jnp.maximum(scales["second"] * math.sqrt(2 * d) / n, 1e-6)
         spread = floored(second / n - jnp.outer(centre, centre), least) * self.whole_radius**2
-        if self.kind == "spherical":  # whitened by one number, components stay spherical
-            spread = restricted(self.kind, spread[None])[0]
+        # Whitened by one number, spherical components stay spherical.
+        spread = restricted(self.kind, spread[None])[0]
         params = params._replace(centre=centre * self.whole_radius, spread=spread, total=n)
         if self.frequencies is None:
             params = self._started(params, self._given(params))
@@ -261,7 +261,7 @@ class GaussianMixture:
             jax.vmap(lambda x: restricted(self.kind, x))(covariances),
             fit.errors,
         )
-        return single(params._replace(rivals=rivals, support=fit.log_posterior))
+        return single(params._replace(rivals=rivals, log_posterior=fit.log_posterior))
 
     def _log_ratios(self, params):
         """Log densities of one record under each rival, less that under the first."""
@@ -274,7 +274,7 @@ class GaussianMixture:
         def of_record(record):
             y = jnp.einsum("ckij,ckj->cki", factor, record["x"] - mean)
             log = jax.nn.logsumexp(offset - jnp.sum(y**2, axis=2) / 2, axis=1)
-            return {"ratios": (log[1:] - log[0]) / _RATIO}
+            return {"ratios": (log[1:] - log[0]) / _RATIO_NORM}
 
         return of_record
 
@@ -287,14 +287,12 @@ class GaussianMixture:
     ) -> MixtureParams:
         """Start that rows and sketch support best."""
         del key
-        params, ratios = double(params), double(sums["ratios"]) * _RATIO
-        share = 1 / (1 + (double(scales["ratios"]) * _RATIO / _USUAL) ** 2)
-        support = params.support + share * jnp.concatenate([jnp.zeros(1), ratios])
-        best = jnp.argmax(support)
+        params, ratios = double(params), double(sums["ratios"]) * _RATIO_NORM
+        share = 1 / (1 + (double(scales["ratios"]) * _RATIO_NORM / _USUAL_GAP) ** 2)
+        best = jnp.argmax(params.log_posterior + share * jnp.concatenate([jnp.zeros(1), ratios]))
         return single(self._started(params, jax.tree.map(lambda x: x[best], params.rivals)))
 
     def _started(self, params, start):
-        start = start._replace(covariance=restricted(self.kind, start.covariance))
         return params._replace(
             concentration=self.concentration + start.count,
             precision=self.precision + start.count,
@@ -460,7 +458,7 @@ class GaussianMixture:
         if self.covariance_prior is not None:
             return self.covariance_prior
         size = self.freedom * self.n_components ** (-2 / self.n_features)
-        return restricted(self.kind, params.spread[None])[0] * size
+        return params.spread * size
 
 
 def bounded(kind, r, y):

@@ -18,11 +18,13 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 N_FREQUENCIES = 256
-# Starts, gradient steps from each, and damped Gauss-Newton steps from the better half of them: what
-# is best before those is often at an optimum that is not the best.
+# Starts, gradient steps from each, and damped Gauss-Newton steps from the better half of them: the
+# ranking after gradient steps often misses the best optimum.
 _RESTARTS, _SCREEN, _POLISH = 24, 150, 40
-_NUMBERS = 2**11  # parameters of all mixtures that are polished: fewer of large ones
-_SAME = 0.1  # difference of log posteriors below which two fits are at one optimum
+_MOST_PARAMETERS = 2**11  # of all mixtures that are polished: fewer of large ones
+# Differences of log posteriors: up to the first, two fits are taken to be at one optimum; beyond
+# the second, an optimum is no rival of the best.
+_SAME, _HOPELESS = 0.1, 20.0
 
 N_FITS = 4
 """Number of optima that are kept."""
@@ -39,7 +41,8 @@ class Sketch(NamedTuple):
 class SketchFit(NamedTuple):
     """Mixtures fitted to a sketch, the best optimum first; `errors` are as `Start.errors`.
 
-    Where there are fewer optima than `N_FITS`, the best one is repeated.
+    Where there are fewer optima than `N_FITS`, the best one is repeated, with a `log_posterior` of
+    minus infinity: a repeat is never chosen.
     """
 
     log_posterior: jax.Array  # (N_FITS,)
@@ -84,36 +87,35 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
     # Sampling variance: each record adds about 1 / (2 m) to an entry.
     std = jnp.sqrt(noise**2 + sketch.total / (2 * m))
     n_lower = len(below[0]) if kind in ("full", "tied") else 0
-    # Vague priors: standard deviations of the parameters.
+    # Vague priors: standard deviations of the parameters. Axes of length one are shared.
     vague = {
-        "log_std": jnp.full((k, d), 0.5),
+        "log_std": jnp.full({"tied": (1, d), "spherical": (k, 1)}.get(kind, (k, d)), 0.5),
         "logits": jnp.ones(k),
-        "lower": jnp.full((k, n_lower), 0.5),
+        "lower": jnp.full((1 if kind == "tied" else k, n_lower), 0.5),
         "means": jnp.full((k, d), 1.2),
     }
+    whole = {"log_std": (k, d), "lower": (k, n_lower), "means": (k, d)}
     precision, unravel = ravel_pytree(jax.tree.map(lambda x: x**-2, vague))
 
     def factor(own):
-        log_std = own["log_std"]
-        if kind == "spherical":
-            log_std = jnp.full(d, log_std.mean())
-        root = jnp.diag(jnp.exp(log_std))
+        root = jnp.diag(jnp.exp(own["log_std"]))
         return size * (root.at[below].set(own["lower"]) if n_lower else root)
 
     def of_component(own):
         one = jnp.ones(1)
         return expected_features(sketch.frequencies, one, own["means"][None], factor(own)[None])
 
-    def missed(weights, values):
+    def residual(weights, values):
         return (sketch.value - sketch.total * weights @ values) / std
 
     def parts(x):
         theta = unravel(x)
-        return jax.nn.softmax(theta.pop("logits")), theta
+        own = {name: jnp.broadcast_to(theta[name], shape) for name, shape in whole.items()}
+        return jax.nn.softmax(theta["logits"]), own
 
     def loss(x):  # minus the log posterior
         weights, own = parts(x)
-        error = missed(weights, jax.vmap(of_component)(own))
+        error = residual(weights, jax.vmap(of_component)(own))
         return (error @ error + precision @ x**2) / 2
 
     def normal_equations(x):
@@ -121,9 +123,13 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
         values, slopes = jax.vmap(lambda one: (of_component(one), jax.jacfwd(of_component)(one)))(
             own
         )
-        error = missed(weights, values)
+        error = residual(weights, values)
         # Of the sum over components; the features' axis goes first.
-        of_sum = {n: jnp.einsum("k,km...->mk...", weights, slopes[n]) for n in own}
+        of_sum = {}
+        for name in own:
+            shared = [i + 1 for i, length in enumerate(vague[name].shape) if length == 1]
+            slope = jnp.einsum("k,km...->mk...", weights, slopes[name])
+            of_sum[name] = slope.sum(axis=shared, keepdims=True) if shared else slope
         of_sum["logits"] = (values - weights @ values).T * weights
         jacobian = jax.vmap(lambda row: ravel_pytree(row)[0])(of_sum) * (-sketch.total / std)
         matrix = jacobian.T @ jacobian + jnp.diag(precision)
@@ -135,21 +141,24 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
         .set(jax.random.normal(key, (_RESTARTS, k * d)))
     )  # means
     losses, found = _adam(loss, starts, _SCREEN)
-    few = min(_RESTARTS // 2, max(1, _NUMBERS // precision.size))
-    found = found[jnp.argsort(jnp.nan_to_num(losses, nan=jnp.inf))[:few]]
+    n_polished = min(_RESTARTS // 2, max(1, _MOST_PARAMETERS // precision.size))
+    found = found[jnp.argsort(losses)[:n_polished]]
     losses, found, covariances = jax.vmap(lambda x: _gauss_newton(normal_equations, x, _POLISH))(
         found
     )
-    losses = jnp.nan_to_num(losses / 2, nan=jnp.inf)
-    order = jnp.argsort(losses)
-    known = jnp.diff(losses[order], prepend=-jnp.inf) < _SAME
-    chosen = jnp.argsort(jnp.where(known, jnp.inf, losses[order]))[:N_FITS]
-    chosen = order[jnp.where(known[chosen], 0, chosen)]
-    chosen = jnp.pad(chosen, (0, N_FITS - len(chosen)), constant_values=order[0])
+    order = jnp.argsort(losses)  # what is not a number comes last
+    log_posterior = -losses[order] / 2
+    rival = jnp.isfinite(log_posterior) & (log_posterior > log_posterior[0] - _HOPELESS)
+    rival &= -jnp.diff(log_posterior, prepend=jnp.inf) > _SAME
+    chosen = jnp.argsort(~rival)[:N_FITS]
+    chosen = jnp.pad(chosen, (0, N_FITS - len(chosen)), constant_values=len(order))
+    is_rival = jnp.where(chosen < len(order), rival[chosen], False)
+    log_posterior = jnp.where(is_rival, log_posterior[chosen], -jnp.inf)
+    chosen = order[jnp.where(is_rival, chosen, 0)]
 
     logits = unravel(jnp.arange(precision.size, dtype=precision.dtype))["logits"].astype(int)
 
-    def fit(loss, x, covariance):
+    def fit(log_posterior, x, covariance):
         (weights, own), variance = parts(x), unravel(jnp.diag(covariance))
         factors, means = jax.vmap(factor)(own), own["means"]
         scale = jnp.exp(jnp.mean(jnp.log(jnp.diagonal(factors, axis1=1, axis2=2)), axis=1))
@@ -158,12 +167,12 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
             sketch.total**2
             * jnp.einsum("ij,jl,il->i", slope, covariance[jnp.ix_(logits, logits)], slope),
             variance["means"].mean(axis=1) / scale**2,
-            4 * variance["log_std"].mean(axis=1),
+            jnp.broadcast_to(4 * variance["log_std"].mean(axis=1), k),
         ]
         covariances = factors @ jnp.swapaxes(factors, 1, 2)
-        return SketchFit(-loss, weights, means, covariances, jnp.stack(errors))
+        return SketchFit(log_posterior, weights, means, covariances, jnp.stack(errors))
 
-    return jax.vmap(fit)(losses[chosen], found[chosen], covariances[chosen])
+    return jax.vmap(fit)(log_posterior, found[chosen], covariances[chosen])
 
 
 def _adam(loss, starts, n_steps, rate=0.1):
