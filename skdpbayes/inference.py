@@ -165,7 +165,7 @@ def _suited(records, spec):
         devices = [*jnp.zeros(()).devices()]
     if devices[0].platform == "cpu":
         return records, False
-    if spec.n_records is None:  # a program must not tell of a private number
+    if spec.n_records is None:  # which the program's shape would reveal
         return records, True
     expected = spec.sampling_rate * spec.n_records / len(devices)
     return replace(records, slots=slots_at_once(expected, records.slots)), True

@@ -195,8 +195,8 @@ def noise_of_steps(key: bytes, levels: int | None, first: int, sizes: Iterable[i
 
     Notes
     -----
-    Each step has a lane of its own of the key's cipher, and each variable a block of it: the noise
-    of a step does not depend on what it is drawn with.
+    Each step has a lane of its own of the key's cipher, and each variable a block of it: integer
+    noise does not depend on what it is drawn with. Fast noise does.
     """
     sizes = [int(size) for size in sizes]
     if levels is None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from skdpbayes.mechanism.integer_noise import ENTRIES, LEVELS, RADIX, WORDS, table
+from skdpbayes.mechanism.integer_noise import ENTRIES, LEVELS, RADIX, table
 
 Words: TypeAlias = tuple[jax.Array, ...]
 """Words of 32 bits, of many blocks or of all."""
@@ -41,7 +41,7 @@ def chacha20(key: jax.Array, counter: jax.Array, nonce: Words) -> Words:
     """
     start = (*map(jnp.uint32, _CONSTANTS), *key, counter, *nonce)
     words = _two_rounds(0, start)
-    # What a kernel leaves goes through memory, and a long kernel takes seconds to compile.
+    # Kernels exchange words through memory, and a long kernel takes seconds to compile.
     words = jax.lax.fori_loop(0, 8, _two_rounds, words, unroll=4 if counter.size > MANY else 1)
     words = _two_rounds(0, words)
     return tuple(x + y for x, y in zip(words, start, strict=True))
@@ -58,14 +58,14 @@ def _two_rounds(_: int, words: Words) -> Words:
 
 
 def columns() -> np.ndarray:
-    """The table of `integer_noise`: what belongs to a column lies together, (2^16, 2)."""
+    """The table of `integer_noise`: threshold and alias of each column in one row, (2^16, 2)."""
     known = table()
     alias = (known.alias + ENTRIES // 2).astype(np.uint64)
     return np.stack([known.high, known.low << np.uint64(16) | alias], axis=1)
 
 
 def integer_noise_of(words: Words, levels: jax.Array, known: jax.Array) -> jax.Array:
-    """What `integer_noise` makes of the same bits.
+    """`integer_noise`, on the device.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class DeviceNoise:
     known : array of shape (2^16, 2), or None
         `columns`.
     step : int
-        Whose noise this is.
+        Current step.
     """
 
     key: ArrayLike = field(repr=False)
@@ -116,7 +116,7 @@ class DeviceNoise:
 
     @classmethod
     def of(cls, key: bytes, levels: int | None) -> DeviceNoise:
-        """Of a secret key."""
+        """Noise of a secret key, at step 0."""
         words = np.frombuffer(key, np.uint32)
         if levels is None:
             return cls(words, None, None, np.int32(0))
@@ -128,11 +128,11 @@ class DeviceNoise:
         return np.dtype(np.float32 if self.levels is None else np.int64)
 
     def at(self, step: ArrayLike) -> DeviceNoise:
-        """Of a step."""
+        """Noise of a step."""
         return replace(self, step=step)
 
     def values(self, size: int) -> jax.Array:
-        """So many noise variables, always the same ones: to be taken once.
+        """`size` noise variables of this step; the same ones at each call, so call it once.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class DeviceNoise:
         """
         key, step = jnp.asarray(self.key), jnp.asarray(self.step).astype(jnp.uint32)
         if self.levels is None:
-            # JAX's own generator: a branch, as `threefry` has one, would wait for the host.
+            # JAX's Threefry, not ours (`mechanism.threefry`), whose branch waits for the host.
             own = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), step)
             return jax.random.normal(own, (size,), jnp.float32)
         nothing = jnp.uint32(0)
@@ -153,6 +153,3 @@ class DeviceNoise:
                 "needed, jax.enable_x64(True)."
             )
         return integer_noise_of(words, jnp.asarray(self.levels), known)
-
-
-assert WORDS * 8 == 16 * 4  # a variable takes a block

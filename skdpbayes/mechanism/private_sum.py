@@ -50,7 +50,7 @@ from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
 from skdpbayes.privacy.count import NoisyCount
 
 CHUNK = 384
-"""Batch slots whose sum is one of floating-point numbers: a multiple of 64.
+"""Batch slots summed in floating point at a time: a multiple of 64.
 
 A processor takes one chunk at a time: larger ones would waste slots, smaller ones cost launches. An
 accelerator takes many at once.
@@ -430,17 +430,19 @@ def _exact(noise: jax.Array | DeviceNoise) -> bool:
 
 def _slots(query: Query, records: Records, group: Group) -> tuple[int, int]:
     """Chunks processed at a time, and batch slots of each: from shapes alone."""
-    slots = min(records.slots or CHUNK, CHUNK)
+    at_once = records.slots or CHUNK
+    slots, size = min(at_once, CHUNK), 1
     if group.width is not None:
         slots = min(CHUNK, _LISTED // group.width)
-    chunks = max(1, (records.slots or 0) // CHUNK)
-    if records.most_rows > 1 or chunks > 1:
+    if records.most_rows > 1 or at_once > CHUNK:
         formed = jax.tree.leaves(jax.eval_shape(jax.vmap(query), records.one()))
-        size = sum(math.prod(leaf.shape[1:]) for leaf in formed)
-        if records.most_rows > 1:
-            slots = min(slots // records.most_rows, _FORMED // size)
-        chunks = max(1, min(chunks, _FORMED_AT_ONCE // (size * slots or 1)))
-    return chunks, max(_FEWEST, slots // _FEWEST * _FEWEST)
+        size = max(1, sum(math.prod(leaf.shape[1:]) for leaf in formed))
+    if records.most_rows > 1:
+        slots = min(slots // records.most_rows, _FORMED // size)
+    slots = max(_FEWEST, slots // _FEWEST * _FEWEST)
+    if at_once <= CHUNK:
+        return 1, slots
+    return max(1, min(at_once, _FORMED_AT_ONCE // size) // slots), slots
 
 
 def slots_at_once(expected: float, slots: int | None) -> int | None:

@@ -19,6 +19,7 @@ from whitebox import fit_of
 from skdpbayes import inference
 from skdpbayes.mechanism import stored
 from skdpbayes.mechanism.draws import Draw, noise_of_steps
+from skdpbayes.mechanism.integer_noise import WORDS
 from skdpbayes.mechanism.on_device import MANY, DeviceNoise, chacha20
 from skdpbayes.mechanism.private_sum import CHUNK, _slots, partial_sums, slots_at_once
 
@@ -101,6 +102,10 @@ def test_the_device_draws_the_integers_of_the_host(size):
             expected = noise_of_steps(key, levels, step, [size])
             np.testing.assert_array_equal(drawn(DeviceNoise.of(key, levels), step), expected)
         assert drawn._cache_size() == 1
+
+
+def test_a_variable_takes_a_block():
+    assert WORDS * 8 == 16 * 4
 
 
 def test_a_program_does_not_hold_the_key():
@@ -252,12 +257,21 @@ def test_a_chunk_is_never_longer_than_its_sum_is_exact():
         assert slots == min(at_once, CHUNK) < 2**9 and chunks == max(1, at_once // CHUNK)
 
 
-def test_products_are_as_precise_as_their_numbers_and_operations_in_one_order():
+def test_many_small_chunks_are_taken_at_once():
+    """Chunks of long documents are short; an accelerator takes as many rows as of other records."""
+    case = next(case for case in CASES if case.id == "logistic")
+    fit = fit_of(case, *case.data(1000), **case.quick)
+    records, (group,) = jax.device_put(fit.records), fit.records.groups()
+    long = group._replace(width=2**11)
+    for at_once, expected in ((None, (1, 8)), (64 * CHUNK, (64 * CHUNK // 8, 8))):
+        found = _slots(lambda record: {"x": record["x"]}, replace(records, slots=at_once), long)
+        assert found == expected
+
+
+def test_products_are_as_precise_as_their_numbers():
     with inference.arithmetic():
         text = jax.jit(jnp.dot).lower(*[np.ones((2, 2), np.float32)] * 2).as_text()
     assert "HIGHEST" in text
-    for options in (inference._OF_LOOPS, inference._OF_FEW_ROUNDS):
-        assert options["xla_gpu_deterministic_ops"]
 
 
 def test_an_accelerator_takes_nearly_any_batch_at_once():
