@@ -33,7 +33,7 @@ PYTEST = $(ONE_THREAD) $(PY) tools/peak_memory.py --limit $(MOST_MEMORY) -- $(PY
 help: ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 32
 
-demo: env ## fit a private model to a survey; prints a report and draws demo.png (under a minute)
+demo: env ## fit a private model to a survey; prints a report and draws demo.png (a minute, and a few the first time)
 	@$(PY) examples/demo.py
 
 test: env ## run the tests, but for the slow ones

@@ -63,7 +63,14 @@ _TURNS = (0.0, 0.02, 0.06, 0.15)  # and the last round: releases of curvature, a
 _TURN_SHARES = (0.01, 0.02, 0.03, 0.04, 0.08)  # of its budget
 _MOST_HIDDEN, _LEAST_CHAIN = 0.1, 400  # for such chains: `moments_edge`, and rounds
 _RATE = 0.05  # of Adam, for the parameters of amortised guides
-_TOO_FEW = "n_steps={} is too few: the first round releases curvature, not a gradient."
+
+
+def _too_few(n_rounds: int, n_openings: int) -> ValueError:
+    start = f"{n_openings} go into the start, and " if n_openings else ""
+    return ValueError(
+        f"n_steps={n_rounds + n_openings} is too few: {start}the first round releases curvature, "
+        f"not a gradient. Take at least {n_openings + 2}."
+    )
 
 
 def n_parameters(model: Model) -> int:
@@ -113,7 +120,7 @@ def plan_dpvi(
         settings.guide == "auto" and size <= defaults.full_rank_up_to
     )
     if full_rank and n_steps < 2:
-        raise ValueError(_TOO_FEW.format(n_steps))
+        raise _too_few(n_steps, len(openings))
     opening, steps, _ = settings.round_noise(openings, n_steps, rate)
 
     clip, fraction = settings.clipping_norm or bounds.clip, None
@@ -166,7 +173,7 @@ def plan_na_dpvi(
             n_steps = min(n_steps, max(_LEAST_ROUNDS, affordable))
     rate = settings.rate(n, batch)
     if n_steps < 2:
-        raise ValueError(_TOO_FEW.format(n_steps + len(openings)))
+        raise _too_few(n_steps, len(openings))
     opening, steps, _ = settings.round_noise(openings, n_steps, rate)
     # Nearly equal norms make the best use of the noise; without noise, no score is clipped.
     bounded = math.isfinite(bounds.score)
@@ -264,7 +271,7 @@ def plan_rescaled(
     shares = rescaling_shares(settings, model.n_features, model.intercept, int(model.n_records))
     n_steps, _ = settings.schedule((200, 2**17), ())  # the openings among them
     if n_steps < len(shares) + 2:
-        raise ValueError(_TOO_FEW.format(n_steps))
+        raise _too_few(n_steps - len(shares), len(shares))
     marginal = marginal_shape(model)
     own = replace(settings, n_steps=n_steps)
     planned = plan_na_dpvi(own, marginal, bounds, n, shares)

@@ -330,7 +330,11 @@ REFUSED = [
         {"n_steps": 3, "solver": "sgld"},
         "n_steps=3 is too few: 3 go into the start. Take at least 4",
     ),
-    ({"n_steps": 4, "solver": "na-dpvi"}, "too few: the first round releases curvature"),
+    (
+        {"n_steps": 4, "solver": "na-dpvi"},
+        "n_steps=4 is too few: 3 go into the start, and the first round .* Take at least 5",
+    ),
+    ({"n_steps": 4, "solver": "dpvi"}, "n_steps=4 is too few: .* Take at least 5"),
     ({"bounds": (1, 0)}, "bounds must be a pair .* low below high"),
     ({"bounds": ((0, 0, 0), 1)}, "bounds must be a pair .* for each of the 2 columns"),
     ({"means_init": [[0, 0]]}, r"means_init must be finite numbers of shape \(3, 2\)"),
