@@ -58,9 +58,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         are down-weighted, and the others are not altered. A huge value (1e30) makes a bounded but
         meaningless contribution to each release. Bounds up to about twice too wide cost little,
         since only the first release depends on them. Far wider ones, or ones that cut off much of
-        the data, ruin a fit of a few thousand rows (with "vips", `converged_` is a sign). None takes the ranges
-        from the data, which is not private: it warns, and `privacy_spent_` records that the
-        guarantee does not hold.
+        the data, ruin a fit of a few thousand rows (with "vips", `converged_` is a sign). None
+        takes the ranges from the data, which is not private: it warns, and `privacy_spent_` records
+        that the guarantee does not hold.
     solver : {"auto", "na-dpvi", "dpvi", "vips", "sgld"}, default="auto"
         "vips" is variational Bayes from noisy sums of expected statistics: quick, but its intervals
         are too narrow if components overlap. The others use the likelihood with the component
