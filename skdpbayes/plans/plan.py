@@ -43,6 +43,8 @@ class Plan:
         Specification of the mechanism.
     report : PrivacySpent
         Cost of the fit, its `privacy_spent_`.
+    solver_name : str
+        The estimator's `solver`, or what it chose where that is "auto".
     slots : int or None
         Number of batch slots processed at a time, for models whose records are costly.
     made_up : callable ``n_rows -> Records``
@@ -56,8 +58,8 @@ class Plan:
     >>> plan = DPBetaBernoulli(epsilon=1.0).plan(n_rows=5000, n_features=3)
     >>> plan.epsilon <= 1.0 and plan.guarantee_holds
     True
-    >>> plan.n_steps, plan.sampling_rate
-    (1, 1.0)
+    >>> plan.solver_name, plan.n_steps, plan.sampling_rate
+    ('vips', 1, 1.0)
     """
 
     facts: Facts
@@ -65,6 +67,7 @@ class Plan:
     solver: Any  # of the kind that takes the model
     spec: MechanismSpec
     report: PrivacySpent
+    solver_name: str
     slots: int | None
     made_up: Callable[[int], Records]
     hints: tuple[str, ...] = ()
@@ -161,8 +164,8 @@ class Plan:
     def __repr__(self) -> str:
         rows = "" if self.facts.n_rows is None else f" of {self.facts.n_rows} {self.report.unit}s"
         return (
-            f"Plan({self.report.estimator}: {self.n_steps} rounds at sampling rate "
-            f"{self.sampling_rate:.4g}{rows}; {self.report})"
+            f"Plan({self.report.estimator} by {self.solver_name!r}: {self.n_steps} rounds at "
+            f"sampling rate {self.sampling_rate:.4g}{rows}; {self.report})"
         )
 
 
@@ -203,4 +206,5 @@ def make_plan(
         if costly:
             batch = 1.2 * spec.sampling_rate * facts.n_rows
             slots = next((slots for slots in (64, 128, 256) if slots >= batch), None)
-    return Plan(facts, task.model, solver, spec, report(settings, spec, norm, told), slots, made_up)
+    cost = report(settings, spec, norm, told)
+    return Plan(facts, task.model, solver, spec, cost, settings.solver, slots, made_up)

@@ -63,7 +63,8 @@ def estimator(epsilon=1.0, **parameters):
 )
 def test_public_numbers_choose_the_solver(n, change, solver):
     automatic, own = (estimator(solver=name, **change).plan(n, 2) for name in ("auto", solver))
-    assert automatic.spec == own.spec
+    assert automatic.spec == own.spec and automatic.solver_name == own.solver_name == solver
+    assert f"by '{solver}'" in repr(automatic)
     assert jax.tree.structure(automatic.solver) == jax.tree.structure(own.solver)
 
 
