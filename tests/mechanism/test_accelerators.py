@@ -130,10 +130,17 @@ def released(fit, patch, suited):
     return fit.run(0)[1]
 
 
-@pytest.mark.parametrize("numerics", ["secure", pytest.param("fast", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "numerics"),
+    [
+        ("linear, vips", "secure"),
+        pytest.param("logistic", "secure", marks=pytest.mark.slow),
+        pytest.param("logistic", "fast", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.usefixtures("in_a_loop")
-def test_a_fit_releases_the_same_whoever_draws_the_noise(numerics, monkeypatch):
-    case = next(case for case in CASES if case.id == "logistic")
+def test_a_fit_releases_the_same_whoever_draws_the_noise(name, numerics, monkeypatch):
+    case = next(case for case in CASES if case.id == name)
     X, y = case.data(160)
     fit = fit_of(case, X, y, **case.quick, numerics=numerics)
     host, device = (
