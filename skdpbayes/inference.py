@@ -36,7 +36,7 @@ from skdpbayes.mechanism.draws import (
 )
 from skdpbayes.mechanism.integer_noise import MOST_VALUES
 from skdpbayes.mechanism.keys import FitKeys
-from skdpbayes.mechanism.on_device import DeviceNoise
+from skdpbayes.mechanism.on_device import DeviceNoise, default_device
 from skdpbayes.mechanism.persons import blocks_of_persons, of_person
 from skdpbayes.mechanism.private_sum import (
     noise_scales,
@@ -159,10 +159,7 @@ def arithmetic() -> Iterator[None]:
 
 def _suited(records, spec):
     """Records as the platform processes them, and whether it draws the noise itself."""
-    if isinstance(records, Shards):
-        devices = [*records.mesh.devices.flat]
-    else:  # where JAX puts arrays
-        devices = [*jnp.zeros(()).devices()]
+    devices = [*records.mesh.devices.flat] if isinstance(records, Shards) else [default_device()]
     if devices[0].platform == "cpu":
         return records, False
     if spec.n_records is None:  # which the program's shape would reveal

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from skdpbayes._version import __version__
+from skdpbayes.mechanism.on_device import default_device
 
 _FORMAT = 1
 
@@ -198,7 +199,7 @@ def digest_of(material: bytes, plan: Any, report: str, parts: Iterable[Any]) -> 
     """
     key = hashlib.blake2b(material, person=b"digest", digest_size=32).digest()
     out = hashlib.blake2b(key=key, digest_size=32)
-    (device,) = jax.numpy.zeros(()).devices()  # where rounds run
+    device = default_device()
     versions = (__version__, *(version(name) for name in ("jax", "jaxlib", "numpy")))
     out.update(repr((versions, device.platform, device.device_kind, report)).encode())
     for tree in chain((plan,), parts):

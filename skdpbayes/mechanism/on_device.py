@@ -25,6 +25,12 @@ _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 MANY = 2**16  # blocks for which long kernels pay
 
 
+def default_device() -> jax.Device:
+    """Where JAX puts arrays, and so where rounds run."""
+    (device,) = jnp.zeros(()).devices()
+    return device
+
+
 def chacha20(key: jax.Array, counter: jax.Array, nonce: Words) -> Words:
     """Blocks of ChaCha20 (RFC 8439, section 2.3).
 

@@ -265,15 +265,10 @@ class GaussianMixture:
 
     def _log_ratios(self, params):
         """Log densities of one record under each rival, less that under the first."""
-        rivals = double(params.rivals)
-        factor = jax.vmap(inverse_factor)(rivals.covariance)
-        log_det = jnp.log(jnp.diagonal(factor, axis1=2, axis2=3)).sum(axis=2)
-        log_weight = jnp.log(rivals.count) - jnp.log(rivals.count.sum(axis=1, keepdims=True))
-        factor, offset, mean = single((factor, log_det + log_weight, rivals.mean))
+        rivals = jax.vmap(lambda start: self.marginal(params._replace(start=start)))(params.rivals)
 
         def of_record(record):
-            y = jnp.einsum("ckij,ckj->cki", factor, record["x"] - mean)
-            log = jax.nn.logsumexp(offset - jnp.sum(y**2, axis=2) / 2, axis=1)
+            log = jax.vmap(lambda rival: rival.log_likelihood(rival.init(), record))(rivals)
             return {"ratios": (log[1:] - log[0]) / _RATIO_NORM}
 
         return of_record
