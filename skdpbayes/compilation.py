@@ -29,6 +29,8 @@ OLDER_GENERATOR: dict[str, bool | int] = (
 LITTLE_EFFORT: dict[str, bool | int] = OLDER_GENERATOR | {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
+    "xla_gpu_autotune_level": 0,
+    "xla_gpu_enable_triton_gemm": False,
 }
 """XLA options of programs that run a few hundred times at most.
 

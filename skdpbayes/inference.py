@@ -70,6 +70,13 @@ FEW = 512
 More rounds run in a loop that is compiled as a whole, and so do fewer with many numbers.
 """
 
+IN_A_ROW = 8
+"""Rounds between which an accelerator does not wait for the host, which tells it whether to go on.
+
+It takes as many, and forgets those beyond the last.
+"""
+_LONG = 256  # steps of a window, for which it pays
+
 _VERY_FEW, _FEW_NUMBERS = 64, 2**18  # rounds that always count as few; released numbers of others
 
 # Programs that add up records. A record's integers are the same in all of a kind, to the last bit.
@@ -175,13 +182,15 @@ def _private_chain(
     sampling, noise, key = keys.sampling[0], keys.noise[0], keys.solver[0]
     first, state = journal.start(_start(key, model, solver))
     how = (key, model, solver, mechanism, kinds)
+    sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
     if isinstance(records, Records):
         bounds = records.bounds()
         of_chain = (sampling, noise, spec, sizes, bounds, records.n_slots, first)
         draws = draws_of_chain(*of_chain, on_device=on_device)
-        done = _chain(*how, with_draws(records, draws), state, kept, journal)
-        return journal.over(*done)
-    sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
+        # Where the number of records is private, so is whether their batches fit.
+        sources = with_draws(records, draws, whole=on_device and spec.n_records is not None)
+        in_a_row = IN_A_ROW if on_device and sampler.window >= _LONG else 1
+        return journal.over(*_chain(*how, sources, state, kept, journal, in_a_row=in_a_row))
     windows = windows_of_chain(noise, spec, sizes, sampler, first, on_device=on_device)
     if isinstance(records, Shards):
         sources = shards(records, sampler, windows)
@@ -244,21 +253,26 @@ def _kinds_if_few(model, solver, mechanism, n_steps, width):
     return np.asarray(_kinds(model, solver, mechanism)) if few else None
 
 
-def _chain(key, model, solver, mechanism, kinds, sources, state, kept, journal, mesh=None):
+def _chain(
+    key, model, solver, mechanism, kinds, sources, state, kept, journal, mesh=None, in_a_row=1
+):
     """One chain, of pairs of records and draws (or recordings)."""
-    drive = _in_a_loop if kinds is None else _one_by_one
-    if mesh is None and kinds is not None:  # once, and not for every round
-        sources = (jax.device_put(pair) for pair in sources)
-    pace = _Pace(journal.watch)
-    done = drive(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh)
+    how, run = (key, model, solver, mechanism), (state, kept, journal)
+    if kinds is None:
+        pace = _Pace(journal.watch, in_a_row)
+        done = _in_a_loop(*how, sources, *run, pace, mesh, in_a_row)
+    else:
+        pace = _Pace(journal.watch)
+        if mesh is None:  # once, and not for every round
+            sources = (jax.device_put(pair) for pair in sources)
+        done = _one_by_one(*how, kinds, sources, *run, pace, mesh)
     pace.finish()
     return done
 
 
-def _in_a_loop(key, model, solver, mechanism, kinds, sources, state, kept, journal, pace, mesh):
+def _in_a_loop(key, model, solver, mechanism, sources, state, kept, journal, pace, mesh, in_a_row):
     """Rounds in a compiled loop."""
-    del kinds
-    steps = _steps if mesh is None else _over(mesh, _some_steps)
+    steps = partial(_steps, in_a_row) if mesh is None else _over(mesh, _one_after_the_other)
     for records, source in sources:
         first, stop = max(int(source.first), journal.first), int(source.stop)
         while first < stop:
@@ -420,8 +434,9 @@ class _Pace:
     next one is drawn.
     """
 
-    def __init__(self, watch):
-        self.steps, self._watch, self._before, self._since = 1, watch, None, time.perf_counter()
+    def __init__(self, watch, least=1):
+        self._watch, self._before, self._since = watch, None, time.perf_counter()
+        self.steps = self._least = least
 
     def wait_for(self, done):
         """Wait until the part before the one that ends with `done` is over."""
@@ -433,7 +448,7 @@ class _Pace:
             if seconds < 0.05:
                 self.steps = min(4 * self.steps, 2**20)
             elif seconds > 0.4:
-                self.steps = max(1, self.steps // 2)
+                self.steps = max(self._least, self.steps // 2)
             if self._watch is not None:
                 self._watch(before)
 
@@ -503,7 +518,7 @@ def start(key, model: Model, solver: Solver):
 _start = jax.jit(start, compiler_options=LITTLE_EFFORT)
 
 
-def _some_steps(key, records, source, first, stop, model, solver, mechanism, state, kept):
+def _some_steps(in_a_row, key, records, source, first, stop, model, solver, mechanism, state, kept):
     """Some steps of one chain; releases come from records or, in a replay, from a recording.
 
     Returns what `loop` does and the number of steps done, which is there when they are: the rest
@@ -515,12 +530,13 @@ def _some_steps(key, records, source, first, stop, model, solver, mechanism, sta
             return private_sum(query, blocks, mechanism, source.at(step), step, records)
         return recorded_release(query, blocks, _one(source.example), source.releases[step])
 
-    return *loop(
-        release, key, first, stop, model, solver, mechanism, state, kept
-    ), stop + jnp.int32(0)
+    its = (model, solver, mechanism, state, kept)
+    done = loop(release, key, first, stop, *its, in_a_row=in_a_row)
+    return *done, stop + jnp.int32(0)
 
 
-_steps = jax.jit(_some_steps, donate_argnames="state", compiler_options=_OF_LOOPS)
+_one_after_the_other = partial(_some_steps, 1)
+_steps = jax.jit(_some_steps, static_argnums=0, donate_argnames="state", compiler_options=_OF_LOOPS)
 
 
 @cache
@@ -586,6 +602,7 @@ def loop(
     state,
     kept=None,
     observe=None,
+    in_a_row=1,
 ):
     """Steps from `first` to `stop` of one chain.
 
@@ -601,6 +618,8 @@ def loop(
     kept : array or None
         Where to keep releases, or what `observe` makes of each step.
     observe : callable ``(query, blocks, step, release) -> vector``, optional
+    in_a_row : int
+        `IN_A_ROW`, or 1.
 
     Returns
     -------
@@ -626,4 +645,14 @@ def loop(
             )
         return state, None if kept is None else kept.at[step].set(seen)
 
+    def some_steps(i, carry):
+        def unless_over(j, carry):
+            step = first + i * in_a_row + j
+            return jax.tree.map(partial(jnp.where, step < stop), one_step(step, carry), carry)
+
+        return jax.lax.fori_loop(0, in_a_row, unless_over, carry)
+
+    if in_a_row > 1:
+        times = (stop - first + in_a_row - 1) // in_a_row
+        return jax.lax.fori_loop(0, times, some_steps, (state, kept))
     return jax.lax.fori_loop(first, stop, one_step, (state, kept))

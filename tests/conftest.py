@@ -149,8 +149,8 @@ def _compiled_with(name, **options):
         functools.partial(original)
     )  # a function of its own: traced anew
     options = {f"xla_{name}": value for name, value in options.items()}
-    how = {"donate_argnames": "state"} if name == "_steps" else {"static_argnums": 0}
-    return jax.jit(own, compiler_options=options, **how)
+    how = {"donate_argnames": "state"} if name == "_steps" else {}
+    return jax.jit(own, static_argnums=0, compiler_options=options, **how)
 
 
 @pytest.fixture(scope="module")

@@ -107,7 +107,7 @@ def test_scikit_learns_bar_of_a_pipeline(capsys):
 def test_bits_do_not_depend_on_the_parts(first, monkeypatch, in_a_loop):
     plain, pace, told = estimator().fit(X, Y), inference._Pace.__init__, []
 
-    def begin(self, watch):
+    def begin(self, watch, least=1):
         pace(self, told.append)
         self.steps = first
 

@@ -158,8 +158,8 @@ def add_noise(noise: jax.Array, sums: Tree) -> Tree:
         At least as long as all sums together.
     sums : pytree of arrays
     """
-    flat, unravel = ravel_pytree(sums)
-    return unravel(flat + noise[: flat.size].astype(flat.dtype))
+    flat, unravel = ravel_pytree(sums)  # for their size and type: one long array is never formed
+    return jax.tree.map(jnp.add, sums, unravel(noise[: flat.size].astype(flat.dtype)))
 
 
 def noise_scales(
@@ -349,7 +349,8 @@ def partial_sums(
             return place + chunks * slots, sums
 
         start = (draw.starts[i], sums)
-        if 1 < chunks and records.n_slots <= chunks * slots:
+        most = (records.slots or CHUNK) if records.whole else records.n_slots
+        if (records.whole or 1 < chunks) and most <= chunks * slots:
             return next_chunks(start)[1]  # a loop would have the device wait for the host
         summed: Release
         _, summed = jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunks, start)

@@ -146,7 +146,7 @@ class Group(NamedTuple):
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["fields", "n_records", "ends"],
-    meta_fields=["widths", "slots", "axis"],
+    meta_fields=["widths", "slots", "whole", "axis"],
     drop_fields=["usable", "places"],
 )
 @dataclass(frozen=True)
@@ -156,7 +156,8 @@ class Records:
     The number of records is a traced value and the arrays are padded to one of a few sizes, so that
     folds of a cross-validation share one compiled program. Where there are `RaggedRows`, `widths`
     has the width of each group and `ends` where it ends. `slots` of a batch are processed at a time
-    (None: as many as suit cheap records), in several chunks if a chunk has fewer. `places` says
+    (None: as many as suit cheap records), in several chunks if a chunk has fewer; `whole`: no batch
+    has more. `places` says
     where the rows are, in the order in which they were given (None: in that order). `axis` names
     the devices over which records are divided, each of which has a part of them (None: all are
     here).
@@ -167,6 +168,7 @@ class Records:
     ends: Array | tuple[()] = ()
     widths: tuple[int, ...] = ()
     slots: int | None = None
+    whole: bool = False
     axis: str | None = None
     usable: np.ndarray | None = field(default=None, compare=False)
     places: np.ndarray | None = field(default=None, compare=False)

@@ -19,6 +19,7 @@ import numpy as np
 
 from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn
 from skdpbayes.mechanism.on_device import DeviceNoise
+from skdpbayes.mechanism.private_sum import CHUNK
 from skdpbayes.mechanism.records import Records, Tree, padded_size
 
 _MOST_BYTES = 3 * 2**26  # of packed records that are read together; twice as many are in memory
@@ -121,9 +122,22 @@ def placed(records: Any) -> Any:
     return jax.device_put(records) if isinstance(records, Records) else records
 
 
-def with_draws(records: Records, draws: Iterable[Draws]) -> Iterator[tuple[Records, Draws]]:
-    """Records in memory, with one part of the draws after the other."""
-    return ((records, own) for own in draws)
+def with_draws(
+    records: Records, draws: Iterable[Draws], *, whole: bool = False
+) -> Iterator[tuple[Records, Draws]]:
+    """Records in memory, with one part of the draws after the other.
+
+    Parameters
+    ----------
+    records : Records
+    draws : iterable of Draws
+    whole : bool
+        Whether programs may take batches whole that fit in the records' slots.
+    """
+    most = records.slots or CHUNK
+    for own in draws:
+        fit = whole and int(np.diff(own.starts, axis=1).max()) <= most
+        yield replace(records, whole=fit), own
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:

@@ -37,7 +37,9 @@ def gradients(layers: Sequence[Layer], value_of: Callable[..., Any]):
         From taps, added to the output of each layer, to the number and the inputs of the layers.
     """
     taps = [jnp.zeros(layer.n_out, jnp.float32) for layer in layers]
-    slopes, seen = jax.grad(value_of, has_aux=True)(taps)
+    # Gradients are noisy: accelerators may take products at the precision that is fastest there.
+    with jax.default_matmul_precision("default"):
+        slopes, seen = jax.grad(value_of, has_aux=True)(taps)
     return [_gradient(*of_layer) for of_layer in zip(layers, slopes, seen, strict=True)]
 
 
