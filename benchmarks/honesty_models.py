@@ -58,10 +58,12 @@ class Cell:
 # --- Mixtures -------------------------------------------------------------------------------------
 
 
-def _mixture(apart: float, epsilon: float, solver: str, kind: str) -> Cell:
-    """Two components: 5000 rows of two columns, or 20 000 of three, less alike."""
+def _mixture(
+    apart: float, epsilon: float, solver: str, kind: str, n_rows: int | None = None
+) -> Cell:
+    """Two components: 5000 rows of two columns, or 20 000 of three, less alike; or `n_rows`."""
     plain = kind == "full"
-    d, n = (2, 5_000) if plain else (3, 20_000)
+    d, n = (2, n_rows or 5_000) if plain else (3, n_rows or 20_000)
     means = np.zeros((2, d))
     means[:, 0] = np.array([-0.5, 0.5]) * apart
     weights = np.array([0.6, 0.4] if plain else [0.3, 0.7])
@@ -248,6 +250,15 @@ def cells() -> dict[str, Cell]:
         for epsilon in (0.5, 2.0)
         for solver in SOLVERS
     }
+    found |= {  # batches, from 131 072 rows on
+        f"mixture-{n:.0e}-{kind}-{epsilon:g}-{solver}".replace("e+0", "e"): _mixture(
+            2.0, epsilon, solver, kind, n
+        )
+        for kind, n, epsilon in (
+            ("full", 300_000, 0.5), ("full", 1_000_000, 2.0), ("diag", 300_000, 2.0)
+        )
+        for solver in ("dpvi", "na-dpvi")
+    }  # fmt: skip
     found |= {
         f"{name}{'-prior' * prior}-{solver}": _program(name, solver, from_prior=prior)
         for name in _MODELS

@@ -46,6 +46,7 @@ def test_rows_of_densities_are_alike_where_a_line_says_so(model):
     assert shared[0] == pytest.approx(0.25, abs=0.05) and shared[1] > 0.5
 
 
+@pytest.mark.slow
 def test_a_density_is_measured(compiled_quickly):
     losses = persons.lost(persons.Density("mixture", "vips", 2.0, 300, 3, "all"), 1)
     assert losses.shape == (1, 2) and np.isfinite(losses).all()

@@ -349,6 +349,7 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
 
     def _task(self, facts: Facts) -> Task:
         from skdpbayes.models.mixtures.gaussian import GaussianMixture, mean_weights
+        from skdpbayes.models.mixtures.marginal import nodes_for
         from skdpbayes.models.mixtures.sketch import frequencies
 
         centre, half = facts.own_scales()[:2]
@@ -382,6 +383,9 @@ class DPGaussianMixture(DensityScoreMixin, DensityMixin, PosteriorEstimator):
             frequencies=frequencies(d, k) if means is None and k > 1 else None,
             means=means,
             weights=weights,
+            nodes=nodes_for(
+                None if self.adjacency == "add_remove" else facts.n_rows, d, self._size(d)
+            ),
         )
         return Task(model, self._gradient_bounds(d))
 

@@ -194,10 +194,17 @@ class HasInformation(Protocol):
 
 @runtime_checkable
 class HasStartVariance(Protocol):
-    """Starting point that is itself an estimate."""
+    """Starting point that is itself an estimate, in coordinates of unit size."""
 
     def start_variance(self) -> Params:
         """Variance of `init` as an estimate of the parameters."""
+
+
+@runtime_checkable
+class HasSamplingRate(Protocol):
+    """Model, a dataclass, whose start depends on how many of the records are sampled."""
+
+    sampling_rate: Number
 
 
 class Response(NamedTuple):

@@ -26,7 +26,7 @@ def normal_nodes(n_dimensions: int, n_nodes: int = 401) -> tuple[np.ndarray, np.
 
 
 @cache
-def uniform_nodes(n_dimensions: int, size: int = 2**12) -> np.ndarray:
+def uniform_nodes(n_dimensions: int, size: int) -> np.ndarray:
     """Points (size, n_dimensions) inside the unit cube, a quasi-random uniform sample."""
     points = qmc.Sobol(n_dimensions, seed=0).random(size)
     return np.clip(points, 2.0**-20, 1 - 2.0**-20).astype(np.float32)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from skdpbayes.facts import Facts
 from skdpbayes.inference import run
@@ -15,6 +16,7 @@ from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models.base import BoundedStatistic, StatisticsModel
+from skdpbayes.models.protocols import HasSamplingRate
 from skdpbayes.models.score_unit import WithScoreUnit
 from skdpbayes.plans.registry import planned
 from skdpbayes.plans.report import Told, report
@@ -196,7 +198,10 @@ def make_plan(
     ValueError
         For settings that contradict each other or do not suit the model.
     """
-    solver, spec, norm, together = planned(settings, task.model, task.bounds, facts.n_rows)
+    model: Any = task.model
+    solver, spec, norm, together = planned(settings, model, task.bounds, facts.n_rows)
+    if isinstance(task.model, HasSamplingRate):
+        model = replace(model, sampling_rate=np.float32(spec.sampling_rate))
     if norm is not None:
         norm = settings.longest(norm, together)
     slots = None
@@ -207,4 +212,4 @@ def make_plan(
             batch = 1.2 * spec.sampling_rate * facts.n_rows
             slots = next((slots for slots in (64, 128, 256) if slots >= batch), None)
     cost = report(settings, spec, norm, told)
-    return Plan(facts, task.model, solver, spec, cost, settings.solver, slots, made_up)
+    return Plan(facts, model, solver, spec, cost, settings.solver, slots, made_up)

@@ -393,13 +393,17 @@ def _combined(model: Model, state: TraceState) -> Averages:
     """Average over all blocks.
 
     Between its point and the present estimate a score may be far from linear: the square of what it
-    should change by is added to its variance.
+    should change by is added to its variance. Scores are nearly linear over a small part of the
+    unit, where coordinates have one: there less is added.
     """
     blocks = state.blocks
     if isinstance(model, HasWorkingPoint):
         return average(blocks)
-    moved = (state.theta - blocks.point) @ _asked(model, state)
-    return average(doubted(blocks, jax.vmap(lambda x: _shared(model, x))(moved**2)))
+    moved = state.theta - blocks.point
+    away = jnp.square(moved @ _asked(model, state))
+    if isinstance(model, HasStartVariance):
+        away *= jnp.minimum(1, jnp.sum(jnp.square(moved / 2), axis=1, keepdims=True))
+    return average(doubted(blocks, jax.vmap(lambda x: _shared(model, x))(away)))
 
 
 def _shared(model: Model, x: jax.Array) -> jax.Array:

@@ -121,6 +121,7 @@ def test_a_pipeline_names_columns_by_its_steps():
     assert shown_names(noise) == ["noise_std"] and noise.ax_.get_xlabel() == "noise_std"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_quickly")
 def test_axes_are_named_by_what_they_stand_for():
     """Not by their length: here there are as many components as columns, and as many groups as classes."""

@@ -101,6 +101,7 @@ def hierarchical_guide(xs, ys=None, *, ls, gs, N):
     sample("M", Normal(M_loc, M_scale))
 
 
+@pytest.mark.slow
 def test_hierarchical_logistic_regression():
     of_groups = np.array([[1.0, 1.0], [1.0, -1.0]])
     truth = of_groups @ np.array([[1.5, -0.5], [0.0, 1.0]])  # with M the transpose
@@ -168,6 +169,7 @@ def mixture(xs, *, N, k=5, d=2):
         sample("xs", GaussianMixtureModel(pis, mus, sigmas), obs=xs, sample_shape=(batch_size,))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The law of xs")
 def test_gaussian_mixture():
     labels = RNG.integers(0, 2, N)

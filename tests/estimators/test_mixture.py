@@ -529,3 +529,17 @@ def test_bad_rows_raise_nothing_and_change_little():
     np.testing.assert_allclose(model.means_, MEANS, atol=0.15)
     nothing = estimator(**GIVEN).fit(np.full_like(X, np.nan))
     assert np.isfinite(nothing.means_).all() and np.isfinite(nothing.score(X))
+
+
+def test_what_depends_on_the_number_of_rows_does_so_where_it_is_public():
+    """Larger errors of a sketch of fewer rows, and rows that stand for the expectations of many."""
+
+    def model(n, **parameters):
+        return estimator(solver="na-dpvi", **parameters).plan(n, 2).model
+
+    few, many = model(10_000), model(10**6)
+    assert few.sampling_rate == 1 and len(few.nodes) < len(many.nodes)
+    assert many.sampling_rate == np.float32(131_072 / 10**6)
+    hidden = {"adjacency": "add_remove", "sampling_rate": 0.5}
+    few, many = (model(n, **hidden) for n in (10_000, 10**6))
+    assert few.sampling_rate == many.sampling_rate == 0.5 and len(few.nodes) == len(many.nodes)

@@ -362,6 +362,7 @@ def ordered(x, y=None):
         numpyro.sample("y", dist.OrderedLogistic(x @ w, jnp.linspace(-3, 3, CUTS)), obs=y)
 
 
+@pytest.mark.slow
 def test_more_than_ten_categories_are_learnt_and_predicted():
     new = RNG.normal(size=(4, 2))
     latent = X @ (2 * WEIGHTS) + RNG.logistic(size=N)

@@ -1,5 +1,7 @@
 """The likelihood of a mixture with its labels summed out, and its prior, in coordinates about a start."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 from scipy.special import logsumexp
 
-from skdpbayes.models.mixtures.marginal import MarginalMixture
+from skdpbayes.models.mixtures.marginal import MarginalMixture, nodes_for
 from skdpbayes.posteriors.base import GaussianPosterior
 
 K, D = 3, 2
@@ -28,7 +30,8 @@ def mixture(kind):
     if kind == "spherical":
         scatter = np.trace(scatter) / D * np.eye(D)
     fields = (
-        ALPHA, KAPPA, NU, CENTRE, scatter, [0.5, 0.3, 0.2], rng.standard_normal((K, D)), factor, np.ones((3, K)), 1000
+        ALPHA, KAPPA, NU, CENTRE, scatter, [0.5, 0.3, 0.2], rng.standard_normal((K, D)), factor, np.ones((3, K)), 1000,
+        nodes_for(1000, D, 17),
     )  # fmt: skip
     model = MarginalMixture(kind, K, D, *(np.asarray(x, np.float32) for x in fields))
     size = ravel_pytree(model.init())[0].size
@@ -162,3 +165,28 @@ def test_what_clipping_takes_off_is_known(kind):
     assert (np.abs(mean - known) < 5 * error + 2e-3).all()
     assert (np.abs(mean) > 20 * error).any()
     assert not ravel_pytree(model.clipping_bias(params, np.float32(1e3)))[0].any()
+
+
+def test_expectations_are_exact_beside_the_records_errors():
+    """Their errors are taken for the records': they move the optimum by a part of its deviation."""
+    n, norm = 200_000, np.float32(2.8)
+    model, _ = mixture("diag")
+
+    def bias_and_information(nodes):
+        own = replace(model, n_records=np.float32(n), nodes=nodes)
+        found = ravel_pytree(own.clipping_bias(own.init(), norm))[0]
+        return np.float64(found), np.float64(own.information(own.init(), norm)[0])
+
+    exact, information = bias_and_information(nodes_for(10**6, D, 17))
+
+    def deviations(nodes):
+        error = bias_and_information(nodes)[0] - exact
+        return np.sqrt(error @ np.linalg.solve(information, error) / len(error))
+
+    assert deviations(nodes_for(n, D, 17)) < 0.2 < deviations(nodes_for(1_000, D, 17))
+
+
+def test_more_records_have_more_nodes():
+    sizes = [len(nodes_for(n, 2, 11)) for n in (500, 10_000, 100_000, 10**6, 10**9, None)]
+    assert sizes == [2**12, 2**12, 2**15, 2**18, 2**18, 2**18]
+    assert len(nodes_for(10**9, 2, 2_000)) == 2**13  # the scores of all fit in memory

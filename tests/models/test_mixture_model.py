@@ -16,6 +16,7 @@ from skdpbayes.models.mixtures.gaussian import (
     mean_weights,
     restricted,
 )
+from skdpbayes.models.mixtures.marginal import nodes_for
 from skdpbayes.models.mixtures.sketch import (
     Sketch,
     expected_features,
@@ -35,6 +36,7 @@ def model(kind="full", radius=2.2, k=K, d=D, **others):
         concentration=f32(1.5), precision=f32(2.0), freedom=f32(d + 1), mean_prior=np.zeros(d, f32), ridge=f32(0),
         covariance_prior=np.eye(d, dtype=f32) * f32(0.3), radius=f32(radius), kept=mean_weights(radius, d),
         whole_radius=f32(1), frequencies=None, means=np.zeros((k, d), f32), weights=np.full(k, 1 / k, f32),
+        nodes=nodes_for(1000, d, 10),
     )  # fmt: skip
     return GaussianMixture(kind, k, d, **(given | others))
 
@@ -260,7 +262,7 @@ def test_a_mixture_is_found_from_its_sketch():
         {},
         jax.jit(
             lambda value, noise: fit_sketch(
-                jax.random.key(0), Sketch(omega, value, 1e4), noise, K, "full"
+                jax.random.key(0), Sketch(omega, value, 1e4, 1.0), noise, K, "full"
             )
         ),
     )
@@ -290,7 +292,7 @@ def test_mixtures_of_each_kind_are_found_from_their_sketch(kind):
     sizes = np.ones(K) if kind == "tied" else np.array([0.8, 1, 1.2])
     roots = sizes[:, None, None] * one
     value = 1e4 * expected_features(omega, weights, means, roots)
-    fits = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 1e4), 1.0, K, kind))(
+    fits = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 1e4, 1.0), 1.0, K, kind))(
         jax.random.key(0)
     )
     order = np.argsort(fits.weights[0])
@@ -309,7 +311,7 @@ def test_the_best_of_many_fits_to_a_sketch_is_found():
     spread = np.sqrt(weights @ (means**2 + std**2) - (weights @ means) ** 2)
     roots = std[:, :, None] / spread[:, None] * np.eye(2)
     value = 2e4 * expected_features(omega, weights, (means - weights @ means) / spread, roots)
-    fit = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 2e4), 1.0, 5, "diag"))
+    fit = jax.jit(lambda key: fit_sketch(key, Sketch(omega, value, 2e4, 1.0), 1.0, 5, "diag"))
     for i in range(6):
         found = fit(jax.random.key(i))
         np.testing.assert_allclose(np.sort(found.weights[0]), np.sort(weights), atol=0.05)
@@ -357,3 +359,15 @@ def test_rows_are_whitened_so_that_components_stay_of_their_kind(kind):
         assert spread[0, 0] == pytest.approx(spread[1, 1]) == pytest.approx(0.505, rel=0.1)
     else:
         assert spread[0, 0] > 50 * spread[1, 1]
+
+
+@jax.enable_x64(True)
+def test_a_sketch_of_fewer_records_has_larger_errors():
+    omega = np.float64(frequencies(D, 2))
+    means, roots = np.array([[-1, 0], [1, 0.0]]), 0.5 * np.array([np.eye(2)] * 2)
+    value = 1e5 * expected_features(omega, np.array([0.4, 0.6]), means, roots)
+    fit = jax.jit(
+        lambda rate: fit_sketch(jax.random.key(0), Sketch(omega, value, 1e5, rate), 1.0, 2, "diag")
+    )
+    whole, sampled = (np.asarray(fit(rate).errors[0]) for rate in (1.0, 0.1))
+    np.testing.assert_allclose(sampled, 10 * whole, rtol=0.2)  # sampling is nearly all of them

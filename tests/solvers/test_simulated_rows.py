@@ -100,6 +100,7 @@ def test_simulated_rows_are_not_believed_where_logits_are_unknown():
     assert float(likes[2].trust) < 0.05
 
 
+@pytest.mark.slow
 def test_intercepts_of_rare_outcomes_are_moved_less(monkeypatch):
     """Scores released about the estimate bend; their average alone moves the intercept by a sd."""
     z = {}

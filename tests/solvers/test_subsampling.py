@@ -82,6 +82,7 @@ def test_subsampling_that_is_not_reported_would_be_noticed(data, met, monkeypatc
         check_full_rank(data, met)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("met", MET)
 def test_errors_of_a_mean_field(data, met):
     """They have the variance that `MeanField.posterior` adds."""

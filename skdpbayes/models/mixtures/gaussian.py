@@ -97,6 +97,10 @@ class GaussianMixture:
         Frequencies of the sketch. None: no sketch, for given `means` or one component.
     means, weights : arrays of shape (K, d) and (K,), or None
         Given start.
+    nodes : array of shape (m, d + 1)
+        As of `MarginalMixture`.
+    sampling_rate : float
+        Of the releases: the fewer rows a sketch has, the larger are its errors.
     """
 
     kind: str = field(metadata={"static": True})
@@ -114,6 +118,8 @@ class GaussianMixture:
     frequencies: Array | None
     means: Array | None
     weights: Array | None
+    nodes: Array
+    sampling_rate: Number = 1.0
 
     # ------------------------------------------------------------ what a record contributes
 
@@ -251,7 +257,8 @@ class GaussianMixture:
     ) -> MixtureParams:
         params = double(params)
         frequencies = double(jnp.asarray(self.frequencies))
-        sketch = Sketch(frequencies, double(sums["sketch"]), params.total)
+        rate = jnp.asarray(self.sampling_rate, float)
+        sketch = Sketch(frequencies, double(sums["sketch"]), params.total, rate)
         fit = fit_sketch(key, sketch, double(scales["sketch"]), self.n_components, self.kind)
         scale = jnp.linalg.cholesky(params.spread)
         covariances = jnp.einsum("ij,ckjl,ml->ckim", scale, fit.covariances, scale)
@@ -428,8 +435,8 @@ class GaussianMixture:
         scatter = jnp.broadcast_to(
             self._prior_covariance(precise), (self.n_features, self.n_features)
         )
-        # Errors of a sketch are correlated, which variances ignore: they are doubled.
-        errors = params.start.errors * (1 if self.frequencies is None else 4)
+        # Errors of a sketch are correlated, which variances ignore: they count four times.
+        errors = params.start.errors * (1 if self.frequencies is None else 16)
         return MarginalMixture(
             self.kind,
             self.n_components,
@@ -444,6 +451,7 @@ class GaussianMixture:
             factor=single(inverse_factor(precise.start.covariance)),
             errors=single(errors.at[0].divide(jnp.square(jnp.maximum(params.start.count, 1)))),
             n_records=single(params.total),
+            nodes=self.nodes,
         )
 
     def _prior_mean(self, params):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from scipy.special import ndtri
 
 from skdpbayes.mechanism.contributions import Quadratic, contribution_norms
 from skdpbayes.models.protocols import Array, Contribution, Number, Params, Record
@@ -24,6 +25,34 @@ from skdpbayes.posteriors.mixture_coordinates import (
     shapes,
     whitening,
 )
+
+_FEWEST_NODES, _MOST_NODES = 2**12, 2**18
+_RECORDS_OF_A_NODE = 4  # with 16 times as many errors are half of a standard deviation
+_MOST_ENTRIES = 2**24  # of the scores of all nodes
+
+
+def nodes_for(n_records: int | None, n_features: int, n_parameters: int) -> np.ndarray:
+    """Quasi-random numbers that make rows for expectations.
+
+    Parameters
+    ----------
+    n_records : int or None
+        Public number of records; None, where it is private, counts as a million.
+    n_features, n_parameters : int
+
+    Returns
+    -------
+    nodes : float32 array of shape (m, n_features + 1)
+        A uniform number and standard normal ones. Errors of the expectations are small beside those
+        of the records.
+    """
+    wanted = (10**6 if n_records is None else n_records) / _RECORDS_OF_A_NODE
+    most = min(_MOST_NODES, _MOST_ENTRIES // n_parameters)
+    nodes = _FEWEST_NODES
+    while nodes < wanted and 2 * nodes <= most:
+        nodes *= 2
+    uniform = uniform_nodes(n_features + 1, nodes)
+    return np.concatenate([uniform[:, :1], ndtri(uniform[:, 1:])], axis=1)
 
 
 @jax.tree_util.register_dataclass
@@ -51,6 +80,8 @@ class MarginalMixture:
         whitened covariances (each entry).
     n_records : float
         Released number of rows.
+    nodes : array of shape (m, d + 1)
+        `nodes_for` the records.
     """
 
     kind: str = field(metadata={"static": True})
@@ -66,6 +97,7 @@ class MarginalMixture:
     factor: Array
     errors: Array
     n_records: Number
+    nodes: Array
 
     def init(self) -> Coordinates:
         """The start itself."""
@@ -131,15 +163,13 @@ class MarginalMixture:
 
     def _expected(self, params, norm):
         """Scores of quasi-random rows from this mixture, and their factors of clipping."""
-        nodes = uniform_nodes(self.n_features + 1)
         factor, _ = self._whitening(params)
         above = jnp.cumsum(jnp.exp(self._log_weights(params)))[:-1]
+        nodes = jnp.asarray(self.nodes)
         label = jnp.sum(nodes[:, :1] > above, axis=1)
         root = jnp.linalg.inv(factor @ self.factor)
         mean = self.mean + jnp.einsum("kij,kj->ki", jnp.linalg.inv(self.factor), params.mean)
-        x = mean[label] + jnp.einsum(
-            "nij,nj->ni", root[label], jax.scipy.special.ndtri(nodes[:, 1:])
-        )
+        x = mean[label] + jnp.einsum("nij,nj->ni", root[label], nodes[:, 1:])
         scores = jax.vmap(lambda row: ravel_pytree(self.score(params, {"x": row}))[0])(x)
         return scores, jnp.minimum(1, norm / contribution_norms(scores))
 

@@ -31,11 +31,15 @@ N_FITS = 4
 
 
 class Sketch(NamedTuple):
-    """Sum of the features of `total` records whose mean is zero and covariance one."""
+    """Sum of the features of `total` records whose mean is zero and covariance one.
+
+    It is estimated from a sample of them, of some `rate`.
+    """
 
     frequencies: jax.Array  # (m, d)
     value: jax.Array  # (2 m,)
     total: jax.Array
+    rate: jax.Array
 
 
 class SketchFit(NamedTuple):
@@ -84,8 +88,8 @@ def fit_sketch(key, sketch: Sketch, noise, k: int, kind: str) -> SketchFit:
     """Mixtures of k components fitted to a sketch with noise of standard deviation `noise`."""
     m, d = sketch.frequencies.shape
     size, below = _size(d, k), np.tril_indices(d, -1)
-    # Sampling variance: each record adds about 1 / (2 m) to an entry.
-    std = jnp.sqrt(noise**2 + sketch.total / (2 * m))
+    # Sampling variance: each sampled record adds about 1 / (2 m rate^2) to an entry.
+    std = jnp.sqrt(noise**2 + sketch.total / (2 * m * sketch.rate))
     n_lower = len(below[0]) if kind in ("full", "tied") else 0
     # Vague priors: standard deviations of the parameters. Axes of length one are shared.
     vague = {
