@@ -61,7 +61,9 @@ def noise(platform: str) -> Iterator[tuple[str, float]]:
         @jax.jit
         def total(own: Any, steps: int) -> Any:
             none = jax.numpy.zeros(size, jax.numpy.int64)
-            return jax.lax.fori_loop(0, steps, lambda t, sums: sums + own.at(t).values(size), none)
+            return jax.lax.fori_loop(
+                0, steps, lambda t, sums: sums + own.at(t, steps).values(size), none
+            )
 
         if not (np.asarray(total(own, 1)) == noise_of_steps(key, 4, 0, [size])).all():
             raise AssertionError("The device draws other integers than the host.")

@@ -75,7 +75,7 @@ IN_A_ROW = 8
 
 It takes as many, and forgets those beyond the last.
 """
-_LONG = 256  # steps of a window, for which it pays
+_SMALL = 256  # records of a batch up to which it pays; windows of larger ones have few rounds
 
 _VERY_FEW, _FEW_NUMBERS = 64, 2**18  # rounds that always count as few; released numbers of others
 
@@ -175,6 +175,22 @@ def _suited(records, spec):
     return replace(records, slots=slots_at_once(expected, records.slots)), True
 
 
+def _nearly_all_fit(records, spec):
+    """Whether batches are no larger than the slots that are taken at once, by public numbers."""
+    if spec.n_records is None:
+        return False
+    expected = spec.sampling_rate * spec.n_records
+    return spec.n_records <= records.at_once or expected + 8 * expected**0.5 <= records.at_once
+
+
+def rounds_in_a_row(spec: MechanismSpec, on_device: bool) -> int:
+    """`IN_A_ROW` where that pays; by public numbers, since programs depend on it."""
+    if not on_device or spec.n_records is None:
+        return 1
+    small = spec.sampling_rate == 1 or spec.sampling_rate * spec.n_records <= _SMALL
+    return IN_A_ROW if small else 1
+
+
 def _private_chain(
     keys, model, solver, mechanism, kinds, spec, sizes, on_device, records, kept, journal
 ):
@@ -182,15 +198,14 @@ def _private_chain(
     sampling, noise, key = keys.sampling[0], keys.noise[0], keys.solver[0]
     first, state = journal.start(_start(key, model, solver))
     how = (key, model, solver, mechanism, kinds)
-    sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
     if isinstance(records, Records):
         bounds = records.bounds()
         of_chain = (sampling, noise, spec, sizes, bounds, records.n_slots, first)
         draws = draws_of_chain(*of_chain, on_device=on_device)
-        # Where the number of records is private, so is whether their batches fit.
-        sources = with_draws(records, draws, whole=on_device and spec.n_records is not None)
-        in_a_row = IN_A_ROW if on_device and sampler.window >= _LONG else 1
+        sources = with_draws(records, draws, whole=on_device and _nearly_all_fit(records, spec))
+        in_a_row = rounds_in_a_row(spec, on_device)
         return journal.over(*_chain(*how, sources, state, kept, journal, in_a_row=in_a_row))
+    sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)
     windows = windows_of_chain(noise, spec, sizes, sampler, first, on_device=on_device)
     if isinstance(records, Shards):
         sources = shards(records, sampler, windows)
@@ -232,7 +247,8 @@ def replay(releases, solver_keys, model: Model, solver: Solver, spec: MechanismS
             recording = Recording(*of_steps, *jax.device_put((releases[i], example)))
             state = _start(solver_keys[i], model, solver)
             how = (solver_keys[i], model, solver, mechanism, kinds, [(None, recording)], state)
-            return _chain(*how, None, _Journal(i))
+            in_a_row = rounds_in_a_row(spec, default_device().platform != "cpu")  # as in the run
+            return _chain(*how, None, _Journal(i), in_a_row=in_a_row)
 
         return _stacked([chain(i) for i in range(spec.n_chains)])[0]
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from skdpbayes.mechanism.integer_noise import WORDS, integer_noise
+from skdpbayes.mechanism.integer_noise import WORDS, integer_noise, undrawn
 from skdpbayes.mechanism.keys import Blocks, Stream
 from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.mechanism.spec import MechanismSpec
@@ -27,11 +27,6 @@ _AT_ONCE = 2**13  # noise variables that are made together, so that their bits s
 
 # Relative margin of the sampler's rate below the rate that is charged (`poisson_sample`).
 _RATE_MARGIN = 2.0**-20
-
-
-def undrawn(dtype: np.dtype[Any]) -> int | float:
-    """Value in the place of noise that was not drawn: less than any noise."""
-    return np.iinfo(dtype).min if np.issubdtype(dtype, np.integer) else -math.inf
 
 
 class Draw(NamedTuple):
@@ -235,7 +230,9 @@ class Window(NamedTuple):
 def noise_at(drawn: Draws | Window, step: Any) -> Any:
     """Noise of a step."""
     noise = drawn.noise
-    return noise.at(step) if isinstance(noise, DeviceNoise) else noise[step - drawn.first]
+    if isinstance(noise, DeviceNoise):
+        return noise.at(step, drawn.stop)
+    return noise[step - drawn.first]
 
 
 def windows_of_chain(

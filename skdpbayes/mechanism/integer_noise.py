@@ -30,6 +30,11 @@ ENTRIES = 2**16  # of the table: 16 standard deviations on either side
 _BITS = 128  # a column's share of the mass is 2^-16, told in units of 2^-128
 
 
+def undrawn(dtype: np.dtype[Any]) -> int | float:
+    """Value in the place of noise that was not drawn: less than any noise."""
+    return np.iinfo(dtype).min if np.issubdtype(dtype, np.integer) else -math.inf
+
+
 class Table(NamedTuple):
     """Columns of the alias method.
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from skdpbayes.mechanism.integer_noise import ENTRIES, LEVELS, RADIX, table
+from skdpbayes.mechanism.integer_noise import ENTRIES, LEVELS, RADIX, table, undrawn
 
 Words: TypeAlias = tuple[jax.Array, ...]
 """Words of 32 bits, of many blocks or of all."""
@@ -113,29 +113,32 @@ class DeviceNoise:
         `columns`.
     step : int
         Current step.
+    stop : int
+        Steps from here on have no noise: all of it is `undrawn`.
     """
 
     key: ArrayLike = field(repr=False)
     levels: ArrayLike | None
     known: ArrayLike | None = field(repr=False)
     step: ArrayLike
+    stop: ArrayLike
 
     @classmethod
     def of(cls, key: bytes, levels: int | None) -> DeviceNoise:
         """Noise of a secret key, at step 0."""
         words = np.frombuffer(key, np.uint32)
         if levels is None:
-            return cls(words, None, None, np.int32(0))
-        return cls(words, np.int32(levels), columns(), np.int32(0))
+            return cls(words, None, None, np.int32(0), np.int32(1))
+        return cls(words, np.int32(levels), columns(), np.int32(0), np.int32(1))
 
     @property
     def dtype(self) -> np.dtype:
         """Integers or floating-point numbers."""
         return np.dtype(np.float32 if self.levels is None else np.int64)
 
-    def at(self, step: ArrayLike) -> DeviceNoise:
-        """Noise of a step."""
-        return replace(self, step=step)
+    def at(self, step: ArrayLike, stop: ArrayLike) -> DeviceNoise:
+        """Noise of a step, if it is before `stop`."""
+        return replace(self, step=step, stop=stop)
 
     def values(self, size: int) -> jax.Array:
         """`size` noise variables of this step; the same ones at each call, so call it once.
@@ -149,7 +152,7 @@ class DeviceNoise:
         if self.levels is None:
             # JAX's Threefry, not ours (`mechanism.threefry`), whose branch waits for the host.
             own = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), step)
-            return jax.random.normal(own, (size,), jnp.float32)
+            return self._unless_over(jax.random.normal(own, (size,), jnp.float32))
         nothing = jnp.uint32(0)
         words = chacha20(key, jnp.arange(size, dtype=jnp.uint32), (nothing, step, nothing))
         known = jnp.asarray(self.known)
@@ -158,4 +161,7 @@ class DeviceNoise:
                 f"The noise's table and key are of {known.dtype} and {key.dtype}: 64 bits are "
                 "needed, jax.enable_x64(True)."
             )
-        return integer_noise_of(words, jnp.asarray(self.levels), known)
+        return self._unless_over(integer_noise_of(words, jnp.asarray(self.levels), known))
+
+    def _unless_over(self, noise: jax.Array) -> jax.Array:
+        return jnp.where(jnp.asarray(self.step) < self.stop, noise, undrawn(noise.dtype))

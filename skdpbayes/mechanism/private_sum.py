@@ -45,16 +45,9 @@ from skdpbayes.mechanism.draws import Draw, noise_of_steps, undrawn
 from skdpbayes.mechanism.grid import VECTOR, grid_of
 from skdpbayes.mechanism.integer_noise import levels_for, noise_std
 from skdpbayes.mechanism.on_device import DeviceNoise
-from skdpbayes.mechanism.records import Group, Records, Tree
+from skdpbayes.mechanism.records import CHUNK, Group, Records, Tree
 from skdpbayes.mechanism.spec import Block, Mechanism, MechanismSpec
 from skdpbayes.privacy.count import NoisyCount
-
-CHUNK = 384
-"""Batch slots summed in floating point at a time: a multiple of 64.
-
-A processor takes one chunk at a time: larger ones would waste slots, smaller ones cost launches. An
-accelerator takes many at once.
-"""
 
 _SHARE_ERROR = 2.0**-48  # of sums of budget shares, within the margin of `_clipped_sum`
 
@@ -288,7 +281,8 @@ def private_sum(
     standard deviation ``noise_std``: one Gaussian release of noise multiplier at least sigma,
     however many blocks there are, up to the law of the noise (`integer_noise`, `overhead`). An
     overflow would be a reduction modulo 2^64, and the scale of a block is a public factor:
-    post-processing. Should less noise have been drawn than is needed, all is NaN. QED
+    post-processing. Should less noise have been drawn than is needed, all is NaN. So are rounds
+    beyond the last of the draws, which an accelerator computes and forgets (`IN_A_ROW`). QED
 
     ``tests/mechanism/test_kill_matrix.py`` has mutants of each condition and the checks that kill
     them. ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand`` looks for
@@ -349,7 +343,7 @@ def partial_sums(
             return place + chunks * slots, sums
 
         start = (draw.starts[i], sums)
-        most = (records.slots or CHUNK) if records.whole else records.n_slots
+        most = records.at_once if records.whole else records.n_slots
         if (records.whole or 1 < chunks) and most <= chunks * slots:
             return next_chunks(start)[1]  # a loop would have the device wait for the host
         summed: Release
@@ -431,7 +425,7 @@ def _exact(noise: jax.Array | DeviceNoise) -> bool:
 
 def _slots(query: Query, records: Records, group: Group) -> tuple[int, int]:
     """Chunks processed at a time, and batch slots of each: from shapes alone."""
-    at_once = records.slots or CHUNK
+    at_once = records.at_once
     slots, size = min(at_once, CHUNK), 1
     if group.width is not None:
         slots = min(CHUNK, _LISTED // group.width)

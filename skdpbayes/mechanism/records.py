@@ -14,6 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+CHUNK = 384
+"""Batch slots summed in floating point at a time: a multiple of 64.
+
+A processor takes one chunk at a time: larger ones would waste slots, smaller ones cost launches. An
+accelerator takes many at once.
+"""
+
 NARROWEST = 32
 """Width of the shortest `RaggedRows`."""
 
@@ -187,6 +194,11 @@ class Records:
         if isinstance(first, Persons):
             return int(first.starts.shape[0] - 1)
         return int(first.shape[0])
+
+    @property
+    def at_once(self) -> int:
+        """Slots of a batch that are processed at a time."""
+        return self.slots or CHUNK
 
     @property
     def parts(self) -> list[Tree]:

@@ -19,7 +19,6 @@ import numpy as np
 
 from skdpbayes.mechanism.draws import Draws, Sampler, Window, drawn
 from skdpbayes.mechanism.on_device import DeviceNoise
-from skdpbayes.mechanism.private_sum import CHUNK
 from skdpbayes.mechanism.records import Records, Tree, padded_size
 
 _MOST_BYTES = 3 * 2**26  # of packed records that are read together; twice as many are in memory
@@ -132,11 +131,11 @@ def with_draws(
     records : Records
     draws : iterable of Draws
     whole : bool
-        Whether programs may take batches whole that fit in the records' slots.
+        Whether programs may take batches whole: public numbers say that they fit.
     """
-    most = records.slots or CHUNK
     for own in draws:
-        fit = whole and int(np.diff(own.starts, axis=1).max()) <= most
+        # Those of all groups together: how large a group is may be private.
+        fit = whole and int((own.starts[:, -1] - own.starts[:, 0]).max()) <= records.at_once
         yield replace(records, whole=fit), own
 
 

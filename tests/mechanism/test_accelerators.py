@@ -17,9 +17,11 @@ from scipy import stats
 from whitebox import fit_of
 
 from skdpbayes import inference
+from skdpbayes.mechanism import draws as draws_module
+from skdpbayes.mechanism import private_sum as private_sum_module
 from skdpbayes.mechanism import stored
 from skdpbayes.mechanism.draws import Draw, Draws, noise_of_steps
-from skdpbayes.mechanism.integer_noise import WORDS
+from skdpbayes.mechanism.integer_noise import WORDS, undrawn
 from skdpbayes.mechanism.on_device import MANY, DeviceNoise, chacha20
 from skdpbayes.mechanism.private_sum import CHUNK, _slots, partial_sums, slots_at_once
 
@@ -99,8 +101,8 @@ def test_the_cipher_is_that_of_rfc_8439():
 def test_the_device_draws_the_integers_of_the_host(size):
     key = bytes(range(1, 33))
     with jax.enable_x64(True):
-        drawn = jax.jit(lambda noise, step: noise.at(step).values(size))
-        for levels, step in itertools.product([1, 2, 3, 4], [0, 3, 2**31 - 1]):
+        drawn = jax.jit(lambda noise, step: noise.at(step, 2**31 - 1).values(size))
+        for levels, step in itertools.product([1, 2, 3, 4], [0, 3, 2**31 - 2]):
             expected = noise_of_steps(key, levels, step, [size])
             np.testing.assert_array_equal(drawn(DeviceNoise.of(key, levels), step), expected)
         assert drawn._cache_size() == 1
@@ -119,7 +121,7 @@ def test_a_program_does_not_hold_the_key():
 def test_fast_noise_of_a_device_is_normal_and_of_its_step_and_key():
     with jax.enable_x64(True):
         drawn = [
-            np.asarray(DeviceNoise.of(bytes([k]) * 32, None).at(step).values(50_000))
+            np.asarray(DeviceNoise.of(bytes([k]) * 32, None).at(step, 2).values(50_000))
             for k, step in [(1, 0), (1, 1), (2, 0)]
         ]
     for noise in drawn:
@@ -226,20 +228,69 @@ def test_batches_are_taken_whole_where_their_number_is_public(adjacency, told, m
 
 
 def test_a_batch_that_does_not_fit_is_not_taken_whole():
+    """Nor is any other of the window; what counts is the batch, not how it is cut into groups."""
     case = next(case for case in CASES if case.id == "logistic")
     records = replace(fit_of(case, *case.data(160), **case.quick).records, slots=64)
-    starts = [np.array([[0, size], [size, size + 3], [0, 0]]) for size in (64, 65)]
+    starts = [np.array([[0, 2, 3], [3, 5, 3 + size], [0, 0, 0]]) for size in (64, 65)]
     draws = [Draws(0, 2, np.zeros(0, np.int32), own, np.zeros(0)) for own in starts]
     for whole, expected in ((True, [True, False]), (False, [False, False])):
         found = [own.whole for own, _ in stored.with_draws(records, draws, whole=whole)]
         assert found == expected
 
 
-def sums_of(fit, order, slots):
+@pytest.mark.parametrize("numerics", [4, None], ids=["secure", "fast"])
+def test_steps_beyond_the_last_have_no_noise(numerics):
+    """What an accelerator computes there and forgets is not a number, should it not be forgotten."""
+    with jax.enable_x64(True):
+        noise = DeviceNoise.of(bytes(32), numerics)
+        within, beyond = (np.asarray(noise.at(step, 5).values(8)) for step in (4, 5))
+    assert (beyond == undrawn(beyond.dtype)).all() and not (within == undrawn(beyond.dtype)).any()
+    draws = Draws(np.int32(0), np.int32(5), np.zeros(1, np.int32), np.zeros((8, 2), int), noise)
+    assert draws.at(np.int32(6)).noise.stop == 5
+
+
+def test_rounds_in_a_row_depend_on_public_numbers():
+    case = next(case for case in CASES if case.id == "logistic")
+
+    def in_a_row(n, rate, adjacency="zero_out", on_device=True):
+        parameters = {**case.quick, "sampling_rate": rate, "adjacency": adjacency}
+        return inference.rounds_in_a_row(fit_of(case, *case.data(n), **parameters).spec, on_device)
+
+    many = inference.IN_A_ROW
+    assert [in_a_row(1000, 0.1), in_a_row(1000, 1.0), in_a_row(2600, 0.1)] == [many, many, 1]
+    assert in_a_row(1000, 0.1, on_device=False) == 1
+    assert {in_a_row(n, 0.1, "add_remove") for n in (1000, 2600)} == {1}
+
+
+@pytest.mark.usefixtures("in_a_loop")
+def test_windows_need_not_end_with_rounds_in_a_row(monkeypatch):
+    X, y = divided.table()
+    how = {"sampling_rate": 0.1, "n_steps": 37, "adjacency": "zero_out"}
+    monkeypatch.setattr(draws_module, "_HITS", int(13.5 * 0.1 * len(X)))  # windows of 13 or fewer
+    fitted = []
+    for on_device in (False, True):
+        monkeypatch.setattr(inference, "_suited", lambda records, spec, d=on_device: (records, d))
+        fitted.append(divided.fitted("dpvi", how, X, y))
+    host, device = (np.concatenate([x.coef_.ravel(), x.posterior_.std]) for x in fitted)
+    np.testing.assert_allclose(device, host, rtol=1e-3, atol=1e-4)
+
+
+@jax.enable_x64(True)
+def test_each_entry_has_noise_of_its_own():
+    sums = {
+        "a": [jnp.zeros((2, 3), jnp.int64), jnp.zeros(4, jnp.int64)],
+        "b": jnp.zeros(5, jnp.int64),
+    }
+    noisy = private_sum_module.add_noise(jnp.arange(20), sums)
+    values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(noisy)])
+    np.testing.assert_array_equal(values, np.arange(15))
+
+
+def sums_of(fit, order, slots, *, whole=False):
     """Integer sums over all records, taken in an order, of each kind of round."""
     with inference.arithmetic():
         mechanism = jax.device_put(fit.spec.traced())
-        records = jax.device_put(replace(fit.records, slots=slots))
+        records = jax.device_put(replace(fit.records, slots=slots, whole=whole))
         key = fit.keys(0).solver[0]
 
         @jax.jit
@@ -285,6 +336,19 @@ def test_records_do_not_see_where_they_stand(case, chunks):
         assert a.dtype == np.int64
         np.testing.assert_array_equal(a, b)
         np.testing.assert_allclose(a, c, rtol=0, atol=1e-4 * most)
+
+
+def test_batches_of_documents_whose_chunks_are_short_are_not_cut_off():
+    """Fewer documents than slots fit in a chunk: the loop over chunks stays."""
+    case = next(case for case in CASES if case.id == "topics")
+    fit = fit_of(case, *case.data(300), **case.quick)
+    n, order = int(fit.records.n_records), np.zeros(fit.records.n_slots, np.int32)
+    order[:n] = np.arange(n)
+    assert _slots(lambda record: record, fit.records, fit.records.groups()[0]) == (1, 256)
+    for a, b in zip(
+        *(jax.tree.leaves(sums_of(fit, order, None, whole=w)) for w in (True, False)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_chunk_is_never_longer_than_its_sum_is_exact():
