@@ -175,12 +175,12 @@ def _suited(records, spec):
     return replace(records, slots=slots_at_once(expected, records.slots)), True
 
 
-def _nearly_all_fit(records, spec):
+def _nearly_all_fit(at_once, spec):
     """Whether batches are no larger than the slots that are taken at once, by public numbers."""
     if spec.n_records is None:
         return False
     expected = spec.sampling_rate * spec.n_records
-    return spec.n_records <= records.at_once or expected + 8 * expected**0.5 <= records.at_once
+    return spec.n_records <= at_once or expected + 8 * expected**0.5 <= at_once
 
 
 def rounds_in_a_row(spec: MechanismSpec, on_device: bool) -> int:
@@ -202,7 +202,9 @@ def _private_chain(
         bounds = records.bounds()
         of_chain = (sampling, noise, spec, sizes, bounds, records.n_slots, first)
         draws = draws_of_chain(*of_chain, on_device=on_device)
-        sources = with_draws(records, draws, whole=on_device and _nearly_all_fit(records, spec))
+        sources = with_draws(
+            records, draws, whole=on_device and _nearly_all_fit(records.at_once, spec)
+        )
         in_a_row = rounds_in_a_row(spec, on_device)
         return journal.over(*_chain(*how, sources, state, kept, journal, in_a_row=in_a_row))
     sampler = Sampler(sampling, spec.sampling_rate, records.n_slots)

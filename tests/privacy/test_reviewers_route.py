@@ -221,6 +221,7 @@ ASKED = {
     ("records", "shaped"),  # the same
     ("records", "mesh"),  # names of devices
     ("records", "slots"),  # planned from public numbers
+    ("records", "at_once"),  # the same
     ("records", "n_slots"),  # sizes that `intake.packing` has rounded up
     ("records", "one"),  # a record of zeros
     ("named", "keys"),  # names of arguments
