@@ -31,6 +31,7 @@ from skdpbayes.mechanism.draws import (
     Draws,
     Sampler,
     draws_of_chain,
+    largest_batch,
     noise_at,
     windows_of_chain,
 )
@@ -180,7 +181,7 @@ def _nearly_all_fit(at_once, spec):
     if spec.n_records is None:
         return False
     expected = spec.sampling_rate * spec.n_records
-    return spec.n_records <= at_once or expected + 8 * expected**0.5 <= at_once
+    return spec.n_records <= at_once or largest_batch(expected) <= at_once
 
 
 def rounds_in_a_row(spec: MechanismSpec, on_device: bool) -> int:
@@ -276,11 +277,10 @@ def _chain(
 ):
     """One chain, of pairs of records and draws (or recordings)."""
     how, run = (key, model, solver, mechanism), (state, kept, journal)
+    pace = _Pace(journal.watch, in_a_row)
     if kinds is None:
-        pace = _Pace(journal.watch, in_a_row)
         done = _in_a_loop(*how, sources, *run, pace, mesh, in_a_row)
     else:
-        pace = _Pace(journal.watch)
         if mesh is None:  # once, and not for every round
             sources = (jax.device_put(pair) for pair in sources)
         done = _one_by_one(*how, kinds, sources, *run, pace, mesh)

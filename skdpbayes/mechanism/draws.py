@@ -347,12 +347,16 @@ def drawn(window: Window, *arrays: Any) -> Draws:
     return Draws(*of_steps, *arrays)
 
 
+def largest_batch(expected: float) -> float:
+    """Number of records that nearly no batch exceeds: eight standard deviations more."""
+    return expected + 8 * math.sqrt(expected)
+
+
 def room(sampler: Sampler, size: int = 0) -> int:
     """Length of an array of indices: one of few, so that few programs are compiled."""
     if sampler.rate == 1:
         return max(_ROOM, sampler.stride)
-    expected = sampler.rate * sampler.stride
-    most, length = max(size, expected + 8 * math.sqrt(expected)), _ROOM
+    most, length = max(size, largest_batch(sampler.rate * sampler.stride)), _ROOM
     while length < most:
         length *= 4
     return length

@@ -41,7 +41,7 @@ from skdpbayes.mechanism.contributions import (
     squares,
     sum_of,
 )
-from skdpbayes.mechanism.draws import Draw, noise_of_steps, undrawn
+from skdpbayes.mechanism.draws import Draw, largest_batch, noise_of_steps, undrawn
 from skdpbayes.mechanism.grid import VECTOR, grid_of
 from skdpbayes.mechanism.integer_noise import levels_for, noise_std
 from skdpbayes.mechanism.on_device import DeviceNoise
@@ -450,7 +450,7 @@ def slots_at_once(expected: float, slots: int | None) -> int | None:
     slots : int or None
         Of `Records`, as planned for a processor.
     """
-    most, chunks = expected + 8 * math.sqrt(expected), 1
+    most, chunks = largest_batch(expected), 1
     while chunks * (slots or CHUNK) < most and chunks < _MOST_CHUNKS:
         chunks *= 2
     return slots if chunks == 1 else chunks * CHUNK

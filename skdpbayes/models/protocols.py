@@ -202,9 +202,10 @@ class HasStartVariance(Protocol):
 
 @runtime_checkable
 class HasSamplingRate(Protocol):
-    """Model, a dataclass, whose start depends on how many of the records are sampled."""
+    """Model whose start depends on how many of the records are sampled."""
 
-    sampling_rate: Number
+    def at_rate(self, sampling_rate: float) -> Any:
+        """The model, for releases of that sampling rate."""
 
 
 class Response(NamedTuple):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 
 from skdpbayes.facts import Facts
 from skdpbayes.inference import run
@@ -198,10 +197,10 @@ def make_plan(
     ValueError
         For settings that contradict each other or do not suit the model.
     """
-    model: Any = task.model
+    model = task.model
     solver, spec, norm, together = planned(settings, model, task.bounds, facts.n_rows)
-    if isinstance(task.model, HasSamplingRate):
-        model = replace(model, sampling_rate=np.float32(spec.sampling_rate))
+    if isinstance(model, HasSamplingRate):
+        model = model.at_rate(spec.sampling_rate)
     if norm is not None:
         norm = settings.longest(norm, together)
     slots = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -120,6 +120,10 @@ class GaussianMixture:
     weights: Array | None
     nodes: Array
     sampling_rate: Number = 1.0
+
+    def at_rate(self, sampling_rate: float) -> GaussianMixture:
+        """The model, for releases of that sampling rate."""
+        return replace(self, sampling_rate=np.float32(sampling_rate))
 
     # ------------------------------------------------------------ what a record contributes
 

@@ -7,6 +7,7 @@ Scores then have about unit size, and one clipping norm suits all coordinates.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,12 @@ def nodes_for(n_records: int | None, n_features: int, n_parameters: int) -> np.n
     nodes = _FEWEST_NODES
     while nodes < wanted and 2 * nodes <= most:
         nodes *= 2
-    uniform = uniform_nodes(n_features + 1, nodes)
+    return _nodes(n_features, nodes)
+
+
+@cache  # each plan of a large table would take a tenth of a second
+def _nodes(n_features: int, size: int) -> np.ndarray:
+    uniform = uniform_nodes(n_features + 1, size)
     return np.concatenate([uniform[:, :1], ndtri(uniform[:, 1:])], axis=1)
 
 
