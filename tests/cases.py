@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -365,6 +365,7 @@ ENTRIES = [
             **TWO,
         },
         only=("vips",),
+        slow=True,
         checked=None,
         private_size={"sampling_rate": 0.3},
     ),
@@ -373,6 +374,7 @@ ENTRIES = [
         DPSigmoidBeliefNet,
         "SigmoidBeliefNet",
         TWO,
+        slow=True,
         checked={"n_posterior_samples": 10, **TWO},
         private_size={"sampling_rate": 0.3},
     ),
@@ -438,6 +440,7 @@ ENTRIES = [
         "Classifier",
         {"hidden_layer_sizes": (3,), "classes": [0, 1]},
         supervised=True,
+        slow=True,
         checked={
             "hidden_layer_sizes": (10,),
             "epsilon": 100.0,
@@ -474,6 +477,7 @@ ENTRIES = [
         DPVariationalAutoencoder,
         "Autoencoder",
         {"hidden_layer_sizes": (3,), **TWO},
+        slow=True,
         checked={"hidden_layer_sizes": (5,), "n_steps": 5, **TWO},
         learnt=lambda fitted: fitted.coefs_[-1],
     ),
@@ -524,4 +528,11 @@ def every_fit(*, quick: bool = False, only: Callable[[Case], bool] = lambda case
         pytest.param(case, id=case.id, marks=[pytest.mark.slow] if case.entry.slow else [])
         for case in EVERY_FIT
         if only(case) and not (quick and case.entry.slow)
+    ]
+
+
+def slow_but(values: Iterable[Any], *always: Any) -> list[Any]:
+    """Parameters of a test that takes long: those of `always` run in every run of the tests."""
+    return [
+        pytest.param(value, marks=[] if value in always else [pytest.mark.slow]) for value in values
     ]

@@ -35,6 +35,7 @@ Y = RNG.choice(["a", "b", "c"], 200)
 OWN = {"random_state": 0, "n_posterior_samples": 30}
 
 
+@pytest.mark.slow
 def test_dimensions_have_names():
     own = OWN | {"random_state": None}
     model = DPBayesianLogisticRegression(classes=["a", "b", "c"], n_steps=20, **own).fit(X, Y)
@@ -130,6 +131,7 @@ def test_plates_of_a_numpyro_model_are_dimensions():
     assert "w[age]" in arviz.summary(posterior, var_names=["w"]).index
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_chains_keep_their_order_and_their_diagnostics():
     own = {

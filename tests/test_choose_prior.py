@@ -163,6 +163,7 @@ def test_the_intercept_keeps_its_prior(noiseless):
     assert own.intercept_[0] < noiseless.intercept_[0]
 
 
+@pytest.mark.slow
 def test_three_classes():
     y = np.where(Y == 0, 0, np.where(X["b"] > 0, 1, 2))
     fitted = model(classes=[0, 1, 2]).fit(X, y)

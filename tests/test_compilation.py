@@ -4,7 +4,7 @@ import gc
 
 import numpy as np
 import pytest
-from cases import sampling_solvers
+from cases import sampling_solvers, slow_but
 from sklearn.model_selection import cross_val_score
 
 from skdpbayes import (
@@ -29,7 +29,9 @@ def estimator(**parameters):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("solver", [*sampling_solvers(), "sgld, plain"])
+@pytest.mark.parametrize(
+    "solver", slow_but([*sampling_solvers(), "sgld, plain"], "dpvi", "na-dpvi")
+)
 def test_new_values_compile_nothing(solver, compilations):
     own = {"solver": solver}
     if solver == "sgld":  # whose chains have to mix

@@ -43,6 +43,14 @@ LONG = (
     "preprocessing.md",
     "calibration.md",
     "audit.md",
+    "choosing-priors.md",
+    "interoperability.md",
+    "large.md",
+    "linear.md",
+    "persons.md",
+    "privacy.md",
+    "reference.md",
+    "schema.md",
 )
 
 

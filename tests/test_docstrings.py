@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 
 import pytest
+from cases import slow_but
 
 import skdpbayes
 
@@ -13,12 +14,28 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly", "only_documented_warnin
 MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
 
 
-@pytest.mark.parametrize("name", MODULES)
+# Each of these compiles more than all others together.
+LONG = {
+    "skdpbayes.model_selection",
+    "skdpbayes.execution",
+    "skdpbayes.intake.arrow",
+    *(
+        f"skdpbayes.estimators.{name}"
+        for name in ("_autoencoder", "_hierarchical", "_mixture", "_mlp_regressor", "_numpyro")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", slow_but(MODULES, *set(MODULES) - LONG))
 def test_docstrings(name):
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert not result.failed, (
         f"{result.failed} of {result.attempted} examples in {name} failed; see the output"
     )
+
+
+def test_long_ones_exist():
+    assert set(MODULES) >= LONG
 
 
 def test_examples_are_found():

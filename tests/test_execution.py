@@ -65,7 +65,9 @@ def watched(monkeypatch, name, seen):
 @pytest.mark.parametrize(
     ("solver", "settings", "how"),
     [
-        ("dpvi", {"sampling_rate": 0.02, "n_steps": 40}, "batches"),
+        pytest.param(
+            "dpvi", {"sampling_rate": 0.02, "n_steps": 40}, "batches", marks=pytest.mark.slow
+        ),
         ("dpvi", {"sampling_rate": 0.2, "n_steps": 6}, "_by_pieces"),
         pytest.param("na-dpvi", {"n_steps": 6}, "_by_pieces", marks=pytest.mark.slow),
     ],

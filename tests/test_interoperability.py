@@ -7,6 +7,7 @@ import warnings
 import joblib
 import numpy as np
 import pytest
+from cases import slow_but
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
@@ -56,7 +57,7 @@ def classifier(classes=("ill", "well"), **parameters):
     )
 
 
-@pytest.mark.parametrize("kind", FRAMES)
+@pytest.mark.parametrize("kind", slow_but(FRAMES, "polars"))
 def test_frames_are_their_arrays_with_names(kind):
     frame, series = FRAMES[kind](X), SERIES[kind]
     fitted = classifier().fit(X, LABELS)
@@ -84,6 +85,7 @@ def test_text_where_numbers_belong_is_refused_by_its_type(kind):
         classifier([0, 1]).fit(frame, SERIES[kind](text))
 
 
+@pytest.mark.slow
 def test_polars_types_of_labels_and_columns():
     fitted, frame = classifier().fit(X, LABELS), FRAMES["polars"](X)
     for kind in (pl.Categorical, pl.Enum(["ill", "well"])):
@@ -152,8 +154,14 @@ def test_a_missing_cell_does_not_decide_the_precision_of_others(types):
     ("transformer", "names"),
     [
         (DPSigmoidBeliefNet(2), ["dpsigmoidbeliefnet0", "dpsigmoidbeliefnet1"]),
-        (DPLatentDirichletAllocation(1), ["dplatentdirichletallocation0"]),
-        (DPVariationalAutoencoder(1, (3,), n_steps=5), ["dpvariationalautoencoder0"]),
+        pytest.param(
+            DPLatentDirichletAllocation(1), ["dplatentdirichletallocation0"], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            DPVariationalAutoencoder(1, (3,), n_steps=5),
+            ["dpvariationalautoencoder0"],
+            marks=pytest.mark.slow,
+        ),
         (DPStandardScaler((-4, 4)), NAMES),
         (NormClipper(2.0), NAMES),
         (BoundedScaler((-4, 4)), NAMES),
@@ -198,7 +206,7 @@ RENAMING = {  # they hand 0 and 1 to the estimators inside
 }
 
 
-@pytest.mark.parametrize("name", [*OUTER, *RENAMING])
+@pytest.mark.parametrize("name", slow_but([*OUTER, *RENAMING], *RENAMING, "calibrated"))
 @pytest.mark.parametrize("y", [LABELS, CODES], ids=["text", "codes"])
 def test_inside_of_other_estimators(name, y):
     """They run as with any classifier; what they do with raw rows is theirs, and not private."""

@@ -332,6 +332,7 @@ def perform_mcmc_sampling(own, tracker):
 }
 
 
+@pytest.mark.slow
 def test_runs_of_the_authors_code_return_draws_and_divergences(tmp_path):
     for name, text in STAND_INS.items():
         (tmp_path / f"{name}.py").write_text(text)

@@ -28,6 +28,7 @@ def test_a_line_by_hand():
     ]
 
 
+@pytest.mark.slow
 def test_a_cell_is_measured(compiled_quickly):
     cell = persons.Cell("binary", "dpvi", 4.0, 200, 3, 2, "one to")
     z, width = persons.measured(cell, 1)

@@ -388,6 +388,7 @@ def test_refits_count_and_conditions_are_said():
             check_pipeline(wrong[0], trusted=wrong[1])
 
 
+@pytest.mark.slow
 def test_fitted_steps_compose():
     X = columns(300)
     pipeline = make_pipeline(DPStandardScaler(BOUNDS, epsilon=0.5), MODEL)

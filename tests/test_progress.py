@@ -50,7 +50,7 @@ class Recorder:
 @pytest.mark.parametrize(
     ("model", "data"),
     [
-        (estimator(), (X, Y)),
+        pytest.param(estimator(), (X, Y), marks=pytest.mark.slow),
         (estimator(solver="sgld", n_chains=3, n_steps=5, learning_rate=1e-5), (X, Y)),
         (estimator(n_steps=300), (X, Y)),
         (DPBetaBernoulli(random_state=0), (X[:, :1] > 0,)),  # one step

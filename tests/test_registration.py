@@ -146,6 +146,7 @@ class DPNormalMean(PosteriorEstimator):
         return self
 
 
+@pytest.mark.slow
 def test_a_new_model_is_in_grid_contract_kill_matrix_and_pages(monkeypatch):
     entry = Entry("normal mean", DPNormalMean, "NormalMean", {"guide": "auto"})
     assert entry.solvers == ("dpvi", "na-dpvi", "sgld")  # those that take a likelihood

@@ -55,6 +55,7 @@ def is_caught(mechanism, tables, n=3000):
     return tpr > mechanism.curve.tpr(fpr)
 
 
+@pytest.mark.slow
 def test_half_of_the_noise_is_caught_and_all_of_it_is_not(compiled_quickly, monkeypatch):
     mechanism = FitMechanism(DPGammaExponential(epsilon=3.0), RATES, random_state=0)
     assert mechanism(RATES, 5).shape == (5, 2)  # a sum, and the number of usable records

@@ -7,6 +7,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
+from cases import slow_but
 from scipy import sparse, stats
 from scipy.special import expit, logit, logsumexp
 from sklearn.base import clone
@@ -204,7 +205,7 @@ def test_single_weights_have_no_intervals_and_visible_units_have(fitted):
 # Gradient solvers
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi", "sgld"], "dpvi"))
 def test_gradient_solvers_find_the_planted_network(solver, fitted):
     """Without noise as good as vips; at epsilon 1 far above independent pixels."""
     found = estimator(np.inf, solver=solver).fit(X)

@@ -322,6 +322,7 @@ def test_what_holds_records_voids_the_guarantee():
     ]
 
 
+@pytest.mark.slow
 def test_the_report_has_the_clipping_norm_that_was_declared():
     X, y = data("NumPyro")
     assert fit("NumPyro", X, y).privacy_spent_.clipping_norm is None

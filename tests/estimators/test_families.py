@@ -225,7 +225,11 @@ def test_all_rows_null_raise_nothing(name):
     assert np.isfinite(parameter(estimator(name).fit(X))).all()
 
 
-AGREE = [(name, solver) for name in CLASSES for solver in ("dpvi", "na-dpvi")]
+AGREE = [
+    pytest.param(name, solver, marks=[] if name == "beta" else [pytest.mark.slow])
+    for name in CLASSES
+    for solver in ("dpvi", "na-dpvi")
+]
 
 
 @pytest.mark.parametrize(("name", "solver"), AGREE)

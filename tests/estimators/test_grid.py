@@ -33,7 +33,7 @@ WORK = [
         case,
         id=label(case),
         marks=[pytest.mark.slow]
-        if case.entry.only or case.solver in case.entry.slow_in_grid
+        if case.entry.only or case.entry.slow or case.solver in case.entry.slow_in_grid
         else [],
     )
     for case in CASES

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from cases import solvers_of
-from scipy import stats
+from scipy import special, stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from whitebox import recorded
 
 from skdpbayes import DPBayesianLinearRegression, inference
 from skdpbayes.estimators._base import Outcome, draws_rng
+from skdpbayes.estimators._responses import _quantiles
 from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.privacy import PrivacyLeakWarning
 
@@ -56,6 +57,18 @@ def test_predictions_and_intervals(data, fitted):
     density = fitted.log_predictive_density(X, y)
     assert density.mean() == pytest.approx(stats.norm(mean, std).logpdf(y).mean(), abs=0.02)
     assert fitted.sample_posterior(7, 0)["coef"].shape == (7, 3)
+
+
+@pytest.mark.parametrize("tail", [1e-6, 0.025, 0.6])
+@pytest.mark.parametrize(
+    "spread", [0.0, 2.0], ids=["equal noise", "draws that disagree on the noise"]
+)
+def test_ends_of_intervals_are_quantiles_of_the_mixture(tail, spread):
+    rng = np.random.default_rng(0)
+    means = rng.standard_t(1.5, size=(40, 500))
+    noise = np.exp(spread * rng.normal(size=500))
+    mass = special.ndtr((_quantiles(means, noise, tail)[:, None] - means) / noise).mean(axis=1)
+    np.testing.assert_allclose(mass, tail, rtol=1e-6)
 
 
 def test_units_of_the_data_do_not_matter(data, fitted):
@@ -132,6 +145,7 @@ def test_bounds_ten_times_too_loose_cost_little(data, loose):
     assert spread.max() < 0.1
 
 
+@pytest.mark.slow
 def test_without_an_intercept(data):
     X, y = data
     model = DPBayesianLinearRegression(
@@ -229,6 +243,7 @@ def test_one_release_without_noise_gives_the_exact_posterior(data, intercept):
     np.testing.assert_allclose(draws.std(axis=0), fit.posterior_.std, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_one_release_reports_one_step_and_honest_intervals(data):
     X, y = data
     fit = once(3.0).fit(X, y)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from cases import sampling_solvers
+from cases import sampling_solvers, slow_but
 from scipy import sparse
 from scipy.special import expit
 from sklearn.base import clone
@@ -140,7 +140,7 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize("solver", sampling_solvers())
+@pytest.mark.parametrize("solver", slow_but(sampling_solvers(), "dpvi", "na-dpvi"))
 def test_bad_records_raise_nothing_and_spoil_nothing(solver):
     bad = X.copy()
     for i, value in enumerate(BAD_ROWS.values()):
@@ -167,7 +167,7 @@ def test_null_rows_are_predicted_with_a_warning(model):
     np.testing.assert_array_equal(got[[0, 2]], model.predict_proba(X[[0, 2]]))
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "vips"])
+@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi", "vips"], "na-dpvi", "vips"))
 def test_without_noise_rows_of_any_length_give_the_exact_posterior(solver):
     """The mode of the posterior of the rows as they are, and its curvature, whatever `data_norm` is."""
     many = np.random.default_rng(1)
@@ -303,9 +303,7 @@ def test_predictive_draws(model):
     np.testing.assert_allclose(labels.mean(axis=0), model.predict_proba(X[:50])[:, 1], atol=0.05)
 
 
-@pytest.mark.parametrize(
-    "solver", ["dpvi", pytest.param("na-dpvi", marks=pytest.mark.slow), "sgld"]
-)
+@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi", "sgld"], "dpvi"))
 def test_three_classes(solver):
     z = np.digitize(X[:, 0], [-0.5, 0.5])
     fit = estimator(classes=[0, 1, 2], solver=solver, epsilon=20.0, n_steps=401).fit(X, z)
@@ -317,6 +315,7 @@ def test_three_classes(solver):
     assert fit.sample_posterior_predictive(X[:4], 7).shape == (7, 4)
 
 
+@pytest.mark.slow
 def test_no_intercept():
     fit = estimator(fit_intercept=False).fit(X, y)
     assert not fit.intercept_.any() and not fit.posterior_samples_["intercept"].any()
@@ -364,7 +363,7 @@ def test_a_pickle_predicts_equally_and_without_jax(model, tmp_path):
 
 
 @pytest.mark.parametrize("adjacency", ["zero_out", "add_remove", "replace_one"])
-@pytest.mark.parametrize("solver", sampling_solvers())
+@pytest.mark.parametrize("solver", slow_but(sampling_solvers(), "dpvi", "na-dpvi"))
 def test_no_more_is_spent_than_was_asked_for(solver, adjacency):
     rates = {"sampling_rate": 0.3}
     if solver == "sgld":

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from cases import slow_but
 from sklearn.datasets import make_moons
 
 from skdpbayes import DPBayesianMLPClassifier, DPBayesianMLPRegressor, DPVariationalAutoencoder
@@ -35,7 +36,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("sampler", CHAINS)
+@pytest.mark.parametrize("sampler", slow_but(CHAINS, "sgnht"))
 def test_without_noise_a_network_without_hidden_layers_has_the_exact_posterior(sampler, exact):
     own = {"sampling_rate": 1.0, "n_posterior_samples": 1500, "data_norm": 2.0, "classes": [0, 1]}
     model = DPBayesianMLPClassifier(
@@ -48,7 +49,7 @@ def test_without_noise_a_network_without_hidden_layers_has_the_exact_posterior(s
     np.testing.assert_allclose(draws.std(axis=0), exact.std(axis=0), rtol=0.2)
 
 
-@pytest.mark.parametrize("sampler", CHAINS)
+@pytest.mark.parametrize("sampler", slow_but(CHAINS, "sgnht"))
 def test_the_noise_that_is_charged_is_that_of_the_steps(sampler):
     own = CHAINS[sampler] | {
         "solver": "sgld",
@@ -84,6 +85,7 @@ def test_the_bound_with_friction_is_what_the_budget_allows(friction):
             step_size_bound(1.0, 1e-5, n_steps=30, sampling_rate=0.3, friction=wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
@@ -154,6 +156,7 @@ def test_a_network_separates_what_no_line_does(how):
     assert model.sample_posterior(3, 0).shape == (3, model.posterior_samples_.shape[1])
 
 
+@pytest.mark.slow
 def test_classes_of_an_image_by_convolutions():
     images = RNG.random((3000, 6, 5)) * 0.3
     y = RNG.integers(0, 3, 3000)
@@ -169,6 +172,7 @@ def test_classes_of_an_image_by_convolutions():
     assert [len(b) for b in model.intercepts_] == [4, 10, 3]
 
 
+@pytest.mark.slow
 def test_regression_finds_a_curve_and_its_noise():
     x = RNG.uniform(-2, 2, (6000, 1))
     y = 10 + 3 * np.sin(2 * x[:, 0]) + 0.5 * RNG.normal(size=6000)
@@ -186,6 +190,7 @@ def test_regression_finds_a_curve_and_its_noise():
     assert np.isfinite(model.log_predictive_density(x[5000:], y[5000:])).all()
 
 
+@pytest.mark.slow
 def test_an_auto_encoder_tells_the_parts_of_a_row():
     parts = RNG.random((5000, 2)) < 0.5
     rows = (RNG.random((5000, 20)) < np.where(np.repeat(parts, 10, axis=1), 0.9, 0.1)).astype(float)

@@ -11,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from cases import slow_but
 from numpyro.infer import Predictive
 from numpyro.infer.autoguide import AutoNormal
 from scipy import sparse, special, stats
@@ -65,7 +66,7 @@ def exact():
     )
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi", "sgld"])
+@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi", "sgld"], "na-dpvi"))
 def test_without_noise_the_posterior_is_exact(solver):
     mean, covariance = exact()
     more = {"n_steps": 4000, "n_posterior_samples": 2000} if solver == "sgld" else {}
@@ -128,6 +129,7 @@ def counts(x, y=None):
         numpyro.sample("y", dist.Poisson(jnp.exp(a + x @ w)), obs=y)
 
 
+@pytest.mark.slow
 def test_clipping_does_not_move_an_intercept():
     """Scores of counts are skewed: clipped by their own norms they are zero some five sd away."""
     x = np.random.default_rng(1).normal(size=(4000, 2)) / 2
@@ -298,6 +300,7 @@ def fitted():
         )
 
 
+@pytest.mark.slow
 def test_predictions_are_averages_over_the_posterior(fitted):
     new = RNG.normal(size=(1030, 2))  # more than a block
     draws = fitted.posterior_samples_["w"].astype(float)
@@ -344,6 +347,7 @@ def heavy(x, y=None):
         numpyro.sample("y", dist.Cauchy(x @ w, 1.0), obs=y)
 
 
+@pytest.mark.slow
 def test_a_law_without_a_mean_is_predicted_by_intervals():
     y = X @ WEIGHTS + RNG.standard_cauchy(size=N)
     fitted = DPNumPyroModel(heavy, epsilon=np.inf, random_state=0, n_steps=30).fit(X, y)
@@ -407,6 +411,7 @@ def dice(x, y=None, sides=2):
         )
 
 
+@pytest.mark.slow
 def test_what_is_predicted_is_a_value_of_the_response():
     public = {"sides": np.int64(4)}  # a number of the wrong kind is a number all the same
     how = {"epsilon": np.inf, "random_state": 0, "n_steps": 20}
@@ -479,7 +484,8 @@ def frame(groups=GROUPS):
     return pd.DataFrame({"x": X[:, 0], "g": groups, "z": X[:, 1]})
 
 
-@pytest.mark.parametrize("solver", ["dpvi", pytest.param("na-dpvi", marks=[pytest.mark.slow])])
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
 def test_without_noise_groups_are_as_the_numpyro_model_says(solver):
     fitted = hierarchical(solver=solver, fit_intercept=False).fit(frame(), GROUP_LABELS)
     # The exact posterior is near to normal: its mode, by Newton's method on the weights with
@@ -614,6 +620,7 @@ def test_a_hierarchy_that_makes_no_sense_is_refused(change, message):
         hierarchical(**change).fit(frame(), GROUP_LABELS)
 
 
+@pytest.mark.slow
 def test_the_ready_made_estimator_is_its_model():
     codes = np.unique(GROUPS, return_inverse=True)[1]
     public = {"group_features": np.ones((3, 1)), "prior_scale": 1.0, "group_scale": 1.0}

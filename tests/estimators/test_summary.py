@@ -128,6 +128,7 @@ def test_families(model, rows, names):
     assert table["noise_share"].notna().all() and (table["sd"] > 0).all()
 
 
+@pytest.mark.slow
 def test_names_of_a_schema_of_classes_and_of_a_pipeline(logistic):
     schema = Schema.from_dict(
         {

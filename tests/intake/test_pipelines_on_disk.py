@@ -69,6 +69,7 @@ def parts(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_texts_are_parsed_part_by_part(tmp_path, parts):
     columns = data()
     table = arrow_files.write(tmp_path / "t", columns)
@@ -148,6 +149,7 @@ def test_a_fit_that_fails_leaves_the_steps(tmp_path):
         encoded(model()).fit(table[["age", "ill"]], table["ill"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::skdpbayes.privacy.PrivacyLeakWarning")
 def test_a_search_loads_the_table(tmp_path):
     X = np.random.default_rng(0).normal(size=(N, 3))

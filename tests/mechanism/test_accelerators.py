@@ -262,6 +262,7 @@ def test_rounds_in_a_row_depend_on_public_numbers():
     assert {in_a_row(n, 0.1, "add_remove") for n in (1000, 2600)} == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_a_loop")
 def test_windows_need_not_end_with_rounds_in_a_row(monkeypatch):
     X, y = divided.table()

@@ -7,6 +7,7 @@ from whitebox import (
     CHECKS,
     SOLVERS,
     applies,
+    check_chains,
     check_memory,
     check_noise_of,
     check_number_of_records,
@@ -17,7 +18,7 @@ from skdpbayes import DPBayesianLogisticRegression
 
 # These two need the programs that users run, bit for bit: see test_replay.py.
 QUICK = [check for check in CHECKS if check not in (check_replay, check_memory)]
-ALWAYS = ("dpvi", "sgld")  # solvers that compile quickly
+ALWAYS = ("dpvi",)  # solvers whose programs compile quickly
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ ALWAYS = ("dpvi", "sgld")  # solvers that compile quickly
             solver,
             id=f"{check.__name__}-{solver}",
             marks=[]
-            if solver in ALWAYS or check is check_number_of_records
+            if solver in ALWAYS or check in (check_chains, check_number_of_records)
             else [pytest.mark.slow],
         )
         for check in QUICK
@@ -47,6 +48,7 @@ def test_contract_of_every_estimator(check, case, compiled_quickly):
     check(case)
 
 
+@pytest.mark.slow
 def test_the_first_release_of_logistic_regression_is_as_noisy_as_the_others(compiled_quickly):
     """Its axes: the quick checks above are of fits without an opening."""
     (case,) = cases(cls=DPBayesianLogisticRegression, solver="na-dpvi")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cases import sampling_solvers
+from cases import sampling_solvers, slow_but
 from scipy import stats
 from whitebox import NULL, noise_units, plan, recorded, released
 
@@ -117,7 +117,7 @@ def test_no_two_coordinates_of_a_release_share_their_noise():
         assert len(np.unique(row.astype(np.float32))) > 0.99 * row.size
 
 
-@pytest.mark.parametrize("solver", sampling_solvers())
+@pytest.mark.parametrize("solver", slow_but(sampling_solvers(), "dpvi"))
 @pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning"
 )  # chains of twenty steps

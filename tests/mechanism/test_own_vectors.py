@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 from whitebox import drawn
 
 from skdpbayes.intake.packing import pack_records
@@ -90,7 +91,7 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("numerics", ["secure", "fast"])
+@pytest.mark.parametrize("numerics", slow_but(["secure", "fast"], "secure"))
 def test_only_a_records_own_vector_has_its_grid(numerics, monkeypatch):
     """Whatever grid a query claims, no record adds more than the clipping norm."""
 

@@ -1,7 +1,6 @@
 """What a fit keeps follows from its releases, bit for bit, in the programs as they are compiled for users."""
 
 import pytest
-from cases import ONE_ROUND
 from whitebox import SOLVERS, check_memory, check_replay
 
 pytestmark = pytest.mark.usefixtures("compiled_as_users_do")
@@ -10,7 +9,7 @@ pytestmark = pytest.mark.usefixtures("compiled_as_users_do")
 @pytest.mark.parametrize(
     "solver",
     [
-        pytest.param(solver, marks=[pytest.mark.slow] if solver in ONE_ROUND else [])
+        pytest.param(solver, marks=[pytest.mark.slow] if solver != "dpvi" else [])
         for solver in SOLVERS
     ],
 )

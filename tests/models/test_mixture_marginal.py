@@ -167,6 +167,7 @@ def test_what_clipping_takes_off_is_known(kind):
     assert not ravel_pytree(model.clipping_bias(params, np.float32(1e3)))[0].any()
 
 
+@pytest.mark.slow
 def test_expectations_are_exact_beside_the_records_errors():
     """Their errors are taken for the records': they move the optimum by a part of its deviation."""
     n, norm = 200_000, np.float32(2.8)

@@ -361,6 +361,7 @@ def test_rows_are_whitened_so_that_components_stay_of_their_kind(kind):
         assert spread[0, 0] > 50 * spread[1, 1]
 
 
+@pytest.mark.slow
 @jax.enable_x64(True)
 def test_a_sketch_of_fewer_records_has_larger_errors():
     omega = np.float64(frequencies(D, 2))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 
 from skdpbayes.mechanism.contributions import (
     Quadratic,
@@ -48,7 +49,7 @@ def params_of(model, key=0):
     )
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_but(MODELS, "dense", "regression", "auto-encoder"))
 def test_gradients_that_are_not_formed_are_those_of_autodiff(name):
     model, batch = MODELS[name], records()
     if "encoder" in name:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 from jax.flatten_util import ravel_pytree
 
 from skdpbayes.mechanism.contributions import contribution_norm
@@ -45,7 +46,7 @@ def test_rows_have_the_moments_of_the_axes_and_a_constant_column():
     assert float(rows.share) * len(own) == pytest.approx(N_RECORDS)
 
 
-@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_classes", slow_but([2, 3], 3))
 def test_sums_are_those_of_the_model(n_classes):
     """Curvatures, whole and clipped, and scores with labels that other parameters draw."""
     seen, rows = expected_of(n_classes)

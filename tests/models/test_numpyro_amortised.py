@@ -82,6 +82,7 @@ def factor_fit():
     return X, fitted
 
 
+@pytest.mark.slow
 def test_without_noise_the_fit_is_probabilistic_pca(factor_fit):
     """Tipping and Bishop (1999): the covariance of most likelihood, given the noise."""
     X, fitted = factor_fit

@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from cases import slow_but
 from jax.flatten_util import ravel_pytree
 from numpyro.infer.autoguide import AutoNormal
 
@@ -53,6 +54,7 @@ def read(function):
     return read_model(Program(function, FIELDS), {})[0]
 
 
+@pytest.mark.slow
 def test_a_hierarchy_has_the_coordinates_of_its_lowest_level():
     model = read(level())
     small = reduced(model)
@@ -159,7 +161,11 @@ def bernoulli(x, group, y=None):
         numpyro.sample("y", dist.BernoulliLogits((x * w[group]).sum(-1)), obs=y)
 
 
-@pytest.mark.parametrize("function", [level(), bernoulli], ids=["normal", "bernoulli"])
+@pytest.mark.parametrize(
+    "function",
+    [level(), pytest.param(bernoulli, marks=pytest.mark.slow)],
+    ids=["normal", "bernoulli"],
+)
 def test_norms_are_those_of_scores_in_all_coordinates(function):
     model = read(function)
     small, record = reduced(model), RECORD | {"y": jnp.float32(1)}
@@ -204,6 +210,7 @@ def test_a_guide_of_ones_own_has_all_coordinates():
     assert model.fit(records).posterior_.sample(rng, 3).shape == (3, 10)
 
 
+@pytest.mark.slow
 def test_draws_of_a_chain_keep_a_learnt_spread_as_a_coordinate():
     fields = {"x": np.zeros((100, 2)), "group": np.zeros(100, int), "y": np.zeros(100)}
     function = level(spread=positive("tau"))
@@ -245,7 +252,7 @@ def regressions(weights):
     return x, group, (x * weights(rng)[group]).sum(axis=1) + 0.5 * rng.normal(size=600)
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
+@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi"], "na-dpvi"))
 def test_the_posterior_of_all_levels_is_exact_without_noise(solver):
     x, group, y = regressions(
         lambda rng: TABLE @ rng.normal(size=(2, 2)) + 0.5 * rng.normal(size=(3, 2))
@@ -272,7 +279,7 @@ def test_the_posterior_of_all_levels_is_exact_without_noise(solver):
     np.testing.assert_allclose(found.std(axis=0) / std, 1, atol=0.1)
 
 
-@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
+@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi"], "dpvi"))
 def test_a_learnt_spread_has_its_exact_posterior_without_noise(solver):
     x, group, y = regressions(
         lambda rng: TABLE @ rng.normal(size=(2, 2)) + 0.4 * rng.normal(size=(3, 2))
@@ -316,6 +323,7 @@ def test_a_learnt_spread_has_its_exact_posterior_without_noise(solver):
     np.testing.assert_allclose(np.quantile(draws["tau"], levels), exact, rtol=0.06)
 
 
+@pytest.mark.slow
 def test_a_hyper_parameter_may_shift_the_values_read():
     x, group, y = regressions(lambda rng: 1.5 + rng.normal(size=(3, 2)))
 

@@ -126,7 +126,7 @@ def test_laws_that_are_not_of_one_number_have_no_points(law):
     [
         poisson,
         pytest.param(many_counts, marks=pytest.mark.slow),
-        positive,
+        pytest.param(positive, marks=pytest.mark.slow),
         pytest.param(tails, marks=pytest.mark.slow),
     ],
 )
@@ -169,6 +169,7 @@ def test_a_clipped_score_has_mean_zero_and_its_declared_slope_and_covariance(law
     assert model.score_scale(unravel(jnp.zeros_like(flat))) == 1
 
 
+@pytest.mark.slow
 def test_the_curvature_of_few_values_is_their_fisher_information():
     """With linear logits it is the negative Hessian."""
 
@@ -197,6 +198,7 @@ def test_the_curvature_of_few_values_is_their_fisher_information():
     np.testing.assert_allclose(model.curvature(params, record), expected, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_scale_of_scores_follows_the_parameters():
     """Scores of a normal law are as long as its scale is short."""
     model = read(lambda eta, scale: dist.Normal(eta, scale))
@@ -205,6 +207,7 @@ def test_the_scale_of_scores_follows_the_parameters():
     assert 0.6 * ratio < model.score_scale(there) < 1.1 * ratio and ratio > 2
 
 
+@pytest.mark.slow
 def test_a_score_that_is_not_clipped_is_the_likelihoods():
     model, record = read(tails), RECORD | {"y": jnp.float32(0.3)}
     params = somewhere(model)
@@ -300,9 +303,9 @@ A_DPVI = DPVI(FullRank(), np.float32(0.1), np.float32(0.9), np.float32(600), np.
     "law, solver, ratio",
     [
         (poisson, A_DPVI, 2),
-        (tails, NA_DPVI, 2 / 0.81),
-        (positive, NA_DPVI, 2 / 0.81),
-        (exponential, NA_DPVI, 2 / 0.81),
+        pytest.param(tails, NA_DPVI, 2 / 0.81, marks=pytest.mark.slow),
+        pytest.param(positive, NA_DPVI, 2 / 0.81, marks=pytest.mark.slow),
+        pytest.param(exponential, NA_DPVI, 2 / 0.81, marks=pytest.mark.slow),
         (labels, NADPVI(np.float32(0.9), np.float32(0.1)), 0.1 / 0.81),
     ],
 )
@@ -345,6 +348,7 @@ class NearlyCollinear:
         return Response(jnp.float32([[1e5, 0], [1e5, 1]]), own, jnp.stack([own, -own]) / 3, shares)
 
 
+@pytest.mark.slow
 def test_nearly_collinear_slopes_do_not_hide_the_length_of_a_score():
     with jax.enable_x64(True):
         model = NearlyCollinear()

@@ -5,6 +5,7 @@ from itertools import pairwise
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 from numpyro.diagnostics import effective_sample_size
 from scipy.special import expit
 from variational import variational_optimum
@@ -44,7 +45,7 @@ def without_noise(X, y, **parameters):
     return estimator.fit(X, y).posterior_
 
 
-@pytest.mark.parametrize("guide", ["full_rank", "mean_field"])
+@pytest.mark.parametrize("guide", slow_but(["full_rank", "mean_field"], "mean_field"))
 def test_optimum_is_found_without_noise(data, guide):
     X, y, Z = data
     mean, covariance = variational_optimum(Z, y, guide == "mean_field")
@@ -60,6 +61,7 @@ def test_optimum_is_found_without_noise(data, guide):
         assert found.std[0] < 0.7 * np.sqrt(np.diag(variational_optimum(Z, y, False)[1]))[0]
 
 
+@pytest.mark.slow
 def test_agreement_with_gibbs(data):
     """At the default learning rate: means within .1 standard deviations, those within 10%."""
     X, y, Z = data
@@ -90,7 +92,7 @@ def test_the_prior_remains_where_there_is_only_noise():
     assert log_loss <= np.log(2) + 0.01
 
 
-@pytest.mark.parametrize("guide", ["full_rank", "mean_field"])
+@pytest.mark.parametrize("guide", slow_but(["full_rank", "mean_field"], "full_rank"))
 def test_reported_uncertainty_grows_with_the_noise(data, guide):
     X, y, _ = data
     sizes = []
@@ -104,6 +106,7 @@ def test_reported_uncertainty_grows_with_the_noise(data, guide):
     assert sizes[3] > sizes[2] + 0.1
 
 
+@pytest.mark.slow
 def test_errors_are_no_larger_than_reported(data):
     """The privacy noise of the mean is in the covariance: standardised errors are not far above one."""
     X, y, Z = data

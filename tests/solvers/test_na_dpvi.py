@@ -104,7 +104,8 @@ def one_logit():
     return simulator_of(estimator.plan(N, 2), draw)
 
 
-@pytest.mark.parametrize("problem", [one_slope, pytest.param(one_logit, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", [one_slope, one_logit])
 def test_intervals_cover_the_truth_because_the_noise_is_in_them(problem):
     """Nine in ten; of logits with so much noise .857 (1800 fits, standard error .008), as the noise bends them."""
     truth, draws = simulate(problem(), 800, batch_size=50, random_state=1)

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import whitebox
+from cases import slow_but
 from hypothesis import given
 from hypothesis import strategies as st
 from numpyro.diagnostics import effective_sample_size
@@ -38,6 +39,7 @@ def test_step_size_and_noise_multiplier_are_one_thing(h, q, clip):
     assert (h / q * sigma * clip) ** 2 == pytest.approx(2 * h, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_bound_is_the_step_size_of_the_calibrated_noise():
     q, clip, steps = 0.02, 0.5, 300
     for schedule, blocks in (
@@ -142,6 +144,7 @@ def stationary_variance(seeds=4):
     return draws.var(), len(draws)
 
 
+@pytest.mark.slow
 def test_the_temperature_is_one(compiled_quickly):
     # Exactly 1 / (1 - h/2) for a step of size h on a standard normal; the kept draws are 7 units of
     # time apart.
@@ -260,15 +263,15 @@ def test_the_law_includes_the_privacy_noise():
     assert np.sqrt(np.mean(((mean - truth) / alone) ** 2)) > 1.5
 
 
-def test_without_noise_every_sampler_draws_from_the_posterior():
+@pytest.mark.parametrize("sampler", slow_but(["sgld", "sghmc", "sgnht"], "sgld"))
+def test_without_noise_every_sampler_draws_from_the_posterior(sampler):
     X, y, _ = table(3000, 2)
     exact = logistic_gibbs(X, y, n_draws=1500, n_burn=100, n_chains=1, random_state=0)[0]
-    for sampler in ("sgld", "sghmc", "sgnht"):
-        fit = estimator(epsilon=np.inf, sampler=sampler, n_steps=4000, n_posterior_samples=2000)
-        own = fit.fit(X, y).posterior_
-        assert fit.diagnostics_["r_hat"].max() < 1.05
-        np.testing.assert_allclose((own.mean - exact.mean(axis=0)) / exact.std(axis=0), 0, atol=0.3)
-        np.testing.assert_allclose(own.std / exact.std(axis=0), 1, atol=0.12)
+    fit = estimator(epsilon=np.inf, sampler=sampler, n_steps=4000, n_posterior_samples=2000)
+    own = fit.fit(X, y).posterior_
+    assert fit.diagnostics_["r_hat"].max() < 1.05
+    np.testing.assert_allclose((own.mean - exact.mean(axis=0)) / exact.std(axis=0), 0, atol=0.3)
+    np.testing.assert_allclose(own.std / exact.std(axis=0), 1, atol=0.12)
 
 
 @pytest.mark.slow

@@ -165,6 +165,7 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     np.testing.assert_allclose(found.precision, expected, atol=0.02 * jnp.trace(expected))
 
 
+@pytest.mark.slow
 def test_what_classes_share_is_left_to_the_prior():
     """Coefficients of all classes may move together, whatever the budget."""
     rng = np.random.default_rng(0)
