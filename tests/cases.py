@@ -322,6 +322,7 @@ ENTRIES = [
         | dict.fromkeys(("dpvi", "vips"), "LogisticRegression"),
         {"classes": [0, 1]},
         supervised=True,
+        slow_in_grid=("dpvi", "na-dpvi", "vips"),
         probed=("na-dpvi", "vips"),
         checked={"n_steps": 100, "n_posterior_samples": 100},
     ),
@@ -383,6 +384,7 @@ ENTRIES = [
         DPLatentDirichletAllocation,
         "LatentDirichletAllocation",
         TWO,
+        slow_in_grid=("dpvi", "na-dpvi", "sgld"),
         checked={"n_posterior_samples": 10, **TWO},
         private_size={"sampling_rate": 0.3},
     ),
@@ -403,6 +405,7 @@ ENTRIES = [
         "NumPyroModel",
         {"model": poisson},
         supervised=True,
+        slow_in_grid=("dpvi", "na-dpvi", "sgld"),
         checked={"model": regression, **QUICK_CHECKS},
     ),
     Entry(

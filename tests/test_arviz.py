@@ -68,18 +68,20 @@ def test_dimensions_have_names():
             Y[:, None],
             {"probability": ("category",)},
         ),
-        (
+        pytest.param(
             DPGaussianMixture(n_components=2, bounds=(-4, 4), solver="vips", **OWN),
             X,
             {
                 "means": ("component", "feature"),
                 "covariances": ("component", "feature", "other_feature"),
             },
+            marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             DPLatentDirichletAllocation(2, **OWN),
             (X > 0).astype(int),
             {"topics": ("topic", "feature")},
+            marks=pytest.mark.slow,
         ),
     ],
     ids=lambda value: type(value).__name__,

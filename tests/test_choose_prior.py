@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from cases import slow_but
 from scipy import special, stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -57,7 +58,7 @@ def assert_about_the_same(one, other, share):
     np.testing.assert_allclose(one.posterior_.std, other.posterior_.std, rtol=share)
 
 
-@pytest.mark.parametrize("name", ["noiseless", "private"])
+@pytest.mark.parametrize("name", slow_but(["noiseless", "private"], "private"))
 def test_under_its_own_prior_it_is_the_fit(name, request):
     fitted = request.getfixturevalue(name)
     assert_about_the_same(fitted.with_prior(), fitted, 1e-3)
@@ -78,6 +79,7 @@ def test_it_is_what_a_fit_under_the_other_prior_would_be(name, share, scale, df,
     assert not moved or far.max() > 2 * share
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [["b"], [1], [False, True, False, False]])
 def test_other_coefficients_are_zero(columns, noiseless, of_one_column):
     other, alone = noiseless.with_prior(columns=columns), of_one_column

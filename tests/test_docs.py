@@ -50,7 +50,9 @@ LONG = (
     "persons.md",
     "privacy.md",
     "reference.md",
+    "results.md",
     "schema.md",
+    "topics.md",
 )
 
 

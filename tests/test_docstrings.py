@@ -16,12 +16,21 @@ MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__,
 
 # Each of these compiles more than all others together.
 LONG = {
+    "skdpbayes.audit.auditing",
     "skdpbayes.model_selection",
     "skdpbayes.execution",
     "skdpbayes.intake.arrow",
     *(
         f"skdpbayes.estimators.{name}"
-        for name in ("_autoencoder", "_hierarchical", "_mixture", "_mlp_regressor", "_numpyro")
+        for name in (
+            "_autoencoder",
+            "_hierarchical",
+            "_mixture",
+            "_mlp_classifier",
+            "_mlp_regressor",
+            "_numpyro",
+            "_topics",
+        )
     ),
 }
 

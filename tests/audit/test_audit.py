@@ -100,7 +100,7 @@ def test_programs_of_users_pass(name, compiled_as_users_do):
 
 @pytest.mark.parametrize(
     ("model", "solver"),
-    [pytest.param("logistic", s, marks=[pytest.mark.slow] if s != "sgld" else []) for s in SOLVERS]
+    [pytest.param("logistic", s, marks=pytest.mark.slow) for s in SOLVERS]
     + [("exponential", "vips")],
 )
 def test_every_solver_passes(model, solver, compiled_quickly):

@@ -224,6 +224,7 @@ def test_pandas_in_and_names_are_checked(model):
         fit.predict(X)
 
 
+@pytest.mark.slow
 def test_sparse_output_of_a_column_transformer():
     frame = pd.DataFrame({"level": rng.choice(["p", "q", "r"], N), "z": X[:, 0]})
     encode = OneHotEncoder(categories=[["p", "q", "r"]], handle_unknown="ignore")
@@ -394,7 +395,7 @@ def test_add_remove_refuses_what_would_read_the_number_of_records():
     assert fits[0].to_json() == fits[1].to_json()
 
 
-@pytest.mark.parametrize("solver", sampling_solvers())
+@pytest.mark.parametrize("solver", slow_but(sampling_solvers(), "dpvi", "na-dpvi"))
 def test_the_report_does_not_depend_on_the_records(solver):
     other, labels = X.copy(), y.copy()
     other[3], labels[3] = np.nan, 17

@@ -122,6 +122,7 @@ def test_without_noise_mean_field_finds_the_optimum(exact):
         np.testing.assert_allclose(model.coefs_[0][:, 0], model.posterior_.mean[:2] / 2**0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

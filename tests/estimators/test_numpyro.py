@@ -82,6 +82,7 @@ def test_without_noise_the_posterior_is_exact(solver):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "guide",
     [own_guide, pytest.param(AutoNormal(linear), marks=[pytest.mark.slow])],

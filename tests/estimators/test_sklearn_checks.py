@@ -36,6 +36,11 @@ ALWAYS = (
 )  # fmt: skip
 # These are cheap: every check is run always, and on tables of any size.
 SMALL = (DPBayesianLogisticRegression, DPGammaExponential, DPBetaBernoulli)
+# Of regressions these take seconds each, to compile.
+COMPILES = (
+    "check_estimator_sparse_array", "check_estimator_sparse_matrix", "check_estimators_overwrite_params",
+    "check_classifier_data_not_an_array", "check_pipeline_consistency",
+)  # fmt: skip
 REFUSED = "check_transformer_data_not_an_array"
 CHECKS = parametrize_with_checks(ESTIMATORS)
 
@@ -47,6 +52,8 @@ def name_of(case):
 
 def is_slow(estimator, check):
     name = check.func.__name__
+    if isinstance(estimator, DPBayesianLogisticRegression) and name in COMPILES:
+        return True
     return name in OWN_SHAPE or (not isinstance(estimator, SMALL) and name not in ALWAYS)
 
 

@@ -10,7 +10,6 @@ from whitebox import (
     check_chains,
     check_memory,
     check_noise_of,
-    check_number_of_records,
     check_replay,
 )
 
@@ -29,7 +28,7 @@ ALWAYS = ("dpvi",)  # solvers whose programs compile quickly
             solver,
             id=f"{check.__name__}-{solver}",
             marks=[]
-            if solver in ALWAYS or check in (check_chains, check_number_of_records)
+            if solver in ALWAYS or (check, solver) == (check_chains, "sgld")
             else [pytest.mark.slow],
         )
         for check in QUICK

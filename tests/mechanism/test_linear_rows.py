@@ -44,7 +44,7 @@ def tables():
     return (X, Y), *others
 
 
-@solvers
+@replayed
 def test_plans_reports_and_what_is_fitted_do_not_look_at_rows(
     monkeypatch, solver, compiled_quickly
 ):

@@ -49,7 +49,7 @@ def params_of(model, key=0):
     )
 
 
-@pytest.mark.parametrize("name", slow_but(MODELS, "dense", "regression", "auto-encoder"))
+@pytest.mark.parametrize("name", slow_but(MODELS, "dense", "regression"))
 def test_gradients_that_are_not_formed_are_those_of_autodiff(name):
     model, batch = MODELS[name], records()
     if "encoder" in name:
@@ -139,7 +139,9 @@ def test_a_record_without_a_class_has_no_slope():
 
 
 @pytest.mark.parametrize("slots", [64, 384])
-@pytest.mark.parametrize("name", ["dense", "convolutional", "auto-encoder"])
+@pytest.mark.parametrize(
+    "name", slow_but(["dense", "convolutional", "auto-encoder"], "dense", "auto-encoder")
+)
 def test_what_a_record_contributes_does_not_depend_on_its_slot(name, slots):
     """To the last bit, in the programs that sum integers."""
     model = MODELS[name]

@@ -106,6 +106,7 @@ def test_without_noise_the_fit_is_probabilistic_pca(factor_fit):
     assert -0.05 < np.mean(fitted.evidence_lower_bound(X[:50]) - exact) < 0.01
 
 
+@pytest.mark.slow
 def test_new_records_have_the_models_law_and_null_records_are_told(factor_fit):
     X, fitted = factor_fit
     new = fitted.sample(4000, random_state=0)["x"]

@@ -122,7 +122,7 @@ def log_normal(name):
     return lambda effects: numpyro.sample(name, dist.LogNormal(0, 0.5))
 
 
-@pytest.mark.parametrize("law", [positive, log_normal])
+@pytest.mark.parametrize("law", slow_but([positive, log_normal], log_normal))
 def test_a_learnt_spread_is_left_out_too(law):
     model = read(level(spread=law("tau")))
     small = reduced(model)
@@ -279,7 +279,8 @@ def test_the_posterior_of_all_levels_is_exact_without_noise(solver):
     np.testing.assert_allclose(found.std(axis=0) / std, 1, atol=0.1)
 
 
-@pytest.mark.parametrize("solver", slow_but(["dpvi", "na-dpvi"], "dpvi"))
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["dpvi", "na-dpvi"])
 def test_a_learnt_spread_has_its_exact_posterior_without_noise(solver):
     x, group, y = regressions(
         lambda rng: TABLE @ rng.normal(size=(2, 2)) + 0.4 * rng.normal(size=(3, 2))

@@ -302,7 +302,7 @@ A_DPVI = DPVI(FullRank(), np.float32(0.1), np.float32(0.9), np.float32(600), np.
 @pytest.mark.parametrize(
     "law, solver, ratio",
     [
-        (poisson, A_DPVI, 2),
+        pytest.param(poisson, A_DPVI, 2, marks=pytest.mark.slow),
         pytest.param(tails, NA_DPVI, 2 / 0.81, marks=pytest.mark.slow),
         pytest.param(positive, NA_DPVI, 2 / 0.81, marks=pytest.mark.slow),
         pytest.param(exponential, NA_DPVI, 2 / 0.81, marks=pytest.mark.slow),

@@ -17,6 +17,7 @@ from skdpbayes.mechanism.records import Records
 N = 2000
 
 
+@pytest.mark.slow
 def test_without_noise_it_is_the_exact_posterior_of_linear_regression(compiled_quickly):
     rng = np.random.default_rng(1)
     X = rng.uniform(-1, 1, size=(N, 4))

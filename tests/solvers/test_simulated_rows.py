@@ -74,6 +74,7 @@ def test_curvatures_are_mixed_as_they_are_believed():
     assert (values > 0).all() and (values < 1e-8).all()
 
 
+@pytest.mark.slow
 def test_normal_records_are_like_simulated_rows(monkeypatch):
     """The curvature that a fit foresees is the released one."""
     seen, found = [], NADPVI._found
