@@ -650,3 +650,16 @@ def test_the_ready_made_estimator_is_its_model():
 def test_negative_integers_can_contribute():
     packed = pack({"x": np.array([-1, 2], np.int32), "y": np.array([[0.0], [np.nan]])})
     assert packed.usable.tolist() == [True, False]
+
+
+@pytest.mark.slow  # 300 000 rows
+def test_strong_weights_of_many_rows_are_reached():
+    rng = np.random.default_rng(0)
+    n, weights = 300_000, np.array([[0.5, 0.0, -0.3], [-2.0, -3.4, -3.2], [2.0, 3.0, -3.0]])
+    group, x = rng.integers(0, 3, n), rng.normal(size=(n, 3))
+    y = (x * weights[group]).sum(axis=1) + rng.logistic(size=n) > 0
+    model = DPHierarchicalLogisticRegression(
+        3, epsilon=1.0, classes=[False, True], group_scale=None, fit_intercept=False, random_state=0
+    ).fit(np.column_stack([x, group]), y)
+    z = (model.coef_ - weights) / model.posterior_samples_["weights"].std(axis=0)
+    assert np.sqrt((z**2).mean()) < 1.8
