@@ -40,7 +40,8 @@ class ProgramEstimator(PosteriorEstimator):
         # Unlike in a regression, it is unknown how many records inform a parameter. Steps are so
         # small that noise spreads the iterates by at most about the prior, even where only the
         # prior holds them.
-        calm=80,
+        calm=80.0,
+        fast=0.6,  # steps as short take longer to arrive
     )
     _fitted = (*PosteriorEstimator._fitted, "posterior_samples_", "_model")
 

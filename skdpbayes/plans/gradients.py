@@ -137,12 +137,17 @@ def plan_dpvi(
             clip = 1.01 * bounds.score
     limit = float(n_guess) if defaults.limited else math.inf
     solver = DPVI(
-        guide=FullRank(np.float32(1.01 * bounds.curvature)) if full_rank else MeanField(),
+        guide=FullRank(
+            np.float32(1.01 * bounds.curvature),
+            np.float32(defaults.calm),
+            np.float32(defaults.fast),
+        )
+        if full_rank
+        else MeanField(),
         learning_rate=np.float32(settings.learning_rate or defaults.learning_rates[not full_rank]),
         clipping_norm=np.float32(clip),
         n_records=np.float32(limit),
         clip_fraction=None if fraction is None else np.float32(fraction),
-        calm=np.float32(defaults.calm if full_rank and defaults.calm is not None else np.inf),
     )
     reported = float(solver.clipping_norm) if fraction is None else None
     return Planned(solver, settings.spec(opening + steps), reported, "score")

@@ -104,8 +104,9 @@ class Defaults:
         Learning rates of dpvi, full rank and mean field.
     learning_rate : float
         Learning rate of Adam.
-    calm : int or None
-        Largest number of records per parameter that the learning rate of a full-rank guide assumes.
+    calm, fast : float
+        Of a full-rank guide: the most records per parameter that its learning rate assumes, and the
+        fraction of the run after which its steps get shorter.
     limited : bool
         Whether the number of records limits dpvi's learning rate, as it must in linear models.
     """
@@ -121,7 +122,8 @@ class Defaults:
     curvature_up_to: int = 1000
     learning_rates: tuple[float, float] = (0.2, 0.2)
     learning_rate: float = 0.1
-    calm: int | None = None
+    calm: float = math.inf
+    fast: float = 0.2
     limited: bool = True
 
 

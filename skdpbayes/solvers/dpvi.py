@@ -74,8 +74,6 @@ from skdpbayes.models.protocols import Contribution, Number, Record
 from skdpbayes.posteriors.base import GaussianPosterior
 from skdpbayes.solvers.base import Query, Round, Scales, Sums
 from skdpbayes.solvers.gaussian_guides import (
-    FAST_UNTIL,
-    RATE_LIMITS,
     Draw,
     FullRank,
     FullRankState,
@@ -94,7 +92,6 @@ CURVATURE_EVERY = 10  # rounds
 _INITIAL_SD = 0.1  # of the guide, in prior standard deviations
 _TALLY_SHARE = 0.01  # budget share of the count that adapts the clipping norm
 _AVERAGED_FROM = 0.3  # fraction of the run after which iterates are averaged
-_WALK = 1.0  # distance that noise alone may move a parameter in the fast rounds
 
 
 class DPVIState(NamedTuple):
@@ -131,9 +128,6 @@ class DPVI:
         which costs information and saves noise. None keeps the norm fixed.
     least_clip : float
         Least clipping norm, when adaptive, in units of `clipping_norm`.
-    calm : float
-        Most records per parameter that the learning rate assumes, where it is unknown how many
-        inform one: a direction that only the prior holds hardly spreads then. Infinity: no limit.
     """
 
     guide: Guide[Any]
@@ -142,7 +136,6 @@ class DPVI:
     n_records: Number
     clip_fraction: Number | None = None
     least_clip: Number = 0.05
-    calm: Number = np.inf
 
     def init(self, model: Model, key: jax.Array) -> DPVIState:
         """Guide centred on the model's starting point."""
@@ -252,18 +245,10 @@ class DPVI:
         / (2 h)`` in a direction of curvature h, which adds up to ``r s p / (2 N h1)`` in the logits
         (p parameters, h1 the mean curvature of a record). The average of iterates with a large
         spread is inflated.
-
-        `calm` limits them no further than to steps which, all of them noise, move a parameter by
-        `_WALK` in the fast rounds. With batches the noise of a sum does not fall as rows grow in
-        number, and a fit would not arrive.
         """
         noise = jnp.maximum(scale, 1e-6)
-        fast = FAST_UNTIL * mechanism.n_steps.astype(noise.dtype)
-        walk = _WALK / (RATE_LIMITS[0] * jnp.sqrt(fast))
-        calm = jnp.minimum(
-            self.n_records / (n_parameters * noise), jnp.maximum(self.calm / noise, walk)
-        )
-        return self.guide.rates(Progress(step, mechanism.n_steps), self.learning_rate, calm)
+        calm = self.n_records / (n_parameters * noise)
+        return self.guide.rates(Progress(step, mechanism.n_steps), self.learning_rate, calm, noise)
 
     def _highest_clip(self, model: Model) -> jax.Array:
         return jnp.log(self.clipping_norm * score_unit(model))

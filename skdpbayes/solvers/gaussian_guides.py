@@ -38,7 +38,7 @@ CURVATURE_RATIO = 0.75  # clipping norm of a record's curvature over the square 
 FAIR_RATIO = 2.0  # the same, where the model knows the responses of a record
 TIME_CONSTANT = 5  # rounds in which a direction settles at first
 RATE_LIMITS = (0.2, 0.1)  # full rank, mean field; see `DPVI._rates`
-FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer
+FAST_UNTIL = 0.2  # fraction of the run after which it takes longer and longer, unless told
 _ADAM = optax.scale_by_adam()
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -125,7 +125,7 @@ class Guide(Protocol[State]):
     def draw(self, mu: jax.Array, state: State, noise: jax.Array) -> jax.Array:
         """Point of the guide, from standard normal noise."""
 
-    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
+    def rates(self, progress: Progress, first: Number, calm: jax.Array, noise: jax.Array) -> Rates:
         """Learning rates of a step.
 
         Parameters
@@ -136,6 +136,8 @@ class Guide(Protocol[State]):
         calm : float
             Rate at which privacy noise spreads the logits with variance ``1 / (2 h1)``, for a mean
             curvature h1 of a record.
+        noise : float
+            Standard deviation of the privacy noise in a summed score.
         """
 
     def prior_factor(self, state: State, noise: Noise, precision: Array) -> jax.Array:
@@ -193,8 +195,9 @@ class MeanField:
         """Point of the guide."""
         return mu + jnp.exp(state.log_sd) * noise
 
-    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
+    def rates(self, progress: Progress, first: Number, calm: jax.Array, noise: jax.Array) -> Rates:
         """Constant rates, which fall to a tenth over the second half."""
+        del noise
         left = 1 - progress.step / jnp.maximum(progress.n_steps, 1).astype(calm.dtype)
         decay = jnp.clip(2 * left, 0.1, 1)
         rate = jnp.minimum(first * decay, RATE_LIMITS[1] * calm)
@@ -261,9 +264,16 @@ class FullRank:
     ----------
     curvature_bound : float
         Public bound on the norm of a record's curvature; infinity if there is none.
+    calm : float
+        Most records per parameter that the learning rate assumes, where it is unknown how many
+        inform one: a direction that only the prior holds hardly spreads then. Infinity: no limit.
+    fast : float
+        Fraction of the run after which steps get shorter.
     """
 
     curvature_bound: Number = np.inf
+    calm: Number = np.inf
+    fast: Number = FAST_UNTIL
 
     def init(self, mu: jax.Array, sd: jax.Array) -> tuple[FullRankState, Draw]:
         """State, and the averages over the late rounds: of points and of the scores there."""
@@ -276,11 +286,18 @@ class FullRank:
         """Point of the guide."""
         return mu + solve_triangular(state.precision_root, noise, trans="T", lower=True)
 
-    def rates(self, progress: Progress, first: Number, calm: jax.Array) -> Rates:
-        """Constant rates, which then fall like one over the number of rounds."""
-        late = jnp.maximum(progress.step - FAST_UNTIL * progress.n_steps, 0).astype(calm.dtype)
+    def rates(self, progress: Progress, first: Number, calm: jax.Array, noise: jax.Array) -> Rates:
+        """Constant rates, which then fall like one over the number of rounds.
+
+        `calm` limits them no further than to steps which, all of them noise, move a parameter by
+        one in the fast rounds. With batches the noise of a sum does not fall as rows grow in
+        number, and a fit would not arrive.
+        """
+        n_fast = self.fast * progress.n_steps.astype(calm.dtype)
+        late = jnp.maximum(progress.step - n_fast, 0)
         decay = 1 / (1 + late / (2 * TIME_CONSTANT))
-        rate = jnp.minimum(first, RATE_LIMITS[0] * calm) * decay
+        held = jnp.maximum(RATE_LIMITS[0] * self.calm / noise, 1 / jnp.sqrt(n_fast))
+        rate = jnp.minimum(jnp.minimum(first, RATE_LIMITS[0] * calm), held) * decay
         return Rates(rate, jnp.zeros_like(rate), decay)
 
     def step(
