@@ -147,7 +147,7 @@ def points(law: Any) -> tuple[jax.Array, jax.Array]:
     if _counts(law.support):
         y, log_step = _counted(law.support, centre, spread)
     else:
-        free, log_step = centre + spread * jnp.sinh(_STEPS), jnp.log(jnp.cosh(_STEPS))
+        free, log_step = centre + spread * np.sinh(_STEPS), jnp.asarray(np.log(np.cosh(_STEPS)))
         transform = biject_to(law.support)
         y = transform(free)
         log_step = log_step + transform.log_abs_det_jacobian(free, y)
