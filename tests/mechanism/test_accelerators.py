@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES
+from cases import CASES, slow_but
 from jax import export
 from scipy import stats
 from whitebox import fit_of
@@ -162,7 +162,7 @@ def test_a_fit_releases_the_same_whoever_draws_the_noise(name, numerics, monkeyp
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(a).max(initial=0))
 
 
-@pytest.mark.parametrize("rate", [0.02, 0.3], ids=["batches", "pieces"])
+@pytest.mark.parametrize("rate", slow_but([0.02, 0.3], 0.3), ids=["batches", "pieces"])
 def test_stored_rows_get_the_noise_of_rows_in_memory(rate, monkeypatch, tmp_path):
     """They are read, and draws are made, by a thread that has no 64 bits unless it is told to."""
     monkeypatch.setattr(stored, "_MOST_BYTES", 2**12)
