@@ -522,15 +522,22 @@ BY_PERSON = [dataclasses.replace(case, rows_each=3) for case in CASES]
 """The same, where a record is a person of up to three rows."""
 
 
-def every_fit(*, quick: bool = False, only: Callable[[Case], bool] = lambda case: True):
+def every_fit(
+    *,
+    quick: bool = False,
+    only: Callable[[Case], bool] = lambda case: True,
+    slow: tuple[str, ...] = (),
+):
     """Parameters of a test of what holds for each fit: a case or two of each estimator.
 
-    With `quick`, cases that are slow are left out; else they are marked.
+    With `quick`, cases that are slow are left out; else they are marked. `slow` names entries that
+    are so in this test alone.
     """
     return [
-        pytest.param(case, id=case.id, marks=[pytest.mark.slow] if case.entry.slow else [])
+        pytest.param(case, id=case.id, marks=[pytest.mark.slow] if is_slow else [])
         for case in EVERY_FIT
-        if only(case) and not (quick and case.entry.slow)
+        for is_slow in [case.entry.slow or case.entry.name in slow]
+        if only(case) and not (quick and is_slow)
     ]
 
 

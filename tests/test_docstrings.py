@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly", "only_documented_warnin
 MODULES = sorted(info.name for info in pkgutil.walk_packages(skdpbayes.__path__, "skdpbayes."))
 
 
-# Each of these compiles more than all others together.
+# Each of these compiles for seconds.
 LONG = {
     "skdpbayes.audit.auditing",
     "skdpbayes.model_selection",

@@ -147,21 +147,8 @@ def strays(reached):
     }
 
 
-def quick(case):
-    """Of programs the tracer sees each call of NumPyro: see `test_users_code_sees_no_record`."""
-    return case.entry.name != "NumPyro"
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        *cases.every_fit(only=quick),
-        *(
-            pytest.param(*p.values, id=p.id, marks=pytest.mark.slow)
-            for p in cases.every_fit(only=lambda case: not quick(case))
-        ),
-    ],
-)
+# Of programs the tracer sees each call of NumPyro.
+@pytest.mark.parametrize("case", cases.every_fit(slow=("NumPyro",)))
 def test_rows_stay_on_the_route(case):
     X, y = case.data()
     with Tracer() as tracer:
