@@ -10,6 +10,7 @@ from whitebox import (
     check_chains,
     check_memory,
     check_noise_of,
+    check_number_of_records,
     check_replay,
 )
 
@@ -28,7 +29,9 @@ ALWAYS = ("dpvi",)  # solvers whose programs compile quickly
             solver,
             id=f"{check.__name__}-{solver}",
             marks=[]
-            if solver in ALWAYS or (check, solver) == (check_chains, "sgld")
+            if solver in ALWAYS
+            or check is check_number_of_records
+            or (check, solver) == (check_chains, "sgld")
             else [pytest.mark.slow],
         )
         for check in QUICK
