@@ -22,13 +22,13 @@ from skdpbayes.models.protocols import Array, Number, Params
 from skdpbayes.models.quadrature import normal_nodes
 from skdpbayes.models.whitened import InCoordinates
 
-_LEAST_ROWS = 512  # and as many mirrored ones
+_LEAST_ROWS, _ROWS_OF_A_COLUMN = 512, 10  # and as many mirrored ones
 
 
 @cache
 def standard_rows(n_columns: int) -> np.ndarray:
     """Standard normal rows with mean zero and unit second moments, from a fixed seed."""
-    half = max(_LEAST_ROWS, 2 * n_columns)
+    half = max(_LEAST_ROWS, _ROWS_OF_A_COLUMN * n_columns)
     rows = np.random.default_rng(0).standard_normal((half, n_columns))
     root = np.linalg.cholesky(rows.T @ rows / half)
     rows = np.linalg.solve(root, rows.T).T

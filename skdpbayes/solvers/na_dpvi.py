@@ -81,7 +81,14 @@ from skdpbayes.solvers.released_curvature import (
     sampling_weight,
     with_sum,
 )
-from skdpbayes.solvers.simulated_rows import Found, Likelihood, Start, found_with
+from skdpbayes.solvers.simulated_rows import (
+    Found,
+    Likelihood,
+    Start,
+    found_with,
+    likeness,
+    spectrum,
+)
 
 _BLOCKS = 32  # of rounds, over which averages are kept
 _TINY = 1e-7  # curvature where none is known, in units of the prior precision
@@ -211,21 +218,29 @@ class NADPVI:
             state: TraceState, point: jax.Array, step: jax.Array, estimate: Sums, scales: Scales
         ) -> TraceState:
             del step
-            foreseen = None
-            if self.simulated is not None:
-                rows, at, clip = self.simulated.of(model), unravel(point), row_norm(state)
-                blocks = curvature_blocks(curvature_norm(state), clip, mechanism.several_rows)
-                # Last bits of sums in double precision differ between one device and many.
-                foreseen = single(
+            if self.simulated is None:
+                known = state.known.after(estimate, scales, mechanism)
+                return state._replace(
+                    known=known, curvature=_denoised(cautious_curvature, model, known)
+                )
+            rows, at, clip = self.simulated.of(model), unravel(point), row_norm(state)
+            blocks = curvature_blocks(curvature_norm(state), clip, mechanism.several_rows)
+            # Last bits of sums in double precision differ between one device and many.
+            whole, foreseen = single(
+                (
+                    rows.curvature(at, clip),
                     Foreseen(
                         rows.curvature(at, clip, blocks["curvature"].clipping_norm),
                         rows.variances(at, clip, blocks["variances"].clipping_norm),
-                    )
+                    ),
                 )
-            known = state.known.after(estimate, scales, mechanism, foreseen)
-            return state._replace(
-                known=known, curvature=_denoised(cautious_curvature, model, known)
             )
+            known = state.known.after(estimate, scales, mechanism, foreseen)
+            alone = _denoised(cautious_curvature, model, known)
+            unclipped = jnp.trace(whole) / jnp.trace(foreseen.matrix)
+            like = likeness(known, rows.logit_variance(state.covariance))
+            values, vectors = spectrum(like, whole, unclipped * alone)
+            return state._replace(known=known, curvature=(vectors * values) @ vectors.T)
 
         def scores(state: TraceState) -> Mapping[str, Block]:
             return {"score": Block(norm(state), together="score")}

@@ -46,6 +46,16 @@ def test_rows_have_the_moments_of_the_axes_and_a_constant_column():
     assert float(rows.share) * len(own) == pytest.approx(N_RECORDS)
 
 
+def test_there_are_enough_rows_for_many_columns():
+    """Curvatures of normal rows are equal in all directions but two; few rows spread them."""
+    p = 100
+    model = LogisticRegression(p, 2, np.ones(p, np.float32), row_norm=np.float32(p))
+    rows = NormalRows(standard_rows(p), 1.0).of(InCoordinates(model, np.eye(p)))
+    theta = 2 * np.random.default_rng(0).normal(size=(1, p)) / p**0.5
+    values = np.linalg.eigvalsh(rows.curvature(theta, 1e3))[2:]  # the coefficients', and constant
+    assert values.std() < 0.15 * values.mean()
+
+
 @pytest.mark.parametrize("n_classes", slow_but([2, 3], 3))
 def test_sums_are_those_of_the_model(n_classes):
     """Curvatures, whole and clipped, and scores with labels that other parameters draw."""

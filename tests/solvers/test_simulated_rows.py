@@ -7,6 +7,7 @@ import pytest
 from scipy.special import expit
 
 from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes.mechanism.spec import Mechanism
 from skdpbayes.models.base import prior_matrix
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.normal_rows import NormalRows, standard_rows
@@ -14,7 +15,7 @@ from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.plans import gradients
 from skdpbayes.solvers.averages import Averages
 from skdpbayes.solvers.na_dpvi import NADPVI
-from skdpbayes.solvers.released_curvature import Curvature, Foreseen
+from skdpbayes.solvers.released_curvature import Curvature, Foreseen, curvature_blocks
 from skdpbayes.solvers.simulated_rows import Likeness, Start, found_with, likeness, spectrum
 
 P = 6
@@ -164,6 +165,48 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     sampling = root[:, None] * whole * root + jnp.eye(p) / 32
     expected = whole @ jnp.linalg.inv(sampling) @ whole + prior
     np.testing.assert_allclose(found.precision, expected, atol=0.02 * jnp.trace(expected))
+
+
+def test_steps_are_by_a_curvature_that_no_clip_has_shortened():
+    """By the simulated rows' where logits are known, else by the released one, made as large."""
+    p, clip, norm = 3, 1.2, 0.2
+    scales = np.ones(p, np.float32)
+    model = InCoordinates(LogisticRegression(p, 2, scales, row_norm=np.float32(9)), np.eye(p))
+    simulated = NormalRows(standard_rows(p), 5000.0)
+    solver = NADPVI(np.float32(clip), np.float32(norm), simulated=simulated)
+    one = np.ones(1)
+    curvature = solver.rounds(model, Mechanism(one[0], 0 * one, one, np.int32(9), one[0]))[1]
+    theta = jnp.array([0.8, -0.5, -1.5])
+    rows, at = simulated.of(model), theta[None]
+    whole = rows.curvature(at, clip)
+    kept = rows.curvature(at, clip, curvature_blocks(norm, clip, False)["curvature"].clipping_norm)
+    made_as_large = kept * jnp.trace(whole) / jnp.trace(kept)
+    assert jnp.trace(kept) < 0.7 * jnp.trace(whole)
+    assert not np.allclose(whole, made_as_large, atol=0.02 * jnp.trace(whole))
+    estimate = {"curvature": kept.ravel(), "variances": rows.variances(at, clip) / 2**0.5}
+    noise = {"curvature": jnp.asarray(1e-3), "variances": jnp.asarray(1e-3)}
+    start = solver.init(model, jax.random.key(0))._replace(theta=theta)
+    for spread, expected in ((1e-4, whole), (100.0, made_as_large)):
+        state = start._replace(covariance=spread * jnp.eye(p))
+        new = curvature.update(
+            state, theta, jnp.int32(0), jax.tree.map(jnp.float32, estimate), noise
+        )
+        np.testing.assert_allclose(new.curvature, expected, atol=0.005 * jnp.trace(whole))
+
+
+@pytest.mark.slow
+def test_many_coefficients_are_not_too_large():
+    """Steps by a shortened curvature went too far, and the estimate with them: slopes of 1.5."""
+    slopes = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X, truth = rng.normal(size=(6000, 100)), 0.2 * rng.normal(size=100)
+        y = (rng.uniform(size=6000) < expit(X @ truth)).astype(int)
+        model = DPBayesianLogisticRegression(
+            2.0, classes=[0, 1], solver="na-dpvi", random_state=seed
+        ).fit(X, y)
+        slopes.append(model.coef_.ravel() @ truth / (truth @ truth))
+    assert np.mean(slopes) < 1.17  # 1.10; 1.25 with steps by the released curvature
 
 
 @pytest.mark.slow
