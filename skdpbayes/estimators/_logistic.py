@@ -156,8 +156,9 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     n_features_in_, feature_names_in_
         As in scikit-learn.
     diagnostics_ : dict
-        "sgld": ``"r_hat"`` and ``"ess"`` of each parameter. "dpvi": the last ``"clipping_norm"``.
-        "na-dpvi": the ``"mean_weight"`` of a row. "vips": empty.
+        "sgld": ``"r_hat"`` and ``"ess"`` of each parameter. "dpvi": the last ``"clipping_norm"``,
+        and with a full-rank guide the ``"last_step"``, in posterior standard deviations; `fit`
+        warns above 1. "na-dpvi": the ``"mean_weight"`` of a row. "vips": empty.
 
     Notes
     -----

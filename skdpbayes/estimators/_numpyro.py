@@ -120,7 +120,8 @@ class DPNumPyroModel(ProgramEstimator):
     usable_records_ : NoisyCount
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
-        Diagnostics of the solver.
+        Diagnostics of the solver. "dpvi": the last ``"clipping_norm"`` and, with a full-rank guide,
+        the ``"last_step"`` in posterior standard deviations; `fit` warns above 1.
     n_iter_ : int
         Number of rounds run.
     n_features_in_, feature_names_in_

@@ -18,6 +18,9 @@ from skdpbayes.estimators._summary import SummaryMixin
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
+# In posterior standard deviations: a few tenths where fits arrive, up to .75 where noise dominates.
+LONGEST_LAST_STEP = 1.0
+
 
 class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
     """Base of the estimators with a choice of solvers and a posterior."""
@@ -61,6 +64,7 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
         """Set the posterior and draw from it; shape (n_posterior_samples, n_parameters)."""
         self._set_posterior(plan, outcome)
         self._warn_unless_mixed()
+        self._warn_unless_arrived()
         self._chains = self.posterior_.n_chains
         return self.posterior_.ordered_sample(outcome.rng, self.n_posterior_samples)
 
@@ -84,6 +88,17 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
                 f"1.1), the least effective sample size {least:.0f} (should be above 100). The "
                 "draws do not represent the posterior. Take solver='dpvi', more n_steps or, under "
                 f"privacy, a larger epsilon{clip}.",
+                ConvergenceWarning,
+            )
+
+    def _warn_unless_arrived(self) -> None:
+        """Warn if the step from the averages of the run to the estimate is a long one."""
+        last = self.diagnostics_.get("last_step", 0.0)
+        if last > LONGEST_LAST_STEP:
+            warn_user(
+                f"The fit has not arrived: its last step is {last:.1f} posterior standard "
+                f"deviations long (should be below {LONGEST_LAST_STEP:g}). Intervals do not tell "
+                "how far it may be from the posterior. Take more n_steps.",
                 ConvergenceWarning,
             )
 

@@ -231,9 +231,15 @@ class DPVI:
         )
 
     def diagnostics(self, state: DPVIState, posterior: Any) -> dict[str, Any]:
-        """Final clipping norm."""
-        del posterior
-        return {"clipping_norm": float(np.exp(state.log_clip))}
+        """Final clipping norm; with a full-rank guide the length of the last step.
+
+        That is its root mean square over the parameters, in posterior standard deviations.
+        """
+        found = {"clipping_norm": float(np.exp(state.log_clip))}
+        if isinstance(state.guide, FullRankState):
+            step = (posterior.mean - np.asarray(state.average[0], np.float64)) / posterior.std
+            found["last_step"] = float(np.sqrt(np.mean(step**2)))
+        return found
 
     def _rates(
         self, step: jax.Array, n_parameters: int, scale: jax.Array, mechanism: Mechanism

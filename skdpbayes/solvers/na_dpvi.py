@@ -16,7 +16,7 @@ which is combined with the prior (`_given`): the usual posterior where nu is sma
 it is large. The next score is released at the posterior mean; there is no learning rate. As it
 nears t*, errors of H matter less and less.
 
-For logistic regression simulated rows correct the result (`simulated_rows`).
+For logistic regression simulated rows correct the steps and the result (`simulated_rows`).
 
 Where we differ: the paper runs NUTS over the stored trace for t*, a diagonal H and the variance.
 
@@ -127,7 +127,7 @@ class NADPVI:
     curvature_every : int
         Period of the curvature rounds.
     simulated : NormalRows, optional
-        Rows that correct the final posterior (`simulated_rows`); None: no correction.
+        Rows that correct steps and posterior (`simulated_rows`); None: no correction.
     """
 
     clipping_norm: Number

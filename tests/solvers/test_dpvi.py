@@ -1,5 +1,6 @@
 """Variational inference: without noise the exact optimum, with nothing but noise the prior."""
 
+import warnings
 from itertools import pairwise
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import pytest
 from cases import slow_but
 from numpyro.diagnostics import effective_sample_size
 from scipy.special import expit
+from sklearn.exceptions import ConvergenceWarning
 from variational import variational_optimum
 
 from benchmarks.coverage import standardised_errors
@@ -150,6 +152,24 @@ def test_privacy_noise_that_is_not_reported_would_be_noticed(monkeypatch):
         lambda *arguments: original(*arguments[:-1], arguments[-1]._replace(privacy=0.0)),
     )
     assert spread_and_coverage(epsilon=0.3)[0] > 1.5 * reported
+
+
+def test_a_fit_that_has_not_arrived_says_so():
+    """A long step from the averages to the estimate; at the default number of rounds none."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5000, 3))
+    y = (rng.random(5000) < expit(X @ [2, -2, 1.5])).astype(int)
+    short, default = (
+        DPBayesianLogisticRegression(4.0, classes=[0, 1], solver="dpvi", n_steps=n, random_state=0)
+        for n in (60, None)
+    )
+    with pytest.warns(ConvergenceWarning, match=r"not arrived: its last step is \d+\.\d posterior"):
+        short.fit(X, y)
+    assert short.diagnostics_["last_step"] > 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        default.fit(X, y)
+    assert 0 < default.diagnostics_["last_step"] < 0.3
 
 
 def test_prior_that_is_not_normal_is_refused():
