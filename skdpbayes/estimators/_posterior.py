@@ -94,7 +94,7 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
     def _warn_unless_arrived(self) -> None:
         """Warn if the step from the averages of the run to the estimate is a long one."""
         last = self.diagnostics_.get("last_step", 0.0)
-        if last > LONGEST_LAST_STEP:
+        if not last <= LONGEST_LAST_STEP:
             warn_user(
                 f"The fit has not arrived: its last step is {last:.1f} posterior standard "
                 f"deviations long (should be below {LONGEST_LAST_STEP:g}). Intervals do not tell "
@@ -104,8 +104,9 @@ class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
 
     def _set_posterior(self, plan: Plan, outcome: Outcome) -> None:
         self.n_iter_ = plan.n_steps
-        self.posterior_: Any = plan.solver.posterior(plan.model, outcome.state)
-        self.diagnostics_: dict[str, Any] = plan.solver.diagnostics(outcome.state, self.posterior_)
+        run = plan.model, outcome.state
+        self.posterior_: Any = plan.solver.posterior(*run)
+        self.diagnostics_: dict[str, Any] = plan.solver.diagnostics(*run, self.posterior_)
 
     def _fresh_draws(
         self, n_samples: int, random_state: int | np.random.Generator | None

@@ -99,7 +99,7 @@ class Adam(OneKindOfRound):
         mean = np.asarray(state.average, np.float64)
         return GaussianPosterior(mean, np.zeros_like(mean))
 
-    def diagnostics(self, state: AdamState, posterior: Any) -> dict[str, Any]:
+    def diagnostics(self, model: Model, state: AdamState, posterior: Any) -> dict[str, Any]:
         """None."""
         del state, posterior
         return {}

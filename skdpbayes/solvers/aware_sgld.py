@@ -239,7 +239,9 @@ class AwareSGLD:
             draws.append(own.mean + z @ np.asarray(root).T)
         return DrawsPosterior(np.stack(draws))
 
-    def diagnostics(self, state: AwareState, posterior: DrawsPosterior) -> dict[str, Any]:
+    def diagnostics(
+        self, model: Model, state: AwareState, posterior: DrawsPosterior
+    ) -> dict[str, Any]:
         """Split R-hat and effective sample size of each parameter, over all chains."""
         del state
         return chain_diagnostics(posterior)

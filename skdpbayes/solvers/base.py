@@ -75,8 +75,8 @@ class Solver(Protocol[ModelT, State]):
     def posterior(self, model: ModelT, state: State) -> Any:
         """Posterior described by a final state (`skdpbayes.posteriors`, or the model's own)."""
 
-    def diagnostics(self, state: State, posterior: Any) -> dict[str, Any]:
-        """Public facts about the run, from the final state and its posterior."""
+    def diagnostics(self, model: ModelT, state: State, posterior: Any) -> dict[str, Any]:
+        """Public facts about the run, from the final state and the reported posterior."""
 
 
 class GradientSolver(Solver[ModelT, State], Protocol[ModelT, State]):

@@ -230,14 +230,16 @@ class DPVI:
             model, state, np.asarray(prior_precision(model), np.float64), noise
         )
 
-    def diagnostics(self, state: DPVIState, posterior: Any) -> dict[str, Any]:
+    def diagnostics(self, model: Model, state: DPVIState, posterior: Any) -> dict[str, Any]:
         """Final clipping norm; with a full-rank guide the length of the last step.
 
         That is its root mean square over the parameters, in posterior standard deviations.
         """
+        del posterior  # it may be that of more parameters (`Opened`)
         found = {"clipping_norm": float(np.exp(state.log_clip))}
         if isinstance(state.guide, FullRankState):
-            step = (posterior.mean - np.asarray(state.average[0], np.float64)) / posterior.std
+            own = self.posterior(model, state)
+            step = (own.mean - np.asarray(state.average[0], np.float64)) / own.std
             found["last_step"] = float(np.sqrt(np.mean(step**2)))
         return found
 

@@ -56,7 +56,7 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
-from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
+from skdpbayes.models.denoising import cautious_curvature, estimated_curvature, mean_curvature_error
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import (
     HasInformation,
@@ -226,20 +226,20 @@ class NADPVI:
             rows, at, clip = self.simulated.of(model), unravel(point), row_norm(state)
             blocks = curvature_blocks(curvature_norm(state), clip, mechanism.several_rows)
             # Last bits of sums in double precision differ between one device and many.
-            whole, foreseen = single(
-                (
-                    rows.curvature(at, clip),
-                    Foreseen(
-                        rows.curvature(at, clip, blocks["curvature"].clipping_norm),
-                        rows.variances(at, clip, blocks["variances"].clipping_norm),
-                    ),
-                )
+            foreseen = Foreseen(
+                rows.curvature(at, clip, blocks["curvature"].clipping_norm),
+                rows.variances(at, clip, blocks["variances"].clipping_norm),
+                rows.curvature(at, clip),
             )
-            known = state.known.after(estimate, scales, mechanism, foreseen)
-            alone = _denoised(cautious_curvature, model, known)
-            unclipped = jnp.trace(whole) / jnp.trace(foreseen.matrix)
-            like = likeness(known, rows.logit_variance(state.covariance))
-            values, vectors = spectrum(like, whole, unclipped * alone)
+            known = state.known.after(estimate, scales, mechanism, single(foreseen))
+            assert known.foreseen is not None
+            # The first release, at the start, keeps these above zero.
+            unclipped = jnp.trace(known.foreseen.whole) / jnp.trace(known.foreseen.matrix)
+            alone = unclipped * _denoised(cautious_curvature, model, known)
+            like = likeness(known, single(rows.logit_variance(state.covariance)))
+            values, vectors = spectrum(like, known.foreseen.whole, alone)
+            # Far outside nothing is left of it, and steps would know no bound.
+            values = values.clip(mean_curvature_error(len(values), known.variance))
             return state._replace(known=known, curvature=(vectors * values) @ vectors.T)
 
         def scores(state: TraceState) -> Mapping[str, Block]:
@@ -305,9 +305,9 @@ class NADPVI:
         with jax.enable_x64(True):
             return jax.device_get(_compiled(self, model, state))
 
-    def diagnostics(self, state: TraceState, posterior: Any) -> dict[str, Any]:
+    def diagnostics(self, model: Model, state: TraceState, posterior: Any) -> dict[str, Any]:
         """Mean weight of the records."""
-        del posterior
+        del model, posterior
         return {"mean_weight": float(sampling_weight(jax.device_get(state.known)))}
 
 

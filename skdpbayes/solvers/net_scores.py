@@ -197,9 +197,11 @@ class NetScores:
         """The guide."""
         return model.posterior(state.params)
 
-    def diagnostics(self, state: NetState, posterior: Any) -> dict[str, Any]:
+    def diagnostics(
+        self, model: SigmoidBeliefNet, state: NetState, posterior: Any
+    ) -> dict[str, Any]:
         """Standard deviation of the noise in the averages."""
-        del posterior
+        del model, posterior
         return {
             "noise_std": {
                 "visible": float(state.trace.variance) ** 0.5,

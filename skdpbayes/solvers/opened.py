@@ -143,10 +143,12 @@ class Opened:
         with jax.enable_x64(True):  # as in the run, for the same coordinates
             return jax.device_get(_marginal(model, state.params))
 
-    def diagnostics(self, state: OpenedState, posterior: Posterior) -> dict[str, Any]:
+    def diagnostics(
+        self, model: OpenedModel, state: OpenedState, posterior: Posterior
+    ) -> dict[str, Any]:
         """Diagnostics of the solver, on its posterior of the coordinates."""
         own = posterior.posterior if isinstance(posterior, MappedPosterior) else posterior
-        return self.solver.diagnostics(state.solver, own)
+        return self.solver.diagnostics(self._marginal(model, state), state.solver, own)
 
 
 @partial(jax.jit, compiler_options=LITTLE_EFFORT)

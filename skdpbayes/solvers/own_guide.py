@@ -131,7 +131,7 @@ class OwnGuide(OneKindOfRound):
         del model
         return GuidePosterior(self.guide, np.asarray(state.average))
 
-    def diagnostics(self, state: OwnGuideState, posterior: Any) -> dict[str, Any]:
+    def diagnostics(self, model: Model, state: OwnGuideState, posterior: Any) -> dict[str, Any]:
         """None."""
         del state, posterior
         return {}

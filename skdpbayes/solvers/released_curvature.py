@@ -34,6 +34,7 @@ class Foreseen(NamedTuple):
 
     matrix: jax.Array  # (P, P)
     variances: jax.Array  # (1 + P,)
+    whole: jax.Array  # the matrix, were nothing clipped
 
 
 class Curvature(NamedTuple):
@@ -54,16 +55,16 @@ class Curvature(NamedTuple):
     @classmethod
     def none(cls, p: int, *, foreseen: bool = False) -> Curvature:
         """Before the first release."""
-        zero = jnp.zeros((), jnp.float32)
+        zero, zeros = jnp.zeros((), jnp.float32), jnp.zeros((p, p), jnp.float32)
         return cls(
-            kept_matrix=jnp.zeros((p, p), jnp.float32),
+            kept_matrix=zeros,
             kept_variance=zero,
             variances=jnp.zeros(1 + p, jnp.float32),
             doubt=zero,
             kept=zero + 1,
             norms=jnp.zeros(2, jnp.float32),
             n=jnp.zeros((), jnp.int32),
-            foreseen=single(Foreseen(jnp.zeros((p, p)), jnp.zeros(1 + p))) if foreseen else None,
+            foreseen=single(Foreseen(zeros, jnp.zeros(1 + p), zeros)) if foreseen else None,
         )
 
     @property

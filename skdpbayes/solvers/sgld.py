@@ -136,7 +136,9 @@ class SGLD(OneKindOfRound):
             )
         return DrawsPosterior(draws[:, ~np.isnan(draws).any(axis=(0, 2))])
 
-    def diagnostics(self, state: SGLDState, posterior: DrawsPosterior) -> dict[str, Any]:
+    def diagnostics(
+        self, model: Model, state: SGLDState, posterior: DrawsPosterior
+    ) -> dict[str, Any]:
         """Split R-hat and effective sample size of each parameter, over all chains."""
         del state
         return chain_diagnostics(posterior)

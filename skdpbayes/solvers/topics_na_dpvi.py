@@ -113,9 +113,9 @@ class TopicsNADPVI(OneKindAfterOpenings):
         """The model's posterior at the final parameters."""
         return model.posterior(state.params)
 
-    def diagnostics(self, state: AwareCounts, posterior: Any) -> dict[str, Any]:
+    def diagnostics(self, model: TopicModel, state: AwareCounts, posterior: Any) -> dict[str, Any]:
         """Noise of the averaged counts (root mean square), and the mean share of information."""
-        del posterior
+        del model, posterior
         deviation = jnp.sqrt(state.variance) / state.information * state.noise
         return {
             "noise_std": {"topics": float(jnp.sqrt(jnp.mean(deviation**2)))},

@@ -132,6 +132,8 @@ class TopicsSGLD(OneKindAfterOpenings):
         totals = np.asarray(state.theta, np.float64).sum(axis=0)
         return TopicsDraws(draws.reshape(1, len(draws), -1), totals)
 
-    def diagnostics(self, state: TopicsChain, posterior: TopicsDraws) -> dict[str, Any]:
+    def diagnostics(
+        self, model: TopicModel, state: TopicsChain, posterior: TopicsDraws
+    ) -> dict[str, Any]:
         """Split R-hat and effective sample size of each probability; share of heated counts."""
         return chain_diagnostics(posterior) | {"heated_share": float(state.heated)}

@@ -155,7 +155,7 @@ class OneRelease(OneKindOfRound):
     def _asked(self, model: Any) -> Any:
         return model if self.unit is None else Counted(model, self.unit)
 
-    def diagnostics(self, state: NoisySum, posterior: Any) -> dict[str, Any]:
+    def diagnostics(self, model: ConjugateModel, state: NoisySum, posterior: Any) -> dict[str, Any]:
         """The standard deviation of the noise in each sum."""
-        del posterior
+        del model, posterior
         return {"noise_std": float(state.scale)}

@@ -287,9 +287,11 @@ class LogisticVIPS:
         del model
         return GaussianPosterior.from_precision(*map(np.asarray, state.given))
 
-    def diagnostics(self, state: Statistics, posterior: Any) -> dict[str, Any]:
+    def diagnostics(
+        self, model: LogisticRegression, state: Statistics, posterior: Any
+    ) -> dict[str, Any]:
         """None."""
-        del posterior
+        del model, posterior
         return {}
 
 

@@ -114,9 +114,11 @@ class StatisticsRounds(OneKindAfterOpenings):
         """The model's posterior at the final parameters."""
         return model.posterior(state.params)
 
-    def diagnostics(self, state: StatisticsState, posterior: Any) -> dict[str, Any]:
+    def diagnostics(
+        self, model: StatisticsModel, state: StatisticsState, posterior: Any
+    ) -> dict[str, Any]:
         """Standard deviation of the noise in each sum of the last average."""
-        del posterior
+        del model, posterior
         return {
             "noise_std": {
                 name: float(scale) * float(state.variance) ** 0.5

@@ -106,7 +106,9 @@ def test_na_dpvi_undoes_what_topics_filled_in(monkeypatch):
     weights = np.array([1, 2, 3]) / 6  # of the rounds, by 2 / (t + 2)
     noise = 0.5 * np.sqrt((weights**2).sum()) / share
     np.testing.assert_allclose(state.params.noise, noise, rtol=1e-4)
-    assert solver.diagnostics(state, None)["observed_share"] == pytest.approx(share.mean(), rel=0.1)
+    assert solver.diagnostics(None, state, None)["observed_share"] == pytest.approx(
+        share.mean(), rel=0.1
+    )
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def known(matrix, sd):
     return Curvature.none(P)._replace(
         kept_matrix=jnp.asarray(matrix + noise),
         kept_variance=jnp.asarray(sd**2),
-        foreseen=Foreseen(100 * jnp.eye(P), jnp.ones(1 + P)),
+        foreseen=Foreseen(100 * jnp.eye(P), jnp.ones(1 + P), 100 * jnp.eye(P)),
     )
 
 
@@ -152,7 +152,7 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
         kept_matrix=kept,
         kept_variance=jnp.asarray(1e-6),
         variances=1.3 * short,
-        foreseen=Foreseen(foreseen, short),
+        foreseen=Foreseen(foreseen, short, whole),
     )
     start = Start(truth.ravel() + 0.3, 1e-4 * jnp.eye(p), kept, kept)
     found = found_with(model, rows, clip, start, blocks, known)
@@ -192,6 +192,28 @@ def test_steps_are_by_a_curvature_that_no_clip_has_shortened():
             state, theta, jnp.int32(0), jax.tree.map(jnp.float32, estimate), noise
         )
         np.testing.assert_allclose(new.curvature, expected, atol=0.005 * jnp.trace(whole))
+        # Far outside no curvature is left: the earlier one counts, and there is a least one.
+        nothing = jax.tree.map(jnp.zeros_like, estimate)
+        outside = new._replace(theta=jnp.array([0.0, 0.0, 60.0]))
+        last = curvature.update(outside, outside.theta, jnp.int32(1), nothing, noise)
+        assert np.linalg.eigvalsh(last.curvature).min() > 0.01 * np.linalg.eigvalsh(whole).min()
+
+
+@pytest.mark.slow
+def test_hardly_any_rows_of_a_class_move_the_intercept_no_further_than_they_tell():
+    """Past the optimum there is no curvature, and steps by the present one would not end."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X, y = rng.normal(size=(20_000, 2)), (rng.uniform(size=20_000) > 0.001).astype(int)
+        model = DPBayesianLogisticRegression(
+            1.0,
+            classes=[0, 1],
+            solver="na-dpvi",
+            intercept_scale=10.0,
+            n_steps=100,
+            random_state=seed,
+        ).fit(X, y)
+        assert 5.5 < model.intercept_.item() < 8
 
 
 @pytest.mark.slow

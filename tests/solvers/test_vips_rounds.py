@@ -89,6 +89,8 @@ def test_the_scale_is_that_of_the_average(compiled_quickly):
     want = 100 * noise / rate * np.sqrt(np.sum(share**2))
     solver, state = run(Centred(), rounds, noise=noise, x=[np.nan] * 4, rate=rate)
     assert state.params["scale"] == pytest.approx(want, rel=1e-5)
-    assert solver.diagnostics(state, None)["noise_std"]["sums"] == pytest.approx(want, rel=1e-5)
+    assert solver.diagnostics(None, state, None)["noise_std"]["sums"] == pytest.approx(
+        want, rel=1e-5
+    )
     _, alone = run(Centred(), rounds, noise=noise, x=[np.nan] * 4, rate=rate, least_weight=1.0)
     assert alone.params["scale"] == pytest.approx(100 * noise / rate, rel=1e-5)
