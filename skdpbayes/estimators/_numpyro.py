@@ -121,7 +121,7 @@ class DPNumPyroModel(ProgramEstimator):
         Noisy number of usable records: those without missing cells or unknown labels.
     diagnostics_ : dict
         Diagnostics of the solver. "dpvi": the last ``"clipping_norm"`` and, with a full-rank guide,
-        the ``"last_step"`` in posterior standard deviations; `fit` warns above 1.
+        the ``"last_step"`` in posterior standard deviations; `fit` warns above 1.5.
     n_iter_ : int
         Number of rounds run.
     n_features_in_, feature_names_in_

@@ -18,8 +18,8 @@ from skdpbayes.estimators._summary import SummaryMixin
 if TYPE_CHECKING:
     from skdpbayes.plans.plan import Plan
 
-# In posterior standard deviations: a few tenths where fits arrive, up to .75 where noise dominates.
-LONGEST_LAST_STEP = 1.0
+# In posterior standard deviations: a few tenths where fits arrive, up to 1.2 where noise dominates.
+LONGEST_LAST_STEP = 1.5
 
 
 class PosteriorEstimator(ArvizMixin, SummaryMixin, PrivateEstimator):
