@@ -48,6 +48,7 @@ from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import (
     Model,
+    double,
     flat_start,
     prior_matrix,
     score_scale,
@@ -233,14 +234,16 @@ class NADPVI:
             )
             known = state.known.after(estimate, scales, mechanism, single(foreseen))
             assert known.foreseen is not None
+            averaged = double(known.foreseen)
             # The first release, at the start, keeps these above zero.
-            unclipped = jnp.trace(known.foreseen.whole) / jnp.trace(known.foreseen.matrix)
+            unclipped = jnp.trace(averaged.whole) / jnp.trace(averaged.matrix)
             alone = unclipped * _denoised(cautious_curvature, model, known)
             like = likeness(known, single(rows.logit_variance(state.covariance)))
-            values, vectors = spectrum(like, known.foreseen.whole, alone)
+            values, vectors = spectrum(like, averaged.whole, alone)
             # Far outside nothing is left of it, and steps would know no bound.
             values = values.clip(mean_curvature_error(len(values), known.variance))
-            return state._replace(known=known, curvature=(vectors * values) @ vectors.T)
+            h = double(single((vectors * values) @ vectors.T))
+            return state._replace(known=known, curvature=h)
 
         def scores(state: TraceState) -> Mapping[str, Block]:
             return {"score": Block(norm(state), together="score")}
