@@ -77,8 +77,8 @@ def test_no_cell_raises_or_counts_for_more_than_its_bound(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings(
-            "ignore", message="delta=|random_state"
-        )  # of parameters and N, which are public
+            "ignore", message="delta=|random_state|The fit has not arrived"
+        )  # of parameters, N and releases, which are public
         fit = Fit(estimator(case), X, y)
         records = fit.records  # as this fit would have them, before the next
         fit.estimator.fit(X, y)
