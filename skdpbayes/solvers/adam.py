@@ -101,5 +101,5 @@ class Adam(OneKindOfRound):
 
     def diagnostics(self, model: Model, state: AdamState, posterior: Any) -> dict[str, Any]:
         """None."""
-        del state, posterior
+        del model, state, posterior
         return {}

@@ -243,7 +243,7 @@ class AwareSGLD:
         self, model: Model, state: AwareState, posterior: DrawsPosterior
     ) -> dict[str, Any]:
         """Split R-hat and effective sample size of each parameter, over all chains."""
-        del state
+        del model, state
         return chain_diagnostics(posterior)
 
     def _step(self) -> jax.Array:

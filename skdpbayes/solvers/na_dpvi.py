@@ -57,7 +57,7 @@ from skdpbayes.models.base import (
     unbiased_total,
     weighted_score,
 )
-from skdpbayes.models.denoising import cautious_curvature, estimated_curvature, mean_curvature_error
+from skdpbayes.models.denoising import cautious_curvature, estimated_curvature
 from skdpbayes.models.normal_rows import NormalRows
 from skdpbayes.models.protocols import (
     HasInformation,
@@ -87,8 +87,7 @@ from skdpbayes.solvers.simulated_rows import (
     Likelihood,
     Start,
     found_with,
-    likeness,
-    spectrum,
+    step_curvature,
 )
 
 _BLOCKS = 32  # of rounds, over which averages are kept
@@ -227,23 +226,17 @@ class NADPVI:
             rows, at, clip = self.simulated.of(model), unravel(point), row_norm(state)
             blocks = curvature_blocks(curvature_norm(state), clip, mechanism.several_rows)
             # Last bits of sums in double precision differ between one device and many.
-            foreseen = Foreseen(
-                rows.curvature(at, clip, blocks["curvature"].clipping_norm),
-                rows.variances(at, clip, blocks["variances"].clipping_norm),
-                rows.curvature(at, clip),
+            foreseen = single(
+                Foreseen(
+                    rows.curvature(at, clip, blocks["curvature"].clipping_norm),
+                    rows.variances(at, clip, blocks["variances"].clipping_norm),
+                    rows.curvature(at, clip),
+                )
             )
-            known = state.known.after(estimate, scales, mechanism, single(foreseen))
-            assert known.foreseen is not None
-            averaged = double(known.foreseen)
-            # The first release, at the start, keeps these above zero.
-            unclipped = jnp.trace(averaged.whole) / jnp.trace(averaged.matrix)
-            alone = unclipped * _denoised(cautious_curvature, model, known)
-            like = likeness(known, single(rows.logit_variance(state.covariance)))
-            values, vectors = spectrum(like, averaged.whole, alone)
-            # Far outside nothing is left of it, and steps would know no bound.
-            values = values.clip(mean_curvature_error(len(values), known.variance))
-            h = double(single((vectors * values) @ vectors.T))
-            return state._replace(known=known, curvature=h)
+            known = state.known.after(estimate, scales, mechanism, foreseen)
+            alone = _denoised(cautious_curvature, model, known)
+            h = step_curvature(known, rows.logit_variance(state.covariance), alone)
+            return state._replace(known=known, curvature=double(single(h)))
 
         def scores(state: TraceState) -> Mapping[str, Block]:
             return {"score": Block(norm(state), together="score")}

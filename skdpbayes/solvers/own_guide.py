@@ -133,7 +133,7 @@ class OwnGuide(OneKindOfRound):
 
     def diagnostics(self, model: Model, state: OwnGuideState, posterior: Any) -> dict[str, Any]:
         """None."""
-        del state, posterior
+        del model, state, posterior
         return {}
 
 

@@ -140,7 +140,7 @@ class SGLD(OneKindOfRound):
         self, model: Model, state: SGLDState, posterior: DrawsPosterior
     ) -> dict[str, Any]:
         """Split R-hat and effective sample size of each parameter, over all chains."""
-        del state
+        del model, state
         return chain_diagnostics(posterior)
 
     def _moved(

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from skdpbayes.models.base import Model, flat_start
-from skdpbayes.models.denoising import share_told
+from skdpbayes.models.base import Model, double, flat_start, single
+from skdpbayes.models.denoising import mean_curvature_error, share_told
 from skdpbayes.models.normal_rows import Expected
 from skdpbayes.models.protocols import Number
 from skdpbayes.solvers.averages import Averages, average, doubted
@@ -123,6 +123,29 @@ def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[ja
     believed = like.factor * simulated + like.told * like.difference
     values, vectors = jnp.linalg.eigh(like.trust * believed + (1 - like.trust) * alone)
     return values.clip(_LEAST_EIGENVALUE * values[-1].clip(1)), vectors
+
+
+def step_curvature(known: Curvature, logit_variance: jax.Array, alone: jax.Array) -> jax.Array:
+    """Curvature of the steps of a run, which no clip has shortened, (P, P).
+
+    Parameters
+    ----------
+    known : Curvature
+        With ``foreseen``.
+    logit_variance : float
+        Mean variance of a logit, given the posterior.
+    alone : array of shape (P, P)
+        The released curvature by itself, as the clip has left it.
+    """
+    assert known.foreseen is not None
+    foreseen = double(known.foreseen)
+    # The first release, at the start, keeps these above zero.
+    unclipped = jnp.trace(foreseen.whole) / jnp.trace(foreseen.matrix)
+    like = likeness(known, single(logit_variance))
+    values, vectors = spectrum(like, foreseen.whole, unclipped * alone)
+    # Far outside no curvature is left, and steps would know no bound.
+    values = values.clip(mean_curvature_error(len(values), known.variance))
+    return (vectors * values) @ vectors.T
 
 
 def found_with(

@@ -218,7 +218,7 @@ def test_hardly_any_rows_of_a_class_move_the_intercept_no_further_than_they_tell
 
 @pytest.mark.slow
 def test_many_coefficients_are_not_too_large():
-    """Steps by a shortened curvature went too far, and the estimate with them: slopes of 1.5."""
+    """Steps by a shortened curvature went too far, and the estimate with them."""
     slopes = []
     for seed in range(4):
         rng = np.random.default_rng(seed)
