@@ -5,7 +5,7 @@ from pathlib import Path
 import cases
 import pytest
 
-from skdpbayes import DPBetaBernoulli
+from skdpbayes import DPBayesianLogisticRegression
 from tools.support_matrix import is_planned, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "support.md"
@@ -17,7 +17,7 @@ def test_the_page_has_the_table():
 
 
 def test_a_refusal_for_another_reason_is_no_cell():
-    (case,) = cases.cases(cls=DPBetaBernoulli, solver="vips")
+    (case,) = cases.cases(cls=DPBayesianLogisticRegression, solver="vips")
     assert is_planned(case, "replace_one", "fast")
     assert not is_planned(case, "add_remove", "secure")
     with pytest.raises(AssertionError):

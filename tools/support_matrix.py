@@ -26,17 +26,23 @@ _PRIVATE_SIZE = {"sampling_rate": 0.3, "learning_rate": 1e-6}
 def is_planned(case: Case, adjacency: str, numerics: str) -> bool:
     """Whether a plan is made; raises if it is refused without an error that users could read."""
     changes = {"adjacency": adjacency, "numerics": numerics}
-    if adjacency == "add_remove":
-        changes |= {name: own for name, own in _PRIVATE_SIZE.items() if case.has(name)}
-        if case.solver in ("na-dpvi", "vips"):
-            changes.pop("learning_rate", None)
     try:
-        plan = case.plan(**changes)
+        plan = case.plan(**changes | _declared(case, adjacency))
     except ValueError as error:
         assert "adjacency" in str(error) or "needs another solver" in str(error), error
         return False
     assert plan.report.adjacency == adjacency and plan.report.numerics == numerics
     return True
+
+
+def _declared(case: Case, adjacency: str) -> dict[str, float]:
+    """What stands in for the number of records, where that is private."""
+    if adjacency != "add_remove" or (case.solver == "vips" and case.has("guide")):
+        return {}
+    asked = [name for name in _PRIVATE_SIZE if case.has(name)]
+    if case.solver in ("na-dpvi", "vips"):
+        asked = [name for name in asked if name != "learning_rate"]
+    return {name: _PRIVATE_SIZE[name] for name in asked}
 
 
 def cell(cases: Iterable[Case]) -> str:

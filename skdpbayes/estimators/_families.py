@@ -27,10 +27,13 @@ _PARAMETERS = """epsilon : float, default=1.0
         rows."""
 
 _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
-        "vips" releases a bounded statistic once and gives the exact posterior of it, noise
-        included. The others are the gradient solvers (see `DPBayesianLogisticRegression`).
+        All release the sums of a bounded statistic once, and give the exact posterior, noise
+        included: the scores of a family are linear in its statistic, so that rounds say no more.
+        The gradient solvers go in rounds (see `DPBayesianLogisticRegression`) if a parameter of
+        rounds is given, or if persons have several rows, whose scores average out.
     adjacency : {"zero_out", "add_remove", "replace_one"}, default="zero_out"
-        Neighbouring relation. "vips" needs a public number of rows and refuses ``"add_remove"``.
+        Neighbouring relation. Under ``"add_remove"`` the number of rows is private. It is released
+        beside the sums, and the posterior includes its noise.
     numerics : {"secure", "fast"}, default="secure"
         Arithmetic of sums and noise. "secure" is integer arithmetic, for which the guarantee is
         proved. "fast" is floating point: the proof assumes exact arithmetic, and an adversary who
@@ -43,7 +46,7 @@ _SOLVER = """solver : {"vips", "dpvi", "na-dpvi", "sgld"}, default="vips"
         Budget to charge; it refuses a fit that exceeds it. None: the ledger opened by ``with``, if
         any.
     clipping_norm, sampling_rate, n_steps, learning_rate, guide, step_schedule, n_chains
-        Parameters of the gradient solvers, as in `DPBayesianLogisticRegression`.
+        Parameters of rounds, as in `DPBayesianLogisticRegression`.
     n_posterior_samples : int, default=1000
         Number of posterior draws kept for predictions.
     random_state : None, int, RandomState or Generator, default=None
@@ -108,14 +111,16 @@ class FamilyEstimator(DensityScoreMixin, DensityMixin, PosteriorEstimator):
         return PlainRows()
 
     def _finish(self, plan: Plan, outcome: Outcome) -> None:
+        from skdpbayes.solvers.vips import OneRelease
+
         draws = self._draws(plan, outcome)
-        if self.solver != "vips":  # the posterior is of the unconstrained parameter
+        if not isinstance(plan.solver, OneRelease):  # it is of the unconstrained parameter
             self.posterior_ = MappedPosterior(self.posterior_, type(plan.model).constrained)
             draws = plan.model.constrained(draws)
         self._set_parameter(plan, draws)
 
     def _quiet_std(self) -> dict[str, np.ndarray]:
-        if self.solver != "vips":
+        if isinstance(self.posterior_, MappedPosterior):
             return {}
         return {self._draws_name: self.posterior_.without_noise().std}
 

@@ -27,9 +27,16 @@ from skdpbayes.posteriors.conjugate import CountsPosterior, FirstOfEach, RatePos
 _MOST = 30.0  # largest |unconstrained parameter|; beyond, floats would overflow
 
 
+class ConjugateFamily:
+    """Base of the families: their scores are linear in the statistic.
+
+    The noisy sums of one round therefore say all that those of many rounds would.
+    """
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class GammaExponential:
+class GammaExponential(ConjugateFamily):
     """``x_j | theta_j ~ Exponential(theta_j)``, ``theta_j ~ Gamma(shape, rate)``.
 
     Parameters are ``log theta``.
@@ -125,7 +132,7 @@ class GammaExponential:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class BetaBernoulli:
+class BetaBernoulli(ConjugateFamily):
     """``x_j | theta_j ~ Bernoulli(theta_j)``, ``theta_j ~ Beta(a, b)``; parameters ``logit theta``.
 
     Observations are taken as 1 if they exceed 1/2.
@@ -219,7 +226,7 @@ class BetaBernoulli:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class DirichletCategorical:
+class DirichletCategorical(ConjugateFamily):
     """``x | theta ~ Categorical(theta)``, ``theta ~ Dirichlet(concentration)``.
 
     Parameters are ``log(theta_k / theta_K)``, k < K. A record is ``{"x": code}``; a code outside

@@ -7,13 +7,14 @@ and `register` an entry. To add a model, give it the methods that a way requires
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from skdpbayes.models.belief_net import SigmoidBeliefNet
+from skdpbayes.models.families import ConjugateFamily
 from skdpbayes.models.lda import LatentDirichletAllocation
 from skdpbayes.models.logistic import LogisticRegression
 from skdpbayes.models.moments import ColumnMoments
@@ -35,7 +36,9 @@ from skdpbayes.plans.gradients import (
 )
 from skdpbayes.plans.settings import Bounds, Planned, Settings
 from skdpbayes.plans.statistics import (
+    PlanFunction,
     opening_shares,
+    plan_family,
     plan_logistic,
     plan_moments,
     plan_net_dpvi,
@@ -48,8 +51,6 @@ from skdpbayes.plans.statistics import (
     plan_topics_sgld,
 )
 from skdpbayes.solvers.opened import Opened
-
-PlanFunction = Callable[..., Planned]
 
 
 @runtime_checkable
@@ -185,7 +186,8 @@ def register(entry: SolverEntry) -> None:
 
 
 def _gradient(plan: PlanFunction, kind: type, *special: tuple[type, PlanFunction]) -> Any:
-    return (*special, (HasMarginal, opened(plan, kind)), (kind, plan))
+    family = (ConjugateFamily, plan_family(plan))
+    return (*special, family, (HasMarginal, opened(plan, kind)), (kind, plan))
 
 
 register(

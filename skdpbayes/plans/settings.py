@@ -176,6 +176,13 @@ class Settings:
         """Largest number of rows of a record."""
         return self.max_rows_per_person or 1
 
+    @property
+    def asks_for_rounds(self) -> bool:
+        """Whether a parameter is given that rounds of scores alone have."""
+        given = (self.sampling_rate, self.n_steps, self.clipping_norm, self.learning_rate)
+        others = (self.guide, self.step_schedule, self.n_chains)
+        return any(own is not None for own in given) or others != ("auto", "constant", 1)
+
     def longest(self, norm: float, together: Together = "score") -> float:
         """Clipping norm of a record, given that of a row (`skdpbayes.mechanism.persons`)."""
         from skdpbayes.mechanism.spec import growth

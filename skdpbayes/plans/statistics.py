@@ -27,8 +27,11 @@ from skdpbayes.solvers.vips_logistic import (
 )
 from skdpbayes.solvers.vips_rounds import StatisticsRounds
 
+PlanFunction = Callable[..., Planned]
+
 _DRAWN_WEIGHT = 0.1  # least weight of a round at a draw: without noise, draws are averaged
 _LANGEVIN_TIME, _LONGEST_STEP = 60.0, 0.5  # of a chain over topics: sum of its steps, and a step
+_MOST_COUNTED = 2**31  # rows, where their number is private
 TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of 16 words
 
 if TYPE_CHECKING:
@@ -46,13 +49,31 @@ def plan_one_release(
     """One release of a conjugate model's summed statistics."""
     del bounds
     settings.refuse("clipping_norm", "sampling_rate", "n_steps", "learning_rate")
-    settings.refuse_private_n()
-    assert n is not None
-    rows = n * settings.most_rows
     if isinstance(model, LinearSums):  # its records have weights, whose sum is released
-        return _released_once(settings, one_release(model, rows, "statistic"))
+        settings.refuse_private_n()
+        assert n is not None
+        return _released_once(settings, one_release(model, n * settings.most_rows, "statistic"))
+    if n is None:
+        return _released_once(settings, one_release(Counted.of(model), _MOST_COUNTED))
     counted = model if settings.most_rows == 1 else Counted.of(model)
-    return _released_once(settings, one_release(counted, rows))
+    return _released_once(settings, one_release(counted, n * settings.most_rows))
+
+
+def plan_family(rounds: PlanFunction) -> PlanFunction:
+    """One release of a family's summed statistics, which says all that rounds of scores would.
+
+    `rounds` is the plan where it goes in rounds all the same: where the rows of a person add up
+    (the sums of later rounds are centred, and so shorter), and where a parameter of rounds is
+    given.
+    """
+
+    def planned(
+        settings: Settings, model: ConjugateModel, bounds: Bounds, n: int | None
+    ) -> Planned:
+        in_rounds = settings.most_rows > 1 or settings.asks_for_rounds
+        return (rounds if in_rounds else plan_one_release)(settings, model, bounds, n)
+
+    return planned
 
 
 def plan_moments(

@@ -311,7 +311,9 @@ QUICK_PLANS = ("logistic", "linear", "linear, vips", "beta, dpvi", "logistic, vi
 )
 def test_five_rows_cost_the_root_of_five_in_noise(case):
     """Group privacy costs five times the noise, and so do sums that have to be exact."""
-    ratio = noise_of(case, max_rows_per_person=5) / noise_of(case)
+    family = case.model in ("BetaBernoulli", "GammaExponential", "DirichletCategorical")
+    rounds = {"n_steps": 1000} if family and case.solver != "vips" else {}  # one without persons
+    ratio = noise_of(case, max_rows_per_person=5, **rounds) / noise_of(case, **rounds)
     assert ratio <= (6.5 if case.id in SUMS_ALONE else 2.3)
 
 
