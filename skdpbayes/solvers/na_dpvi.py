@@ -235,7 +235,7 @@ class NADPVI:
             )
             known = state.known.after(estimate, scales, mechanism, foreseen)
             alone = _denoised(cautious_curvature, model, known)
-            h = step_curvature(known, rows.logit_variance(state.covariance), alone)
+            h = step_curvature(known, alone)
             return state._replace(known=known, curvature=double(single(h)))
 
         def scores(state: TraceState) -> Mapping[str, Block]:

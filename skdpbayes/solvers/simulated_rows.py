@@ -20,7 +20,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from skdpbayes.models.base import Model, double, flat_start, single
+from skdpbayes.models.base import Model, double, flat_start
 from skdpbayes.models.denoising import mean_curvature_error, share_told
 from skdpbayes.models.normal_rows import Expected
 from skdpbayes.models.protocols import Number
@@ -78,20 +78,11 @@ class Likeness(NamedTuple):
     difference: jax.Array  # of the records' from that, (P, P)
     told: jax.Array  # share of the difference that is no noise
     factor_variance: jax.Array
-    logits_known: jax.Array  # 1 where they are, 0 where they are not
-    trust: jax.Array  # share in which simulated rows are believed
+    alike: jax.Array  # share in which the curvature of simulated rows is believed
 
 
-def likeness(known: Curvature, logit_variance: jax.Array) -> Likeness:
-    """Comparison of the released curvature with the one foreseen.
-
-    Parameters
-    ----------
-    known : Curvature
-        With ``foreseen``.
-    logit_variance : float
-        Mean variance of a logit, given the posterior.
-    """
+def likeness(known: Curvature) -> Likeness:
+    """Comparison of the released curvature with the one foreseen, which `known` must have."""
     assert known.foreseen is not None
     released, foreseen, variance = (
         x.astype(jnp.float64) for x in (known.matrix, known.foreseen.matrix, known.variance)
@@ -103,10 +94,7 @@ def likeness(known: Curvature, logit_variance: jax.Array) -> Likeness:
     difference = released - factor * foreseen
     told = share_told(difference, variance)
     apart = told * jnp.sum(difference**2) / jnp.sum(foreseen**2)
-    # Where logits are hardly known, a normal posterior is too little for scores that bend.
-    logits_known = 1 / (1 + logit_variance**2)
-    trust = logits_known / (1 + apart / _APART**2)
-    return Likeness(factor, difference, told, sure * error, logits_known, trust)
+    return Likeness(factor, difference, told, sure * error, 1 / (1 + apart / _APART**2))
 
 
 def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -121,19 +109,17 @@ def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[ja
         The released curvature by itself, which counts as far as the rows are not believed.
     """
     believed = like.factor * simulated + like.told * like.difference
-    values, vectors = jnp.linalg.eigh(like.trust * believed + (1 - like.trust) * alone)
+    values, vectors = jnp.linalg.eigh(like.alike * believed + (1 - like.alike) * alone)
     return values.clip(_LEAST_EIGENVALUE * values[-1].clip(1)), vectors
 
 
-def step_curvature(known: Curvature, logit_variance: jax.Array, alone: jax.Array) -> jax.Array:
+def step_curvature(known: Curvature, alone: jax.Array) -> jax.Array:
     """Curvature of the steps of a run, which no clip has shortened, (P, P).
 
     Parameters
     ----------
     known : Curvature
         With ``foreseen``.
-    logit_variance : float
-        Mean variance of a logit, given the posterior.
     alone : array of shape (P, P)
         The released curvature by itself, as the clip has left it.
     """
@@ -141,8 +127,7 @@ def step_curvature(known: Curvature, logit_variance: jax.Array, alone: jax.Array
     foreseen = double(known.foreseen)
     # The first release, at the start, keeps these above zero.
     unclipped = jnp.trace(foreseen.whole) / jnp.trace(foreseen.matrix)
-    like = likeness(known, single(logit_variance))
-    values, vectors = spectrum(like, foreseen.whole, unclipped * alone)
+    values, vectors = spectrum(likeness(known), foreseen.whole, unclipped * alone)
     # Far outside no curvature is left, and steps would know no bound.
     values = values.clip(mean_curvature_error(len(values), known.variance))
     return (vectors * values) @ vectors.T
@@ -165,7 +150,10 @@ def found_with(
     known : Curvature
     """
     unravel = flat_start(model)[1]
-    like = likeness(known, rows.logit_variance(start.covariance))
+    like = likeness(known)
+    # Where logits are hardly known, a normal posterior is too little for scores that bend.
+    logits_known = 1 / (1 + rows.logit_variance(start.covariance) ** 2)
+    trust = logits_known * like.alike
     variance = known.variance.astype(jnp.float64)
     points = jax.vmap(unravel)(blocks.point)
     weights = jax.vmap(lambda at: rows.weights(at, clip))(points)
@@ -180,23 +168,23 @@ def found_with(
         line = (blocks.point - mean) @ h  # by which scores differ from those at the mean, if linear
         labels = rows.mean_probabilities(unravel(mean), covariance)
         bend = like.factor * (rows.scores(weights, asked, labels) + (blocks.point - mean) @ whole)
-        missed = (1 - like.trust) * line**2 + like.trust * (1 - _BENT) * bend**2
-        corrected = blocks._replace(score=blocks.score + line - like.trust * bend)
+        missed = (1 - trust) * line**2 + trust * (1 - _BENT) * bend**2
+        corrected = blocks._replace(score=blocks.score + line - trust * bend)
         seen = average(doubted(corrected, jnp.mean(missed, axis=1, keepdims=True)))
 
         def spread(h: jax.Array) -> jax.Array:
             # Released variances are those of whole curvatures: mean weights are their ratio.
-            matrix = known.matrix + like.trust * (h - known.matrix)
+            matrix = known.matrix + trust * (h - known.matrix)
             own = known._replace(kept_matrix=matrix, kept=jnp.ones(()), variances=variances)
             return jnp.diag(seen.noise) + (1 + seen.subsampled) * sampling_covariance(own, h)
 
         clipped = rows.variances(unravel(mean), clip) / seen_variances
-        variances = known.variances * (1 + like.trust * (clipped - 1))
+        variances = known.variances * (1 + trust * (clipped - 1))
         gain, information = gained(h, spread(h))
         # Variances are about values**-2, whose mean over errors e is about 1 + 3 Var e as large.
         values, vectors = spectrum(like, whole, start.reported_curvature)
-        noisy = 1 - like.trust * (1 - like.told)
-        error = like.logits_known * (
+        noisy = 1 - trust * (1 - like.told)
+        error = logits_known * (
             noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2
         )
         short = (vectors * (values / jnp.sqrt(1 + 3 * error))) @ vectors.T
