@@ -47,6 +47,7 @@ class Task(NamedTuple):
     fresh: Array
     probability: Array
     data_norm: float | None = None
+    truth: Array | None = None
 
 
 def simulation(coefficients: Callable[[np.random.Generator], Array]) -> Callable[[int], Task]:
@@ -57,7 +58,8 @@ def simulation(coefficients: Callable[[np.random.Generator], Array]) -> Callable
         w = coefficients(rng)
         X, fresh = (rng.standard_normal((n, len(w))) for n in (ROWS, FRESH))
         y = rng.uniform(size=ROWS) < expit(X @ w - 0.5)
-        return Task(X, y.astype(np.int64), fresh, expit(fresh @ w - 0.5))
+        probability: Array = expit(fresh @ w - 0.5)
+        return Task(X, y.astype(np.int64), fresh, probability, truth=np.append(w, -0.5))
 
     return task
 
@@ -87,12 +89,24 @@ TASKS = {
 
 
 class Figures(NamedTuple):
-    """Excess log-loss (Adult: log-loss), AUC of rows with labels, and seconds."""
+    """Excess log-loss (Adult: log-loss), AUC of rows with labels, and seconds.
+
+    `held` is the share of coefficients in their 90% intervals, where the truth is known.
+    """
 
     loss: float
     auc: float
+    held: float
     seconds: float
     chosen: str
+
+
+def held(fitted: Any, truth: Array | None) -> float:
+    """Share of coefficients in their 90% intervals; NaN where the truth is not known."""
+    if truth is None:
+        return np.nan
+    away = np.append(fitted.coef_[0], fitted.intercept_) - truth
+    return float(np.mean(np.abs(away) <= 1.645 * fitted.posterior_.std))
 
 
 def fits(task: Task, epsilon: float, seed: int, methods: Sequence[str]) -> dict[str, Figures]:
@@ -130,6 +144,7 @@ def fits(task: Task, epsilon: float, seed: int, methods: Sequence[str]) -> dict[
         found[method] = Figures(
             log_loss(p, task.probability) - floor,
             float(roc_auc_score(task.probability, p)) if labelled else np.nan,
+            held(getattr(fitted[method], "best_estimator_", fitted[method]), task.truth),
             seconds,
             " ".join(str(np.sum(x) if np.ndim(x) else x) for x in chosen.values()),
         )
@@ -139,7 +154,7 @@ def fits(task: Task, epsilon: float, seed: int, methods: Sequence[str]) -> dict[
 def line(name: str, epsilon: float, method: str, figures: Sequence[Figures]) -> list[str]:
     """Row of the table; the choice is the most frequent one."""
     loss = 1e3 * np.array([own.loss for own in figures])
-    auc = np.mean([own.auc for own in figures])
+    auc, share = np.mean([(own.auc, own.held) for own in figures], axis=0)
     names, counts = np.unique([own.chosen for own in figures], return_counts=True)
     return [
         name,
@@ -148,12 +163,13 @@ def line(name: str, epsilon: float, method: str, figures: Sequence[Figures]) -> 
         f"{loss.mean():.2f}",
         f"{loss.std(ddof=1) / len(loss) ** 0.5:.2f}" if len(loss) > 1 else "",
         "" if np.isnan(auc) else f"{auc:.4f}",
+        "" if np.isnan(share) else f"{share:.2f}",
         f"{np.median([own.seconds for own in figures]):.2f}",
         str(names[counts.argmax()]),
     ]
 
 
-HEADER = ["task", "epsilon", "method", "log-loss", "+-", "AUC", "s", "most often"]
+HEADER = ["task", "epsilon", "method", "log-loss", "+-", "AUC", "held", "s", "most often"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

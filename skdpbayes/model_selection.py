@@ -484,6 +484,10 @@ class PriorChoice(NamedTuple):
     candidates : list of dict
         All candidates; ``"columns"`` is a mask, wherever the grid has one.
     log_evidence : array of shape (n_candidates,)
+    moved : array of shape (n_candidates,)
+        Root mean square by which the linear predictors of a row differ from those of the fit; zero
+        where that is unknown (without noise). Candidates above 0.25 are not chosen, if others are
+        below.
 
     Examples
     --------
@@ -501,6 +505,7 @@ class PriorChoice(NamedTuple):
     params: dict[str, Any]
     candidates: list[dict[str, Any]]
     log_evidence: np.ndarray
+    moved: np.ndarray
 
 
 def choose_prior(
@@ -552,6 +557,7 @@ def choose_prior(
         raise ValueError(f"choose_prior does not know {', '.join(sorted(map(str, unknown)))}.")
     candidates: list[dict[str, Any]] = []
     log_evidence: list[float] = []
+    moved: list[float] = []
     for params in ParameterGrid({name: list(values) for name, values in param_grid.items()}):
         other = estimator._with_prior_parameters(
             params.get("prior_scale"), params.get("prior_df", "same")
@@ -561,13 +567,18 @@ def choose_prior(
             found = list(other._nested_columns())
         else:
             kept = other._kept(columns)
-            found = [(kept, other._evidence(kept).log)]
-        for kept, log in found:
+            found = [(kept, other._evidence(kept))]
+        for kept, one in found:
             candidates.append(params | ({"columns": kept} if "columns" in params else {}))
-            log_evidence.append(log)
-    best = int(np.argmax(log_evidence))
+            log_evidence.append(one.log)
+            moved.append(other._moved(one.mean))
+    # Far from the fit its likelihood is not known, nor is the evidence.
+    near = np.array(moved) <= max(estimator._farthest_prior, min(moved))
+    best = int(np.argmax(np.where(near, log_evidence, -np.inf)))
     chosen = estimator.with_prior(**candidates[best])
-    return PriorChoice(chosen, candidates[best], candidates, np.array(log_evidence))
+    return PriorChoice(
+        chosen, candidates[best], candidates, np.array(log_evidence), np.array(moved)
+    )
 
 
 @dataclass(frozen=True)

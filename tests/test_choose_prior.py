@@ -196,3 +196,23 @@ def test_what_cannot_be_chosen_is_refused(noiseless):
         model().log_evidence()
     with pytest.raises(ValueError, match="epsilon"):
         choose_prior(noiseless, {"epsilon": [1.0]})
+
+
+def test_a_prior_that_moves_the_estimate_far_is_not_chosen(noiseless):
+    """Noise hides how the likelihood goes on: its quadratic form holds near the fit alone."""
+    loud = shared(X, epsilon=0.5)
+    scales = [0.01, 0.05, 1.0]
+    choice = choose_prior(loud, {"prior_scale": scales, "prior_df": [None]})
+    assert choice.moved[0] > choice.moved[1] > 0.25 > choice.moved[2]
+    assert choice.params["prior_scale"] == 1.0
+    with pytest.warns(UserWarning, match="fit again with this prior"):
+        other = loud.with_prior(prior_scale=0.05, prior_df=None)
+    away = np.append(other.coef_[0] - loud.coef_[0], other.intercept_ - loud.intercept_)
+    rows = np.column_stack([X, np.ones(N)])
+    assert choice.moved[1] == pytest.approx(np.sqrt(np.mean((rows @ away) ** 2)), rel=0.25)
+    # Of candidates that are all far away the nearest is taken.
+    with pytest.warns(UserWarning, match="linear predictors differ by"):
+        far = choose_prior(loud, {"prior_scale": scales[:2], "prior_df": [None]})
+    assert far.params["prior_scale"] == 0.05
+    unhidden = choose_prior(noiseless, {"prior_scale": scales, "prior_df": [None]})
+    assert not unhidden.moved.any()

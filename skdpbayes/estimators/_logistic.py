@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -243,6 +244,7 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
     _dims: ClassVar = {"coef": ("class", "feature"), "intercept": ("class",)}
     _estimated = ("coef", "intercept")
     _linear = True
+    _farthest_prior = 0.25  # root mean square by which another prior may move linear predictors
     _fitted = (
         *PosteriorEstimator._fitted,
         "posterior_samples_",
@@ -482,18 +484,27 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         """
         other, kept = self._with_prior_parameters(prior_scale, prior_df), self._kept(columns)
         other.posterior_, other._quiet = other._posterior_given(kept), None
+        moved = self._moved(other.posterior_.mean)
+        if moved > self._farthest_prior:
+            warnings.warn(
+                f"Under this prior the linear predictors differ by {moved:.2g} (root mean square) "
+                "from those of the fit, near which alone its releases tell of the likelihood. "
+                "Intervals may be too narrow: fit again with this prior.",
+                UserWarning,
+                stacklevel=2,
+            )
         other._describe(other._fresh_draws(self.n_posterior_samples, self._draws_seed))
         return other
 
-    def _nested_columns(self) -> Iterator[tuple[np.ndarray, float]]:
-        """Masks of columns with log evidences: all columns, then one less at a time.
+    def _nested_columns(self) -> Iterator[tuple[np.ndarray, Evidence]]:
+        """Masks of columns with evidences: all columns, then one less at a time.
 
         The column that is left out is the one without which the evidence is largest.
         """
         kept = np.ones(self.n_features_in_, bool)
         while True:
             found = self._evidence(kept)
-            yield kept, found.log
+            yield kept, found
             if kept.sum() == (not self.fit_intercept):
                 return
             without = found.without.reshape(len(self.intercept_), -1).sum(axis=0)
@@ -560,7 +571,15 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             np.tile(np.float64(model.prior_scale), model.n_rows), np.tile(by_column, model.n_rows)
         )
         among = self._among(kept)
-        return evidence(self._likelihood.among(among), priors.among(among))
+        found = evidence(self._likelihood.among(among), priors.among(among))
+        mean = np.zeros(len(among))
+        mean[among] = found.mean
+        return found._replace(mean=mean)
+
+    def _moved(self, mean: np.ndarray) -> float:
+        """Root mean square by which linear predictors differ from those of the fit."""
+        assert self._likelihood is not None
+        return self._likelihood.moved(mean)
 
     def _posterior_given(self, kept: np.ndarray) -> GaussianPosterior:
         """Posterior under the own prior; coefficients of columns that are not kept are zero."""

@@ -91,6 +91,18 @@ class InCoordinates:
         """Posterior (or likelihood) of the weights, given that of the coordinates."""
         return posterior.mapped(np.kron(np.eye(self.model.n_rows), np.asarray(self.axes, float)))
 
+    def moments(self, constant: bool) -> np.ndarray:
+        """Second moments of the rows by the axes, for all weights: block diagonal.
+
+        Parameters
+        ----------
+        constant : bool
+            Whether the last column is constant, whose second moment is one.
+        """
+        back = np.linalg.inv(np.asarray(self.axes, np.float64))
+        own = back.T @ back
+        return np.kron(np.eye(self.model.n_rows), own / own[-1, -1] if constant else own)
+
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]
         return {**record, "x": jnp.asarray(self.axes, x.dtype).T @ x, "grid": None}

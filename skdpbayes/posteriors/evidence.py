@@ -35,18 +35,37 @@ class NormalLikelihood:
     reported : array of shape (p, p)
         Information by which covariances are reported: that of another estimate of the curvature
         (``docs/solvers/na-dpvi.md``).
+    centre : array of shape (p,), optional
+        Estimate of the fit, about which the likelihood is quadratic.
+    moments : array of shape (p, p), optional
+        M such that ``t' M t`` is the mean square of a record's linear predictors.
     """
 
     information: np.ndarray
     linear: np.ndarray
     reported: np.ndarray
+    centre: np.ndarray | None = None
+    moments: np.ndarray | None = None
 
     def mapped(self, axes: ArrayLike) -> NormalLikelihood:
         """Likelihood of ``axes @ coefficients``."""
         back = np.linalg.inv(np.asarray(axes, np.float64))
         return NormalLikelihood(
-            back.T @ self.information @ back, back.T @ self.linear, back.T @ self.reported @ back
+            back.T @ self.information @ back,
+            back.T @ self.linear,
+            back.T @ self.reported @ back,
+            None if self.centre is None else np.asarray(axes, np.float64) @ self.centre,
         )
+
+    def moved(self, mean: np.ndarray) -> float:
+        """Root mean square by which linear predictors at `mean` differ from those of the fit.
+
+        Zero where that is unknown.
+        """
+        if self.centre is None or self.moments is None:
+            return 0.0
+        away = mean - self.centre
+        return float(np.sqrt(away @ self.moments @ away))
 
     def among(self, kept: np.ndarray) -> NormalLikelihood:
         """Likelihood of the coefficients in a mask, given that the others are zero."""
@@ -78,6 +97,8 @@ class Evidence(NamedTuple):
 
     Attributes
     ----------
+    mean : array of shape (p,)
+        Of the posterior.
     log : float
         Log evidence, where the likelihood of zero coefficients is one.
     without : array of shape (p,)
@@ -85,6 +106,7 @@ class Evidence(NamedTuple):
         over that of its prior: Dickey 1971).
     """
 
+    mean: np.ndarray
     log: float
     without: np.ndarray
 
@@ -127,7 +149,7 @@ def evidence(likelihood: NormalLikelihood, priors: Priors) -> Evidence:
             heavy, site_linear + _DAMPING * (wanted_linear - site_linear), site_linear
         )
     at_zero = -(centre**2 / spread + np.log(2 * np.pi * spread)) / 2
-    return Evidence(log, at_zero - tilted.log)
+    return Evidence(mean, log, at_zero - tilted.log)
 
 
 def _log_normal_integral(precision: np.ndarray, linear: np.ndarray) -> np.ndarray:

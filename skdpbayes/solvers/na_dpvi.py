@@ -276,7 +276,9 @@ class NADPVI:
         Scores were released at points that depend on the prior of the fit: it is quadratic about
         them.
         """
-        return NormalLikelihood(*self._found(model, state).likelihood)
+        found = self._found(model, state)
+        information, linear, reported = found.likelihood
+        return NormalLikelihood(information, linear, reported, found.mean)
 
     def found(self, model: Model, state: TraceState) -> Found:
         """Posterior and likelihood, to be traced.

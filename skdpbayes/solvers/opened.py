@@ -13,7 +13,7 @@ This is ours; for the start of a mixture see ``docs/solvers/vips.md``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from skdpbayes.compilation import LITTLE_EFFORT
 from skdpbayes.mechanism.spec import Block, Mechanism
 from skdpbayes.models.base import OpenedModel
 from skdpbayes.models.protocols import Number, Params
+from skdpbayes.models.whitened import InCoordinates
 from skdpbayes.posteriors.base import GaussianPosterior, MappedPosterior, Posterior
 from skdpbayes.posteriors.evidence import NormalLikelihood
 from skdpbayes.solvers.base import (
@@ -137,7 +138,11 @@ class Opened:
         """The likelihood that `na-dpvi` leaves, in the model's own parameters."""
         assert isinstance(self.solver, NADPVI)
         marginal = self._marginal(model, state)
-        return marginal.natural(self.solver.likelihood(marginal, state.solver))
+        found = marginal.natural(self.solver.likelihood(marginal, state.solver))
+        if isinstance(marginal, InCoordinates):
+            constant = self.solver.simulated is not None  # a constant column
+            found = replace(found, moments=marginal.moments(constant))
+        return found
 
     def _marginal(self, model: OpenedModel, state: OpenedState) -> Any:
         with jax.enable_x64(True):  # as in the run, for the same coordinates

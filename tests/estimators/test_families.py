@@ -21,7 +21,7 @@ from skdpbayes.mechanism.keys import fit_keys
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models.families import BetaBernoulli
 from skdpbayes.privacy import GaussianSteps, PrivacyLeakWarning, compose
-from skdpbayes.solvers.vips import OneRelease
+from skdpbayes.solvers.vips import Counted, OneRelease
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -252,6 +252,39 @@ def test_one_release_says_what_rounds_would(name, solver):
     assert other.n_iter_ == 1
     in_rounds = estimator(name, solver=solver, n_steps=30).plan(N, DATA[name].shape[1])
     assert in_rounds.n_steps == 30
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"solver": "dpvi", "guide": "mean_field"},
+        {"solver": "dpvi", "learning_rate": 0.1},
+        {"solver": "na-dpvi", "clipping_norm": 1.0},
+        {"solver": "sgld", "n_chains": 2},
+        {"solver": "sgld", "step_schedule": "decreasing"},
+    ],
+    ids=str,
+)
+def test_a_parameter_of_rounds_asks_for_rounds(asked):
+    assert estimator("beta", **asked).plan(N, 2).n_steps > 10
+
+
+def test_the_noise_of_the_number_of_rows_widens_the_posterior():
+    model, n, scale = BetaBernoulli(1, np.float32(1), np.float32(1)), 1000, 15.0
+    counted = Counted.of(model)
+    total = np.array([0.4 * n, n * float(counted.unit)])
+    mixture = counted.noisy_posterior(total, scale, 10 * n)
+    known = model.noisy_posterior(total[:1], scale, n)
+    draws = [own.sample(np.random.default_rng(0), 4000) for own in (mixture, known)]
+    assert np.std(draws[0]) > 1.2 * np.std(draws[1])
+
+
+def test_without_noise_every_row_is_counted_whole():
+    X = DATA["beta"]
+    model = estimator("beta", epsilon=np.inf, adjacency="add_remove").fit(X)
+    exact = stats.beta(1 + X.sum(axis=0), 1 + N - X.sum(axis=0))
+    np.testing.assert_allclose(model.posterior_.mean, exact.mean(), atol=0.1 * exact.std().min())
+    np.testing.assert_allclose(model.posterior_.std, exact.std(), rtol=0.05)
 
 
 @families
