@@ -34,7 +34,7 @@ def test_figures_of_methods_by_hand():
 
 
 def test_a_line_has_the_mean_and_its_error():
-    figures = [choice.Figures(loss, 0.7, 1.0, "a") for loss in (0.001, 0.003)]
+    figures = [choice.Figures(loss, 0.7, 0.9, 1.0, "a") for loss in (0.001, 0.003)]
     assert choice.line("x", 1.0, "prior", figures) == [
-        *("x", "1", "prior", "2.00", "1.00", "0.7000", "1.00", "a")
+        *("x", "1", "prior", "2.00", "1.00", "0.7000", "0.90", "1.00", "a")
     ]
