@@ -34,9 +34,8 @@ from skdpbayes.plans.gradients import (
     plan_sgld,
     plan_whitened,
 )
-from skdpbayes.plans.settings import Bounds, Planned, Settings
+from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
 from skdpbayes.plans.statistics import (
-    PlanFunction,
     opening_shares,
     plan_family,
     plan_logistic,

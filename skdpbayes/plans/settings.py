@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,6 +75,15 @@ class Planned(NamedTuple):
     spec: MechanismSpec
     clipping_norm: float | None
     together: Together
+
+
+PlanFunction = Callable[..., Planned]
+"""A function of settings, a model, bounds and the public number of records."""
+
+_OF_ROUNDS = (
+    *("sampling_rate", "n_steps", "clipping_norm", "learning_rate"),
+    *("guide", "step_schedule", "n_chains"),
+)
 
 
 @dataclass(frozen=True)
@@ -179,9 +188,9 @@ class Settings:
     @property
     def asks_for_rounds(self) -> bool:
         """Whether a parameter is given that rounds of scores alone have."""
-        given = (self.sampling_rate, self.n_steps, self.clipping_norm, self.learning_rate)
-        others = (self.guide, self.step_schedule, self.n_chains)
-        return any(own is not None for own in given) or others != ("auto", "constant", 1)
+        return any(
+            getattr(self, own.name) != own.default for own in fields(self) if own.name in _OF_ROUNDS
+        )
 
     def longest(self, norm: float, together: Together = "score") -> float:
         """Clipping norm of a record, given that of a row (`skdpbayes.mechanism.persons`)."""

@@ -12,7 +12,7 @@ import numpy as np
 from skdpbayes.models.base import NORM
 from skdpbayes.models.linear_sums import LinearSums
 from skdpbayes.plans.gradients import refuse_many_parameters
-from skdpbayes.plans.settings import Bounds, Planned, Settings
+from skdpbayes.plans.settings import Bounds, PlanFunction, Planned, Settings
 from skdpbayes.solvers.net_scores import RESCALED, NetDPVI, NetNADPVI, NetScores, NetSGLD
 from skdpbayes.solvers.topics_dpvi import TopicsDPVI
 from skdpbayes.solvers.topics_na_dpvi import TopicsNADPVI
@@ -26,8 +26,6 @@ from skdpbayes.solvers.vips_logistic import (
     LogisticVIPS,
 )
 from skdpbayes.solvers.vips_rounds import StatisticsRounds
-
-PlanFunction = Callable[..., Planned]
 
 _DRAWN_WEIGHT = 0.1  # least weight of a round at a draw: without noise, draws are averaged
 _LANGEVIN_TIME, _LONGEST_STEP = 60.0, 0.5  # of a chain over topics: sum of its steps, and a step
@@ -53,10 +51,9 @@ def plan_one_release(
         settings.refuse_private_n()
         assert n is not None
         return _released_once(settings, one_release(model, n * settings.most_rows, "statistic"))
-    if n is None:
-        return _released_once(settings, one_release(Counted.of(model), _MOST_COUNTED))
-    counted = model if settings.most_rows == 1 else Counted.of(model)
-    return _released_once(settings, one_release(counted, n * settings.most_rows))
+    known = n is not None and settings.most_rows == 1
+    most = _MOST_COUNTED if n is None else n * settings.most_rows
+    return _released_once(settings, one_release(model if known else Counted.of(model), most))
 
 
 def plan_family(rounds: PlanFunction) -> PlanFunction:

@@ -165,7 +165,7 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
 
 
 def test_steps_are_by_a_curvature_that_no_clip_has_shortened():
-    """By the simulated rows' where records are like them, else by the released one, made as large."""
+    """By that of simulated rows where records are like them, else by the released one, enlarged."""
     p, clip, norm = 3, 1.2, 0.2
     scales = np.ones(p, np.float32)
     model = InCoordinates(LogisticRegression(p, 2, scales, row_norm=np.float32(9)), np.eye(p))
