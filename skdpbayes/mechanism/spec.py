@@ -24,7 +24,10 @@ Together: TypeAlias = Literal["sum", "score", "statistic", "weight", "mean"]
 """How the contributions of one person's rows add up (`Block`)."""
 
 # Grid steps in a clipping norm, where no noise says how fine a grid makes sense.
-_UNITS_WITHOUT_NOISE = 2.0**40
+_UNITS_WITHOUT_NOISE = 2.0**34
+# Records for which a grid has room where their number is private, and too many cannot be refused;
+# and the coarsest grid for that, since a coarser one adds to epsilon (`overhead`).
+_PRIVATE_RECORDS, _COARSEST = 2.0**28, 3
 
 
 @dataclass(frozen=True)
@@ -68,21 +71,27 @@ class MechanismSpec:
     @property
     def levels(self) -> int | None:
         """Of `integer_noise`; None if the noise is to be floating-point numbers."""
-        return levels_for(self.least_noise) if self.numerics == "secure" else None
+        if self.numerics != "secure":
+            return None
+        levels = levels_for(self.least_noise)
+        if self.n_records is not None:
+            return levels
+        most = 2.0**63 / (_PRIVATE_RECORDS * self.sampling_rate)
+        return min(levels, max(_COARSEST, levels_for(self.least_noise, most)))
 
     @property
     def least_noise(self) -> float:
         """Smallest noise multiplier of all steps."""
         return min(piece.noise_multiplier for piece in self.steps)
 
-    def check_records(self, n_records: int) -> None:
+    def check_records(self) -> None:
         """Raise a `ValueError` if integer sums over a public number of records could overflow."""
-        if self.levels is None:
+        if self.levels is None or self.n_records is None:
             return
         least = self.least_noise
         units = min(noise_std(self.levels) / least, MOST_UNITS) if least else _UNITS_WITHOUT_NOISE
         most = 0.99 * 2.0**63 / units  # in a batch, at full length and in one direction
-        if n_records * self.sampling_rate > most:
+        if self.n_records * self.sampling_rate > most:
             raise ValueError(
                 f"numerics='secure' sums at most {most:.3g} records with a noise multiplier as "
                 f"small as {least:.3g}: take a smaller sampling_rate or epsilon, or "

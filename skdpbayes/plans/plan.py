@@ -205,8 +205,8 @@ def make_plan(
         norm = settings.longest(norm, together)
     slots = None
     if settings.adjacency != "add_remove" and facts.n_rows is not None:
-        spec.check_records(facts.n_rows)
         spec = replace(spec, n_records=facts.n_rows)
+        spec.check_records()
         if costly:
             batch = 1.2 * spec.sampling_rate * facts.n_rows
             slots = next((slots for slots in (64, 128, 256) if slots >= batch), None)

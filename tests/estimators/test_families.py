@@ -416,6 +416,13 @@ def test_a_pickle_is_not_as_long_as_the_data(name):
 # Privacy
 
 
+def test_many_rows_whose_number_is_private_fit_the_integers():
+    """On the finest grid the sums of a million rows go round at this epsilon."""
+    X = np.repeat([True, False, True, True], 300_000)[:, None]
+    model = DPBetaBernoulli(epsilon=20.0, adjacency="add_remove", random_state=0).fit(X)
+    assert model.probability_[0] == pytest.approx(0.75, abs=1e-4)
+
+
 @pytest.mark.parametrize("adjacency", ["zero_out", "replace_one", "add_remove"])
 def test_the_bound_that_is_taken_does_not_depend_on_values(adjacency):
     bounds = [estimator("gamma", adjacency=adjacency).fit(X).upper_
