@@ -93,7 +93,10 @@ def likeness(known: Curvature) -> Likeness:
     factor = (1 + sure * (jnp.trace(released) / size - 1)).clip(0)
     difference = released - factor * foreseen
     told = share_told(difference, variance)
-    apart = told * jnp.sum(difference**2) / jnp.sum(foreseen**2)
+    # Noise alone often passes for a difference: one standard error of its square is taken off.
+    p = len(released)
+    apart = (told * jnp.sum(difference**2) - jnp.sqrt(2 * p * (p + 1)) * variance).clip(0)
+    apart = apart / jnp.sum(foreseen**2)
     return Likeness(factor, difference, told, sure * error, 1 / (1 + apart / _APART**2))
 
 
@@ -109,8 +112,30 @@ def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[ja
         The released curvature by itself, which counts as far as the rows are not believed.
     """
     believed = like.factor * simulated + like.told * like.difference
-    values, vectors = jnp.linalg.eigh(like.alike * believed + (1 - like.alike) * alone)
+    return _positive_spectrum(like.alike * believed + (1 - like.alike) * alone)
+
+
+def reported_spectrum(
+    like: Likeness, simulated: jax.Array, alone: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """As `spectrum`, with inverses averaged, since a covariance is one.
+
+    Along the coefficients the released curvature may be many times too large.
+    """
+    believed = like.factor * simulated + like.told * like.difference
+    inverse = like.alike * _inverse(believed) + (1 - like.alike) * _inverse(alone)
+    values, vectors = jnp.linalg.eigh(inverse)
+    return 1 / values, vectors
+
+
+def _positive_spectrum(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    values, vectors = jnp.linalg.eigh(matrix)
     return values.clip(_LEAST_EIGENVALUE * values[-1].clip(1)), vectors
+
+
+def _inverse(matrix: jax.Array) -> jax.Array:
+    values, vectors = _positive_spectrum(matrix)
+    return (vectors / values) @ vectors.T
 
 
 def step_curvature(known: Curvature, alone: jax.Array) -> jax.Array:
@@ -182,7 +207,7 @@ def found_with(
         variances = known.variances * (1 + trust * (clipped - 1))
         gain, information = gained(h, spread(h))
         # Variances are about values**-2, whose mean over errors e is about 1 + 3 Var e as large.
-        values, vectors = spectrum(like, whole, start.reported_curvature)
+        values, vectors = reported_spectrum(like, whole, start.reported_curvature)
         noisy = 1 - trust * (1 - like.told)
         error = logits_known * (
             noisy * 2 * variance / values**2 + like.factor_variance / like.factor**2

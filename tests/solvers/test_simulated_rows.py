@@ -16,15 +16,24 @@ from skdpbayes.plans import gradients
 from skdpbayes.solvers.averages import Averages
 from skdpbayes.solvers.na_dpvi import NADPVI
 from skdpbayes.solvers.released_curvature import Curvature, Foreseen, curvature_blocks
-from skdpbayes.solvers.simulated_rows import Likeness, Start, found_with, likeness, spectrum
+from skdpbayes.solvers.simulated_rows import (
+    Likeness,
+    Start,
+    found_with,
+    likeness,
+    reported_spectrum,
+    spectrum,
+)
 
 P = 6
 
 
-def known(matrix, sd):
+def known(matrix, sd, seed=1):
     """Curvature released with noise of standard deviation `sd`, where 100 I is foreseen."""
-    noise = np.tril(np.random.default_rng(1).normal(size=(P, P)), -1)
-    noise = sd * (noise + noise.T + np.diag(np.random.default_rng(2).normal(size=P) * 2**0.5))
+    noise = np.tril(np.random.default_rng(seed).normal(size=(P, P)), -1)
+    noise = sd * (
+        noise + noise.T + np.diag(np.random.default_rng(seed + 1).normal(size=P) * 2**0.5)
+    )
     return Curvature.none(P)._replace(
         kept_matrix=jnp.asarray(matrix + noise),
         kept_variance=jnp.asarray(sd**2),
@@ -63,6 +72,12 @@ def test_records_unlike_simulated_rows_are_told_from_them():
     assert float(likeness(known(np.diag(values), 200.0)).told) < 0.6  # noise hides it
 
 
+def test_noise_rarely_passes_for_a_difference():
+    """One standard error is taken off; by itself the share told is not zero in half of cases."""
+    alike = np.array([likeness(known(100 * np.eye(P), 60.0, seed)).alike for seed in range(40)])
+    assert 0.65 < (alike == 1).mean() < 0.95
+
+
 def test_curvatures_are_mixed_as_they_are_believed():
     simulated, alone = np.diag([1.0, 2.0]), np.diag([9.0, 5.0])
     like = Likeness(2.0, np.diag([3.0, 0.0]), 0.5, 0.0, 1.0)
@@ -73,6 +88,19 @@ def test_curvatures_are_mixed_as_they_are_believed():
         )
     values, _ = spectrum(like._replace(alike=1.0), -simulated, alone)
     assert (values > 0).all() and (values < 1e-8).all()
+
+
+def test_reported_covariances_are_mixed_and_not_curvatures():
+    """A curvature that may be small leaves much of the covariance."""
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))[0]
+    simulated, alone = (turn @ np.diag(x) @ turn.T for x in ([0.5, 2.0], [9.0, 4.0]))
+    like = Likeness(2.0, np.zeros((2, 2)), 0.5, 0.0, 0.25)
+    values, vectors = reported_spectrum(like, simulated, alone)
+    covariance = turn @ np.diag([0.25 / 1 + 0.75 / 9, 0.25 / 4 + 0.75 / 4]) @ turn.T
+    np.testing.assert_allclose((vectors / values) @ vectors.T, covariance, rtol=1e-9)
+    # Of a negative curvature nothing is known.
+    values, _ = reported_spectrum(like, -simulated, alone)
+    assert (values > 0).all() and (values < 1e-7).all()
 
 
 @pytest.mark.slow
