@@ -534,6 +534,8 @@ def choose_prior(
     ------
     ValueError
         For parameters that are unknown or out of range, and unless the solver is "na-dpvi".
+    TypeError
+        For other estimators.
 
     See Also
     --------
@@ -552,6 +554,11 @@ def choose_prior(
     >>> bool(choice.params["columns"][0]), choice.estimator.coef_.shape
     (True, (1, 5))
     """
+    if not hasattr(estimator, "with_prior"):
+        raise TypeError(
+            "choose_prior takes a fitted DPBayesianLogisticRegression, got "
+            f"{type(estimator).__name__}. Of a pipeline or a search pass the regression in it."
+        )
     unknown = set(param_grid) - {"prior_scale", "prior_df", "columns"}
     if unknown:
         raise ValueError(f"choose_prior does not know {', '.join(sorted(map(str, unknown)))}.")

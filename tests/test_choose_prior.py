@@ -1,5 +1,6 @@
 """Priors are chosen from what a fit has released: no row is read, and no budget is spent."""
 
+import copy
 import pickle
 import warnings
 
@@ -11,7 +12,7 @@ from scipy import special, stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from skdpbayes import DPBayesianLogisticRegression
+from skdpbayes import DPBayesianLogisticRegression, DPBetaBernoulli
 from skdpbayes.model_selection import choose_prior
 from skdpbayes.privacy import PrivacyLeakWarning, PrivacyLedger
 
@@ -196,6 +197,11 @@ def test_what_cannot_be_chosen_is_refused(noiseless):
         model().log_evidence()
     with pytest.raises(ValueError, match="epsilon"):
         choose_prior(noiseless, {"epsilon": [1.0]})
+    with pytest.raises(TypeError, match=r"got DPBetaBernoulli[.] Of a pipeline or a search pass"):
+        choose_prior(DPBetaBernoulli(), {"prior_scale": [1.0]})
+    changed = copy.copy(noiseless).set_params(fit_intercept=not noiseless.fit_intercept)
+    with pytest.raises(ValueError, match="is not that of the fit"):
+        changed.with_prior(prior_scale=1.0)
 
 
 def test_a_prior_that_moves_the_estimate_far_is_not_chosen(noiseless):

@@ -520,6 +520,12 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             raise ValueError(
                 "Only solver='na-dpvi' leaves a likelihood by which priors can be compared."
             )
+        columns = len(self._likelihood.linear) // len(self.intercept_)
+        if columns != self.n_features_in_ + bool(self.fit_intercept):
+            raise ValueError(
+                f"fit_intercept={self.fit_intercept} is not that of the fit: priors are compared "
+                "by its coefficients. Set it back, or fit again."
+            )
         other = copy.copy(self)
         other.set_params(intercept_scale=self.intercept_scale or self.prior_scale)
         if prior_scale is not None:
