@@ -11,7 +11,7 @@ coordinates, so errors of the axes cost efficiency, not honesty.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import jax
@@ -41,10 +41,13 @@ class InCoordinates:
     model : LogisticRegression
     axes : array of shape (n_columns, n_columns)
         A.
+    constant : bool
+        Whether the last column is constant.
     """
 
     model: LogisticRegression
     axes: Array
+    constant: bool = field(default=False, metadata={"static": True})
 
     def init(self) -> Params:
         """Zero weights."""
@@ -91,17 +94,14 @@ class InCoordinates:
         """Posterior (or likelihood) of the weights, given that of the coordinates."""
         return posterior.mapped(np.kron(np.eye(self.model.n_rows), np.asarray(self.axes, float)))
 
-    def moments(self, constant: bool) -> np.ndarray:
+    def moments(self) -> np.ndarray:
         """Second moments of the rows by the axes, for all weights: block diagonal.
 
-        Parameters
-        ----------
-        constant : bool
-            Whether the last column is constant, whose second moment is one.
+        That of a constant column is one.
         """
         back = np.linalg.inv(np.asarray(self.axes, np.float64))
         own = back.T @ back
-        return np.kron(np.eye(self.model.n_rows), own / own[-1, -1] if constant else own)
+        return np.kron(np.eye(self.model.n_rows), own / own[-1, -1] if self.constant else own)
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]
@@ -120,11 +120,14 @@ class WhitenedLogistic:
         Rows longer than this lose weight in the second moments.
     n_records : float
         Public number of records.
+    constant : bool
+        Whether the last column is constant.
     """
 
     model: LogisticRegression
     row_norm: Number
     n_records: Number
+    constant: bool = field(default=False, metadata={"static": True})
 
     @property
     def n_rows(self) -> int:
@@ -165,7 +168,7 @@ class WhitenedLogistic:
 
     def marginal(self, params: Params) -> InCoordinates:
         """The model in the coordinates found."""
-        return InCoordinates(self.model, params["axes"])
+        return InCoordinates(self.model, params["axes"], self.constant)
 
 
 def moments_opening(

@@ -140,8 +140,7 @@ class Opened:
         marginal = self._marginal(model, state)
         found = marginal.natural(self.solver.likelihood(marginal, state.solver))
         if isinstance(marginal, InCoordinates):
-            constant = self.solver.simulated is not None  # a constant column
-            found = replace(found, moments=marginal.moments(constant))
+            found = replace(found, moments=marginal.moments())
         return found
 
     def _marginal(self, model: OpenedModel, state: OpenedState) -> Any:

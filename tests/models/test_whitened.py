@@ -44,6 +44,21 @@ def test_it_is_the_same_model_in_other_coordinates(n_classes):
     assert float(contribution_norm(seen.score(t, record))) <= bound * (1 + 1e-5)
 
 
+def test_second_moments_are_those_of_the_axes_and_the_constant_column_tells_their_scale():
+    rows = np.random.default_rng(5).normal(size=(500, D)) @ np.diag(np.arange(1.0, D + 1))
+    rows[:, -1] = 1
+    moments = rows.T @ rows / len(rows)
+    values, vectors = np.linalg.eigh(3 * moments)  # axes are known up to a factor
+    axes = (vectors / np.sqrt(values)).astype(np.float32)
+    for n_classes in (2, 3):
+        model = model_of(n_classes)
+        whole = np.kron(np.eye(model.n_rows), moments)
+        own = InCoordinates(model, axes, constant=True).moments()
+        np.testing.assert_allclose(own, whole, rtol=1e-4, atol=1e-4)
+        own = InCoordinates(model, axes).moments()
+        np.testing.assert_allclose(own, 3 * whole, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("prior_df", [None, np.full(D, 4.0)])
 def test_the_prior_stays_that_of_the_weights(prior_df):
     """The normal posterior given a quadratic likelihood does not depend on the coordinates."""
