@@ -332,8 +332,8 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         whitens = settings.solver in ("na-dpvi", "sgld") and not plain
         if not whitens or n is None or not private:
             return Task(model, bounds)
-        norm = np.float32(0.7 * row)
-        return Task(WhitenedLogistic(model, norm, np.float32(n), intercept), bounds)
+        moments_norm = np.float32(0.7 * row)
+        return Task(WhitenedLogistic(model, moments_norm, np.float32(n), intercept), bounds)
 
     def _settings(self, facts: Facts) -> Settings:
         from skdpbayes.plans.registry import check_special
