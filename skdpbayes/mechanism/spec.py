@@ -24,10 +24,8 @@ Together: TypeAlias = Literal["sum", "score", "statistic", "weight", "mean"]
 """How the contributions of one person's rows add up (`Block`)."""
 
 # Grid steps in a clipping norm, where no noise says how fine a grid makes sense.
-_UNITS_WITHOUT_NOISE = 2.0**34
-# Records for which a grid has room where their number is private, and too many cannot be refused;
-# and the coarsest grid for that, since a coarser one adds to epsilon (`overhead`).
-_PRIVATE_RECORDS, _COARSEST = 2.0**28, 3
+_UNITS_WITHOUT_NOISE = 2.0**40
+_COARSEST = 3  # levels that make room for records: fewer would add much to epsilon (`overhead`)
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,10 @@ class MechanismSpec:
         Largest number of rows of a record: above one where records are persons.
     n_records : int or None
         Public number of records, of all processes; None if it is private.
+    room : float or None
+        Records for which the grid has to have room where their number is private, as too many
+        cannot be refused then. A coarse grid is none for scores, whose residuals may be tiny
+        (`skdpbayes.mechanism.grid`).
     """
 
     steps: tuple[GaussianSteps, ...]
@@ -57,6 +59,7 @@ class MechanismSpec:
     count: GaussianSteps | None = None
     most_rows: int = 1
     n_records: int | None = None
+    room: float | None = None
 
     @property
     def n_steps(self) -> int:
@@ -74,9 +77,9 @@ class MechanismSpec:
         if self.numerics != "secure":
             return None
         levels = levels_for(self.least_noise)
-        if self.n_records is not None:
+        if self.n_records is not None or self.room is None:
             return levels
-        most = 2.0**63 / (_PRIVATE_RECORDS * self.sampling_rate)
+        most = 2.0**63 / (self.room * self.sampling_rate)
         return min(levels, max(_COARSEST, levels_for(self.least_noise, most)))
 
     @property

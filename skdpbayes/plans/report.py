@@ -84,7 +84,7 @@ def report(
     if math.isinf(epsilon):
         voided_by.append("no noise was added")
     if beyond_tables:
-        voided_by.append("epsilon is too large for the finite tables of the noise")
+        voided_by.append("epsilon is too large or too small for the finite tables of the noise")
     earlier = told.earlier
     secure = spec.numerics == "secure"
     return PrivacySpent(

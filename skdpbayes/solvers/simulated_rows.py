@@ -30,6 +30,7 @@ from skdpbayes.solvers.released_curvature import Curvature, sampling_covariance
 
 _FACTOR = 0.01  # prior variance of the ratio of the records' curvature to that of simulated rows
 _APART = 0.25  # relative difference of both at which simulated rows are believed by half
+_ERRORS = 0.7  # standard errors of that which are taken off
 _BENT = 0.75  # share of the square of a score's bend that they explain where they are believed
 _SWEEPS, _ARRIVED = 20, 0.001  # at most; the move that ends them, in posterior standard deviations
 _LONGEST_MOVE = 0.5  # Euclidean, in whitened coordinates
@@ -93,10 +94,11 @@ def likeness(known: Curvature) -> Likeness:
     factor = (1 + sure * (jnp.trace(released) / size - 1)).clip(0)
     difference = released - factor * foreseen
     told = share_told(difference, variance)
-    # Noise alone often passes for a difference: one standard error of its square is taken off.
+    # Noise alone often passes for a difference. Part of the standard error of its square is
+    # taken off.
     p = len(released)
-    apart = (told * jnp.sum(difference**2) - jnp.sqrt(2 * p * (p + 1)) * variance).clip(0)
-    apart = apart / jnp.sum(foreseen**2)
+    error = 2 * jnp.sqrt(p * (p + 1.0)) * variance
+    apart = (told * jnp.sum(difference**2) - _ERRORS * error).clip(0) / jnp.sum(foreseen**2)
     return Likeness(factor, difference, told, sure * error, 1 / (1 + apart / _APART**2))
 
 

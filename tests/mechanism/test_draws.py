@@ -10,7 +10,7 @@ from scipy import stats
 
 from skdpbayes.mechanism import draws
 from skdpbayes.mechanism.draws import Sampler, draws_of_chain, noise_of_steps, poisson_sample
-from skdpbayes.mechanism.integer_noise import WORDS, integer_noise, noise_std, overhead
+from skdpbayes.mechanism.integer_noise import WORDS, integer_noise, levels_for, noise_std, overhead
 from skdpbayes.mechanism.keys import Stream
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.privacy import GaussianSteps
@@ -239,7 +239,7 @@ def test_a_fit_that_goes_on_draws_what_it_would_have_drawn(monkeypatch):
 def test_batches_that_could_overflow_are_refused():
     spec_of(1.0, noise=1.0, n_records=4 * 10**6).check_records()
     spec_of(0.1, noise=1.0, n_records=4 * 10**7).check_records()
-    spec_of(1.0, noise=0.0, n_records=5 * 10**8).check_records()
+    spec_of(1.0, noise=0.0, n_records=8 * 10**6).check_records()
     spec_of(1.0, noise=1.0, numerics="fast", n_records=10**9).check_records()
     spec_of(1.0, noise=0.26).check_records()  # of a private number nothing is asked
     with pytest.raises(
@@ -249,13 +249,17 @@ def test_batches_that_could_overflow_are_refused():
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1, 1e-4])
-@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("noise", [2.0**-13, 0.05, 0.3, 1.0, 30.0, 63.0, 65.0, 1e4])
 def test_a_private_number_of_records_has_room(noise, rate):
-    """A quarter of a billion at full length, at a grid that adds next to nothing to epsilon."""
-    levels = spec_of(rate, 1, noise).levels
+    """At a grid that adds next to nothing to epsilon; where nothing asks for it, at the finest."""
+    levels = spec_of(rate, 1, noise, room=2.0**28).levels
     assert 2**28 * rate * noise_std(levels) / noise < 2**63 or noise < 2**-4
     epsilon = max(4 * rate / noise, 1 - noise)  # or more, of one step
-    assert overhead(levels, epsilon)[0] < 1e-6 * epsilon
+    assert overhead(levels, epsilon)[0] < 1e-6 * epsilon or noise < 2**-12
+    finest = spec_of(rate, 1, noise).levels
+    assert levels == min(3 if noise < 64 * rate else 4, finest)
+    assert finest == spec_of(rate, 1, noise, room=2.0**28, n_records=10).levels
+    assert finest == levels_for(noise)
 
 
 def test_fast_noise_is_normal_in_single_precision_and_of_its_steps():
@@ -283,9 +287,7 @@ def test_steps_that_are_sampled_together_are_of_one_window():
 
 
 def test_plans_of_noise_count_their_levels():
-    known = {"n_records": 100}
-    assert spec_of(0.1, noise=0.3, **known).levels == 4
-    assert spec_of(0.1, noise=0.2, **known).levels == spec_of(0.1, noise=0.3).levels == 3
+    assert spec_of(0.1, noise=0.3).levels == 4 and spec_of(0.1, noise=0.2).levels == 3
     assert spec_of(0.1, noise=0.3, numerics="fast").levels is None
     steps = (GaussianSteps(50.0, 0.1, 3), GaussianSteps(0.01, 0.1, 1))
     assert MechanismSpec(steps).levels == 3  # of the least noise
