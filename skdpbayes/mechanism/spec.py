@@ -48,9 +48,8 @@ class MechanismSpec:
     n_records : int or None
         Public number of records, of all processes; None if it is private.
     room : float or None
-        Records for which the grid has to have room where their number is private, as too many
-        cannot be refused then. A coarse grid is none for scores, whose residuals may be tiny
-        (`skdpbayes.mechanism.grid`).
+        Records for which the grid leaves room where their number is private, as too many cannot be
+        refused then. None: the grid is the finest one. Scores need that: residuals may be tiny.
     """
 
     steps: tuple[GaussianSteps, ...]

@@ -97,8 +97,8 @@ def likeness(known: Curvature) -> Likeness:
     # Noise alone often passes for a difference. Part of the standard error of its square is
     # taken off.
     p = len(released)
-    error = 2 * jnp.sqrt(p * (p + 1.0)) * variance
-    apart = (told * jnp.sum(difference**2) - _ERRORS * error).clip(0) / jnp.sum(foreseen**2)
+    chance = _ERRORS * 2 * jnp.sqrt(p * (p + 1.0)) * variance
+    apart = (told * jnp.sum(difference**2) - chance).clip(0) / jnp.sum(foreseen**2)
     return Likeness(factor, difference, told, sure * error, 1 / (1 + apart / _APART**2))
 
 
@@ -113,7 +113,7 @@ def spectrum(like: Likeness, simulated: jax.Array, alone: jax.Array) -> tuple[ja
     alone : array of shape (P, P)
         The released curvature by itself, which counts as far as the rows are not believed.
     """
-    believed = like.factor * simulated + like.told * like.difference
+    believed = _believed(like, simulated)
     return _positive_spectrum(like.alike * believed + (1 - like.alike) * alone)
 
 
@@ -124,10 +124,14 @@ def reported_spectrum(
 
     Along the coefficients the released curvature may be many times too large.
     """
-    believed = like.factor * simulated + like.told * like.difference
-    inverse = like.alike * _inverse(believed) + (1 - like.alike) * _inverse(alone)
+    believed = _inverse(_believed(like, simulated))
+    inverse = like.alike * believed + (1 - like.alike) * _inverse(alone)
     values, vectors = jnp.linalg.eigh(inverse)
     return 1 / values, vectors
+
+
+def _believed(like: Likeness, simulated: jax.Array) -> jax.Array:
+    return like.factor * simulated + like.told * like.difference
 
 
 def _positive_spectrum(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
