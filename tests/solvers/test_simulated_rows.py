@@ -182,7 +182,8 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
         foreseen=Foreseen(foreseen, short, whole),
     )
     start = Start(truth.ravel() + 0.3, 1e-4 * jnp.eye(p), kept, kept)
-    found = found_with(model, rows, clip, start, blocks, known)
+    find = jax.jit(lambda start, known: found_with(model, rows, clip, start, blocks, known))
+    found = find(start, known)
     sd = jnp.sqrt(jnp.diag(jnp.linalg.inv(found.precision)))
     prior = prior_matrix(model)
     # The prior pulls a little.
@@ -193,7 +194,7 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     expected = whole @ jnp.linalg.inv(sampling) @ whole + prior
     np.testing.assert_allclose(found.precision, expected, atol=0.02 * jnp.trace(expected))
     # Where logits are hardly known, scores are taken as they are.
-    unsure = found_with(model, rows, clip, start._replace(covariance=5 * jnp.eye(p)), blocks, known)
+    unsure = find(start._replace(covariance=5 * jnp.eye(p)), known)
     assert jnp.abs(unsure.mean - found.mean).max() > 2 * sd.max()
     # Where records are unlike the rows, a released curvature that is much larger adds little to the
     # reported precision, and one that is much smaller takes much away.
@@ -202,11 +203,7 @@ def test_scores_that_bend_and_clipped_curvatures_are_undone():
     )
     assert 0.1 < likeness(unlike).alike < 0.9
     size = [
-        jnp.trace(
-            found_with(
-                model, rows, clip, start._replace(reported_curvature=x * kept), blocks, unlike
-            ).precision
-        )
+        jnp.trace(find(start._replace(reported_curvature=x * kept), unlike).precision)
         for x in (1.0, 1e3, 1e-2)
     ]
     assert size[0] < size[1] < 8 * size[0] and size[2] < 0.1 * size[0]
