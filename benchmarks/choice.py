@@ -29,7 +29,7 @@ from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
 from benchmarks import _log
-from benchmarks.honesty import log_loss
+from benchmarks.honesty import log_loss, parsed
 
 Array = NDArray[np.float64]
 
@@ -109,15 +109,20 @@ def held(fitted: Any, truth: Array | None) -> float:
     return float(np.mean(np.abs(away) <= 1.645 * fitted.posterior_.std))
 
 
-def fits(task: Task, epsilon: float, seed: int, methods: Sequence[str]) -> dict[str, Figures]:
-    """Figures by method."""
+def fits(
+    task: Task, epsilon: float, seed: int, methods: Sequence[str], **parameters: Any
+) -> dict[str, Figures]:
+    """Figures by method; parameters are of the fit."""
     from skdpbayes import DPBayesianLogisticRegression
     from skdpbayes.model_selection import DPRandomizedSearchCV, choose_prior
 
     floor = log_loss(task.probability, task.probability)
     labelled = np.isin(task.probability, (0, 1)).all()
     new = DPBayesianLogisticRegression(
-        epsilon=epsilon, classes=[0, 1], data_norm=task.data_norm, random_state=seed
+        **{"data_norm": task.data_norm} | parameters,
+        epsilon=epsilon,
+        classes=[0, 1],
+        random_state=seed,
     )
     found = {}
     fitted: dict[str, Any] = {}
@@ -178,7 +183,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), metavar="TASK")
     parser.add_argument("--epsilons", nargs="+", type=float, default=[0.1, 0.3, 1.0])
     parser.add_argument("--seeds", type=int, default=10, help="(default: %(default)s)")
+    parser.add_argument("--parameters", nargs="+", default=[], metavar="NAME=VALUE", help="of fits")
     options = parser.parse_args(arguments)
+    parameters = parsed(options.parameters)
 
     names = options.tasks or list(TASKS)
     rows = []
@@ -191,7 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"{name}: {error}")
                 continue
             for epsilon in options.epsilons:
-                found = [fits(task, epsilon, seed, METHODS) for seed, task in enumerate(tasks)]
+                found = [
+                    fits(task, epsilon, seed, METHODS, **parameters)
+                    for seed, task in enumerate(tasks)
+                ]
                 for method in METHODS:
                     rows.append(line(name, epsilon, method, [own[method] for own in found]))
                     print("  ".join(rows[-1]), flush=True)

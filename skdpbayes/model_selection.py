@@ -554,7 +554,9 @@ def choose_prior(
     >>> bool(choice.params["columns"][0]), choice.estimator.coef_.shape
     (True, (1, 5))
     """
-    if not hasattr(estimator, "with_prior"):
+    from skdpbayes.estimators._logistic import DPBayesianLogisticRegression
+
+    if not isinstance(estimator, DPBayesianLogisticRegression):
         raise TypeError(
             "choose_prior takes a fitted DPBayesianLogisticRegression, got "
             f"{type(estimator).__name__}. Of a pipeline or a search pass the regression in it."

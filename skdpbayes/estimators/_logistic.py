@@ -325,15 +325,13 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
             curvature,
             float(np.max(1 / np.square(model.prior_scale, dtype=np.float64))),
             mean_curvature=model.bounds(row)[1],
-            constant_column=intercept,
         )
         n = facts.n_rows
         plain = settings.solver == "sgld" and settings.learning_rate is not None
         whitens = settings.solver in ("na-dpvi", "sgld") and not plain
         if not whitens or n is None or not private:
             return Task(model, bounds)
-        moments_norm = np.float32(0.7 * row)
-        return Task(WhitenedLogistic(model, moments_norm, np.float32(n), intercept), bounds)
+        return Task(WhitenedLogistic(model, np.float32(0.7 * row), np.float32(n)), bounds)
 
     def _settings(self, facts: Facts) -> Settings:
         from skdpbayes.plans.registry import check_special
@@ -353,11 +351,13 @@ class DPBayesianLogisticRegression(BayesianClassifierMixin, PosteriorEstimator):
         """Model of so many features, with the priors of the parameters."""
         from skdpbayes.models.logistic import LogisticRegression
 
-        columns = n_features + bool(self.fit_intercept)
+        intercept = bool(self.fit_intercept)
+        columns = n_features + intercept
         scale = np.full(columns, self.prior_scale, np.float32)
-        if self.fit_intercept and self.intercept_scale is not None:
+        if intercept and self.intercept_scale is not None:
             scale[-1] = self.intercept_scale
-        return LogisticRegression(columns, n_classes, scale, self._degrees(solver, columns))
+        degrees = self._degrees(solver, columns)
+        return LogisticRegression(columns, n_classes, scale, degrees, constant=intercept)
 
     def _degrees(self, solver: str, columns: int) -> np.ndarray | None:
         """Degrees of freedom of the priors by column; None: all are normal."""

@@ -38,6 +38,8 @@ class LogisticRegression:
     row_norm : float
         Public norm of x up to which a row has its full weight (`largest_weight`); infinite where
         nothing has to be bounded.
+    constant : bool
+        Whether the last column is constant, for an intercept.
     """
 
     n_columns: int = field(metadata={"static": True})
@@ -45,6 +47,7 @@ class LogisticRegression:
     prior_scale: Array
     prior_df: Array | None = None
     row_norm: Number = math.inf
+    constant: bool = field(default=False, metadata={"static": True})
 
     @property
     def n_rows(self) -> int:

@@ -11,7 +11,7 @@ coordinates, so errors of the axes cost efficiency, not honesty.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
@@ -41,13 +41,10 @@ class InCoordinates:
     model : LogisticRegression
     axes : array of shape (n_columns, n_columns)
         A.
-    constant : bool
-        Whether the last column is constant.
     """
 
     model: LogisticRegression
     axes: Array
-    constant: bool = field(default=False, metadata={"static": True})
 
     def init(self) -> Params:
         """Zero weights."""
@@ -101,7 +98,8 @@ class InCoordinates:
         """
         back = np.linalg.inv(np.asarray(self.axes, np.float64))
         own = back.T @ back
-        return np.kron(np.eye(self.model.n_rows), own / own[-1, -1] if self.constant else own)
+        scale = own[-1, -1] if self.model.constant else 1
+        return np.kron(np.eye(self.model.n_rows), own / scale)
 
     def _seen(self, record: Record) -> Mapping[str, Any]:
         x = record["x"]
@@ -120,14 +118,11 @@ class WhitenedLogistic:
         Rows longer than this lose weight in the second moments.
     n_records : float
         Public number of records.
-    constant : bool
-        Whether the last column is constant.
     """
 
     model: LogisticRegression
     row_norm: Number
     n_records: Number
-    constant: bool = field(default=False, metadata={"static": True})
 
     @property
     def n_rows(self) -> int:
@@ -168,7 +163,7 @@ class WhitenedLogistic:
 
     def marginal(self, params: Params) -> InCoordinates:
         """The model in the coordinates found."""
-        return InCoordinates(self.model, params["axes"], self.constant)
+        return InCoordinates(self.model, params["axes"])
 
 
 def moments_opening(

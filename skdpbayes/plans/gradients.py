@@ -228,7 +228,7 @@ def plan_whitened(
     planned = plan_na_dpvi(settings, marginal, own, n, (_WHITENING,))
     solver = planned.solver
     # The constant column tells the scale of rows; rows of a person are not independent.
-    if model.constant and settings.most_rows == 1:
+    if model.model.constant and settings.most_rows == 1:
         rows = NormalRows(standard_rows(p), model.n_records)
         solver = replace(solver, simulated=rows)
     return planned._replace(solver=Opened(solver, np.int32(1)))

@@ -40,8 +40,6 @@ class Bounds(NamedTuple):
     mean_curvature : float or None
         Bound on the average curvature of all records, as far as declared norms are typical; None:
         `curvature`.
-    constant_column : bool
-        Whether the last column of a record is constant.
     """
 
     score: float = math.inf
@@ -50,7 +48,6 @@ class Bounds(NamedTuple):
     typical: tuple[float, float] | None = None
     clip: float | None = None
     mean_curvature: float | None = None
-    constant_column: bool = False
 
 
 class Task(NamedTuple):

@@ -280,7 +280,7 @@ def plan_logistic(
         NORM * np.float32(least * row_norm**2),
         NORM * np.float32(least * bounds.curvature),
         np.float64(n * settings.most_rows),
-        intercept=bounds.constant_column,
+        intercept=model.constant,
     )
     spec = settings.spec(settings.noise(rounds, 1.0, schedule).steps)
     return Planned(solver, spec, float(solver.clipping_norm), "sum")
