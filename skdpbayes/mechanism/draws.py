@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from skdpbayes.mechanism.integer_noise import WORDS, integer_noise, undrawn
+from skdpbayes.mechanism.integer_noise import LEVELS, WORDS, integer_noise, undrawn
 from skdpbayes.mechanism.keys import Blocks, Stream
 from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.mechanism.spec import MechanismSpec
@@ -211,6 +212,25 @@ def noise_of_steps(key: bytes, levels: int | None, first: int, sizes: Iterable[i
     return noise
 
 
+@cache
+def check_device() -> None:
+    """Compare integers that the device draws with the host's, once in a process.
+
+    Raises
+    ------
+    RuntimeError
+        If they differ: its compiler must not be trusted with the noise.
+    """
+    key, size = bytes(range(32)), 1000
+    with jax.enable_x64(True):
+        drawn = jax.jit(lambda noise: noise.values(size))(DeviceNoise.of(key, LEVELS).at(1, 2))
+    if not np.array_equal(drawn, noise_of_steps(key, LEVELS, 1, [size])):
+        raise RuntimeError(
+            "The accelerator draws other noise than its host: no fit is run on it. Run fits on the "
+            "processor, jax.config.update('jax_platforms', 'cpu'), and report it."
+        )
+
+
 class Window(NamedTuple):
     """Consecutive steps that are drawn together.
 
@@ -265,6 +285,8 @@ def windows_of_chain(
     width = int(np.max(sizes, initial=1))
     most = _MOST_STEPS if on_device else min(_MOST_STEPS, max(1, _MOST_NOISE // width))
     rows = min(sampler.window, most)
+    if on_device and spec.levels is not None:
+        check_device()
     of_device = jax.device_put(DeviceNoise.of(noise_key, spec.levels)) if on_device else None
     of_sampler = range(0, spec.n_steps, sampler.window)
     edges = [low for own in of_sampler for low in range(own, own + sampler.window, rows)]

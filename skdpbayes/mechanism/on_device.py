@@ -6,8 +6,10 @@ noise that waits. The key is there while the fit runs, as the records are.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +25,7 @@ _CONSTANTS = np.frombuffer(b"expand 32-byte k", np.uint32)
 _COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
 _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 MANY = 2**16  # blocks for which long kernels pay
+_IN_A_BLOCK = 256  # variables that a block of a GPU's threads draws
 
 
 def default_device() -> jax.Device:
@@ -31,12 +34,12 @@ def default_device() -> jax.Device:
     return device
 
 
-def chacha20(key: jax.Array, counter: jax.Array, nonce: Words) -> Words:
+def chacha20(key: jax.Array | Sequence[jax.Array], counter: jax.Array, nonce: Words) -> Words:
     """Blocks of ChaCha20 (RFC 8439, section 2.3).
 
     Parameters
     ----------
-    key : uint32 array of shape (8,)
+    key : 8 uint32 numbers
     counter : uint32 array of shape (n,)
         Which blocks.
     nonce : three uint32 numbers
@@ -64,13 +67,19 @@ def _two_rounds(_: int, words: Words) -> Words:
 
 
 def columns() -> np.ndarray:
-    """The table of `integer_noise`: threshold and alias of each column in one row, (2^16, 2)."""
-    known = table()
+    """The table of `integer_noise`, in two parts, (2, 2^16).
+
+    The first has the upper 48 bits of each threshold and the alias of its column, which nearly
+    always suffice; the second has the other 64 bits.
+    """
+    known, low = table(), np.uint64(16)
     alias = (known.alias + ENTRIES // 2).astype(np.uint64)
-    return np.stack([known.high, known.low << np.uint64(16) | alias], axis=1)
+    return np.stack([known.high >> low << low | alias, known.high << np.uint64(48) | known.low])
 
 
-def integer_noise_of(words: Words, levels: jax.Array, known: jax.Array) -> jax.Array:
+def integer_noise_of(
+    words: Words, levels: jax.Array, look: Callable[[int, jax.Array], jax.Array]
+) -> jax.Array:
     """`integer_noise`, on the device.
 
     Parameters
@@ -79,23 +88,71 @@ def integer_noise_of(words: Words, levels: jax.Array, known: jax.Array) -> jax.A
         Halves of the words of 64 bits, the lower one first.
     levels : int
         A traced number, for which nothing is compiled anew.
-    known : array of shape (2^16, 2)
-        `columns`.
+    look : callable ``(part, column) -> entries``
+        Entries of a part of `columns`.
     """
     pairs = zip(words[::2], words[1::2], strict=True)
-    wide = [low.astype(jnp.uint64) | high.astype(jnp.uint64) << 32 for low, high in pairs]
+    half, low, entries = np.uint64(32), np.uint64(16), np.uint64(ENTRIES - 1)
+    wide = [down.astype(jnp.uint64) | up.astype(jnp.uint64) << half for down, up in pairs]
     out = jnp.zeros(words[0].shape, jnp.int64)
     for level in range(LEVELS):
         high, rest = wide[2 * level], wide[2 * level + 1]
-        column = (rest & jnp.uint64(ENTRIES - 1)).astype(jnp.int32)
-        threshold, more = (
-            known.at[column, i].get(mode="promise_in_bounds") for i in range(known.shape[1])
-        )
-        tie = (high == threshold) & (rest >> jnp.uint64(16) < more >> jnp.uint64(16))
-        alias = (more & jnp.uint64(ENTRIES - 1)).astype(jnp.int32)
-        value = jnp.where((high < threshold) | tie, column, alias) - ENTRIES // 2
+        column = (rest & entries).astype(jnp.int32)
+        known = look(0, column)
+        tie = high >> low == known >> low
+        # Without a tie, which happens once in 2^48, all look at the same entry: that costs little.
+        more = look(1, jnp.where(tie, column, 0))
+        below = tie & (high << np.uint64(48) | rest >> low < more) | (high >> low < known >> low)
+        value = jnp.where(below, column, (known & entries).astype(jnp.int32)) - ENTRIES // 2
         out = jnp.where(level < levels, out * RADIX + value.astype(jnp.int64), out)
     return out
+
+
+def by_operations(
+    size: int, key: jax.Array, step: jax.Array, levels: jax.Array, known: jax.Array
+) -> jax.Array:
+    """`size` variables of a step, on any device."""
+    nothing = jnp.uint32(0)
+    words = chacha20(key, jnp.arange(size, dtype=jnp.uint32), (nothing, step, nothing))
+    return integer_noise_of(
+        words, levels, lambda part, column: known[part].at[column].get(mode="promise_in_bounds")
+    )
+
+
+def by_kernel(
+    size: int,
+    key: jax.Array,
+    step: jax.Array,
+    levels: jax.Array,
+    known: jax.Array,
+    *,
+    interpret: bool = False,
+) -> jax.Array:
+    """The same variables by one kernel, for GPUs of NVIDIA: words never leave the registers."""
+    try:
+        from jax.experimental import pallas as pl  # takes a while to import
+        from jax.experimental.pallas import triton
+    except ImportError:  # JAX 0.11 calls Pallas' way to Triton deprecated
+        return by_operations(size, key, step, levels, known)
+
+    def kernel(key: Any, step: Any, levels: Any, known: Any, drawn: Any) -> None:
+        counter = pl.program_id(0) * _IN_A_BLOCK + jnp.arange(_IN_A_BLOCK, dtype=jnp.int32)
+        nothing = jnp.uint32(0)
+        of_key = [key[i] for i in range(8)]
+        words = chacha20(of_key, counter.astype(jnp.uint32), (nothing, step[0], nothing))
+        drawn[...] = integer_noise_of(words, levels[0], lambda *entry: known[entry])
+
+    blocks = pl.cdiv(size, _IN_A_BLOCK)
+    drawn: jax.Array = pl.pallas_call(
+        kernel,
+        grid=(blocks,),
+        in_specs=[pl.no_block_spec] * 4,
+        out_specs=pl.BlockSpec((_IN_A_BLOCK,), lambda i: (i,)),
+        out_shape=jax.ShapeDtypeStruct((blocks * _IN_A_BLOCK,), jnp.int64),
+        compiler_params=triton.CompilerParams(num_warps=4),
+        interpret=interpret,
+    )(key, step[None], levels[None], known)
+    return drawn[:size]
 
 
 @jax.tree_util.register_dataclass
@@ -109,7 +166,7 @@ class DeviceNoise:
         The chain's secret noise key.
     levels : int or None
         Of `integer_noise`; None: standard normal numbers in single precision.
-    known : array of shape (2^16, 2), or None
+    known : array of shape (2, 2^16), or None
         `columns`.
     step : int
         Current step.
@@ -153,15 +210,18 @@ class DeviceNoise:
             # JAX's Threefry, not ours (`mechanism.threefry`), whose branch waits for the host.
             own = jax.random.fold_in(jax.random.wrap_key_data(key[:2], impl="threefry2x32"), step)
             return self._unless_over(jax.random.normal(own, (size,), jnp.float32))
-        nothing = jnp.uint32(0)
-        words = chacha20(key, jnp.arange(size, dtype=jnp.uint32), (nothing, step, nothing))
         known = jnp.asarray(self.known)
         if known.dtype != jnp.uint64 or key.dtype != jnp.uint32:
             raise TypeError(
                 f"The noise's table and key are of {known.dtype} and {key.dtype}: 64 bits are "
                 "needed, jax.enable_x64(True)."
             )
-        return self._unless_over(integer_noise_of(words, jnp.asarray(self.levels), known))
+        drawn = jax.lax.platform_dependent(
+            *(key, step, jnp.asarray(self.levels), known),
+            cuda=partial(by_kernel, size),
+            default=partial(by_operations, size),
+        )
+        return self._unless_over(drawn)
 
     def _unless_over(self, noise: jax.Array) -> jax.Array:
         return jnp.where(jnp.asarray(self.step) < self.stop, noise, undrawn(noise.dtype))

@@ -5,6 +5,7 @@ These tests run on whichever platform JAX has; on an accelerator they say that i
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import divided
 import jax
@@ -22,8 +23,10 @@ from skdpbayes.mechanism import private_sum as private_sum_module
 from skdpbayes.mechanism import stored
 from skdpbayes.mechanism.draws import Draw, Draws, noise_of_steps
 from skdpbayes.mechanism.integer_noise import WORDS, undrawn
-from skdpbayes.mechanism.on_device import MANY, DeviceNoise, chacha20
+from skdpbayes.mechanism.on_device import MANY, DeviceNoise, by_kernel, chacha20
 from skdpbayes.mechanism.private_sum import CHUNK, _slots, partial_sums, slots_at_once
+
+KERNEL = "__gpu$xla.gpu.triton"
 
 
 class Stopped(Exception):
@@ -36,7 +39,9 @@ def rounds_for_cuda(fit, patch):
 
     def exported(*given):
         program = export.export(
-            jax.jit(inference._some_steps, static_argnums=0), platforms=["cuda"]
+            jax.jit(inference._some_steps, static_argnums=0),
+            platforms=["cuda"],
+            disabled_checks=[export.DisabledSafetyCheck.custom_call(KERNEL)],
         )(*given)
         texts.append(str(program.mlir_module()))
         raise Stopped
@@ -72,7 +77,7 @@ def as_on_an_accelerator(monkeypatch):
 def test_no_round_of_a_fit_calls_the_host(case, monkeypatch):
     X, y = case.data(160)
     text = rounds_for_cuda(fit_of(case, X, y, **case.quick), monkeypatch)
-    assert "stablehlo.while" in text and not calls_of_the_host(text)
+    assert "stablehlo.while" in text and KERNEL in text and not calls_of_the_host(text)
 
 
 def test_the_check_sees_a_call_of_the_host():
@@ -106,6 +111,29 @@ def test_the_device_draws_the_integers_of_the_host(size):
             expected = noise_of_steps(key, levels, step, [size])
             np.testing.assert_array_equal(drawn(DeviceNoise.of(key, levels), step), expected)
         assert drawn._cache_size() == 1
+
+
+def test_the_kernel_draws_the_same_integers():
+    """Here it is interpreted; a GPU's own draws are compared above, and once in each process."""
+    noise, step, size = DeviceNoise.of(bytes(range(1, 33)), 3), np.uint32(5), 600
+    with jax.enable_x64(True):
+        given = (jnp.asarray(x) for x in (noise.key, step, noise.levels, noise.known))
+        drawn = jax.jit(partial(by_kernel, size, interpret=True))(*given)
+    np.testing.assert_array_equal(drawn, noise_of_steps(bytes(range(1, 33)), 3, 5, [size]))
+
+
+@pytest.mark.usefixtures("in_a_loop")
+def test_a_device_that_draws_other_noise_runs_no_fit(monkeypatch):
+    """Had its compiler an error, noise could be known or missing, and nobody would see it."""
+    case = next(case for case in CASES if case.id == "logistic")
+    original, secure = DeviceNoise.values, fit_of(case, *case.data(160), **case.quick)
+    monkeypatch.setattr(
+        DeviceNoise, "values", lambda self, size: original(self, size).at[-1].add(1)
+    )
+    monkeypatch.setattr(inference, "_suited", lambda records, spec: (records, True))
+    draws_module.check_device.cache_clear()
+    with pytest.raises(RuntimeError, match="draws other noise"):
+        secure.run(0)
 
 
 def test_a_variable_takes_a_block():
