@@ -324,7 +324,12 @@ ENTRIES = [
         supervised=True,
         slow_in_grid=("dpvi", "na-dpvi", "vips"),
         probed=("na-dpvi", "vips"),
-        checked={"n_steps": 100, "n_posterior_samples": 100},
+        checked={
+            "solver": "dpvi",
+            "guide": "mean_field",
+            "n_steps": 100,
+            "n_posterior_samples": 100,
+        },
     ),
     Entry(
         "linear",
@@ -352,7 +357,7 @@ ENTRIES = [
         "GaussianMixture",
         {"bounds": (-3, 3), "covariance_type": "spherical", **TWO},
         probed=(),
-        slow_in_grid=("dpvi", "na-dpvi", "sgld"),
+        slow_in_grid=("dpvi", "na-dpvi", "sgld", "vips"),
         checked={"n_posterior_samples": 100},
     ),
     Entry(
@@ -384,7 +389,7 @@ ENTRIES = [
         DPLatentDirichletAllocation,
         "LatentDirichletAllocation",
         TWO,
-        slow_in_grid=("dpvi", "na-dpvi", "sgld"),
+        slow_in_grid=("dpvi", "na-dpvi", "sgld", "vips"),
         checked={"n_posterior_samples": 10, **TWO},
         private_size={"sampling_rate": 0.3},
     ),

@@ -331,6 +331,7 @@ def test_the_papers_belief_networks_are_less_private_than_claimed():
         assert float(holds.lstrip(">")) > 3 * float(claimed)
 
 
+@pytest.mark.slow
 def test_topics_are_scored_by_words_that_are_left_out():
     corpus = topics.simulated(holdout=False, n_train=300, n_test=100)
     assert (

@@ -14,12 +14,13 @@ from functools import cached_property
 
 import numpy as np
 from scipy import special, stats
+from scipy.optimize import elementwise
 
 from skdpbayes.posteriors.base import SampledPosterior
 
 # Least noise, in standard deviations of the sum: without noise the density may have atoms.
 _SMOOTHING = 0.02
-_FREQUENCIES = 256
+_FREQUENCIES, _FEWER = 256, 64  # the latter where the sum of many statistics is nearly normal
 _POINTS = 512
 _REACH = 9.0  # standard deviations
 _NUMBERS, _COUNT_REACH = 9, 4.0  # numbers of records, if it is noisy, and how far they reach
@@ -105,6 +106,7 @@ class RatePosterior(SampledPosterior):
             return exponent[:, 0]
         # The integrand is negligible beyond 9 standard deviations of the sum, or of the noise.
         few = np.minimum(n, variance / self.upper**2) < 50
+        frequencies = frequencies if few.any() else _FEWER
         highest = np.where(few, np.minimum(_REACH / np.sqrt(noise), 4 * _REACH / sd), _REACH / sd)
         w = highest * (np.arange(frequencies) + 0.5) / frequencies
         ratio = n * (self._cumulant(theta, tilt + 1j * w) - cumulant)
@@ -134,13 +136,18 @@ class RatePosterior(SampledPosterior):
 
     def _saddle_point(self, theta, noise, total):
         """Tilt under which the mean of the noisy sum is `total`."""
-        high = (np.abs(total) + self.n_records * self.upper) / noise
-        low = -high
-        for _ in range(80):
-            tilt = (low + high) / 2
-            below = self.n_records * self._mean(theta, tilt) + noise * tilt < total
-            low, high = np.where(below, tilt, low), np.where(below, high, tilt)
-        return (low + high) / 2
+        # In units of the noise. The integral holds beside the saddle point too, found well or not.
+        root = np.sqrt(noise)
+        high = (np.abs(total) + self.n_records * self.upper) / root
+
+        def excess(tilt, theta, root):
+            return self.n_records * self._mean(theta, tilt / root) + tilt * root - total
+
+        tolerances = {"xatol": 1e-6, "xrtol": 0.0, "fatol": 0.0, "frtol": 0.0}
+        found = elementwise.find_root(
+            excess, (-high, high), args=(theta, root), tolerances=tolerances
+        )
+        return found.x / root
 
     def sample(self, rng: np.random.Generator, n: int) -> np.ndarray:
         """Draws of the rates, of shape (n, d)."""

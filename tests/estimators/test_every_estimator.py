@@ -73,7 +73,9 @@ def test_default_plans_are_confirmed_by_the_second_accountant(case, times):
     assert ratio and 0.97 < float(ratio[1]) < 1.005, spent.crosscheck
 
 
-@pytest.mark.parametrize("case", every_fit())
+@pytest.mark.parametrize(
+    "case", every_fit(slow=("dirichlet", "beta", "linear", "network, regression, sgnht"))
+)
 def test_the_number_of_rows_is_told_only_where_it_is_public(case):
     X, y = case.rows()
     assert case.make().fit(X, y).privacy_spent_.public["n_samples"] == N

@@ -107,7 +107,8 @@ def test_the_device_draws_the_integers_of_the_host(size):
     key = bytes(range(1, 33))
     with jax.enable_x64(True):
         drawn = jax.jit(lambda noise, step: noise.at(step, 2**31 - 1).values(size))
-        for levels, step in itertools.product([1, 2, 3, 4], [0, 3, 2**31 - 2]):
+        few = [(1, 0), (2, 3), (3, 3), (4, 2**31 - 2)]
+        for levels, step in few:
             expected = noise_of_steps(key, levels, step, [size])
             np.testing.assert_array_equal(drawn(DeviceNoise.of(key, levels), step), expected)
         assert drawn._cache_size() == 1

@@ -105,7 +105,7 @@ shapes = {"left": (K,), "right": (D,), "weight": (K, K)}
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     record=st.fixed_dictionaries(
         {key: hnp.arrays(np.float32, shape, elements=anything) for key, shape in shapes.items()}

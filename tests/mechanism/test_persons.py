@@ -477,7 +477,7 @@ def rows_clipped_instead_of_persons(patch):
     patch.setattr(inference, "of_person", lambda query, *_: query)
 
 
-QUICKLY = ("logistic", "beta, dpvi", "scaler")
+QUICKLY = ("logistic", "scaler")
 
 
 def listed(case):
@@ -538,7 +538,7 @@ def test_releases_of_persons_have_the_noise_that_is_accounted_for(case):
     whitebox.check_noise_of(case)
 
 
-SHOWN_QUICKLY = ("logistic", "beta, dpvi", "linear, vips")
+SHOWN_QUICKLY = ("logistic", "linear, vips")
 # Their first release does not show it.
 SEEN_LATER = [
     *(case.id for case in BY_PERSON if case.model in ("GaussianMixture", "SigmoidBeliefNet")),

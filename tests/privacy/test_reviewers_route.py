@@ -148,7 +148,9 @@ def strays(reached):
 
 
 # Of programs the tracer sees each call of NumPyro.
-@pytest.mark.parametrize("case", cases.every_fit(slow=("NumPyro",)))
+@pytest.mark.parametrize(
+    "case", cases.every_fit(slow=("NumPyro", "linear", "network, regression, sgnht"))
+)
 def test_rows_stay_on_the_route(case):
     X, y = case.data()
     with Tracer() as tracer:

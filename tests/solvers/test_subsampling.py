@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import slow_but
 from scipy.special import expit
 from variational import variational_optimum
 
@@ -64,13 +65,13 @@ def check_full_rank(data, met):
     assert 0.75 < added / expected < 1.25
 
 
-@pytest.mark.parametrize("met", MET)
+@pytest.mark.parametrize("met", slow_but(MET, 0.3, 30.0))
 def test_the_variance_added_is_that_of_the_errors(data, met):
     """Errors about the posterior mean of all records have the variance that is added for them."""
     check_full_rank(data, met)
 
 
-@pytest.mark.parametrize("met", MET)
+@pytest.mark.parametrize("met", slow_but(MET, 3.0))
 def test_subsampling_that_is_not_reported_would_be_noticed(data, met, monkeypatch):
     original = FullRank.posterior
     monkeypatch.setattr(
