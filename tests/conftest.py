@@ -64,7 +64,10 @@ def _share_compiled_programs(folder):
     """A program that a process of this run compiled, and may have dropped, is read from a file."""
     import jax
     from jax._src import lru_cache
+    from jax._src.interpreters import mlir
 
+    # Of the time that a small program takes to compile, a fifth is spent on a context of its own.
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
     gc.set_threshold(100_000, 50, 100)  # tracing makes many objects, and few of them are garbage
 
     def put(self, key, value):
@@ -214,6 +217,7 @@ def pytest_runtest_teardown(item, nextitem):
     most = _MOST_AFTER_A_MODULE if last else _MOST_WITHIN_A_MODULE
     if "jax" in sys.modules and psutil.Process().memory_info().rss > most:
         sys.modules["jax"].clear_caches()
+        sys.modules["jax._src.interpreters.mlir"].make_ir_context.cache_clear()
         gc.collect()
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL("libc.so.6").malloc_trim(0)
