@@ -97,10 +97,10 @@ def noise_std(levels: int) -> float:
     return _BASE * math.sqrt(sum(RADIX ** (2 * i) for i in range(levels)))
 
 
-def levels_for(noise_multiplier: float, most_units: float = MOST_UNITS) -> int:
-    """Base variables to take, as many as leave at most so many grid steps in a clipping norm."""
+def levels_for(noise_multiplier: float) -> int:
+    """Base variables to take, as many as leave at most `MOST_UNITS` steps in a clipping norm."""
     levels = LEVELS
-    while levels > 1 and noise_std(levels) > most_units * noise_multiplier:
+    while levels > 1 and noise_std(levels) > MOST_UNITS * noise_multiplier:
         levels -= 1
     return levels
 

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +61,35 @@ Release: TypeAlias = dict[str, Any]
 """For each block, a pytree of arrays with the shapes of one contribution."""
 
 Query: TypeAlias = Callable[[Tree], Mapping[str, Contribution]]
+
+_WORD = 2**32
+
+
+class Sums(NamedTuple):
+    """Sums over records, which one word of 64 bits could not hold for any number of them.
+
+    Attributes
+    ----------
+    high : Release or None
+        Multiples of 2^32 in a sum of integers; None if sums are of floating-point numbers.
+    low : Release
+        What is left of each chunk, not negative, added up; or sums of floating-point numbers.
+    """
+
+    high: Release | None
+    low: Release
+
+
+def _in_words(sums: Release) -> Sums:
+    """Integer sums over a chunk, or over each of several."""
+    high = jax.tree.map(lambda x: x >> 32, sums)
+    return Sums(high, jax.tree.map(lambda x: x & (_WORD - 1), sums))
+
+
+def _as_number(high: jax.Array, low: jax.Array) -> jax.Array:
+    """The integer ``high 2^32 + low`` in double precision, however it is divided in two words."""
+    carry = low // _WORD
+    return (high + carry).astype(float) * _WORD + (low - carry * _WORD).astype(float)
 
 
 def _clipped_sum(
@@ -279,10 +308,12 @@ def private_sum(
     rounding). So one record moves all blocks together by at most ``sqrt(sum_b units_b^2) <=
     noise_std / sigma``, and the noise in every coordinate, independent of the others, has the
     standard deviation ``noise_std``: one Gaussian release of noise multiplier at least sigma,
-    however many blocks there are, up to the law of the noise (`integer_noise`, `overhead`). An
-    overflow would be a reduction modulo 2^64, and the scale of a block is a public factor:
-    post-processing. Should less noise have been drawn than is needed, all is NaN. So are rounds
-    beyond the last of the draws, which an accelerator computes and forgets (`IN_A_ROW`). QED
+    however many blocks there are, up to the law of the noise (`integer_noise`, `overhead`). No word
+    of a sum overflows with fewer than 2^30 chunks: a chunk's integers stay below 2^53, the noise
+    below 2^46. What is released is a function of the noisy integer alone (`_as_number`), times the
+    scale of a block, which is public: post-processing. Should less noise have been drawn than is
+    needed, all is NaN. So are rounds beyond the last of the draws, which an accelerator computes
+    and forgets (`IN_A_ROW`). QED
 
     ``tests/mechanism/test_kill_matrix.py`` has mutants of each condition and the checks that kill
     them. ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand`` looks for
@@ -303,7 +334,7 @@ def partial_sums(
     draw: Draw,
     step: ArrayLike,
     records: Records,
-) -> Release:
+) -> Sums:
     """Sums without noise, over some of the records: private, and never released.
 
     Sums over parts of the records add up to those over all of them, to the last bit if they are of
@@ -320,11 +351,11 @@ def partial_sums(
 
     double = exact and _multiplies_own_vectors(query, records)
 
-    def over(i: int, group: Group, sums: Release) -> Release:
+    def over(i: int, group: Group, sums: Sums) -> Sums:
         chunks, slots = _slots(query, records, group)
         stop = draw.starts[i + 1]
 
-        def next_chunks(carry: tuple[jax.Array, Release]) -> tuple[jax.Array, Release]:
+        def next_chunks(carry: tuple[jax.Array, Sums]) -> tuple[jax.Array, Sums]:
             place, sums = carry
             places = place + jnp.arange(chunks * slots)
             included = places < stop
@@ -332,7 +363,11 @@ def partial_sums(
             batch = records.take(indices, group.width)
             if double:  # as they are gathered, which costs nothing
                 batch = {**batch, VECTOR: batch[VECTOR].astype(float)}
-            summed = partial(_chunk_sums, query, blocks, units, exact)
+
+            def summed(batch: Tree, included: jax.Array) -> Sums:
+                own = _chunk_sums(query, blocks, units, exact, batch, included)
+                return _in_words(own) if exact else Sums(None, own)
+
             if chunks == 1:
                 sums = jax.tree.map(jnp.add, sums, summed(batch, included))
             else:
@@ -346,15 +381,16 @@ def partial_sums(
         most = records.at_once if records.whole else records.n_slots
         if (records.whole or 1 < chunks) and most <= chunks * slots:
             return next_chunks(start)[1]  # a loop would have the device wait for the host
-        summed: Release
-        _, summed = jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunks, start)
-        return summed
+        total: Sums
+        _, total = jax.lax.while_loop(lambda carry: carry[0] < stop, next_chunks, start)
+        return total
 
     # Sums of floats in double precision: in single, rounding ten million would carry a record
     # beyond its clipping norm.
-    sums: Release = jax.tree.map(
+    zeros: Release = jax.tree.map(
         lambda x: x.astype(jnp.int64 if exact else float), zero_sums(query, blocks, records.one())
     )
+    sums = Sums(zeros if exact else None, zeros)
     # Each group has its own program, over its own part of one Poisson sample.
     for i, group in enumerate(records.groups()):
         sums = over(i, group, sums)
@@ -379,7 +415,7 @@ def noisy_release(
     mechanism: Mechanism,
     drawn: jax.Array | DeviceNoise,
     step: ArrayLike,
-    sums: Release,
+    sums: Sums,
 ) -> Release:
     """Release of sums over all records: noise is added once, and they become numbers.
 
@@ -389,7 +425,7 @@ def noisy_release(
         As `private_sum`'s.
     drawn : array or DeviceNoise
         Noise of this step.
-    sums : dict
+    sums : Sums
         `partial_sums`, added up over all parts of the records.
     """
     _check_shares(blocks)
@@ -399,13 +435,15 @@ def noisy_release(
 
     # Fail closed, should less noise have been drawn than is needed. A kind of round that is
     # compiled and never run may need more than any that runs.
-    size, nothing = sum(leaf.size for leaf in jax.tree.leaves(sums)), undrawn(drawn.dtype)
+    size, nothing = sum(leaf.size for leaf in jax.tree.leaves(sums.low)), undrawn(drawn.dtype)
     if isinstance(drawn, DeviceNoise):
         noise = drawn.values(size)
     else:
         noise = jnp.pad(drawn, (0, max(0, size - drawn.size)), constant_values=nothing)
     missing = noise[size - 1] == nothing
-    noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, noise, 0), sums)
+    noisy = add_noise(jnp.where(mechanism.noise_multiplier(step) > 0, noise, 0), sums.low)
+    if sums.high is not None:
+        noisy = jax.tree.map(_as_number, sums.high, noisy)
     spacing = {
         name: jnp.where(missing, jnp.nan, block.clipping_norm / units[name])
         for name, block in blocks.items()

@@ -25,7 +25,6 @@ Together: TypeAlias = Literal["sum", "score", "statistic", "weight", "mean"]
 
 # Grid steps in a clipping norm, where no noise says how fine a grid makes sense.
 _UNITS_WITHOUT_NOISE = 2.0**40
-_COARSEST = 3  # levels that make room for records: fewer would add much to epsilon (`overhead`)
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,6 @@ class MechanismSpec:
         Largest number of rows of a record: above one where records are persons.
     n_records : int or None
         Public number of records, of all processes; None if it is private.
-    room : float or None
-        Records for which the grid leaves room where their number is private, as too many cannot be
-        refused then. None: the grid is the finest one. Scores need that: residuals may be tiny.
     """
 
     steps: tuple[GaussianSteps, ...]
@@ -58,7 +54,6 @@ class MechanismSpec:
     count: GaussianSteps | None = None
     most_rows: int = 1
     n_records: int | None = None
-    room: float | None = None
 
     @property
     def n_steps(self) -> int:
@@ -73,32 +68,12 @@ class MechanismSpec:
     @property
     def levels(self) -> int | None:
         """Of `integer_noise`; None if the noise is to be floating-point numbers."""
-        if self.numerics != "secure":
-            return None
-        levels = levels_for(self.least_noise)
-        if self.n_records is not None or self.room is None:
-            return levels
-        most = 2.0**63 / (self.room * self.sampling_rate)
-        return min(levels, max(_COARSEST, levels_for(self.least_noise, most)))
+        return levels_for(self.least_noise) if self.numerics == "secure" else None
 
     @property
     def least_noise(self) -> float:
         """Smallest noise multiplier of all steps."""
         return min(piece.noise_multiplier for piece in self.steps)
-
-    def check_records(self) -> None:
-        """Raise a `ValueError` if integer sums over a public number of records could overflow."""
-        if self.levels is None or self.n_records is None:
-            return
-        least = self.least_noise
-        units = min(noise_std(self.levels) / least, MOST_UNITS) if least else _UNITS_WITHOUT_NOISE
-        most = 0.99 * 2.0**63 / units  # in a batch, at full length and in one direction
-        if self.n_records * self.sampling_rate > most:
-            raise ValueError(
-                f"numerics='secure' sums at most {most:.3g} records with a noise multiplier as "
-                f"small as {least:.3g}: take a smaller sampling_rate or epsilon, or "
-                "numerics='fast'."
-            )
 
     @property
     def rounds(self) -> tuple[GaussianSteps, ...]:

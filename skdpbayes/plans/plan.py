@@ -206,7 +206,6 @@ def make_plan(
     slots = None
     if settings.adjacency != "add_remove" and facts.n_rows is not None:
         spec = replace(spec, n_records=facts.n_rows)
-        spec.check_records()
         if costly:
             batch = 1.2 * spec.sampling_rate * facts.n_rows
             slots = next((slots for slots in (64, 128, 256) if slots >= batch), None)

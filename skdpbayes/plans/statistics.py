@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,7 +30,6 @@ from skdpbayes.solvers.vips_rounds import StatisticsRounds
 _DRAWN_WEIGHT = 0.1  # least weight of a round at a draw: without noise, draws are averaged
 _LANGEVIN_TIME, _LONGEST_STEP = 60.0, 0.5  # of a chain over topics: sum of its steps, and a step
 _MOST_COUNTED = 2**31  # rows, where their number is private
-_ROOM = 2.0**28  # of these, for which integer sums have room
 TYPICAL_COUNT = 4.0  # summed contribution of a document of norm 1: the root of 16 words
 
 if TYPE_CHECKING:
@@ -84,7 +82,7 @@ def plan_moments(
 
 
 def _released_once(settings: Settings, solver: OneRelease) -> Planned:
-    spec = replace(settings.spec(settings.noise(1, 1.0).steps), room=_ROOM)
+    spec = settings.spec(settings.noise(1, 1.0).steps)
     return Planned(solver, spec, float(solver.clipping_norm), solver.together)
 
 

@@ -189,19 +189,6 @@ def test_too_many_values_are_refused_before_anything_is_released(monkeypatch):
         small_fit()
 
 
-def test_private_numbers_of_records_decide_about_no_error(monkeypatch):
-    """Whether sums could overflow is asked only where the number of records is public."""
-
-    def refuse(self):
-        if self.n_records is not None:
-            raise ValueError(f"asked about {self.n_records}")
-
-    monkeypatch.setattr(MechanismSpec, "check_records", refuse)
-    small_fit(adjacency="add_remove", sampling_rate=0.5)
-    with pytest.raises(ValueError, match="asked about 200"):
-        small_fit()
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("numerics", "exact"), ("numerics", None), ("ledger", 1.0)]
 )

@@ -15,7 +15,7 @@ import pytest
 from cases import CASES, slow_but
 from jax import export
 from scipy import stats
-from whitebox import fit_of
+from whitebox import fit_of, in_one
 
 from skdpbayes import inference
 from skdpbayes.mechanism import draws as draws_module
@@ -331,7 +331,8 @@ def sums_of(fit, order, slots, *, whole=False):
 
             def of(round_):
                 query, blocks = inference._asked(round_, mechanism, state, round_.point(state, key))
-                return partial_sums(query, blocks, mechanism, draw, jnp.int32(0), records)
+                found = partial_sums(query, blocks, mechanism, draw, jnp.int32(0), records)
+                return in_one(found)
 
             return [of(round_) for round_ in solver.rounds(model, mechanism)]
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from skdpbayes.mechanism import draws
 from skdpbayes.mechanism.draws import Sampler, draws_of_chain, noise_of_steps, poisson_sample
-from skdpbayes.mechanism.integer_noise import WORDS, integer_noise, levels_for, noise_std, overhead
+from skdpbayes.mechanism.integer_noise import WORDS, integer_noise
 from skdpbayes.mechanism.keys import Stream
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.privacy import GaussianSteps
@@ -234,32 +234,6 @@ def test_a_fit_that_goes_on_draws_what_it_would_have_drawn(monkeypatch):
     assert last.first == again.first == found[-1].first
     assert len({part.noise.tobytes() for part in found}) == len(found)
     assert len({part.indices.tobytes() for part in found}) == len(found)
-
-
-def test_batches_that_could_overflow_are_refused():
-    spec_of(1.0, noise=1.0, n_records=4 * 10**6).check_records()
-    spec_of(0.1, noise=1.0, n_records=4 * 10**7).check_records()
-    spec_of(1.0, noise=0.0, n_records=8 * 10**6).check_records()
-    spec_of(1.0, noise=1.0, numerics="fast", n_records=10**9).check_records()
-    spec_of(1.0, noise=0.26).check_records()  # of a private number nothing is asked
-    with pytest.raises(
-        ValueError, match=r"at most 1.08e\+06 records with a noise multiplier as small as 0.26"
-    ):
-        spec_of(1.0, noise=0.26, n_records=2 * 10**6).check_records()
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.1, 1e-4])
-@pytest.mark.parametrize("noise", [2.0**-13, 0.05, 0.3, 1.0, 30.0, 63.0, 65.0, 1e4])
-def test_a_private_number_of_records_has_room(noise, rate):
-    """At a grid that adds next to nothing to epsilon; where nothing asks for it, at the finest."""
-    levels = spec_of(rate, 1, noise, room=2.0**28).levels
-    assert 2**28 * rate * noise_std(levels) / noise < 2**63 or noise < 2**-4
-    epsilon = max(4 * rate / noise, 1 - noise)  # or more, of one step
-    assert overhead(levels, epsilon)[0] < 1e-6 * epsilon or noise < 2**-12
-    finest = spec_of(rate, 1, noise).levels
-    assert levels == min(3 if noise < 64 * rate else 4, finest)
-    assert finest == spec_of(rate, 1, noise, room=2.0**28, n_records=10).levels
-    assert finest == levels_for(noise)
 
 
 def test_fast_noise_is_normal_in_single_precision_and_of_its_steps():

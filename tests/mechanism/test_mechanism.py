@@ -1,6 +1,7 @@
 """The private sum by itself: the clip is total, the noise is as accounted, every record has its chance and no more."""
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -16,7 +17,7 @@ from whitebox import drawn
 from skdpbayes.intake.packing import pack_records
 from skdpbayes.mechanism.contributions import Quadratic, RankOne, Scattered
 from skdpbayes.mechanism.draws import draws_of_chain, undrawn
-from skdpbayes.mechanism.private_sum import CHUNK, private_sum
+from skdpbayes.mechanism.private_sum import CHUNK, _as_number, private_sum
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import MAX_SCHEDULE, Block, MechanismSpec
 from skdpbayes.models.logistic import LogisticRegression
@@ -48,6 +49,35 @@ def summed(query, shares=(1.0,)):
             return jax.tree.map(np.asarray, out)
 
     return call
+
+
+@pytest.mark.parametrize("slots", [None, 64 * CHUNK], ids=["one by one", "many at once"])
+@pytest.mark.parametrize("noise", [0.26, 0.0])
+def test_sums_of_millions_are_not_cut_to_one_word(noise, slots):
+    """At full length in one direction they would go round at 2^63 grid steps: here at 1 and 8 million."""
+    n = 2_500_000 if noise else 9_000_000
+    values = np.full((n, 2), [0.7, -0.7], np.float32)
+    records = replace(pack_records(v=values), slots=slots)
+    found = summed(lambda r: {"0": r["v"]})(records, noise=noise)["0"]
+    np.testing.assert_allclose(found, values[0] * float(n), rtol=2e-6)
+
+
+def test_a_release_does_not_tell_how_its_sum_lies_in_two_words():
+    """Else it would be no function of the noisy sum, and noise would not cover it."""
+    rng = np.random.default_rng(0)
+    for exponent in (20, 40, 52, 62, 75, 83):
+        for _ in range(20):
+            total = int(rng.integers(-(2**60), 2**60)) * 2 ** max(0, exponent - 60) + int(
+                rng.integers(0, 2**32)
+            )
+            total = total if exponent > 60 else total >> (60 - exponent)
+            with jax.enable_x64(True):
+                found = {
+                    float(_as_number(jnp.int64((total - low) >> 32), jnp.int64(low)))
+                    for more in (0, 1, 2**10 + 1, 2**27)
+                    for low in [total % 2**32 + more * 2**32]
+                }
+            assert found == {float(total)}
 
 
 def test_rounding_does_not_grow_with_the_number_of_records():

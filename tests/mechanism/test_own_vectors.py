@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import slow_but
-from whitebox import drawn
+from whitebox import drawn, in_one
 
 from skdpbayes.intake.packing import pack_records
 from skdpbayes.mechanism import private_sum as mechanism
@@ -107,7 +107,7 @@ def test_only_a_records_own_vector_has_its_grid(numerics, monkeypatch):
 
             @jax.jit
             def sums(draw, records):
-                return partial_sums(asked, blocks, traced, draw, 0, records)
+                return in_one(partial_sums(asked, blocks, traced, draw, 0, records))
 
             def asked(record):
                 return {"sum": query(record)}
@@ -141,7 +141,8 @@ def test_sums_are_those_of_vectors_that_were_rounded_before():
         with jax.enable_x64(True):
             traced = jax.device_put(spec.traced())
             draw = drawn(query, blocks, spec, records, 0)
-            sums = partial_sums(query, blocks, traced, draw, 0, jax.device_put(records))["sum"]
+            found = partial_sums(query, blocks, traced, draw, 0, jax.device_put(records))
+            sums = in_one(found)["sum"]
             return np.asarray(sums) / float(traced.units(0, 1.0)) * 2.0
 
     norm = np.linalg.norm(X, axis=1) * np.linalg.norm(y, axis=1)
