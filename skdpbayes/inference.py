@@ -30,6 +30,7 @@ from skdpbayes.mechanism.draws import (
     Draw,
     Draws,
     Sampler,
+    check_device,
     draws_of_chain,
     largest_batch,
     noise_at,
@@ -135,6 +136,9 @@ def _run(keys, model, solver, spec, records, capacity, watch=None, part_of=0, ch
     with arithmetic():
         mechanism = jax.device_put(spec.traced())
         records, on_device = _suited(placed(records), spec)
+        if on_device and spec.levels is not None:
+            for device in _own_devices(records):
+                check_device(device)
         of_steps = sizes_of_steps(model, solver, mechanism, records.shaped, spec.n_steps)
         n_steps = max(spec.n_steps, part_of)
         kinds = _kinds_if_few(model, solver, mechanism, n_steps, int(of_steps.max()))
@@ -163,6 +167,11 @@ def arithmetic() -> Iterator[None]:
     """
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         yield
+
+
+def _own_devices(records):
+    """Devices of this process on which rounds run."""
+    return records.mesh.local_devices if isinstance(records, Shards) else [default_device()]
 
 
 def _suited(records, spec):

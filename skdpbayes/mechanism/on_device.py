@@ -132,7 +132,9 @@ def by_kernel(
     try:
         from jax.experimental import pallas as pl  # takes a while to import
         from jax.experimental.pallas import triton
-    except ImportError:  # JAX 0.11 calls Pallas' way to Triton deprecated
+
+        inputs, options = [pl.no_block_spec] * 4, triton.CompilerParams(num_warps=4)
+    except (ImportError, AttributeError):  # JAX 0.11 calls Pallas' way to Triton deprecated
         return by_operations(size, key, step, levels, known)
 
     def kernel(key: Any, step: Any, levels: Any, known: Any, drawn: Any) -> None:
@@ -146,10 +148,10 @@ def by_kernel(
     drawn: jax.Array = pl.pallas_call(
         kernel,
         grid=(blocks,),
-        in_specs=[pl.no_block_spec] * 4,
+        in_specs=inputs,
         out_specs=pl.BlockSpec((_IN_A_BLOCK,), lambda i: (i,)),
         out_shape=jax.ShapeDtypeStruct((blocks * _IN_A_BLOCK,), jnp.int64),
-        compiler_params=triton.CompilerParams(num_warps=4),
+        compiler_params=options,
         interpret=interpret,
     )(key, step[None], levels[None], known)
     return drawn[:size]

@@ -138,7 +138,7 @@ class RatePosterior(SampledPosterior):
         """Tilt under which the mean of the noisy sum is `total`."""
         # In units of the noise. The integral holds beside the saddle point too, found well or not.
         root = np.sqrt(noise)
-        high = (np.abs(total) + self.n_records * self.upper) / root
+        high = 2 * (np.abs(total) + self.n_records * self.upper) / root  # beyond doubt
 
         def excess(tilt, theta, root):
             return self.n_records * self._mean(theta, tilt / root) + tilt * root - total

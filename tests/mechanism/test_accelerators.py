@@ -19,11 +19,12 @@ from whitebox import fit_of, in_one
 
 from skdpbayes import inference
 from skdpbayes.mechanism import draws as draws_module
+from skdpbayes.mechanism import on_device as of_device
 from skdpbayes.mechanism import private_sum as private_sum_module
 from skdpbayes.mechanism import stored
 from skdpbayes.mechanism.draws import Draw, Draws, noise_of_steps
 from skdpbayes.mechanism.integer_noise import WORDS, undrawn
-from skdpbayes.mechanism.on_device import MANY, DeviceNoise, by_kernel, chacha20
+from skdpbayes.mechanism.on_device import MANY, DeviceNoise, by_kernel, by_operations, chacha20
 from skdpbayes.mechanism.private_sum import CHUNK, _slots, partial_sums, slots_at_once
 
 KERNEL = "__gpu$xla.gpu.triton"
@@ -123,18 +124,63 @@ def test_the_kernel_draws_the_same_integers():
     np.testing.assert_array_equal(drawn, noise_of_steps(bytes(range(1, 33)), 3, 5, [size]))
 
 
-@pytest.mark.usefixtures("in_a_loop")
+def test_where_there_is_a_kernel_it_is_run(monkeypatch):
+    monkeypatch.setattr(of_device, "by_kernel", partial(by_kernel, interpret=True))
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *given, cuda, default: cuda(*given))
+    key = bytes(range(2, 34))
+    with jax.enable_x64(True):
+        for levels, step in [(1, 0), (3, 5), (4, 2**31 - 2)]:
+            drawn = DeviceNoise.of(key, levels).at(step, 2**31 - 1).values(300)
+            np.testing.assert_array_equal(drawn, noise_of_steps(key, levels, step, [300]))
+
+
+def test_without_the_kernel_operations_are_run(monkeypatch):
+    pallas = pytest.importorskip("jax.experimental.pallas")
+    monkeypatch.delattr(pallas, "no_block_spec")
+    noise = DeviceNoise.of(bytes(32), 4)
+    with jax.enable_x64(True):
+        given = [jnp.asarray(x) for x in (noise.key, np.uint32(1), noise.levels, noise.known)]
+        np.testing.assert_array_equal(by_kernel(9, *given), by_operations(9, *given))
+
+
+@pytest.fixture
+def unchecked():
+    draws_module.check_device.cache_clear()
+    yield
+    draws_module.check_device.cache_clear()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_every_device_is_checked_and_each_once(monkeypatch):
+    seen, original = [], DeviceNoise.values
+    monkeypatch.setattr(inference, "_own_devices", lambda records: jax.devices() * 2)
+    monkeypatch.setattr(inference, "_suited", lambda records, spec: (records, True))
+
+    def values(self, size):
+        seen.append(jax.config.jax_default_device)
+        return original(self, size)
+
+    monkeypatch.setattr(DeviceNoise, "values", values)
+    case = next(case for case in CASES if case.id == "logistic")
+    fit = fit_of(case, *case.data(160), **case.quick)
+    monkeypatch.setattr(inference, "sizes_of_steps", lambda *rest: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fit.run(0)
+    assert seen == jax.devices()
+
+
+@pytest.mark.usefixtures("in_a_loop", "unchecked")
 def test_a_device_that_draws_other_noise_runs_no_fit(monkeypatch):
     """Had its compiler an error, noise could be known or missing, and nobody would see it."""
     case = next(case for case in CASES if case.id == "logistic")
     original, secure = DeviceNoise.values, fit_of(case, *case.data(160), **case.quick)
     monkeypatch.setattr(
-        DeviceNoise, "values", lambda self, size: original(self, size).at[-1].add(1)
+        DeviceNoise, "values", lambda self, size: original(self, size).at[900].add(1)
     )
     monkeypatch.setattr(inference, "_suited", lambda records, spec: (records, True))
-    draws_module.check_device.cache_clear()
-    with pytest.raises(RuntimeError, match="draws other noise"):
-        secure.run(0)
+    for _ in range(2):  # it is not forgotten
+        with pytest.raises(RuntimeError, match="draws other noise"):
+            secure.run(0)
 
 
 def test_a_variable_takes_a_block():

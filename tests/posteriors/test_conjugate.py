@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from skdpbayes.models.families import BetaBernoulli, DirichletCategorical, GammaExponential
+from skdpbayes.posteriors import conjugate
 from skdpbayes.posteriors.conjugate import CountsPosterior, RatePosterior
 
 f32 = np.float32
@@ -124,6 +125,28 @@ def test_density_of_one_noisy_value_is_the_integral(theta, upper):
             + np.exp(-theta * upper) * kernel[-1]
         )
         assert density(theta, total, scale, 1, upper)[0] == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [60, 1000])
+def test_few_frequencies_suffice_where_they_are_taken(n, monkeypatch):
+    """And where any point of a grid needs many, all have them."""
+    own, total = RatePosterior(np.zeros(1), 2.0, n, 1.0, 1.0, 3.0), 0.1 * n
+    points = np.linspace(-4, 4, 40)
+    few = np.concatenate([own._log_density(points[[i]], total) for i in range(len(points))])
+    together = own._log_density(points, total)
+    monkeypatch.setattr(conjugate, "_FEWER", conjugate._FREQUENCIES)
+    many = own._log_density(points, total)
+    seen = many > many.max() - 30
+    np.testing.assert_allclose(few[seen], many[seen], atol=1e-6)
+    np.testing.assert_allclose(together, many, atol=1e-12 if n == 60 else 1e-6)
+
+
+@pytest.mark.parametrize("shape", [0.1, 0.5, 1.0])
+def test_noise_may_make_a_sum_of_positive_values_negative(shape):
+    for i, total in enumerate([-52.76842160616645, -49.9, -60.1, -120.7, -1e4]):
+        own = RatePosterior(np.array([total]), 4.5 + i, 100, shape, 1.0, 1.0)
+        draws = own.sample(np.random.default_rng(0), 100)
+        assert np.isfinite(draws).all() and np.isfinite(own.log_evidence)
 
 
 @pytest.mark.parametrize("n", [5, 200, 100_000])
