@@ -377,15 +377,14 @@ def test_densities_and_regressions_are_searched_without_a_callable(
     assert np.isfinite(found.score(*data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "grid", "rows"),
     [
         (DPLatentDirichletAllocation(2), {"topic_word_prior": [0.1, 1e6]},
          RNG.multinomial(60, np.array([0.4, 0.4, 0.1, 0.1]), 1500)),
-        pytest.param(
-            DPGaussianMixture(bounds=(-6, 6)), {"n_components": [1, 2]},
-            RNG.normal(size=(1500, 1)) + 4 * RNG.choice([-1, 1], (1500, 1)), marks=pytest.mark.slow,
-        ),
+        (DPGaussianMixture(bounds=(-6, 6)), {"n_components": [1, 2]},
+         RNG.normal(size=(1500, 1)) + 4 * RNG.choice([-1, 1], (1500, 1))),
     ],
     ids=["topics", "mixture"],
 )  # fmt: skip
