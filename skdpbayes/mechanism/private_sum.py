@@ -73,7 +73,7 @@ class Sums(NamedTuple):
     high : Release or None
         Multiples of 2^32 in a sum of integers; None if sums are of floating-point numbers.
     low : Release
-        What is left of each chunk, not negative, added up; or sums of floating-point numbers.
+        What is left of each part, below 2^32, added up; or sums of floating-point numbers.
     """
 
     high: Release | None
@@ -84,6 +84,14 @@ def _in_words(sums: Release) -> Sums:
     """Integer sums over a chunk, or over each of several."""
     high = jax.tree.map(lambda x: x >> 32, sums)
     return Sums(high, jax.tree.map(lambda x: x & (_WORD - 1), sums))
+
+
+def _carried(sums: Sums) -> Sums:
+    """The same integers, whose lower words are below 2^32: many of them may be added up."""
+    if sums.high is None:
+        return sums
+    more = _in_words(sums.low)
+    return Sums(jax.tree.map(jnp.add, sums.high, more.high), more.low)
 
 
 def _as_number(high: jax.Array, low: jax.Array) -> jax.Array:
@@ -309,11 +317,13 @@ def private_sum(
     noise_std / sigma``, and the noise in every coordinate, independent of the others, has the
     standard deviation ``noise_std``: one Gaussian release of noise multiplier at least sigma,
     however many blocks there are, up to the law of the noise (`integer_noise`, `overhead`). No word
-    of a sum overflows with fewer than 2^30 chunks: a chunk's integers stay below 2^53, the noise
-    below 2^46. What is released is a function of the noisy integer alone (`_as_number`), times the
-    scale of a block, which is public: post-processing. Should less noise have been drawn than is
-    needed, all is NaN. So are rounds beyond the last of the draws, which an accelerator computes
-    and forgets (`IN_A_ROW`). QED
+    of a sum overflows: a chunk's integers stay below 2^53, the noise below 2^46, and a part of the
+    records, whose places in a sample are int32 numbers, has at most 2^28 chunks; its lower word is
+    below 2^32 (`_carried`), and there are fewer than 2^30 parts (pieces or devices). What is
+    released is a function of the noisy integer alone (`_as_number`), times the scale of a block,
+    which is public: post-processing. Should less noise have been drawn than is needed, all is NaN.
+    So are rounds beyond the last of the draws, which an accelerator computes and forgets
+    (`IN_A_ROW`). QED
 
     ``tests/mechanism/test_kill_matrix.py`` has mutants of each condition and the checks that kill
     them. ``test_attack.py::test_sums_are_exact_and_records_do_not_see_where_they_stand`` looks for
@@ -394,7 +404,7 @@ def partial_sums(
     # Each group has its own program, over its own part of one Poisson sample.
     for i, group in enumerate(records.groups()):
         sums = over(i, group, sums)
-    return sums
+    return _carried(sums)
 
 
 def _add_all(total: jax.Array, chunks: jax.Array) -> jax.Array:

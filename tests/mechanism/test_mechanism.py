@@ -64,7 +64,7 @@ def test_sums_of_millions_are_not_cut_to_one_word(noise, slots):
 
 def test_a_release_does_not_tell_how_its_sum_lies_in_two_words():
     """Else it would be no function of the noisy sum, and noise would not cover it."""
-    rng = np.random.default_rng(0)
+    rng, number = np.random.default_rng(0), jax.jit(_as_number)
     for exponent in (20, 40, 52, 62, 75, 83):
         for _ in range(20):
             total = int(rng.integers(-(2**60), 2**60)) * 2 ** max(0, exponent - 60) + int(
@@ -73,8 +73,8 @@ def test_a_release_does_not_tell_how_its_sum_lies_in_two_words():
             total = total if exponent > 60 else total >> (60 - exponent)
             with jax.enable_x64(True):
                 found = {
-                    float(_as_number(jnp.int64((total - low) >> 32), jnp.int64(low)))
-                    for more in (0, 1, 2**10 + 1, 2**27)
+                    float(number(jnp.int64((total - low) >> 32), jnp.int64(low)))
+                    for more in (-(2**13), 0, 1, 2**10 + 1, 2**27)
                     for low in [total % 2**32 + more * 2**32]
                 }
             assert found == {float(total)}

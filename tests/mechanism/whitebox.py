@@ -538,22 +538,27 @@ def check_lattice(solver):
     rng = np.random.default_rng(4)
     X, y = rng.normal(size=(n, d)), rng.integers(0, 2, n)
     planned = plan(solver, n, d, noise=noise, rate=1.0, n_steps=1, clip=0.5)
-    kept, types, original = [], set(), mechanism.add_noise
+    kept, types = [], set()
+    add, release = mechanism.add_noise, mechanism.noisy_release
 
     def add_noise(noise, sums):
-        given = ravel_pytree(sums)[0], noise
-        types.update(x.dtype for x in given)
+        types.update(leaf.dtype for leaf in (*jax.tree.leaves(sums), noise))
+        return add(noise, sums)
+
+    def noisy_release(blocks, own, noise, step, sums):
+        given = ravel_pytree(in_one(sums))[0], noise
         halves = (
             jax.lax.bitcast_convert_type(x, jnp.uint32) for x in given
         )  # callbacks get no 64 bits
         jax.debug.callback(
             lambda *words: kept.append([np.array(x).view(np.int64)[..., 0] for x in words]), *halves
         )
-        return original(noise, sums)
+        return release(blocks, own, noise, step, sums)
 
     forget_programs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mechanism, "add_noise", add_noise)
+        patch.setattr(mechanism, "noisy_release", noisy_release)
         released(planned, X, y)
         released(planned, X[::-1], y[::-1])
         jax.effects_barrier()
