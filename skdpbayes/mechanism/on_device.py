@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -99,10 +99,11 @@ def integer_noise_of(
         high, rest = wide[2 * level], wide[2 * level + 1]
         column = (rest & entries).astype(jnp.int32)
         known = look(0, column)
-        tie = high >> low == known >> low
+        first, threshold = high >> low, known >> low
+        tie = first == threshold
         # Without a tie, which happens once in 2^48, all look at the same entry: that costs little.
         more = look(1, jnp.where(tie, column, 0))
-        below = tie & (high << np.uint64(48) | rest >> low < more) | (high >> low < known >> low)
+        below = (first < threshold) | tie & (high << np.uint64(48) | rest >> low < more)
         value = jnp.where(below, column, (known & entries).astype(jnp.int32)) - ENTRIES // 2
         out = jnp.where(level < levels, out * RADIX + value.astype(jnp.int64), out)
     return out
@@ -137,7 +138,9 @@ def by_kernel(
     except (ImportError, AttributeError):  # JAX 0.11 calls Pallas' way to Triton deprecated
         return by_operations(size, key, step, levels, known)
 
-    def kernel(key: Any, step: Any, levels: Any, known: Any, drawn: Any) -> None:
+    def kernel(
+        key: jax.Ref, step: jax.Ref, levels: jax.Ref, known: jax.Ref, drawn: jax.Ref
+    ) -> None:
         counter = pl.program_id(0) * _IN_A_BLOCK + jnp.arange(_IN_A_BLOCK, dtype=jnp.int32)
         nothing = jnp.uint32(0)
         of_key = [key[i] for i in range(8)]

@@ -129,7 +129,7 @@ def test_density_of_one_noisy_value_is_the_integral(theta, upper):
 
 @pytest.mark.parametrize("n", [60, 1000])
 def test_few_frequencies_suffice_where_they_are_taken(n, monkeypatch):
-    """And where any point of a grid needs many, all have them."""
+    """Of points by themselves and of a whole grid."""
     own, total = RatePosterior(np.zeros(1), 2.0, n, 1.0, 1.0, 3.0), 0.1 * n
     points = np.linspace(-4, 4, 40)
     few = np.concatenate([own._log_density(points[[i]], total) for i in range(len(points))])
