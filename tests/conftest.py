@@ -170,10 +170,24 @@ def compiled_quickly():
 def compiled_as_users_do(monkeypatch):
     """By the code generator that the Makefile turns off: with the other, replays differ in the last bits."""
     from skdpbayes import inference
+    from skdpbayes.compilation import OLDER_GENERATOR
 
+    newer = {"cpu_use_fusion_emitters": True} if OLDER_GENERATOR else {}  # else there is no choice
     for name in ("_steps", "_piece", "_noisy_step"):  # of loops
-        program = _compiled_with(name, backend_optimization_level=1, cpu_use_fusion_emitters=True)
+        program = _compiled_with(name, backend_optimization_level=1, **newer)
         monkeypatch.setattr(inference, name, program)
+
+
+@pytest.fixture
+def on_the_host():
+    """Fits run on the processor, where there is an accelerator too."""
+    import jax
+
+    if jax.default_backend() == "cpu":  # a context with a device would compile all programs anew
+        yield
+        return
+    with jax.default_device(jax.devices("cpu")[0]):
+        yield
 
 
 @pytest.fixture(scope="session")

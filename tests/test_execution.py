@@ -198,7 +198,7 @@ def run_program(*args):
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), *map(str, args)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"XLA_FLAGS": " ".join(kept)},
+        env=os.environ | {"XLA_FLAGS": " ".join(kept), "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ from skdpbayes.models.logistic import LogisticRegression
 
 MUTANTS, OUTSIDE_THE_LOOP = [], []
 
+pytestmark = pytest.mark.usefixtures("on_the_host")  # mutants change what the host draws
+
 
 def mutant(check, *solvers, quick=True, compiled=True):
     """Register a mutation of the package that `check` must notice, in these solvers (by default all that it is for).

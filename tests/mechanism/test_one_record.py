@@ -59,7 +59,7 @@ def test_one_row_moves_a_release_by_at_most_the_clipping_norm(kind, norm):
     """Whatever is in it, whatever it weighs, and whatever kinds of cell are in the others."""
     table = X.astype(object)
     for i in range(0, N, 3):
-        table[i, 0] = np.datetime64("1970-01-02") + i
+        table[i, 0] = np.datetime64("1970-01-02") + np.timedelta64(i, "D")
     reference = first_release(table, Y, kind, norm)
     assert np.isfinite(reference).all()
     for cell in AWKWARD:

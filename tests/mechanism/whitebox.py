@@ -33,6 +33,7 @@ from skdpbayes.intake.packing import pack_records
 from skdpbayes.mechanism import draws
 from skdpbayes.mechanism import keys as random
 from skdpbayes.mechanism import private_sum as mechanism
+from skdpbayes.mechanism.on_device import DeviceNoise
 from skdpbayes.privacy import GaussianSteps
 
 NULL = -1  # label of a null record
@@ -546,7 +547,8 @@ def check_lattice(solver):
         return add(noise, sums)
 
     def noisy_release(blocks, own, noise, step, sums):
-        given = ravel_pytree(in_one(sums))[0], noise
+        flat = ravel_pytree(in_one(sums))[0]
+        given = flat, noise.values(flat.size) if isinstance(noise, DeviceNoise) else noise
         halves = (
             jax.lax.bitcast_convert_type(x, jnp.uint32) for x in given
         )  # callbacks get no 64 bits
