@@ -30,7 +30,7 @@ def estimator(**parameters):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(
-    "solver", slow_but([*sampling_solvers(), "sgld, plain"], "dpvi", "na-dpvi")
+    "solver", slow_but([*sampling_solvers(), "sgld, plain"], "na-dpvi")
 )
 def test_new_values_compile_nothing(solver, compilations):
     own = {"solver": solver}

@@ -55,7 +55,12 @@ def test_one_hot_rows_leave_one_category_out():
 
 
 @pytest.mark.parametrize(
-    ("kind", "n", "prior_scale"), [("normal", 300, 1.0), ("rare", 3_000, 1.0), ("ar", 500, 2.0)]
+    ("kind", "n", "prior_scale"),
+    [
+        ("normal", 300, 1.0),
+        pytest.param("rare", 3_000, 1.0, marks=pytest.mark.slow),
+        ("ar", 500, 2.0),
+    ],
 )
 def test_reference_agrees_with_gibbs_sampling(kind, n, prior_scale):
     rows = honesty.autoregressive if kind == "ar" else honesty.normal

@@ -54,6 +54,8 @@ _SHARE_ERROR = 2.0**-48  # of sums of budget shares, within the margin of `_clip
 # For `RaggedRows`: listed columns in a chunk; for persons, whose contributions are formed: numbers
 # in a chunk. The fewest slots, of which those for persons are a multiple.
 _LISTED, _FORMED, _FEWEST = 2**13, 2**22, 8
+_STEP = 32  # of slots, where empty ones are expensive: each number of them is another program
+_CHUNK_COST = 16  # of a chunk beside that of its slots, in slots
 _MOST_CHUNKS = 2**12  # that an accelerator processes at once
 _FORMED_AT_ONCE = 2**26  # numbers in contributions that an accelerator forms at once
 
@@ -488,6 +490,24 @@ def _slots(query: Query, records: Records, group: Group) -> tuple[int, int]:
     return max(1, min(at_once, _FORMED_AT_ONCE // size) // slots), slots
 
 
+def slots_of_a_batch(rate: float, n_records: int) -> int:
+    """Batch slots that a processor takes at a time, where empty ones are expensive.
+
+    With these a round takes the fewest of them on average, and few chunks.
+    """
+    expected = rate * n_records
+    if expected > 16 * CHUNK:
+        return CHUNK
+    spread = math.sqrt(2 * expected * (1 - rate)) or 1e-9
+
+    def work(slots: int) -> float:
+        ends = range(0, math.ceil(largest_batch(expected)), slots)  # of all chunks before one
+        chunks = math.fsum(math.erfc((end + 0.5 - expected) / spread) / 2 for end in ends)
+        return chunks * (slots + _CHUNK_COST)
+
+    return min(range(2 * _STEP, CHUNK + 1, _STEP), key=work)
+
+
 def slots_at_once(expected: float, slots: int | None) -> int | None:
     """Batch slots that an accelerator processes at a time: all of nearly any batch, or many.
 
@@ -499,9 +519,11 @@ def slots_at_once(expected: float, slots: int | None) -> int | None:
         Of `Records`, as planned for a processor.
     """
     most, chunks = largest_batch(expected), 1
-    while chunks * (slots or CHUNK) < most and chunks < _MOST_CHUNKS:
+    if most <= CHUNK:
+        return None if slots is None else max(2 * _STEP, _STEP * math.ceil(most / _STEP))
+    while chunks * CHUNK < most and chunks < _MOST_CHUNKS:
         chunks *= 2
-    return slots if chunks == 1 else chunks * CHUNK
+    return chunks * CHUNK
 
 
 def noisy_count(

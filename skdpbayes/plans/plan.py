@@ -12,6 +12,7 @@ import jax
 from skdpbayes.facts import Facts
 from skdpbayes.inference import run
 from skdpbayes.mechanism.keys import fit_keys
+from skdpbayes.mechanism.private_sum import slots_of_a_batch
 from skdpbayes.mechanism.records import Records
 from skdpbayes.mechanism.spec import MechanismSpec
 from skdpbayes.models.base import BoundedStatistic, StatisticsModel
@@ -207,7 +208,6 @@ def make_plan(
     if settings.adjacency != "add_remove" and facts.n_rows is not None:
         spec = replace(spec, n_records=facts.n_rows)
         if costly:
-            batch = 1.2 * spec.sampling_rate * facts.n_rows
-            slots = next((slots for slots in (64, 128, 256) if slots >= batch), None)
+            slots = slots_of_a_batch(spec.sampling_rate, facts.n_rows)
     cost = report(settings, spec, norm, told)
     return Plan(facts, model, solver, spec, cost, settings.solver, slots, made_up)

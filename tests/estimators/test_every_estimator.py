@@ -43,7 +43,7 @@ def fit(name, X, y, **parameters):
     return named(name).make(**parameters).fit(X, y)
 
 
-@pytest.mark.parametrize("case", every_fit())
+@pytest.mark.parametrize("case", every_fit(slow=("NumPyro", "linear", "logistic, vips")))
 def test_nothing_of_the_records_is_kept(case):
     X, y = case.rows()
     X += np.random.default_rng(1).uniform(0, 1e-3, X.shape) * case.entry.smooth

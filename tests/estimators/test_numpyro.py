@@ -551,7 +551,10 @@ def test_rows_with_other_labels_contribute_nothing():
 
 @pytest.mark.parametrize(
     "kind",
-    [DPNumPyroModel(logistic), hierarchical(groups=3, group_column=-1)],
+    [
+        DPNumPyroModel(logistic),
+        pytest.param(hierarchical(groups=3, group_column=-1), marks=pytest.mark.slow),
+    ],
     ids=["own", "groups"],
 )
 def test_columns_of_a_sparse_table_that_do_not_exist_crash_nothing(kind):

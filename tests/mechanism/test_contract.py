@@ -30,7 +30,7 @@ ALWAYS = ("dpvi",)  # solvers whose programs compile quickly
             id=f"{check.__name__}-{solver}",
             marks=[]
             if solver in ALWAYS
-            or check is check_number_of_records
+            or (check, solver) == (check_number_of_records, "sgld")
             or (check, solver) == (check_chains, "sgld")
             else [pytest.mark.slow],
         )

@@ -12,7 +12,7 @@ from skdpbayes import inference
 from skdpbayes.intake.packing import pack_ragged, pack_records
 from skdpbayes.mechanism.contributions import Scattered
 from skdpbayes.mechanism.keys import fit_keys
-from skdpbayes.mechanism.private_sum import private_sum
+from skdpbayes.mechanism.private_sum import CHUNK, private_sum, slots_of_a_batch
 from skdpbayes.mechanism.records import RaggedRows, SparseRows, padded_size
 from skdpbayes.mechanism.spec import Block, MechanismSpec
 from skdpbayes.privacy import GaussianSteps
@@ -208,3 +208,18 @@ def test_every_record_of_every_group_is_sampled_by_itself():
     assert np.abs(correlations).max() < 6 and 0.9 < correlations.std() < 1.1
     later = [np.corrcoef(mask[1:, i], mask[:-1, i])[0, 1] for i in range(n)]
     assert np.abs(later).max() < 6 / rounds**0.5
+
+
+@pytest.mark.parametrize("expected", [40, 64, 100, 128, 200, 300, 400, 1000])
+def test_few_slots_are_empty_where_they_are_expensive(expected):
+    rate = 0.01
+    slots = slots_of_a_batch(rate, round(expected / rate))
+    sizes = np.random.default_rng(0).poisson(expected, 10_000)
+    taken = slots * np.ceil(sizes / slots)
+    assert taken.mean() < 1.2 * expected + 40
+    assert slots % 32 == 0 and 64 <= slots <= CHUNK
+
+
+def test_rounds_of_all_rows_have_chunks_of_equal_length():
+    found = [slots_of_a_batch(1.0, n) for n in (0, 64, 384, 385, 10**9)]
+    assert found == [64, 64, CHUNK, 224, CHUNK]

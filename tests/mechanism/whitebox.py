@@ -188,7 +188,7 @@ def batches(planned, n, keys=None):
 
 def check_sampling(solver):
     """Each record enters each batch independently with probability q, and always when q is one."""
-    n, rate, n_steps = 400, 0.25, 400
+    n, rate, n_steps = 200, 0.25, 400
     how = dict(noise=1e4, n_steps=n_steps, clip=0.02)  # such that the parameters hardly move
     if solver == "na-dpvi":
         how["kind"] = 0  # its gradients; curvatures of so many columns are too large

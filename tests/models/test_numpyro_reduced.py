@@ -88,8 +88,13 @@ def test_sites_that_are_not_normal_stay_as_they_are():
         level(spread=lambda effects: positive("tau", jnp.exp(effects[0, 0]))(effects)),
         level(spread=lambda effects: numpyro.sample("tau", dist.HalfNormal(1).expand([3, 2]))),
         level(spread=positive("tau"), noise=positive("sigma")),
-        level(mean=lambda effects: jnp.asarray(TABLE) @ effects**2),
-        level(mean=lambda effects: jnp.asarray(TABLE) @ jnp.maximum(effects, 0)),
+        pytest.param(
+            level(mean=lambda effects: jnp.asarray(TABLE) @ effects**2), marks=pytest.mark.slow
+        ),
+        pytest.param(
+            level(mean=lambda effects: jnp.asarray(TABLE) @ jnp.maximum(effects, 0)),
+            marks=pytest.mark.slow,
+        ),
         level(spread=lambda effects: jnp.exp(effects[0])),
         level(
             noise=positive("sigma", lambda effects: jnp.exp(effects[0, 0]))

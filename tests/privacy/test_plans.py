@@ -37,16 +37,15 @@ EACH = [case for case in CASES if not case.entry.only]
 ENTRY = {case.cls: case.entry for case in EACH}
 # Their statistics are released in rounds, of batches; those of others at once, of all rows.
 IN_ROUNDS = (DPGaussianMixture, DPLatentDirichletAllocation, DPSigmoidBeliefNet)
-# The second accountant takes a second for the schedule of a chain; of these the others are alike.
-LONG = ("MLPRegressor", "GammaExponential", "BetaBernoulli", "DPDirichletCategorical")
 each = pytest.mark.parametrize(
     "case",
     [
         pytest.param(
             case,
             id=f"{case.cls.__name__}-{case.solver}",
+            # The second accountant takes a second for the schedule of a chain.
             marks=[pytest.mark.slow]
-            if case.solver == "sgld" and case.cls.__name__.endswith(LONG)
+            if case.solver == "sgld" and case.cls is not DPBayesianLogisticRegression
             else [],
         )
         for case in EACH
