@@ -29,9 +29,7 @@ def estimator(**parameters):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize(
-    "solver", slow_but([*sampling_solvers(), "sgld, plain"], "na-dpvi")
-)
+@pytest.mark.parametrize("solver", slow_but([*sampling_solvers(), "sgld, plain"], "na-dpvi"))
 def test_new_values_compile_nothing(solver, compilations):
     own = {"solver": solver}
     if solver == "sgld":  # whose chains have to mix

@@ -8,6 +8,7 @@ rounded: `integer_noise` has the claim and the proof.
 from __future__ import annotations
 
 import math
+import sys
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ MOST_VALUES = 2**32
 RADIX, _BASE = 2**10, 2**11
 ENTRIES = 2**16  # of the table: 16 standard deviations on either side
 _BITS = 128  # a column's share of the mass is 2^-16, told in units of 2^-128
+_LOWER, _UPPER = (0, 3) if sys.byteorder == "little" else (3, 0)  # 16 bits of a word of 64
 
 
 def undrawn(dtype: np.dtype[Any]) -> int | float:
@@ -163,7 +165,7 @@ def integer_noise(words: np.ndarray, levels: int) -> np.ndarray:
 
     *Proof.* A base variable k_j has the discrete normal law of parameter `_BASE`, drawn from a
     table by Walker's alias method: 16 bits choose a column, the 112 others are compared with its
-    threshold. The table's masses are integers that sum to 2^128, and within 2^-112 of the law in
+    threshold (the first 16 of them by `_first`, and all where these are equal). The table's masses are integers that sum to 2^128, and within 2^-112 of the law in
     total variation; its 16 standard deviations leave out 1e-57. The variables are weighted by
     powers of `RADIX`,
 
@@ -177,23 +179,41 @@ def integer_noise(words: np.ndarray, levels: int) -> np.ndarray:
 
     ``tests/mechanism/test_integer_noise.py``: `test_the_table_stands_for_the_masses`,
     `test_masses_are_those_of_the_discrete_normal_law` and `test_levels_are_digits_of_their_own`
-    die at another table, law or weight, `test_a_draw_compares_all_bits_of_the_threshold` if bits
-    of the threshold are dropped.
+    die at another table, law or weight, `test_a_draw_compares_all_bits_of_the_threshold` and
+    `test_ties_are_those_of_their_own_variables` if bits of the threshold are dropped.
     """
-    out = np.zeros(len(words), np.int64)
-    for level in range(levels):
+    parts = words.view(np.uint16).reshape(len(words), WORDS, 4)
+    first = parts[:, 0 : 2 * levels : 2, _UPPER].T.copy()
+    column = parts[:, 1 : 2 * levels : 2, _LOWER].T.copy()
+    found = _first().take(column)
+    alias, threshold = found.astype(np.uint16), (found >> np.uint32(16)).astype(np.uint16)
+    kept = -(first < threshold).astype(np.uint16)  # all bits, or none
+    digits = alias ^ (alias ^ column) & kept
+    ties = np.flatnonzero(first == threshold)
+    if len(ties):  # once in 2^16: the other bits decide
+        level, i = np.divmod(ties, len(words))
+        digits.flat[ties] = _digits(words[i, 2 * level], words[i, 2 * level + 1])
+    out = digits[0].astype(np.int64)
+    for own in digits[1:]:
         out *= RADIX
-        out += _base(words[:, 2 * level], words[:, 2 * level + 1])
+        out += own
+    out -= ENTRIES // 2 * sum(RADIX**level for level in range(levels))
     return out
 
 
-def _base(high: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Base variables, of 128 bits each: 64; 48 that are seldom looked at, and the column."""
+def _digits(high: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Base variables, above the least, of 128 bits each: 64; 48 more, and the column."""
     known, column = table(), (rest & np.uint64(ENTRIES - 1)).astype(np.intp)
-    threshold = known.high[column]
-    below = high < threshold
-    ties = np.nonzero(high == threshold)[0]
-    if len(ties):  # once in 2^64: the other bits decide
-        below[ties] = rest[ties] >> np.uint64(16) < known.low[column[ties]]
-    values: np.ndarray = np.where(below, column - ENTRIES // 2, known.alias[column])
-    return values
+    below = high < known.high[column]
+    below |= (high == known.high[column]) & (rest >> np.uint64(16) < known.low[column])
+    digits: np.ndarray = np.where(below, column, known.alias[column] + ENTRIES // 2)
+    return digits
+
+
+@cache
+def _first() -> np.ndarray:
+    """The upper 16 bits of each threshold and the alias: small enough to stay in cache."""
+    known = table()
+    alias = (known.alias + ENTRIES // 2).astype(np.uint32)
+    first: np.ndarray = (known.high >> np.uint64(48)).astype(np.uint32) << np.uint32(16) | alias
+    return first

@@ -78,6 +78,30 @@ def test_a_draw_compares_all_bits_of_the_threshold():
     assert drawn(high, low) == table.alias[column]
 
 
+def test_ties_are_those_of_their_own_variables():
+    """Of many variables at once, whose bits agree with a threshold's up to some place, or to the last."""
+    table, rng = lattice.table(), np.random.default_rng(0)
+    words = rng.integers(0, 2**64, (3000, lattice.WORDS), np.uint64)
+    column = (words[:, 1::2] & np.uint64(lattice.ENTRIES - 1)).astype(int)
+    for agree in (16, 48, 64):
+        below = np.uint64(2 ** (64 - agree) - 1)
+        own = rng.random(column.shape) < 0.2
+        words[:, ::2] = np.where(
+            own, table.high[column] & ~below | words[:, ::2] & below, words[:, ::2]
+        )
+    for levels in (1, 2, 3, 4):
+        expected = []
+        for row, columns in zip(words.tolist(), column.tolist(), strict=True):
+            x = 0
+            for level in range(levels):
+                k = columns[level]
+                threshold = int(table.high[k]) << 48 | int(table.low[k])
+                below = (row[2 * level] << 48 | row[2 * level + 1] >> 16) < threshold
+                x = x * lattice.RADIX + (k - lattice.ENTRIES // 2 if below else int(table.alias[k]))
+            expected.append(x)
+        np.testing.assert_array_equal(lattice.integer_noise(words, levels), expected)
+
+
 def test_levels_are_digits_of_their_own():
     """Each has its own column and its own word, some above and some below the column's threshold."""
     table, half = lattice.table(), lattice.ENTRIES // 2

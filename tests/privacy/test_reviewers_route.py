@@ -151,8 +151,16 @@ def strays(reached):
 
 # Of programs the tracer sees each call of NumPyro.
 @pytest.mark.parametrize(
-    "case", cases.every_fit(
-        slow=("NumPyro", "linear", "logistic, vips", "topics", "gamma", "network, regression, sgnht")
+    "case",
+    cases.every_fit(
+        slow=(
+            "NumPyro",
+            "linear",
+            "logistic, vips",
+            "topics",
+            "gamma",
+            "network, regression, sgnht",
+        )
     ),
 )
 def test_rows_stay_on_the_route(case):
