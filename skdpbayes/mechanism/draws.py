@@ -8,7 +8,9 @@ number of steps. An accelerator draws the noise itself, the same integers (`on_d
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ _MOST_NOISE, _MOST_STEPS = 2**18, 2**9  # that are drawn at a time
 _HITS = 2**16  # records that are sampled in a window or in one of its blocks, about
 _ROOM = _HITS + 2**13  # for them: 32 standard deviations more
 _AT_ONCE = 2**13  # noise variables that are made together, so that their bits stay in cache
+_LONG = 2**16  # noise variables of a step for which threads pay
 
 # Relative margin of the sampler's rate below the rate that is charged (`poisson_sample`).
 _RATE_MARGIN = 2.0**-20
@@ -198,10 +201,30 @@ def noise_of_steps(key: bytes, levels: int | None, first: int, sizes: Iterable[i
     if levels is None:
         fast = np.random.Generator(np.random.SFC64([*key, first]))
         return np.asarray(fast.standard_normal(sum(sizes), np.float32))
-    blocks, words = Blocks(key), np.empty((min(_AT_ONCE, sum(sizes)), WORDS), np.uint64)
-    noise, made, filled = np.empty(sum(sizes), np.int64), 0, 0
-    for step, left in enumerate(sizes, first):
-        blocks.begin(step)
+    pieces = [
+        (step, start, min(_LONG, size - start))
+        for step, size in enumerate(sizes, first)
+        for start in range(0, size, _LONG)
+    ]
+    if max(sizes, default=0) <= _LONG or (cores := _cores()) == 1:
+        return _integers(key, levels, pieces)
+    with ThreadPoolExecutor(cores) as threads:  # ciphers and tables release Python's lock
+        return np.concatenate([*threads.map(lambda piece: _integers(key, levels, [piece]), pieces)])
+
+
+def _cores() -> int:
+    """Processors that this process may use."""
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+
+
+def _integers(key: bytes, levels: int, pieces: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """Noise variables: of each piece a step, the first of them there, and how many."""
+    total = sum(number for *_, number in pieces)
+    blocks, words = Blocks(key), np.empty((min(_AT_ONCE, total), WORDS), np.uint64)
+    noise, made, filled = np.empty(total, np.int64), 0, 0
+    for step, start, left in pieces:
+        blocks.begin(step, start)
         while left:
             some = min(left, len(words) - filled)
             blocks.fill(words[filled : filled + some])

@@ -165,8 +165,9 @@ def integer_noise(words: np.ndarray, levels: int) -> np.ndarray:
 
     *Proof.* A base variable k_j has the discrete normal law of parameter `_BASE`, drawn from a
     table by Walker's alias method: 16 bits choose a column, the 112 others are compared with its
-    threshold (the first 16 of them by `_first`, and all where these are equal). The table's masses are integers that sum to 2^128, and within 2^-112 of the law in
-    total variation; its 16 standard deviations leave out 1e-57. The variables are weighted by
+    threshold (the first 16 of them by `_first`, and all where these are equal). The table's masses
+    are integers that sum to 2^128, and within 2^-112 of the law in total variation; its 16 standard
+    deviations leave out 1e-57. The variables are weighted by
     powers of `RADIX`,
 
         x = k_0 + R k_1 + R^2 k_2 + R^3 k_3,
@@ -193,7 +194,7 @@ def integer_noise(words: np.ndarray, levels: int) -> np.ndarray:
     if len(ties):  # once in 2^16: the other bits decide
         level, i = np.divmod(ties, len(words))
         digits.flat[ties] = _digits(words[i, 2 * level], words[i, 2 * level + 1])
-    out = digits[0].astype(np.int64)
+    out: np.ndarray = digits[0].astype(np.int64)
     for own in digits[1:]:
         out *= RADIX
         out += own

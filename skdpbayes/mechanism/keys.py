@@ -54,7 +54,7 @@ class Stream:
 
 
 class Blocks:
-    """Blocks of 512 random bits of a secret key: of any lane, and of each lane in order.
+    """Blocks of 512 random bits of a secret key: of any lane, from any block of it on.
 
     Parameters
     ----------
@@ -64,9 +64,10 @@ class Blocks:
     def __init__(self, key: bytes) -> None:
         self._cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
 
-    def begin(self, lane: int) -> None:
-        """Go to the first block of a lane, below 2^64."""
-        self._cipher.reset_nonce(bytes(8) + lane.to_bytes(8, "little"))
+    def begin(self, lane: int, block: int = 0) -> None:
+        """Go to a block, below 2^32, of a lane, below 2^64."""
+        place = block.to_bytes(4, "little") + bytes(4)
+        self._cipher.reset_nonce(place + lane.to_bytes(8, "little"))
 
     def fill(self, out: np.ndarray) -> None:
         """Write the next blocks of the lane, which has 2^32, to an array."""

@@ -236,6 +236,19 @@ def test_a_fit_that_goes_on_draws_what_it_would_have_drawn(monkeypatch):
     assert len({part.indices.tobytes() for part in found}) == len(found)
 
 
+def test_noise_does_not_depend_on_the_number_of_processors(monkeypatch):
+    """Nor on how long steps are cut: each variable has a block of its own in its step's lane."""
+    sizes = [3000, 5, 0, 2049]
+    monkeypatch.setattr(draws, "_cores", lambda: 1)
+    alone = noise_of_steps(KEY, 4, 7, sizes)
+    monkeypatch.setattr(draws, "_cores", lambda: 3)
+    for longest in (100, 1024, 2**16):
+        monkeypatch.setattr(draws, "_LONG", longest)
+        np.testing.assert_array_equal(noise_of_steps(KEY, 4, 7, sizes), alone)
+    separately = [noise_of_steps(KEY, 4, 7 + i, [size]) for i, size in enumerate(sizes)]
+    np.testing.assert_array_equal(np.concatenate(separately), alone)
+
+
 def test_fast_noise_is_normal_in_single_precision_and_of_its_steps():
     noise, later = (noise_of_steps(KEY, None, first, [50_000]) for first in (0, 1))
     assert noise.dtype == np.float32

@@ -91,10 +91,10 @@ def test_ties_are_those_of_their_own_variables():
         )
     for levels in (1, 2, 3, 4):
         expected = []
-        for row, columns in zip(words.tolist(), column.tolist(), strict=True):
+        for row, places in zip(words.tolist(), column.tolist(), strict=True):
             x = 0
             for level in range(levels):
-                k = columns[level]
+                k = places[level]
                 threshold = int(table.high[k]) << 48 | int(table.low[k])
                 below = (row[2 * level] << 48 | row[2 * level + 1] >> 16) < threshold
                 x = x * lattice.RADIX + (k - lattice.ENTRIES // 2 if below else int(table.alias[k]))
